@@ -1,0 +1,60 @@
+//! Compiles the first-party plugins of `plugins/` to WebAssembly components and writes the
+//! table of embedded plugins that `plugin/embedded.rs` includes.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const TARGET: &str = "wasm32-wasip2";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("..").canonicalize()?;
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    for folder in ["plugins", "plugin-sdk"] {
+        println!("cargo::rerun-if-changed={}", root.join(folder).display());
+    }
+    let names = plugin_names(&root.join("plugins"))?;
+    let built = out.join("plugins");
+    compile(&root, &names, &built)?;
+
+    let mut table = String::from("&[\n");
+    for name in &names {
+        let file = built.join(TARGET).join("plugin").join(format!("{name}.wasm"));
+        writeln!(table, "    ({:?}, include_bytes!({file:?})),", format!("{name}.wasm"))?;
+    }
+    table.push_str("]\n");
+    std::fs::write(out.join("embedded.rs"), table)?;
+    Ok(())
+}
+
+fn plugin_names(folder: &Path) -> Result<Vec<String>, Box<dyn Error>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.path().join("Cargo.toml").exists() {
+            names.push(entry.file_name().into_string().map_err(|n| format!("plugin folder {n:?} is not UTF-8"))?);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Runs cargo for the wasm target in a target directory of its own, since the outer cargo holds
+/// the lock of the usual one.
+fn compile(root: &Path, names: &[String], target_dir: &Path) -> Result<(), Box<dyn Error>> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root).args(["build", "--profile", "plugin", "--target", TARGET, "--target-dir"]).arg(target_dir);
+    for name in names {
+        cargo.args(["--package", name]);
+    }
+    // Flags and wrappers of the outer build are for another target.
+    for variable in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_TARGET"] {
+        cargo.env_remove(variable);
+    }
+    let status = cargo.status()?;
+    if !status.success() {
+        return Err(format!("building the plugins failed ({status}); if the target is missing: rustup target add {TARGET}").into());
+    }
+    Ok(())
+}

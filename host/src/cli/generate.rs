@@ -1,0 +1,91 @@
+//! `rlhost generate`: continue a prompt.
+
+use super::Failure;
+use crate::data::{StopStrings, Tokenizer};
+use crate::model::{Frozen, ModelFolder};
+use crate::rollout::{Generator, Request, Sampling};
+use anyhow::{anyhow, ensure};
+use std::path::PathBuf;
+
+/// Arguments of `generate`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Folder of a Hugging Face model
+    #[arg(long, short)]
+    model: PathBuf,
+    /// Text to continue
+    #[arg(long, short)]
+    prompt: String,
+    /// Longest continuation, in tokens
+    #[arg(long, alias = "max_new_tokens", alias = "max-completion-length", alias = "max_completion_length", default_value_t = 128)]
+    max_new_tokens: usize,
+    /// Sampling temperature; 0 takes the likeliest token each time
+    #[arg(long, default_value_t = 1.0)]
+    temperature: f32,
+    /// Sample from the likeliest tokens that together have this probability
+    #[arg(long, alias = "top_p", default_value_t = 1.0)]
+    top_p: f32,
+    /// Sample from this many likeliest tokens; 0 for all
+    #[arg(long, alias = "top_k", default_value_t = 0)]
+    top_k: usize,
+    /// Drop tokens less likely than this fraction of the likeliest
+    #[arg(long, alias = "min_p", default_value_t = 0.0)]
+    min_p: f32,
+    /// Divides the logits of tokens that occurred already
+    #[arg(long, alias = "repetition_penalty", default_value_t = 1.0)]
+    repetition_penalty: f32,
+    /// String that ends the text; may be given more than once
+    #[arg(long)]
+    stop: Vec<String>,
+    /// How many continuations
+    #[arg(long, short = 'n', alias = "num_generations", alias = "num-generations", default_value_t = 1)]
+    samples: usize,
+    /// Seed of the sampling
+    #[arg(long, default_value_t = 42)]
+    seed: u64,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let (model, tokenizer, tokens) = prepare(args).map_err(Failure::mistake)?;
+    let stops = StopStrings::new(args.stop.clone());
+    let generator = Generator {
+        model: &model,
+        sampling: Sampling {
+            temperature: args.temperature,
+            top_p: args.top_p,
+            top_k: args.top_k,
+            min_p: args.min_p,
+            repetition_penalty: args.repetition_penalty,
+        },
+        max_new_tokens: args.max_new_tokens,
+        max_num_seqs: 256,
+        seed: args.seed,
+        generation: 0,
+        stops: &|tokens| stops.end(tokens, &tokenizer),
+    };
+    let requests = [Request { tokens: tokens.clone(), row: 0, samples: args.samples }];
+    let rollouts = generator.run(&requests).map_err(Failure::failed)?;
+    for rollout in rollouts {
+        let whole: Vec<u32> = tokens.iter().chain(&rollout.tokens).copied().collect();
+        println!("{}", tokenizer.decode(&whole).map_err(Failure::failed)?);
+    }
+    Ok(())
+}
+
+fn prepare(args: &Args) -> anyhow::Result<(Frozen, Tokenizer, Vec<u32>)> {
+    ensure!(args.temperature >= 0.0 && args.temperature.is_finite(), "--temperature {} must be 0 or more", args.temperature);
+    ensure!(args.top_p > 0.0 && args.top_p <= 1.0, "--top-p {} must lie above 0 and up to 1", args.top_p);
+    ensure!((0.0..=1.0).contains(&args.min_p), "--min-p {} must lie from 0 to 1", args.min_p);
+    ensure!(args.repetition_penalty > 0.0, "--repetition-penalty {} must be greater than 0", args.repetition_penalty);
+    ensure!(args.max_new_tokens > 0, "--max-new-tokens must be at least 1");
+    ensure!(!args.stop.iter().any(String::is_empty), "--stop must not be empty");
+    let folder = ModelFolder::open(&args.model)?;
+    let tokenizer = Tokenizer::open(folder.path())?;
+    let tokens = tokenizer.encode(&args.prompt, true)?;
+    let context = folder.architecture().max_positions;
+    ensure!(!tokens.is_empty(), "the prompt has no tokens, and this model has no beginning token");
+    if tokens.len() >= context {
+        return Err(anyhow!("the prompt is {} tokens long; the model's context is {context}, continuation included", tokens.len()));
+    }
+    Ok((Frozen::new(folder.decoder()?), tokenizer, tokens))
+}

@@ -1,0 +1,105 @@
+//! The command line: arguments in, printed text and an exit code out.
+//!
+//! Exit codes: 0 done, 2 a mistake of the user's (found before anything was written), 1 a
+//! failure on the way.
+#![allow(clippy::print_stdout)]
+
+mod generate;
+mod train;
+
+use clap::{Command, FromArgMatches, Subcommand};
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Why a command did not do its work.
+pub(crate) enum Failure {
+    /// Something that the user gave is wrong.
+    Mistake(anyhow::Error),
+    /// Something failed.
+    Failed(anyhow::Error),
+}
+
+impl Failure {
+    fn mistake(error: impl Into<anyhow::Error>) -> Self {
+        Self::Mistake(error.into())
+    }
+
+    fn failed(error: impl Into<anyhow::Error>) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+#[derive(Subcommand)]
+enum Other {
+    /// Continue a prompt with a model
+    Generate(generate::Args),
+}
+
+fn command() -> Command {
+    let root = Command::new("rlhost")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("RL post-training of language models, with rewards and losses as WebAssembly plugins")
+        .long_about(
+            "RL post-training of language models, with rewards and losses as WebAssembly plugins.\n\n\
+             Without a subcommand, `rlhost` is `rlhost train`:\n    rlhost --plugin tldr_length_reward.wasm",
+        )
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(train::command());
+    Other::augment_subcommands(root)
+}
+
+/// Whether the arguments name a subcommand or ask for help or the version.
+fn names_subcommand(first: Option<&OsString>) -> bool {
+    let Some(first) = first.and_then(|a| a.to_str()) else { return first.is_none() };
+    matches!(first, "help" | "--help" | "-h" | "--version" | "-V") || command().get_subcommands().any(|c| c.get_name() == first)
+}
+
+/// Runs the command that `arguments` (the program's name first) ask for.
+pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
+    start_log();
+    if !names_subcommand(arguments.get(1)) {
+        arguments.insert(1, "train".into());
+    }
+    let loose = if arguments.get(1).is_some_and(|a| a == "train") { train::take_loose(&mut arguments) } else { Vec::new() };
+    let matches = match command().try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) => {
+            // Nothing is left to say if the message can't be printed.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let outcome = match matches.subcommand() {
+        Some(("train", matches)) => train::run(matches, loose),
+        _ => match Other::from_arg_matches(&matches) {
+            Ok(Other::Generate(args)) => generate::run(&args),
+            Err(error) => Err(Failure::mistake(error)),
+        },
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Mistake(error)) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed(error)) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Sets the threads of all arithmetic; once, before the first tensor.
+fn set_threads(threads: usize) -> anyhow::Result<()> {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
+    Ok(())
+}
+
+fn start_log() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(color).with_target(false).without_time().init();
+}

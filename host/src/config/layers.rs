@@ -1,0 +1,245 @@
+//! A configuration file, flags over it, `--set` over both.
+
+use super::{Config, Error, PluginEntry, Result, nearest};
+use std::ops::Range;
+use std::path::Path;
+use toml::{Table, Value};
+
+/// What the command line says, in the order of its strength.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// Flags that name a key: key and the text given.
+    pub flags: Vec<(String, String)>,
+    /// Flags that name no key of the host; the algorithm's plugin may know them.
+    pub loose: Vec<LooseKey>,
+    /// Paths of reward plugins.
+    pub plugins: Vec<String>,
+    /// `--set KEY=VALUE`.
+    pub sets: Vec<String>,
+}
+
+/// A top-level key or flag that the host does not know: a setting of the algorithm, or a
+/// mistake, which only the algorithm's plugin can tell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LooseKey {
+    /// The key, with underscores.
+    pub key: String,
+    /// Its value.
+    pub value: Value,
+    /// Where it stands.
+    pub place: String,
+}
+
+/// Name, description and JSON type of every top-level key.
+pub fn keys() -> Vec<(String, String, &'static str)> {
+    let schema = schemars::schema_for!(Config);
+    let properties = schema.as_value().get("properties").and_then(serde_json::Value::as_object).cloned().unwrap_or_default();
+    properties
+        .into_iter()
+        .map(|(name, property)| {
+            let text = property.get("description").and_then(serde_json::Value::as_str).unwrap_or_default();
+            let has = |wanted: &str| match property.get("type") {
+                Some(serde_json::Value::String(t)) => t == wanted,
+                Some(serde_json::Value::Array(all)) => all.iter().any(|t| t == wanted),
+                _ => false,
+            };
+            let kind = ["boolean", "integer", "number", "array", "object"].into_iter().find(|k| has(k)).unwrap_or("string");
+            (name, text.split_whitespace().collect::<Vec<_>>().join(" "), kind)
+        })
+        .collect()
+}
+
+/// Reads `file`, applies the command line, and checks the whole.
+///
+/// # Errors
+/// Names the file and line, or the flag, and what would be right.
+pub fn read(file: Option<&Path>, overrides: &Overrides) -> Result<(Config, Vec<LooseKey>)> {
+    let known = keys();
+    let known_names: Vec<&str> = known.iter().map(|(name, ..)| name.as_str()).chain(["max_ckpt_num"]).collect();
+    let mut loose = Vec::new();
+    let mut table = Table::new();
+    if let Some(path) = file {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        table = parse_file(path, &text, &known_names, &mut loose)?;
+    }
+    for (key, _, kind) in &known {
+        let given: Vec<&String> = overrides.flags.iter().filter(|(k, _)| k == key).map(|(_, text)| text).collect();
+        let Some(last) = given.last() else { continue };
+        let value = match *kind {
+            "string" => Value::String((*last).clone()),
+            "array" => Value::Array(given.into_iter().map(|text| Value::String(text.clone())).collect()),
+            _ => scalar(last),
+        };
+        table.insert(key.clone(), value);
+    }
+    let mut config = typed(table, &known_names, "command line")?;
+    if !overrides.plugins.is_empty() {
+        let kept = std::mem::take(&mut config.plugin);
+        let entry = |path: &String| {
+            let new = PluginEntry::new(path.clone());
+            kept.iter().find(|e| e.name() == new.name()).map_or(new, |e| PluginEntry { path: path.clone(), ..e.clone() })
+        };
+        config.plugin = overrides.plugins.iter().map(entry).collect();
+    }
+    for set in &overrides.sets {
+        config = apply_set(config, set, &known_names)?;
+    }
+    loose.extend(overrides.loose.iter().cloned());
+    config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
+    Ok((config, loose))
+}
+
+fn parse_file(path: &Path, text: &str, known: &[&str], loose: &mut Vec<LooseKey>) -> Result<Table> {
+    let place = |span: Option<Range<usize>>| {
+        let line = span.map_or(1, |s| text[..s.start.min(text.len())].matches('\n').count() + 1);
+        format!("{}:{line}", path.display())
+    };
+    let invalid = |e: toml::de::Error| Error::Invalid { place: place(e.span()), detail: reworded(e.message()) };
+    let mut table: Table = toml::from_str(text).map_err(invalid)?;
+    let unknown: Vec<String> = table.iter().filter(|(k, v)| !known.contains(&k.as_str()) && !v.is_table()).map(|(k, _)| k.clone()).collect();
+    for key in unknown {
+        let line = text.lines().position(|l| l.trim_start().strip_prefix(&key).is_some_and(|r| r.trim_start().starts_with('=')));
+        let place = format!("{}:{}", path.display(), line.map_or(1, |l| l + 1));
+        loose.extend(table.remove(&key).map(|value| LooseKey { key, value, place }));
+    }
+    if loose.is_empty() {
+        // For its errors alone: those of the text know their line.
+        toml::from_str::<Config>(text).map_err(invalid)?;
+    }
+    Ok(table)
+}
+
+/// A flag's text as the value it looks like.
+pub fn scalar(text: &str) -> Value {
+    toml::from_str::<Table>(&format!("v = {text}")).ok().and_then(|mut t| t.remove("v")).unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+fn typed(table: Table, known: &[&str], place: &str) -> Result<Config> {
+    if let Some(key) = table.keys().find(|k| !known.contains(&k.as_str())) {
+        return Err(Error::Invalid { place: place.to_owned(), detail: unknown(key, known) });
+    }
+    for (key, value) in &table {
+        // Key by key first, so that the error can name the key.
+        let one = Table::from_iter([(key.clone(), value.clone())]);
+        if let Err(e) = one.try_into::<Config>() {
+            return Err(Error::Invalid { place: key.clone(), detail: reworded(e.message()) });
+        }
+    }
+    table.try_into().map_err(|e: toml::de::Error| Error::Invalid { place: place.to_owned(), detail: reworded(e.message()) })
+}
+
+fn unknown(key: &str, known: &[&str]) -> String {
+    match nearest(key, known.iter().copied()) {
+        Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
+        None => format!("unknown key `{key}`; `rlhost train --help` lists all"),
+    }
+}
+
+/// serde's "unknown field `x`, expected one of `a`, `b`" with the nearest name alone.
+fn reworded(message: &str) -> String {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match quoted.split_first() {
+        Some((key, known)) if message.starts_with("unknown field") => unknown(key, known),
+        _ => message.trim().to_owned(),
+    }
+}
+
+/// Applies one `KEY=VALUE`; `plugin.NAME.KEY` reaches a reward by its name.
+fn apply_set(config: Config, set: &str, known: &[&str]) -> Result<Config> {
+    let place = format!("--set {set}");
+    let invalid = |detail: String| Error::Invalid { place: place.clone(), detail };
+    let (path, text) = set.split_once('=').ok_or_else(|| invalid("expected KEY=VALUE".into()))?;
+    let mut parts: Vec<String> = path.trim().split('.').map(|p| p.replace('-', "_")).collect();
+    let mut config = config;
+    if parts.len() > 2 && parts[0] == "plugin" {
+        let names: Vec<String> = config.plugin.iter().map(|e| e.name().to_owned()).collect();
+        let wanted = path.trim().split('.').nth(1).unwrap_or_default();
+        let Some(entry) = config.plugin.iter_mut().find(|e| e.name() == wanted) else {
+            return Err(invalid(format!("no reward plugin is named {wanted:?}; this run has {}", names.join(", "))));
+        };
+        let mut table = Table::try_from(&*entry).map_err(|e| invalid(e.to_string()))?;
+        insert(&mut table, &parts[2..], scalar(text));
+        *entry = table.try_into().map_err(|e: toml::de::Error| invalid(reworded(e.message())))?;
+        return Ok(config);
+    }
+    if parts.len() > 1 && parts[0] != "loss" && parts[0] != "loss_limits" {
+        return Err(invalid(format!("no table is named `{}`; there are loss, loss_limits and plugin.NAME", parts[0])));
+    }
+    if parts.len() == 1 && !known.contains(&parts[0].as_str()) {
+        return Err(invalid(unknown(&parts[0], known)));
+    }
+    let mut table = Table::try_from(&config).map_err(|e| invalid(e.to_string()))?;
+    let last = std::mem::take(&mut parts);
+    insert(&mut table, &last, scalar(text));
+    table.try_into().map_err(|e: toml::de::Error| invalid(reworded(e.message())))
+}
+
+fn insert(table: &mut Table, path: &[String], value: Value) {
+    match path {
+        [] => {}
+        [key] => {
+            table.insert(key.clone(), value);
+        }
+        [key, rest @ ..] => {
+            let inner = table.entry(key.clone()).or_insert_with(|| Value::Table(Table::new()));
+            if !inner.is_table() {
+                *inner = Value::Table(Table::new());
+            }
+            if let Value::Table(inner) = inner {
+                insert(inner, rest, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn overrides(flags: &[(&str, &str)], sets: &[&str]) -> Overrides {
+        Overrides {
+            flags: flags.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+            plugins: vec!["dir/tldr_length_reward.wasm".into()],
+            sets: sets.iter().map(|s| (*s).into()).collect(),
+            ..Overrides::default()
+        }
+    }
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let mut f = tempfile::NamedTempFile::new().unwrap();
+        f.write_all(text.as_bytes()).unwrap();
+        f
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_sets_over_both() {
+        let f = file("learning_rate = 1e-3\nmax_steps = 7\nstop = ['x']\nbeta = 0.1\n[loss]\nepsilon = 0.3\n");
+        let o = overrides(&[("max_steps", "9"), ("stop", "."), ("stop", "!")], &["plugin.tldr_length_reward.config.target=8", "max_steps=11", "loss.loss_type=bnpo"]);
+        let (config, loose) = read(Some(f.path()), &o).unwrap();
+        assert_eq!(config.learning_rate, Some(1e-3));
+        assert_eq!(config.max_steps, 11);
+        assert_eq!(config.stop, ["." , "!"]);
+        assert_eq!(config.plugin[0].config["target"], 8);
+        assert_eq!((config.loss["epsilon"].as_f64(), config.loss["loss_type"].as_str()), (Some(0.3), Some("bnpo")));
+        assert_eq!(loose[0].key, "beta");
+        assert!(loose[0].place.ends_with(":4"), "{}", loose[0].place);
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_place_and_the_nearest_key() {
+        let say = |text: &str, flags: &[(&str, &str)], sets: &[&str]| read(Some(file(text).path()), &overrides(flags, sets)).unwrap_err().to_string();
+        let line = say("seed = 1\nmax_steps = 'many'\n", &[], &[]);
+        assert!(line.contains(":2:") && line.contains("invalid type"), "{line}");
+        let flag = say("", &[("learning_rate", "fast")], &[]);
+        assert!(flag.contains("learning_rate") && flag.contains("fast"), "{flag}");
+        let set = say("", &[], &["lerning_rate=1"]);
+        assert!(set.contains("did you mean `learning_rate`"), "{set}");
+        let plugin = say("", &[], &["plugin.tldr.config.target=8"]);
+        assert!(plugin.contains("tldr_length_reward"), "{plugin}");
+        let nested = say("[[plugin]]\npath = 'a.wasm'\nwieght = 2\n", &[], &[]);
+        assert!(nested.contains("`weight`"), "{nested}");
+        let groups = say("num_generations = 3", &[], &[]);
+        assert!(groups.contains("must divide"), "{groups}");
+    }
+}

@@ -1,0 +1,236 @@
+//! The keys of a run. Doc comments are what `rlhost train --help` prints.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// How the learning rate goes on after the warmup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LrSchedule {
+    /// Falls in a straight line to zero at the end of the run.
+    Linear,
+    /// Falls along half a cosine to zero at the end of the run.
+    Cosine,
+    /// Stays, without warmup.
+    Constant,
+    /// Stays, after the warmup.
+    ConstantWithWarmup,
+}
+
+/// Which completions go to completions.jsonl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogCompletions {
+    /// None.
+    None,
+    /// The first prompt's of each generation.
+    Sample,
+    /// All.
+    All,
+}
+
+/// What a plugin may use.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Memory of an instance as a whole, in MiB.
+    pub memory_mb: u64,
+    /// Longest time of one call, in seconds.
+    pub call_timeout_s: f64,
+    /// Elements of each table.
+    pub table_elements: u32,
+    /// How much of what it prints is kept for error messages, in KiB.
+    pub output_kb: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { memory_mb: 512, call_timeout_s: 60.0, table_elements: 100_000, output_kb: 16 }
+    }
+}
+
+/// A reward plugin of the run.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PluginEntry {
+    /// A path, or the file name of an embedded plugin.
+    pub path: String,
+    /// Factor on its rewards.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// Its own settings.
+    #[serde(default)]
+    pub config: Map<String, Value>,
+    /// What it may use.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl PluginEntry {
+    /// An entry with defaults.
+    pub fn new(path: String) -> Self {
+        Self { path, weight: 1.0, config: Map::new(), limits: Limits::default() }
+    }
+
+    /// The name in metrics and in `--set plugin.NAME...`: the file's, without extension.
+    pub fn name(&self) -> &str {
+        let file = self.path.rsplit(['/', '\\']).next().unwrap_or(&self.path);
+        file.strip_suffix(".wasm").unwrap_or(file)
+    }
+}
+
+/// A training run.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Folder of a Hugging Face model (Llama, Qwen2 or Qwen3); a small random one if not given.
+    pub model: Option<String>,
+    /// JSONL file with a column "prompt"; built-in story openings if not given.
+    pub dataset: Option<String>,
+    /// Folder of the run; runs/<time> if not given.
+    pub output_dir: Option<String>,
+    /// The algorithm: a policy plugin's path, or the name of an embedded one.
+    pub algorithm: String,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Threads for arithmetic; one a core if not given.
+    pub num_threads: Option<usize>,
+
+    /// Completions of each prompt.
+    pub num_generations: usize,
+    /// Longest completion, in tokens.
+    pub max_completion_length: usize,
+    /// Sampling temperature.
+    pub temperature: f64,
+    /// Sample from the most likely tokens that together have this probability.
+    pub top_p: f64,
+    /// Sample from this many most likely tokens; 0 for all.
+    pub top_k: usize,
+    /// Drop tokens less likely than this fraction of the likeliest.
+    pub min_p: Option<f64>,
+    /// Divides the logits of tokens that occurred already.
+    pub repetition_penalty: f64,
+    /// Strings that end a completion; may be given more than once.
+    pub stop: Vec<String>,
+    /// Most sequences generated side by side.
+    pub max_num_seqs: usize,
+
+    /// Completions in a micro-batch.
+    pub per_device_train_batch_size: usize,
+    /// Micro-batches in an optimizer step.
+    pub gradient_accumulation_steps: usize,
+    /// Micro-batches that one generation supplies; gradient_accumulation_steps if not given.
+    pub steps_per_generation: Option<usize>,
+    /// How often each generation is trained on.
+    pub num_iterations: usize,
+    /// Optimizer steps of the run; -1 for as many as num_train_epochs takes.
+    pub max_steps: i64,
+    /// Passes over the dataset, where max_steps is not given.
+    pub num_train_epochs: f64,
+    /// Draw prompts in random order.
+    pub shuffle_dataset: bool,
+
+    /// Peak learning rate. If not given: 1e-6, as in TRL, from 100 million parameters upward,
+    /// and for smaller models 1e-6 times 100 million over their number of parameters.
+    pub learning_rate: Option<f64>,
+    /// How the learning rate goes on after the warmup.
+    pub lr_scheduler_type: LrSchedule,
+    /// Steps in which the learning rate rises from zero.
+    pub warmup_steps: u64,
+    /// The same as a fraction of the run, where warmup_steps is 0.
+    pub warmup_ratio: f64,
+    /// Decoupled weight decay of AdamW.
+    pub weight_decay: f64,
+    /// AdamW's decay of the first moment.
+    pub adam_beta1: f64,
+    /// AdamW's decay of the second moment.
+    pub adam_beta2: f64,
+    /// AdamW's epsilon.
+    pub adam_epsilon: f64,
+    /// Longest gradient; longer ones are scaled down to it. 0 for no limit.
+    pub max_grad_norm: f64,
+
+    /// Steps between logged figures.
+    pub logging_steps: u64,
+    /// Steps between checkpoints; one more is saved at the end.
+    pub save_steps: u64,
+    /// Most checkpoints kept; all if not given.
+    #[serde(alias = "max_ckpt_num")]
+    pub save_total_limit: Option<usize>,
+    /// Which completions go to completions.jsonl.
+    pub log_completions: LogCompletions,
+
+    /// Settings of the algorithm's plugin.
+    pub loss: Map<String, Value>,
+    /// What the algorithm's plugin may use.
+    pub loss_limits: Limits,
+    /// Reward plugins.
+    pub plugin: Vec<PluginEntry>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            model: None,
+            dataset: None,
+            output_dir: None,
+            algorithm: "grpo".into(),
+            seed: 42,
+            num_threads: None,
+            num_generations: 8,
+            max_completion_length: 512,
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: None,
+            repetition_penalty: 1.0,
+            stop: Vec::new(),
+            max_num_seqs: 256,
+            per_device_train_batch_size: 8,
+            gradient_accumulation_steps: 1,
+            steps_per_generation: None,
+            num_iterations: 1,
+            max_steps: -1,
+            num_train_epochs: 3.0,
+            shuffle_dataset: true,
+            learning_rate: None,
+            lr_scheduler_type: LrSchedule::Linear,
+            warmup_steps: 0,
+            warmup_ratio: 0.0,
+            weight_decay: 0.0,
+            adam_beta1: 0.9,
+            adam_beta2: 0.999,
+            adam_epsilon: 1e-8,
+            max_grad_norm: 1.0,
+            logging_steps: 10,
+            save_steps: 500,
+            save_total_limit: None,
+            log_completions: LogCompletions::Sample,
+            loss: Map::new(),
+            loss_limits: Limits::default(),
+            plugin: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Micro-batches that one generation supplies.
+    pub fn steps_per_generation(&self) -> usize {
+        self.steps_per_generation.unwrap_or(self.gradient_accumulation_steps)
+    }
+
+    /// Completions in one generation.
+    pub fn generation_batch_size(&self) -> usize {
+        self.per_device_train_batch_size * self.steps_per_generation()
+    }
+
+    /// Prompts in one generation.
+    pub fn prompts_per_generation(&self) -> usize {
+        self.generation_batch_size() / self.num_generations
+    }
+}

@@ -1,0 +1,111 @@
+//! Values that can't be used, and combinations that don't fit.
+
+use super::Config;
+
+impl Config {
+    /// The first thing that is wrong: key and what would be right.
+    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
+        let at_least_one: [(&'static str, usize); 7] = [
+            ("num_generations", self.num_generations),
+            ("max_completion_length", self.max_completion_length),
+            ("max_num_seqs", self.max_num_seqs),
+            ("per_device_train_batch_size", self.per_device_train_batch_size),
+            ("gradient_accumulation_steps", self.gradient_accumulation_steps),
+            ("steps_per_generation", self.steps_per_generation()),
+            ("num_iterations", self.num_iterations),
+        ];
+        for (key, value) in at_least_one {
+            if value == 0 {
+                return Err((key, "must be at least 1".into()));
+            }
+        }
+        for (key, value) in [("logging_steps", self.logging_steps), ("save_steps", self.save_steps)] {
+            if value == 0 {
+                return Err((key, "must be at least 1".into()));
+            }
+        }
+        if self.num_generations < 2 {
+            return Err(("num_generations", "must be at least 2: a completion is judged beside others of its prompt".into()));
+        }
+        if !self.generation_batch_size().is_multiple_of(self.num_generations) {
+            let detail = format!(
+                "{} must divide the completions of a generation, per_device_train_batch_size {} x steps_per_generation {} = {}",
+                self.num_generations,
+                self.per_device_train_batch_size,
+                self.steps_per_generation(),
+                self.generation_batch_size()
+            );
+            return Err(("num_generations", detail));
+        }
+        if !(self.temperature > 0.0 && self.temperature.is_finite()) {
+            return Err(("temperature", format!("is {}; training samples at a temperature above 0", self.temperature)));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return Err(("top_p", format!("is {}; it lies above 0 and up to 1", self.top_p)));
+        }
+        if self.min_p.is_some_and(|p| !(0.0..=1.0).contains(&p)) {
+            return Err(("min_p", "lies from 0 to 1".into()));
+        }
+        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
+            return Err(("repetition_penalty", format!("is {}; it must be greater than 0", self.repetition_penalty)));
+        }
+        if self.max_steps == 0 || self.max_steps < -1 {
+            return Err(("max_steps", format!("is {}; give a number of steps, or -1 for num_train_epochs", self.max_steps)));
+        }
+        if self.stop.iter().any(String::is_empty) {
+            return Err(("stop", "holds an empty string, which would end every completion".into()));
+        }
+        if self.num_threads == Some(0) {
+            return Err(("num_threads", "must be at least 1".into()));
+        }
+        self.check_optimizer()?;
+        self.check_plugins()
+    }
+
+    fn check_optimizer(&self) -> Result<(), (&'static str, String)> {
+        let not_negative = [
+            ("learning_rate", self.learning_rate.unwrap_or(0.0)),
+            ("weight_decay", self.weight_decay),
+            ("max_grad_norm", self.max_grad_norm),
+            ("warmup_ratio", self.warmup_ratio),
+        ];
+        for (key, value) in not_negative {
+            if !(value >= 0.0 && value.is_finite()) {
+                return Err((key, format!("is {value}; it must be a number from 0 upward")));
+            }
+        }
+        for (key, value) in [("adam_beta1", self.adam_beta1), ("adam_beta2", self.adam_beta2)] {
+            if !(0.0..1.0).contains(&value) {
+                return Err((key, format!("is {value}; it lies from 0 to below 1")));
+            }
+        }
+        if self.adam_epsilon.is_nan() || self.adam_epsilon <= 0.0 {
+            return Err(("adam_epsilon", format!("is {}; it must be greater than 0", self.adam_epsilon)));
+        }
+        if self.max_steps < 0 && !(self.num_train_epochs > 0.0 && self.num_train_epochs.is_finite()) {
+            return Err(("num_train_epochs", format!("is {}; it must be greater than 0", self.num_train_epochs)));
+        }
+        if self.warmup_ratio > 1.0 {
+            return Err(("warmup_ratio", format!("is {}; it is a fraction of the run, up to 1", self.warmup_ratio)));
+        }
+        Ok(())
+    }
+
+    fn check_plugins(&self) -> Result<(), (&'static str, String)> {
+        if self.plugin.is_empty() {
+            return Err(("plugin", "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm".into()));
+        }
+        for (i, entry) in self.plugin.iter().enumerate() {
+            if !entry.weight.is_finite() {
+                return Err(("plugin", format!("{}: weight must be a finite number", entry.name())));
+            }
+            if entry.limits.call_timeout_s.is_nan() || entry.limits.call_timeout_s <= 0.0 {
+                return Err(("plugin", format!("{}: limits.call_timeout_s must be greater than 0", entry.name())));
+            }
+            if self.plugin[..i].iter().any(|other| other.name() == entry.name()) {
+                return Err(("plugin", format!("{} is named twice; two rewards need two file names", entry.name())));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! The order in which a dataset's rows come, from nothing but seed and position, so that a
+//! resumed run goes on where it stood.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+/// Position in the data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Cursor {
+    /// Passes finished.
+    pub epoch: u64,
+    /// Rows taken in this pass.
+    pub taken: usize,
+}
+
+/// Deals rows in batches of a fixed size; what is left of a pass and fills no batch is dropped.
+#[derive(Clone, Debug)]
+pub struct Loader {
+    rows: usize,
+    batch: usize,
+    seed: u64,
+    shuffle: bool,
+    cursor: Cursor,
+    order: Vec<usize>,
+}
+
+impl Loader {
+    /// `rows` must be at least `batch`.
+    pub fn new(rows: usize, batch: usize, seed: u64, shuffle: bool, cursor: Cursor) -> Self {
+        let mut this = Self { rows, batch, seed, shuffle, cursor, order: Vec::new() };
+        this.deal();
+        this
+    }
+
+    fn deal(&mut self) {
+        self.order = (0..self.rows).collect();
+        if self.shuffle {
+            let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+            rng.set_stream(self.cursor.epoch);
+            // Fisher and Yates, from the end; the remainder's bias is below 2^-32 for any dataset.
+            for i in (1..self.rows).rev() {
+                self.order.swap(i, (rng.next_u64() % (i as u64 + 1)) as usize);
+            }
+        }
+    }
+
+    /// Batches in a pass.
+    pub fn batches_per_epoch(&self) -> usize {
+        self.rows / self.batch
+    }
+
+    /// The next batch's row indices.
+    pub fn next_batch(&mut self) -> Vec<usize> {
+        if self.cursor.taken + self.batch > self.rows {
+            self.cursor = Cursor { epoch: self.cursor.epoch + 1, taken: 0 };
+            self.deal();
+        }
+        let batch = self.order[self.cursor.taken..self.cursor.taken + self.batch].to_vec();
+        self.cursor.taken += self.batch;
+        batch
+    }
+
+    /// Where the next batch begins.
+    pub fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_deals_each_row_once_and_drops_the_partial_batch() {
+        let mut loader = Loader::new(10, 3, 1, true, Cursor::default());
+        let mut seen: Vec<usize> = (0..3).flat_map(|_| loader.next_batch()).collect();
+        assert_eq!(loader.cursor(), Cursor { epoch: 0, taken: 9 });
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 9);
+        loader.next_batch();
+        assert_eq!(loader.cursor(), Cursor { epoch: 1, taken: 3 });
+    }
+
+    #[test]
+    fn a_loader_at_a_cursor_goes_on_like_the_first() {
+        let mut whole = Loader::new(11, 2, 9, true, Cursor::default());
+        for _ in 0..13 {
+            let mut resumed = Loader::new(11, 2, 9, true, whole.cursor());
+            assert_eq!(resumed.next_batch(), whole.next_batch());
+        }
+        let plain: Vec<usize> = Loader::new(4, 4, 9, false, Cursor::default()).next_batch();
+        assert_eq!(plain, [0, 1, 2, 3]);
+    }
+}

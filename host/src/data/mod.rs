@@ -1,0 +1,56 @@
+//! Rows of a dataset, texts and tokens: reading, chat templates, tokenizers, and the order in
+//! which prompts come.
+
+mod chat;
+mod loader;
+mod prompts;
+mod tokenizer;
+
+pub use chat::{ChatTemplate, Message};
+pub use loader::{Cursor, Loader};
+pub use prompts::{Prompt, PromptRow, parse_prompts, read_prompts};
+pub use tokenizer::{StopStrings, Tokenizer};
+
+use std::path::PathBuf;
+
+/// What is wrong with data, where, and what would be right.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file can't be read.
+    #[error("can't read {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A dataset's line can't be used.
+    #[error("{}:{line}: {detail}", path.display())]
+    Row {
+        /// The dataset.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// A dataset as a whole can't be used.
+    #[error("{}: {detail}", path.display())]
+    Dataset {
+        /// The dataset.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The tokenizer's files can't be used, or a text can't be tokenized.
+    #[error("{}: {detail}", path.display())]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+}
+
+/// Result of reading data.
+pub type Result<T> = std::result::Result<T, Error>;

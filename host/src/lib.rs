@@ -1,0 +1,14 @@
+//! `rlhost`: RL post-training of language models with rewards and losses as WebAssembly
+//! plugins. `ARCHITECTURE.md` beside this crate has the map.
+
+pub mod checkpoint;
+pub mod cli;
+pub mod config;
+pub mod data;
+pub mod metrics;
+pub mod model;
+pub mod ops;
+pub mod optim;
+pub mod plugin;
+pub mod rollout;
+pub mod train;

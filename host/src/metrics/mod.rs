@@ -1,0 +1,8 @@
+//! Figures of a run: exact averages over micro-batches and the logging window, and where they
+//! are written. Only this room averages.
+
+mod window;
+mod writer;
+
+pub use window::{Metric, Reduction, Window};
+pub use writer::{Line, Lines};

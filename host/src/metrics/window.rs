@@ -1,0 +1,108 @@
+//! Accumulating figures between two logged steps.
+
+use std::collections::BTreeMap;
+
+/// How values of one name become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// Weighted mean.
+    Mean,
+    /// Sum.
+    Sum,
+    /// Least.
+    Min,
+    /// Greatest.
+    Max,
+}
+
+/// A figure with its weight (samples, tokens).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metric {
+    /// Name, as upstream prints it.
+    pub name: String,
+    /// Value.
+    pub value: f64,
+    /// Weight of the value in a mean.
+    pub weight: f64,
+    /// How values of this name become one.
+    pub reduction: Reduction,
+}
+
+impl Metric {
+    /// A mean over `weight` samples or tokens.
+    pub fn mean(name: impl Into<String>, value: f64, weight: f64) -> Self {
+        Self { name: name.into(), value, weight, reduction: Reduction::Mean }
+    }
+
+    /// A figure under another rule.
+    pub fn new(name: impl Into<String>, value: f64, reduction: Reduction) -> Self {
+        Self { name: name.into(), value, weight: 1.0, reduction }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sum {
+    total: f64,
+    weight: f64,
+    reduction: Reduction,
+}
+
+/// Figures of one step or of several.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    sums: BTreeMap<String, Sum>,
+}
+
+impl Window {
+    /// Adds figures. Where two have one name, the first one's reduction holds.
+    pub fn extend(&mut self, metrics: impl IntoIterator<Item = Metric>) {
+        for m in metrics {
+            let sum = self.sums.entry(m.name).or_insert(Sum {
+                total: match m.reduction {
+                    Reduction::Min => f64::INFINITY,
+                    Reduction::Max => f64::NEG_INFINITY,
+                    Reduction::Mean | Reduction::Sum => 0.0,
+                },
+                weight: 0.0,
+                reduction: m.reduction,
+            });
+            match sum.reduction {
+                Reduction::Mean => {
+                    sum.total += m.value * m.weight;
+                    sum.weight += m.weight;
+                }
+                Reduction::Sum => sum.total += m.value,
+                Reduction::Min => sum.total = sum.total.min(m.value),
+                Reduction::Max => sum.total = sum.total.max(m.value),
+            }
+        }
+    }
+
+    /// The reduced figures by name, and an empty window. A mean without weight is left out.
+    pub fn take(&mut self) -> BTreeMap<String, f64> {
+        std::mem::take(&mut self.sums)
+            .into_iter()
+            .filter_map(|(name, s)| match s.reduction {
+                Reduction::Mean => (s.weight > 0.0).then(|| (name, s.total / s.weight)),
+                _ => Some((name, s.total)),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_weighted_and_never_means_of_means() {
+        let mut window = Window::default();
+        window.extend([Metric::mean("kl", 1.0, 3.0), Metric::mean("kl", 5.0, 1.0), Metric::mean("none", 0.0, 0.0)]);
+        window.extend([Metric::new("n", 2.0, Reduction::Sum), Metric::new("n", 3.0, Reduction::Sum)]);
+        window.extend([Metric::new("low", 2.0, Reduction::Min), Metric::new("low", -3.0, Reduction::Min)]);
+        window.extend([Metric::new("high", 2.0, Reduction::Max), Metric::new("high", 7.0, Reduction::Max)]);
+        let taken = window.take();
+        assert_eq!(taken.iter().map(|(k, v)| (k.as_str(), *v)).collect::<Vec<_>>(), [("high", 7.0), ("kl", 2.0), ("low", -3.0), ("n", 5.0)]);
+        assert!(window.take().is_empty());
+    }
+}

@@ -1,0 +1,194 @@
+//! The decoder's forward pass over a forest of segments and, beside it, its backward pass.
+//!
+//! There is no tape: a decoder is a fixed composition, so that each layer keeps exactly what
+//! its gradient needs, and frees it as soon as the gradient has passed.
+
+use super::rope_scaling::rotation;
+use super::weights::{Layer, Linear, Weights};
+use super::{Architecture, Result};
+use crate::ops::rope::Rotation;
+use crate::ops::{self, Forest, attention, embedding, linear, norm, rope, swiglu};
+use candle_core::{DType, Device, Tensor};
+
+/// Sizes, parameters and position tables.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    pub(super) architecture: Architecture,
+    pub(super) weights: Weights,
+    pub(super) rotation: Rotation,
+}
+
+/// What one layer's backward pass needs. Elementwise parts are computed again instead.
+pub(super) struct LayerKept {
+    input: Tensor,
+    /// Query and key heads before their norms, where the family has these.
+    unnormed: Option<(Tensor, Tensor)>,
+    q: Tensor,
+    pub(super) k: Tensor,
+    pub(super) v: Tensor,
+    attended: Tensor,
+    log_sum: Vec<f32>,
+    middle: Tensor,
+    gate: Tensor,
+    up: Tensor,
+}
+
+/// What the whole backward pass needs.
+pub(super) struct Kept {
+    layers: Vec<LayerKept>,
+    last: Tensor,
+}
+
+fn apply(l: &Linear, x: &Tensor) -> ops::Result<Tensor> {
+    linear::forward(x, &l.weight, l.bias.as_ref())
+}
+
+fn apply_backward_weight(x: &Tensor, dy: &Tensor, grad: &Linear) -> ops::Result<()> {
+    linear::backward_weight(x, dy, &grad.weight, grad.bias.as_ref())
+}
+
+fn zeros_like(t: &Tensor) -> Result<Tensor> {
+    Ok(Tensor::zeros(t.shape(), DType::F32, &Device::Cpu)?)
+}
+
+impl Decoder {
+    /// A decoder of these weights.
+    pub fn new(architecture: Architecture, weights: Weights) -> Self {
+        let a = &architecture;
+        let rotation = rotation(a.rope_theta, a.rope_scaling, a.heads.head_dim, a.max_positions);
+        Self { architecture, weights, rotation }
+    }
+
+    /// Runs all layers and hands each one's kept values to `keep`. Hidden states after the last
+    /// norm come back for the packed places `rows` alone, `[M, D]`, since the last layer's
+    /// gated unit needs no others.
+    pub(super) fn run(&self, forest: &Forest, rows: &[usize], mut keep: impl FnMut(usize, LayerKept) -> Result<()>) -> Result<(Tensor, Tensor)> {
+        let mut x = embedding::forward(&self.weights.embedding, forest.tokens())?;
+        for (i, layer) in self.weights.layers.iter().enumerate() {
+            let rows = (i + 1 == self.weights.layers.len()).then_some(rows);
+            let (out, kept) = self.layer(layer, x, forest, rows)?;
+            keep(i, kept)?;
+            x = out;
+        }
+        let hidden = norm::forward(&x, &self.weights.norm, self.architecture.rms_norm_eps)?;
+        Ok((hidden, x))
+    }
+
+    /// Hidden states of `rows`, `[M, D]`, and what [`Decoder::backward`] needs.
+    pub(super) fn forward(&self, forest: &Forest, rows: &[usize]) -> Result<(Tensor, Kept)> {
+        let mut layers = Vec::with_capacity(self.weights.layers.len());
+        let (hidden, last) = self.run(forest, rows, |_, kept| {
+            layers.push(kept);
+            Ok(())
+        })?;
+        Ok((hidden, Kept { layers, last }))
+    }
+
+    fn layer(&self, w: &Layer, x: Tensor, forest: &Forest, rows: Option<&[usize]>) -> Result<(Tensor, LayerKept)> {
+        let (eps, heads) = (self.architecture.rms_norm_eps, self.architecture.heads);
+        let h = norm::forward(&x, &w.input_norm, eps)?;
+        let (mut q, mut k, v) = (apply(&w.q, &h)?, apply(&w.k, &h)?, apply(&w.v, &h)?);
+        let mut unnormed = None;
+        if let Some((q_norm, k_norm)) = &w.qk_norm {
+            let (normed_q, normed_k) = (self.head_norm(&q, q_norm)?, self.head_norm(&k, k_norm)?);
+            unnormed = Some((q, k));
+            (q, k) = (normed_q, normed_k);
+        }
+        rope::forward(&q, &self.rotation, forest.positions())?;
+        rope::forward(&k, &self.rotation, forest.positions())?;
+        let (attended, log_sum) = attention::forward(&q, &k, &v, forest, heads)?;
+        let middle = match rows {
+            None => {
+                let middle = apply(&w.o, &attended)?;
+                ops::add_into(&middle, &x)?;
+                middle
+            }
+            Some(rows) => {
+                let middle = apply(&w.o, &ops::gather_rows(&attended, rows)?)?;
+                ops::add_into(&middle, &ops::gather_rows(&x, rows)?)?;
+                middle
+            }
+        };
+        let h = norm::forward(&middle, &w.post_norm, eps)?;
+        let (gate, up) = (apply(&w.gate, &h)?, apply(&w.up, &h)?);
+        let out = apply(&w.down, &swiglu::forward(&gate, &up)?)?;
+        ops::add_into(&out, &middle)?;
+        Ok((out, LayerKept { input: x, unnormed, q, k, v, attended, log_sum, middle, gate, up }))
+    }
+
+    /// Norm over each head of packed heads `[N, heads * C]`.
+    pub(super) fn head_norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+        let per_head = x.reshape(((), self.architecture.heads.head_dim))?;
+        Ok(norm::forward(&per_head, weight, self.architecture.rms_norm_eps)?.reshape(x.shape())?)
+    }
+
+    fn head_norm_backward(&self, x: &Tensor, weight: &Tensor, dy: &Tensor, d_weight: &Tensor) -> Result<Tensor> {
+        let dx = zeros_like(x)?;
+        let per_head = |t: &Tensor| t.reshape(((), self.architecture.heads.head_dim));
+        norm::backward(&per_head(x)?, weight, self.architecture.rms_norm_eps, &per_head(dy)?, &per_head(&dx)?, d_weight)?;
+        Ok(dx)
+    }
+
+    /// Adds the gradients of all parameters (but the output matrix's own use, which the
+    /// log-probabilities' gradient covers) into `grads`, from that of the hidden states.
+    pub(super) fn backward(&self, kept: Kept, forest: &Forest, rows: &[usize], d_hidden: &Tensor, grads: &Weights) -> Result<()> {
+        let mut dx = zeros_like(&kept.last)?;
+        norm::backward(&kept.last, &self.weights.norm, self.architecture.rms_norm_eps, d_hidden, &dx, &grads.norm)?;
+        let last = kept.layers.len() - 1;
+        for (i, kept) in kept.layers.into_iter().enumerate().rev() {
+            let rows = (i == last).then_some(rows);
+            dx = self.layer_backward(&self.weights.layers[i], kept, forest, rows, dx, &grads.layers[i])?;
+        }
+        embedding::backward(forest.tokens(), &dx, &grads.embedding)?;
+        Ok(())
+    }
+
+    /// Takes the gradient of a layer's output, gives that of its input.
+    fn layer_backward(&self, w: &Layer, kept: LayerKept, forest: &Forest, rows: Option<&[usize]>, d_out: Tensor, g: &Layer) -> Result<Tensor> {
+        let (eps, heads) = (self.architecture.rms_norm_eps, self.architecture.heads);
+        // The residual passes the output's gradient on: from here `d_middle` is that of `middle`.
+        let d_middle = d_out;
+        {
+            apply_backward_weight(&swiglu::forward(&kept.gate, &kept.up)?, &d_middle, &g.down)?;
+            let d_gated = linear::backward_input(&d_middle, &w.down.weight)?;
+            let (d_gate, d_up) = swiglu::backward(&kept.gate, &kept.up, &d_gated)?;
+            let h = norm::forward(&kept.middle, &w.post_norm, eps)?;
+            apply_backward_weight(&h, &d_gate, &g.gate)?;
+            apply_backward_weight(&h, &d_up, &g.up)?;
+            let dh = linear::backward_input(&d_gate, &w.gate.weight)?;
+            linear::backward_input_into(&dh, &d_up, &w.up.weight)?;
+            norm::backward(&kept.middle, &w.post_norm, eps, &dh, &d_middle, &g.post_norm)?;
+        }
+        let d_attended = linear::backward_input(&d_middle, &w.o.weight)?;
+        let (d_attended, dx) = match rows {
+            None => {
+                apply_backward_weight(&kept.attended, &d_middle, &g.o)?;
+                (d_attended, d_middle)
+            }
+            Some(rows) => {
+                apply_backward_weight(&ops::gather_rows(&kept.attended, rows)?, &d_middle, &g.o)?;
+                let (all, dx) = (zeros_like(&kept.attended)?, zeros_like(&kept.input)?);
+                ops::scatter_add_rows(&all, &d_attended, rows)?;
+                ops::scatter_add_rows(&dx, &d_middle, rows)?;
+                (all, dx)
+            }
+        };
+        let from = attention::Kept { q: &kept.q, k: &kept.k, v: &kept.v, out: &kept.attended, log_sum: &kept.log_sum };
+        let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, heads)?;
+        rope::backward(&dq, &self.rotation, forest.positions())?;
+        rope::backward(&dk, &self.rotation, forest.positions())?;
+        if let (Some((q, k)), Some((q_norm, k_norm)), Some((dq_norm, dk_norm))) = (&kept.unnormed, &w.qk_norm, &g.qk_norm) {
+            dq = self.head_norm_backward(q, q_norm, &dq, dq_norm)?;
+            dk = self.head_norm_backward(k, k_norm, &dk, dk_norm)?;
+        }
+        let h = norm::forward(&kept.input, &w.input_norm, eps)?;
+        apply_backward_weight(&h, &dq, &g.q)?;
+        apply_backward_weight(&h, &dk, &g.k)?;
+        apply_backward_weight(&h, &dv, &g.v)?;
+        let dh = linear::backward_input(&dq, &w.q.weight)?;
+        linear::backward_input_into(&dh, &dk, &w.k.weight)?;
+        linear::backward_input_into(&dh, &dv, &w.v.weight)?;
+        norm::backward(&kept.input, &w.input_norm, eps, &dh, &dx, &g.input_norm)?;
+        Ok(dx)
+    }
+}

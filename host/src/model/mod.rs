@@ -1,0 +1,71 @@
+//! The decoder: a model folder in, hidden states and gradients out.
+//!
+//! [`Policy`] is the trainable view and [`Frozen`] the view for generation and reference
+//! log-probabilities; a frozen view of a policy shares its storage, so that an optimizer step
+//! needs no weight transfer, and offers nothing that could change it.
+
+mod architecture;
+mod cache;
+mod decoder;
+mod frozen;
+mod load;
+mod policy;
+mod rope_scaling;
+mod save;
+pub mod tiny;
+mod weights;
+
+pub use architecture::{Architecture, Family};
+pub use cache::Cache;
+pub use decoder::Decoder;
+pub use frozen::{Decode, Frozen};
+pub use load::ModelFolder;
+pub use policy::{Policy, Selected};
+pub use save::save;
+pub use weights::Weights;
+
+use std::path::PathBuf;
+
+/// Why a model could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file of the folder can't be read.
+    #[error("can't read {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The folder has no such file.
+    #[error("{}: no such file; a model folder holds config.json, tokenizer.json and model.safetensors (or model.safetensors.index.json with its shards)", path.display())]
+    Missing {
+        /// The file that was looked for.
+        path: PathBuf,
+    },
+    /// config.json does not describe a model that this program runs.
+    #[error("{}: {detail}", path.display())]
+    Config {
+        /// The configuration file.
+        path: PathBuf,
+        /// What is wrong and what would be right.
+        detail: String,
+    },
+    /// The weights don't fit the configuration.
+    #[error("{}: {detail}", path.display())]
+    Weights {
+        /// The weight file or folder.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// An operation failed.
+    #[error(transparent)]
+    Op(#[from] crate::ops::Error),
+    /// candle failed.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+}
+
+/// Result of a model operation.
+pub type Result<T> = std::result::Result<T, Error>;

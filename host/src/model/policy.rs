@@ -1,0 +1,110 @@
+//! The trainable view of a decoder.
+
+use super::decoder::{Decoder, Kept};
+use super::{Frozen, Result, Weights};
+use crate::ops::logprob::{self, TokenStats};
+use crate::ops::Forest;
+use candle_core::Tensor;
+
+/// The predictions of a forest that a loss is made of: for each, the packed place whose hidden
+/// state predicts, and the token that came.
+#[derive(Clone, Debug, Default)]
+pub struct Selected {
+    /// Packed places, `[M]`.
+    pub rows: Vec<usize>,
+    /// Token ids, `[M]`.
+    pub targets: Vec<u32>,
+}
+
+impl Selected {
+    /// Adds all predictions of a segment's tokens.
+    pub fn push_segment(&mut self, forest: &Forest, segment: usize) {
+        let rows = forest.predictors(segment);
+        let range = forest.segments()[segment].range();
+        // Without a prefix nothing predicts the first token.
+        let first = range.len() - rows.len();
+        self.targets.extend_from_slice(&forest.tokens()[range][first..]);
+        self.rows.extend(rows);
+    }
+
+    /// Number of predictions, `M`.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+/// A decoder whose parameters an optimizer may change.
+#[derive(Debug)]
+pub struct Policy {
+    decoder: Decoder,
+}
+
+/// A forward pass that waits for the loss's derivatives.
+pub struct Pass<'a> {
+    policy: &'a Policy,
+    forest: &'a Forest,
+    selected: &'a Selected,
+    temperature: f32,
+    kept: Kept,
+    hidden: Tensor,
+    stats: TokenStats,
+}
+
+impl Policy {
+    /// Makes a decoder trainable.
+    pub fn new(decoder: Decoder) -> Self {
+        Self { decoder }
+    }
+
+    /// The view for generation: the same storage, so that it always has the newest weights.
+    pub fn frozen(&self) -> Frozen {
+        Frozen::new(self.decoder.clone())
+    }
+
+    /// A frozen copy of the weights as they are now, for a reference model.
+    pub fn frozen_copy(&self) -> Result<Frozen> {
+        let weights = self.decoder.weights.copied(&self.decoder.architecture)?;
+        Ok(Frozen::new(Decoder { weights, ..self.decoder.clone() }))
+    }
+
+    /// The parameters, for the optimizer and for saving.
+    pub fn weights(&self) -> &Weights {
+        &self.decoder.weights
+    }
+
+    /// Zeroed gradients.
+    pub fn zero_gradients(&self) -> Result<Weights> {
+        Weights::zeros(&self.decoder.architecture)
+    }
+
+    /// Log-probabilities (of logits divided by `temperature`) and entropies of the selected
+    /// predictions, with what the backward pass needs.
+    pub fn forward<'a>(&'a self, forest: &'a Forest, selected: &'a Selected, temperature: f32) -> Result<Pass<'a>> {
+        let (hidden, kept) = self.decoder.forward(forest, &selected.rows)?;
+        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, temperature)?;
+        Ok(Pass { policy: self, forest, selected, temperature, kept, hidden, stats })
+    }
+}
+
+impl Pass<'_> {
+    /// What the forward pass found, one entry a selected prediction.
+    pub fn stats(&self) -> &TokenStats {
+        &self.stats
+    }
+
+    /// Adds the gradients of all parameters into `grads`, from the loss's derivatives with
+    /// respect to each log-probability and entropy.
+    pub fn backward(self, d_logp: &[f32], d_entropy: Option<&[f32]>, grads: &Weights) -> Result<()> {
+        let decoder = &self.policy.decoder;
+        let (output, d_output) = (decoder.weights.output(), grads.output());
+        let targets = &self.selected.targets;
+        let d_hidden =
+            logprob::backward(&self.hidden, output, targets, self.temperature, &self.stats, d_logp, d_entropy, d_output)?;
+        decoder.backward(self.kept, self.forest, &self.selected.rows, &d_hidden, grads)
+    }
+}

@@ -1,0 +1,124 @@
+//! Rotary frequencies and their scalings, in both spellings of `config.json`: `rope_theta` with
+//! `rope_scaling`, and transformers 5's `rope_parameters`.
+
+use crate::ops::rope::Rotation;
+use serde::Deserialize;
+use std::f64::consts::TAU;
+
+/// How frequencies are stretched beyond the length the model was first trained on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// All frequencies divided by a factor.
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// Llama 3: long waves divided, short ones kept, a smooth passage between.
+    Llama3 {
+        /// Divisor of the long waves.
+        factor: f64,
+        /// Waves longer than `original / low_freq_factor` are divided.
+        low_freq_factor: f64,
+        /// Waves shorter than `original / high_freq_factor` are kept.
+        high_freq_factor: f64,
+        /// Positions of the first training.
+        original: f64,
+    },
+}
+
+#[derive(Clone, Default, Deserialize)]
+pub(super) struct RopeFields {
+    rope_theta: Option<f64>,
+    rope_scaling: Option<Parameters>,
+    rope_parameters: Option<Parameters>,
+}
+
+#[derive(Clone, Default, Deserialize)]
+struct Parameters {
+    rope_theta: Option<f64>,
+    rope_type: Option<String>,
+    #[serde(rename = "type")]
+    old_type: Option<String>,
+    factor: Option<f64>,
+    low_freq_factor: Option<f64>,
+    high_freq_factor: Option<f64>,
+    original_max_position_embeddings: Option<f64>,
+}
+
+impl RopeFields {
+    /// Base and scaling; the error names the field.
+    pub(super) fn resolve(self) -> Result<(f64, RopeScaling), String> {
+        let p = self.rope_parameters.or(self.rope_scaling).unwrap_or_default();
+        let theta = p.rope_theta.or(self.rope_theta).unwrap_or(10_000.0);
+        let need = |name: &str, value: Option<f64>| {
+            value.filter(|v| v.is_finite() && *v > 0.0).ok_or_else(|| format!("rope scaling needs a positive {name}"))
+        };
+        let kind = p.rope_type.or(p.old_type);
+        let scaling = match kind.as_deref() {
+            None | Some("default") => RopeScaling::None,
+            Some("linear") => RopeScaling::Linear { factor: need("factor", p.factor)? },
+            Some("llama3") => RopeScaling::Llama3 {
+                factor: need("factor", p.factor)?,
+                low_freq_factor: need("low_freq_factor", p.low_freq_factor)?,
+                high_freq_factor: need("high_freq_factor", p.high_freq_factor)?,
+                original: need("original_max_position_embeddings", p.original_max_position_embeddings)?,
+            },
+            Some(other) => return Err(format!("rope type {other:?} is not supported; default, linear and llama3 are")),
+        };
+        Ok((theta, scaling))
+    }
+}
+
+/// Frequencies of each pair of dimensions, `[head_dim / 2]`.
+fn frequencies(theta: f64, scaling: RopeScaling, head_dim: usize) -> Vec<f32> {
+    let scaled = |f: f64| match scaling {
+        RopeScaling::None => f,
+        RopeScaling::Linear { factor } => f / factor,
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original } => {
+            let wave = TAU / f;
+            if wave < original / high_freq_factor {
+                f
+            } else if wave > original / low_freq_factor {
+                f / factor
+            } else {
+                let smooth = (original / wave - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                (1.0 - smooth) * f / factor + smooth * f
+            }
+        }
+    };
+    (0..head_dim / 2).map(|i| scaled(theta.powf(-2.0 * i as f64 / head_dim as f64)) as f32).collect()
+}
+
+/// The rotation tables of a decoder.
+pub(super) fn rotation(theta: f64, scaling: RopeScaling, head_dim: usize, positions: usize) -> Rotation {
+    Rotation::new(&frequencies(theta, scaling, head_dim), positions, 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn llama3_keeps_short_waves_divides_long_ones_and_blends_between() {
+        let scaling = RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original: 32.0 };
+        let (plain, scaled) = (frequencies(1e4, RopeScaling::None, 16), frequencies(1e4, scaling, 16));
+        assert_eq!(plain[0], scaled[0], "a wave of 6.3 is shorter than 32 / 4");
+        assert!((scaled[7] - plain[7] / 8.0).abs() < 1e-9, "the longest wave is divided by the factor");
+        // The second wave, 19.87 positions, lies between 8 and 32.
+        let smooth = (32.0 / (TAU / f64::from(plain[1])) - 1.0) / 3.0;
+        let want = f64::from(plain[1]) * ((1.0 - smooth) / 8.0 + smooth);
+        assert!((f64::from(scaled[1]) - want).abs() < 1e-6);
+    }
+
+    #[test]
+    fn both_spellings_resolve_alike() {
+        let old: RopeFields = serde_json::from_str(r#"{"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}"#).unwrap();
+        let new: RopeFields =
+            serde_json::from_str(r#"{"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}"#).unwrap();
+        assert_eq!(old.resolve(), new.resolve());
+        let missing: RopeFields = serde_json::from_str(r#"{"rope_scaling": {"rope_type": "llama3", "factor": 8}}"#).unwrap();
+        assert!(missing.resolve().unwrap_err().contains("low_freq_factor"));
+    }
+}

@@ -1,0 +1,218 @@
+//! Causal attention over a forest of segments: a token attends to the earlier tokens of its
+//! segment, itself, and every token of the segments that lead to it.
+//!
+//! Queries are taken in blocks. A block's scores against each visible run of keys are one
+//! matrix product; the forward pass keeps only the logarithm of each softmax's normaliser and
+//! the backward pass forms the probabilities again (the recomputation of FlashAttention, Dao et
+//! al. 2022).
+
+use super::cpu::{Read, Shared, read, tensor};
+use super::forest::Forest;
+use super::gemm::{Dst, Mat, matmul, matmul_raw};
+use super::math::{dot, exp, max, sum_by};
+use super::{Error, Result, matrix_dims};
+use candle_core::Tensor;
+use gemm::Parallelism;
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Queries in a block.
+const BLOCK: usize = 64;
+
+/// Sizes of the heads. Each key/value head serves `heads / kv_heads` query heads in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// Query heads, `H`.
+    pub heads: usize,
+    /// Key/value heads, `K`.
+    pub kv_heads: usize,
+    /// Size of a head, `C`.
+    pub head_dim: usize,
+}
+
+impl Heads {
+    pub(super) fn scale(self) -> f32 {
+        (self.head_dim as f32).sqrt().recip()
+    }
+
+    pub(super) fn per_kv(self) -> usize {
+        self.heads / self.kv_heads
+    }
+}
+
+/// Runs of keys that a segment's queries see: those of the leading segments, whole, and its
+/// own up to the query.
+struct Visible {
+    before: Vec<Range<usize>>,
+    own: Range<usize>,
+}
+
+impl Visible {
+    fn of(forest: &Forest, segment: usize) -> Self {
+        let mut runs: Vec<_> = forest.path(segment).into_iter().map(|s| forest.segments()[s].range()).collect();
+        let own = runs.pop().unwrap_or(0..0);
+        Self { before: runs, own }
+    }
+
+    /// Key runs for the queries `block` (packed places), with the column each begins at.
+    fn runs(&self, block: &Range<usize>) -> (Vec<(Range<usize>, usize)>, usize) {
+        let mut column = 0;
+        let mut runs = Vec::with_capacity(self.before.len() + 1);
+        for run in self.before.iter().cloned().chain([self.own.start..block.end]) {
+            let width = run.len();
+            runs.push((run, column));
+            column += width;
+        }
+        (runs, column)
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = Range<usize>> {
+        let end = self.own.end;
+        self.own.clone().step_by(BLOCK).map(move |first| first..(first + BLOCK).min(end))
+    }
+}
+
+fn check(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) -> Result<usize> {
+    let n = forest.len();
+    let ok = matrix_dims(q) == (n, h.heads * h.head_dim)
+        && matrix_dims(k) == (n, h.kv_heads * h.head_dim)
+        && matrix_dims(v) == matrix_dims(k)
+        && h.heads.is_multiple_of(h.kv_heads);
+    if ok {
+        return Ok(n);
+    }
+    let detail = format!("q {:?}, k {:?}, v {:?} for {n} tokens and {h:?}", q.shape(), k.shape(), v.shape());
+    Err(Error::Shape { op: "attention", detail })
+}
+
+/// Rows `range` of head `head` in packed `[N, heads * C]` values.
+fn head<'a>(data: &'a Read<'_>, range: &Range<usize>, head: usize, heads: usize, c: usize) -> Mat<'a> {
+    let stride = heads * c;
+    Mat::strided(&data[range.start * stride + head * c..], range.len(), c, stride)
+}
+
+/// Number of columns that query `i` of a block sees, of `total`.
+fn seen(block: &Range<usize>, i: usize, total: usize) -> usize {
+    total - (block.len() - 1 - i)
+}
+
+/// `q: [N, H * C]`, `k, v: [N, K * C]` to the heads' outputs `[N, H * C]` and the logarithms of
+/// the softmax normalisers, `[N * H]`, which the backward pass needs.
+pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Vec<f32>)> {
+    let n = check(q, k, v, forest, h)?;
+    let (qs, ks, vs) = (read(q)?, read(k)?, read(v)?);
+    let (mut out, mut log_sum) = (vec![0f32; n * h.heads * h.head_dim], vec![0f32; n * h.heads]);
+    let (out_at, log_sum_at) = (Shared::new(&mut out), Shared::new(&mut log_sum));
+    let visible: Vec<Visible> = (0..forest.segments().len()).map(|s| Visible::of(forest, s)).collect();
+    let tasks: Vec<(&Visible, Range<usize>, usize)> =
+        visible.iter().flat_map(|v| v.blocks().flat_map(move |b| (0..h.heads).map(move |head| (v, b.clone(), head)))).collect();
+    tasks.into_par_iter().for_each_init(Vec::new, |scores, (visible, block, head_index)| {
+        let (runs, total) = visible.runs(&block);
+        let (c, kv) = (h.head_dim, head_index / h.per_kv());
+        scores.resize(block.len() * total, 0f32);
+        let q = head(&qs, &block, head_index, h.heads, c);
+        for (run, column) in &runs {
+            let k = head(&ks, run, kv, h.kv_heads, c);
+            matmul(&mut scores[*column..], total, Dst::Replace, q, k.t(), h.scale(), Parallelism::None);
+        }
+        for (i, row) in scores.chunks_mut(total).enumerate() {
+            let (row, masked) = row.split_at_mut(seen(&block, i, total));
+            let top = max(row);
+            for s in row.iter_mut() {
+                *s = exp(*s - top);
+            }
+            let sum = sum_by(row, |p| p);
+            for s in row.iter_mut() {
+                *s *= sum.recip();
+            }
+            masked.fill(0.0);
+            // SAFETY: this token and head belong to this task alone.
+            unsafe { *log_sum_at.at((block.start + i) * h.heads + head_index) = top + sum.ln() };
+        }
+        for (r, (run, column)) in runs.iter().enumerate() {
+            let p = Mat::strided(&scores[*column..], block.len(), run.len(), total);
+            let v = head(&vs, run, kv, h.kv_heads, c);
+            let dst = if r == 0 { Dst::Replace } else { Dst::Add };
+            // SAFETY: these tokens' columns of this head belong to this task alone.
+            unsafe {
+                let out = out_at.at((block.start * h.heads + head_index) * c);
+                matmul_raw(out, h.heads * c, dst, p, v, 1.0, Parallelism::None);
+            }
+        }
+    });
+    Ok((tensor(out, (n, h.heads * h.head_dim))?, log_sum))
+}
+
+/// What [`forward`] read and gave.
+pub struct Kept<'a> {
+    /// Queries, `[N, H * C]`.
+    pub q: &'a Tensor,
+    /// Keys, `[N, K * C]`.
+    pub k: &'a Tensor,
+    /// Values, `[N, K * C]`.
+    pub v: &'a Tensor,
+    /// The heads' outputs, `[N, H * C]`.
+    pub out: &'a Tensor,
+    /// Logarithms of the normalisers, `[N * H]`.
+    pub log_sum: &'a [f32],
+}
+
+/// Gradients of `q`, `k` and `v` from that of the output.
+pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor, Tensor)> {
+    let n = check(kept.q, kept.k, kept.v, forest, h)?;
+    let (qs, ks, vs, outs, d_outs) = (read(kept.q)?, read(kept.k)?, read(kept.v)?, read(kept.out)?, read(d_out)?);
+    let (c, width, kv_width) = (h.head_dim, h.heads * h.head_dim, h.kv_heads * h.head_dim);
+    let (mut dq, mut dk, mut dv) = (vec![0f32; n * width], vec![0f32; n * kv_width], vec![0f32; n * kv_width]);
+    let (dq_at, dk_at, dv_at) = (Shared::new(&mut dq), Shared::new(&mut dk), Shared::new(&mut dv));
+    // One task owns all gradients of one key/value head in one tree, so that sums over the
+    // completions of a prompt need no locks and always have the same order.
+    let tasks: Vec<(Vec<usize>, usize)> =
+        forest.trees().into_iter().flat_map(|tree| (0..h.kv_heads).map(move |kv| (tree.clone(), kv))).collect();
+    tasks.into_par_iter().for_each_init(Default::default, |scratch: &mut (Vec<f32>, Vec<f32>), (tree, kv)| {
+        let (probs, d_scores) = (&mut scratch.0, &mut scratch.1);
+        for (segment, head_index) in tree.iter().flat_map(|&s| (0..h.per_kv()).map(move |i| (s, kv * h.per_kv() + i))) {
+            let visible = Visible::of(forest, segment);
+            for block in visible.blocks() {
+                let (runs, total) = visible.runs(&block);
+                probs.resize(block.len() * total, 0.0);
+                d_scores.resize(block.len() * total, 0.0);
+                let q = head(&qs, &block, head_index, h.heads, c);
+                let d_o = head(&d_outs, &block, head_index, h.heads, c);
+                for (run, column) in &runs {
+                    let k = head(&ks, run, kv, h.kv_heads, c);
+                    let v = head(&vs, run, kv, h.kv_heads, c);
+                    matmul(&mut probs[*column..], total, Dst::Replace, q, k.t(), h.scale(), Parallelism::None);
+                    matmul(&mut d_scores[*column..], total, Dst::Replace, d_o, v.t(), 1.0, Parallelism::None);
+                }
+                for (i, (p, ds)) in probs.chunks_mut(total).zip(d_scores.chunks_mut(total)).enumerate() {
+                    let token = block.start + i;
+                    let at = token * width + head_index * c;
+                    let along = dot(&outs[at..at + c], &d_outs[at..at + c]);
+                    let log_sum = kept.log_sum[token * h.heads + head_index];
+                    let seen = seen(&block, i, total);
+                    for (p, ds) in p[..seen].iter_mut().zip(&mut ds[..seen]) {
+                        *p = exp(*p - log_sum);
+                        *ds = *p * (*ds - along);
+                    }
+                    p[seen..].fill(0.0);
+                    ds[seen..].fill(0.0);
+                }
+                for (r, (run, column)) in runs.iter().enumerate() {
+                    let p = Mat::strided(&probs[*column..], block.len(), run.len(), total);
+                    let ds = Mat::strided(&d_scores[*column..], block.len(), run.len(), total);
+                    let k = head(&ks, run, kv, h.kv_heads, c);
+                    let dst = if r == 0 { Dst::Replace } else { Dst::Add };
+                    let kv_at = run.start * kv_width + kv * c;
+                    // SAFETY: the tree's rows of this key/value head, and of the query heads it
+                    // serves, belong to this task alone.
+                    unsafe {
+                        matmul_raw(dq_at.at(block.start * width + head_index * c), width, dst, ds, k, h.scale(), Parallelism::None);
+                        matmul_raw(dk_at.at(kv_at), kv_width, Dst::Add, ds.t(), q, h.scale(), Parallelism::None);
+                        matmul_raw(dv_at.at(kv_at), kv_width, Dst::Add, p.t(), d_o, 1.0, Parallelism::None);
+                    }
+                }
+            }
+        }
+    });
+    Ok((tensor(dq, (n, width))?, tensor(dk, (n, kv_width))?, tensor(dv, (n, kv_width))?))
+}

@@ -1,0 +1,167 @@
+//! Slices of CPU tensors, and the row operations that need nothing more.
+
+use super::{Error, Result, matrix_dims};
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, StorageRef, Tensor};
+use rayon::prelude::*;
+use std::ops::Deref;
+use std::sync::Mutex;
+
+/// Rows a task takes at once in row-parallel operations. Fixed, so that sums over rows are
+/// formed in the same order whatever the number of threads.
+pub(super) const ROWS_PER_TASK: usize = 32;
+
+/// Read access to a contiguous f32 CPU tensor.
+pub(super) struct Read<'a> {
+    guard: StorageRef<'a>,
+    start: usize,
+    end: usize,
+}
+
+impl Deref for Read<'_> {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        match &*self.guard {
+            Storage::Cpu(CpuStorage::F32(data)) => &data[self.start..self.end],
+            _ => &[],
+        }
+    }
+}
+
+fn unsupported(op: &'static str, t: &Tensor) -> Error {
+    Error::Unsupported { op, dtype: t.dtype(), device: format!("{:?}", t.device().location()) }
+}
+
+/// The tensor's values, without a copy.
+pub(super) fn read(t: &Tensor) -> Result<Read<'_>> {
+    let (guard, layout) = t.storage_and_layout();
+    let range = layout.contiguous_offsets();
+    let is_f32 = matches!(&*guard, Storage::Cpu(CpuStorage::F32(_)));
+    match range {
+        Some((start, end)) if is_f32 => Ok(Read { guard, start, end }),
+        _ => Err(unsupported("read", t)),
+    }
+}
+
+struct Write<F>(Mutex<Option<F>>);
+
+impl<F: FnOnce(&mut [f32])> InplaceOp1 for Write<F> {
+    fn name(&self) -> &'static str {
+        "rlhost-write"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        let (CpuStorage::F32(data), Some((start, end))) = (storage, layout.contiguous_offsets()) else {
+            candle_core::bail!("in-place operation on a tensor that is not contiguous f32")
+        };
+        let task = self.0.lock().ok().and_then(|mut f| f.take());
+        if let Some(f) = task {
+            f(&mut data[start..end]);
+        }
+        Ok(())
+    }
+}
+
+/// Changes a tensor's values where they stand; every view of the storage sees it.
+pub(super) fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
+    if t.dtype() != DType::F32 || !matches!(t.device(), Device::Cpu) || !t.is_contiguous() {
+        return Err(unsupported("write", t));
+    }
+    t.inplace_op1(&Write(Mutex::new(Some(f))))?;
+    Ok(())
+}
+
+/// A new CPU tensor from its values.
+pub(super) fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
+    Ok(Tensor::from_vec(data, shape.into(), &Device::Cpu)?)
+}
+
+/// Raw pointer that tasks share to write disjoint places of one buffer.
+#[derive(Clone, Copy)]
+pub(super) struct Shared(*mut f32);
+// SAFETY: every user hands disjoint ranges to its tasks and outlives them.
+unsafe impl Send for Shared {}
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    pub(super) fn new(data: &mut [f32]) -> Self {
+        Self(data.as_mut_ptr())
+    }
+
+    /// # Safety
+    /// `offset` lies in the buffer, and no other task touches what the caller writes there.
+    pub(super) unsafe fn at(self, offset: usize) -> *mut f32 {
+        // SAFETY: the caller keeps `offset` in bounds.
+        unsafe { self.0.add(offset) }
+    }
+}
+
+/// Copies a tensor's values out, in row-major order.
+pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
+    Ok(read(t)?.to_vec())
+}
+
+/// `into += t`, elementwise.
+pub fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
+    let src = read(t)?;
+    if into.elem_count() != src.len() {
+        return Err(Error::Shape { op: "add_into", detail: format!("{:?} += {:?}", into.shape(), t.shape()) });
+    }
+    write(into, |dst| {
+        dst.par_chunks_mut(1 << 15).zip(src.par_chunks(1 << 15)).for_each(|(d, s)| {
+            for (d, s) in d.iter_mut().zip(s) {
+                *d += s;
+            }
+        });
+    })
+}
+
+/// Sets every value to zero.
+pub fn fill_zero(t: &Tensor) -> Result<()> {
+    write(t, |dst| dst.par_chunks_mut(1 << 15).for_each(|d| d.fill(0.0)))
+}
+
+/// Sum of the squares of all values, in f64 and in an order that does not depend on threads.
+pub fn sum_of_squares(t: &Tensor) -> Result<f64> {
+    let src = read(t)?;
+    let parts: Vec<f64> = src
+        .par_chunks(1 << 13)
+        .map(|c| {
+            let mut lanes = [0f64; 8];
+            for group in c.chunks(8) {
+                for (lane, &x) in lanes.iter_mut().zip(group) {
+                    *lane += f64::from(x) * f64::from(x);
+                }
+            }
+            lanes.iter().sum()
+        })
+        .collect();
+    Ok(parts.iter().sum())
+}
+
+/// Rows `rows` of `t: [N, D]` as `[M, D]`.
+pub fn gather_rows(t: &Tensor, rows: &[usize]) -> Result<Tensor> {
+    let (_, cols) = matrix_dims(t);
+    let src = read(t)?;
+    let mut out = Vec::with_capacity(rows.len() * cols);
+    for &r in rows {
+        out.extend_from_slice(&src[r * cols..(r + 1) * cols]);
+    }
+    tensor(out, (rows.len(), cols))
+}
+
+/// The transpose of [`gather_rows`]: adds row `i` of `from: [M, D]` to row `rows[i]` of
+/// `into: [N, D]`.
+pub fn scatter_add_rows(into: &Tensor, from: &Tensor, rows: &[usize]) -> Result<()> {
+    let (_, cols) = matrix_dims(into);
+    let src = read(from)?;
+    if src.len() != rows.len() * cols {
+        return Err(Error::Shape { op: "scatter_add_rows", detail: format!("{:?} for {} rows of {cols}", from.shape(), rows.len()) });
+    }
+    write(into, |dst| {
+        for (from, &r) in src.chunks(cols).zip(rows) {
+            for (d, s) in dst[r * cols..(r + 1) * cols].iter_mut().zip(from) {
+                *d += s;
+            }
+        }
+    })
+}

@@ -1,0 +1,32 @@
+//! Token embedding: rows of a table.
+
+use super::cpu::{read, tensor, write};
+use super::{Error, Result, matrix_dims};
+use candle_core::Tensor;
+
+/// Rows `tokens` of `table: [V, D]` as `[N, D]`.
+pub fn forward(table: &Tensor, tokens: &[u32]) -> Result<Tensor> {
+    let (vocab, d) = matrix_dims(table);
+    if let Some(&bad) = tokens.iter().find(|&&t| t as usize >= vocab) {
+        return Err(Error::Shape { op: "embedding", detail: format!("token id {bad} in a vocabulary of {vocab}") });
+    }
+    let rows = read(table)?;
+    let mut out = Vec::with_capacity(tokens.len() * d);
+    for &t in tokens {
+        out.extend_from_slice(&rows[t as usize * d..(t as usize + 1) * d]);
+    }
+    tensor(out, (tokens.len(), d))
+}
+
+/// Adds row `i` of `dy: [N, D]` to row `tokens[i]` of `d_table`.
+pub fn backward(tokens: &[u32], dy: &Tensor, d_table: &Tensor) -> Result<()> {
+    let (_, d) = matrix_dims(d_table);
+    let dys = read(dy)?;
+    write(d_table, |table| {
+        for (&t, dy) in tokens.iter().zip(dys.chunks(d)) {
+            for (o, g) in table[t as usize * d..(t as usize + 1) * d].iter_mut().zip(dy) {
+                *o += g;
+            }
+        }
+    })
+}

@@ -1,0 +1,137 @@
+//! The one batch type: packed tokens in segments that may continue one another.
+
+/// A run of tokens that continues its `prefix` segment, or starts a text of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Index of the first token in the packed arrays.
+    pub start: usize,
+    /// Number of tokens; at least one.
+    pub len: usize,
+    /// The segment whose end this one continues; always an earlier one.
+    pub prefix: Option<usize>,
+}
+
+impl Segment {
+    /// The packed places of this segment's tokens.
+    pub fn range(&self) -> std::ops::Range<usize> {
+        self.start..self.start + self.len
+    }
+}
+
+/// Packed tokens `[N]` with their positions `[N]`, in segments. A token sees the earlier tokens
+/// of its own segment and all tokens of the segments that lead to it, so that a prompt which
+/// many completions continue stands, and is computed, once. There is no padding.
+#[derive(Clone, Debug, Default)]
+pub struct Forest {
+    tokens: Vec<u32>,
+    positions: Vec<u32>,
+    segments: Vec<Segment>,
+}
+
+impl Forest {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a segment and returns its index. Positions go on from the end of `prefix`.
+    ///
+    /// # Panics
+    /// If `tokens` is empty or `prefix` is not a segment of this forest.
+    pub fn push(&mut self, tokens: &[u32], prefix: Option<usize>) -> usize {
+        assert!(!tokens.is_empty(), "a segment holds at least one token");
+        let first = prefix.map_or(0, |p| self.positions[self.segments[p].range().end - 1] + 1);
+        let start = self.tokens.len();
+        self.tokens.extend_from_slice(tokens);
+        self.positions.extend((0..tokens.len() as u32).map(|i| first + i));
+        self.segments.push(Segment { start, len: tokens.len(), prefix });
+        self.segments.len() - 1
+    }
+
+    /// Token ids, `[N]`.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Position of each token in its own text, `[N]`.
+    pub fn positions(&self) -> &[u32] {
+        &self.positions
+    }
+
+    /// All segments, prefixes before what continues them.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Number of packed tokens.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether nothing was pushed.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// The packed places of the hidden states that predict segment `index`'s tokens, one a
+    /// token: the end of its prefix, then each of its own tokens but the last. A segment
+    /// without a prefix has no state that predicts its first token, so that it yields one
+    /// place fewer.
+    pub fn predictors(&self, index: usize) -> Vec<usize> {
+        let segment = self.segments[index];
+        let before = segment.prefix.map(|p| self.segments[p].range().end - 1);
+        before.into_iter().chain(segment.start..segment.range().end - 1).collect()
+    }
+
+    /// The segments that lead to `index`, outermost first, itself last.
+    pub(super) fn path(&self, index: usize) -> Vec<usize> {
+        let mut path = vec![index];
+        while let Some(p) = self.segments[path[path.len() - 1]].prefix {
+            path.push(p);
+        }
+        path.reverse();
+        path
+    }
+
+    /// Segment indices by tree: each list begins with a segment without prefix and holds all
+    /// that continue it.
+    pub(super) fn trees(&self) -> Vec<Vec<usize>> {
+        let mut tree_of = Vec::with_capacity(self.segments.len());
+        let mut trees: Vec<Vec<usize>> = Vec::new();
+        for (i, s) in self.segments.iter().enumerate() {
+            let tree = match s.prefix {
+                Some(p) => tree_of[p],
+                None => {
+                    trees.push(Vec::new());
+                    trees.len() - 1
+                }
+            };
+            tree_of.push(tree);
+            trees[tree].push(i);
+        }
+        trees
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_continue_the_prefix_and_predictors_start_at_its_end() {
+        let mut f = Forest::new();
+        let p = f.push(&[5, 6, 7], None);
+        let a = f.push(&[8, 9], Some(p));
+        let q = f.push(&[1], None);
+        let b = f.push(&[2, 3, 4], Some(p));
+        let c = f.push(&[2], Some(a));
+        assert_eq!(f.positions(), &[0, 1, 2, 3, 4, 0, 3, 4, 5, 5]);
+        assert_eq!(f.predictors(a), vec![2, 3]);
+        assert_eq!(f.predictors(b), vec![2, 6, 7]);
+        assert_eq!(f.predictors(c), vec![4]);
+        assert_eq!(f.predictors(p), vec![0, 1]);
+        assert!(f.predictors(q).is_empty());
+        assert_eq!(f.path(c), vec![p, a, c]);
+        assert_eq!(f.trees(), vec![vec![p, a, b, c], vec![q]]);
+    }
+}

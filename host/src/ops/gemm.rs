@@ -1,0 +1,88 @@
+//! Matrix products over strided views, through the `gemm` crate.
+
+use gemm::Parallelism;
+
+/// A matrix inside a slice: element `(i, j)` stands at `i * row_stride + j * col_stride`.
+#[derive(Clone, Copy)]
+pub(super) struct Mat<'a> {
+    data: &'a [f32],
+    pub rows: usize,
+    pub cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a> Mat<'a> {
+    /// Row-major `[rows, cols]`.
+    pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Self {
+        Self::strided(data, rows, cols, cols)
+    }
+
+    /// Rows of `cols` values that begin `row_stride` apart.
+    pub fn strided(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
+        assert!(rows == 0 || cols == 0 || (rows - 1) * row_stride + cols <= data.len(), "matrix view out of bounds");
+        Self { data, rows, cols, row_stride, col_stride: 1 }
+    }
+
+    /// The transpose, without a copy.
+    pub fn t(self) -> Self {
+        Self { rows: self.cols, cols: self.rows, row_stride: self.col_stride, col_stride: self.row_stride, ..self }
+    }
+}
+
+/// Whether a product replaces its destination or is added to it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dst {
+    Replace,
+    Add,
+}
+
+/// All threads of the pool.
+pub(super) fn all_threads() -> Parallelism {
+    Parallelism::Rayon(rayon::current_num_threads())
+}
+
+/// `out (+)= scale * a b` for a row-major `out` whose rows begin `out_stride` apart.
+pub(super) fn matmul(out: &mut [f32], out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) {
+    assert!(a.rows == 0 || b.cols == 0 || (a.rows - 1) * out_stride + b.cols <= out.len(), "destination too small");
+    // SAFETY: the destination holds a.rows rows of b.cols values, as just checked, and is
+    // borrowed mutably.
+    unsafe { matmul_raw(out.as_mut_ptr(), out_stride, dst, a, b, scale, par) }
+}
+
+/// [`matmul`] into memory that several tasks share.
+///
+/// # Safety
+/// `out` points to `a.rows` rows of `b.cols` values, `out_stride` apart, that nobody else reads
+/// or writes during the call.
+pub(super) unsafe fn matmul_raw(out: *mut f32, out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) {
+    assert_eq!(a.cols, b.rows, "inner dimensions differ");
+    if a.rows == 0 || b.cols == 0 {
+        return;
+    }
+    // SAFETY: both operands were bounds-checked when their views were made; the caller answers
+    // for the destination.
+    unsafe {
+        gemm::gemm(
+            a.rows,
+            b.cols,
+            a.cols,
+            out,
+            1,
+            out_stride as isize,
+            dst == Dst::Add,
+            a.data.as_ptr(),
+            a.col_stride as isize,
+            a.row_stride as isize,
+            b.data.as_ptr(),
+            b.col_stride as isize,
+            b.row_stride as isize,
+            1.0,
+            scale,
+            false,
+            false,
+            false,
+            par,
+        );
+    }
+}

@@ -1,0 +1,76 @@
+//! `y = x W^T + b` with the weight in Hugging Face's layout, `W: [out, in]`.
+
+use super::cpu::{read, tensor, write};
+use super::gemm::{Dst, Mat, all_threads, matmul};
+use super::{Error, Result, matrix_dims};
+use candle_core::Tensor;
+
+fn check(op: &'static str, ok: bool, a: &Tensor, b: &Tensor) -> Result<()> {
+    if ok {
+        return Ok(());
+    }
+    Err(Error::Shape { op, detail: format!("{:?} does not fit {:?}", a.shape(), b.shape()) })
+}
+
+/// `x: [N, in]`, `w: [out, in]`, `b: [out]` to `[N, out]`.
+pub fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
+    let ((n, d_in), (d_out, w_in)) = (matrix_dims(x), matrix_dims(w));
+    check("linear", d_in == w_in, x, w)?;
+    let (xs, ws) = (read(x)?, read(w)?);
+    let mut out = Vec::new();
+    let dst = match b {
+        Some(b) => {
+            let bias = read(b)?;
+            check("linear bias", bias.len() == d_out, b, w)?;
+            out.reserve_exact(n * d_out);
+            for _ in 0..n {
+                out.extend_from_slice(&bias);
+            }
+            Dst::Add
+        }
+        None => {
+            out.resize(n * d_out, 0.0);
+            Dst::Replace
+        }
+    };
+    matmul(&mut out, d_out, dst, Mat::new(&xs, n, d_in), Mat::new(&ws, d_out, d_in).t(), 1.0, all_threads());
+    tensor(out, (n, d_out))
+}
+
+/// `dx = dy W`, as a new `[N, in]`.
+pub fn backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
+    let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), matrix_dims(w));
+    check("linear backward", d_out == w_out, dy, w)?;
+    let (dys, ws) = (read(dy)?, read(w)?);
+    let mut out = vec![0.0; n * d_in];
+    matmul(&mut out, d_in, Dst::Replace, Mat::new(&dys, n, d_out), Mat::new(&ws, d_out, d_in), 1.0, all_threads());
+    tensor(out, (n, d_in))
+}
+
+/// `dx += dy W`, for inputs that several layers read.
+pub fn backward_input_into(dx: &Tensor, dy: &Tensor, w: &Tensor) -> Result<()> {
+    let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), matrix_dims(w));
+    check("linear backward", d_out == w_out && matrix_dims(dx) == (n, d_in), dy, w)?;
+    let (dys, ws) = (read(dy)?, read(w)?);
+    write(dx, |out| {
+        matmul(out, d_in, Dst::Add, Mat::new(&dys, n, d_out), Mat::new(&ws, d_out, d_in), 1.0, all_threads());
+    })
+}
+
+/// `dw += dy^T x` and `db += sum over rows of dy`.
+pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>) -> Result<()> {
+    let ((n, d_in), (dy_n, d_out)) = (matrix_dims(x), matrix_dims(dy));
+    check("linear backward", n == dy_n && matrix_dims(dw) == (d_out, d_in), x, dy)?;
+    let (xs, dys) = (read(x)?, read(dy)?);
+    write(dw, |out| {
+        matmul(out, d_in, Dst::Add, Mat::new(&dys, n, d_out).t(), Mat::new(&xs, n, d_in), 1.0, all_threads());
+    })?;
+    let Some(db) = db else { return Ok(()) };
+    write(db, |out| {
+        for row in dys.chunks(d_out) {
+            for (o, d) in out.iter_mut().zip(row) {
+                *o += d;
+            }
+        }
+    })
+}

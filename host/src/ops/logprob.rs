@@ -1,0 +1,136 @@
+//! Log-probabilities and entropies of chosen tokens straight from hidden states and the output
+//! matrix, in blocks of rows, so that `[M, V]` logits never exist whole. The backward pass
+//! forms each block's logits again.
+
+use super::cpu::{read, tensor, write};
+use super::gemm::{Dst, Mat, all_threads, matmul};
+use super::math::{exp, max, sum_by};
+use super::{Error, Result, matrix_dims};
+use candle_core::Tensor;
+use rayon::prelude::*;
+
+/// What the forward pass knows of each of the `M` rows.
+#[derive(Clone, Debug, Default)]
+pub struct TokenStats {
+    /// Log-probability of the target token, natural logarithm.
+    pub logp: Vec<f32>,
+    /// Entropy of the whole distribution, in nats.
+    pub entropy: Vec<f32>,
+    /// Logarithm of the normaliser.
+    log_sum: Vec<f32>,
+}
+
+fn rows_per_block(rows: usize, vocab: usize) -> usize {
+    ((1 << 22) / vocab.max(1)).clamp(16, 512).min(rows.max(1))
+}
+
+fn check(hidden: &Tensor, w: &Tensor, targets: &[u32]) -> Result<(usize, usize, usize)> {
+    let ((m, d), (vocab, w_d)) = (matrix_dims(hidden), matrix_dims(w));
+    if d != w_d || m != targets.len() {
+        let detail = format!("hidden {:?}, output matrix {:?}, {} targets", hidden.shape(), w.shape(), targets.len());
+        return Err(Error::Shape { op: "logprob", detail });
+    }
+    if let Some(&bad) = targets.iter().find(|&&t| t as usize >= vocab) {
+        return Err(Error::Shape { op: "logprob", detail: format!("target id {bad} in a vocabulary of {vocab}") });
+    }
+    Ok((m, d, vocab))
+}
+
+/// `hidden: [M, D]`, `w: [V, D]`, target ids `[M]`; logits are divided by `temperature`.
+pub fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature: f32) -> Result<TokenStats> {
+    let (m, d, vocab) = check(hidden, w, targets)?;
+    let (hs, ws) = (read(hidden)?, read(w)?);
+    let block = rows_per_block(m, vocab);
+    let mut logits = vec![0f32; block * vocab];
+    let mut stats = TokenStats::default();
+    for first in (0..m).step_by(block) {
+        let rows = block.min(m - first);
+        let h = Mat::new(&hs[first * d..], rows, d);
+        let logits = &mut logits[..rows * vocab];
+        matmul(logits, vocab, Dst::Replace, h, Mat::new(&ws, vocab, d).t(), 1.0 / temperature, all_threads());
+        let rows: Vec<(f32, f32, f32)> =
+            logits.par_chunks(vocab).zip(&targets[first..first + rows]).map(|(row, &target)| row_stats(row, target)).collect();
+        for (logp, entropy, log_sum) in rows {
+            stats.logp.push(logp);
+            stats.entropy.push(entropy);
+            stats.log_sum.push(log_sum);
+        }
+    }
+    Ok(stats)
+}
+
+fn row_stats(logits: &[f32], target: u32) -> (f32, f32, f32) {
+    let top = max(logits);
+    let sum = sum_by(logits, |z| exp(z - top));
+    // The shifted logit's product with its weight; a vanished weight counts zero even for -inf.
+    let weighted = sum_by(logits, |z| {
+        let e = exp(z - top);
+        if e > 0.0 { e * (z - top) } else { 0.0 }
+    });
+    let ln_sum = sum.ln();
+    (logits[target as usize] - top - ln_sum, ln_sum - weighted / sum, top + ln_sum)
+}
+
+/// Gradients of all that [`forward`] read: returns that of `hidden`, `[M, D]`, and adds that of
+/// `w` into `dw`. `d_logp` and `d_entropy` hold the loss's derivatives, one a row.
+#[expect(clippy::too_many_arguments, reason = "one call site; the forward's inputs, its outputs and their gradients")]
+pub fn backward(
+    hidden: &Tensor,
+    w: &Tensor,
+    targets: &[u32],
+    temperature: f32,
+    stats: &TokenStats,
+    d_logp: &[f32],
+    d_entropy: Option<&[f32]>,
+    dw: &Tensor,
+) -> Result<Tensor> {
+    let (m, d, vocab) = check(hidden, w, targets)?;
+    if d_logp.len() != m || d_entropy.is_some_and(|e| e.len() != m) || stats.logp.len() != m || dw.shape() != w.shape() {
+        return Err(Error::Shape { op: "logprob backward", detail: format!("{} derivatives for {m} rows", d_logp.len()) });
+    }
+    let (hs, ws) = (read(hidden)?, read(w)?);
+    let block = rows_per_block(m, vocab);
+    let mut logits = vec![0f32; block * vocab];
+    let mut dh = vec![0f32; m * d];
+    write(dw, |dw| {
+        for first in (0..m).step_by(block) {
+            let rows = block.min(m - first);
+            let h = Mat::new(&hs[first * d..], rows, d);
+            let logits = &mut logits[..rows * vocab];
+            matmul(logits, vocab, Dst::Replace, h, Mat::new(&ws, vocab, d).t(), 1.0 / temperature, all_threads());
+            logits.par_chunks_mut(vocab).enumerate().for_each(|(r, row)| {
+                let i = first + r;
+                let d_entropy = d_entropy.map_or(0.0, |e| e[i]);
+                logit_gradient(row, targets[i], stats.log_sum[i], stats.entropy[i], d_logp[i], d_entropy);
+            });
+            let d_logits = Mat::new(logits, rows, vocab);
+            matmul(&mut dh[first * d..], d, Dst::Replace, d_logits, Mat::new(&ws, vocab, d), 1.0 / temperature, all_threads());
+            matmul(dw, d, Dst::Add, d_logits.t(), h, 1.0 / temperature, all_threads());
+        }
+    })?;
+    tensor(dh, (m, d))
+}
+
+/// Replaces a row of logits by the loss's derivatives with respect to them:
+/// `d_logp (1[j = target] - p_j) - d_entropy p_j (ln p_j + H)`.
+fn logit_gradient(row: &mut [f32], target: u32, log_sum: f32, entropy: f32, d_logp: f32, d_entropy: f32) {
+    if d_entropy == 0.0 {
+        for z in row.iter_mut() {
+            *z = -d_logp * exp(*z - log_sum);
+        }
+    } else {
+        for z in row.iter_mut() {
+            let ln_p = *z - log_sum;
+            let p = exp(ln_p);
+            *z = if p > 0.0 { -p * (d_logp + d_entropy * (ln_p + entropy)) } else { 0.0 };
+        }
+    }
+    row[target as usize] += d_logp;
+}
+
+/// Natural logarithm of the sum of `exp(logits / temperature)`.
+pub fn log_sum_exp(logits: &[f32], temperature: f32) -> f32 {
+    let scale = 1.0 / temperature;
+    let top = max(logits) * scale;
+    top + sum_by(logits, |z| exp(z * scale - top)).ln()
+}

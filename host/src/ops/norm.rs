@@ -1,0 +1,71 @@
+//! Root-mean-square normalisation (Zhang and Sennrich 2019): `y = x / sqrt(mean(x^2) + eps) * w`,
+//! over the last dimension, in f32.
+
+use super::cpu::{ROWS_PER_TASK, read, tensor, write};
+use super::math::dot;
+use super::{Error, Result, matrix_dims};
+use candle_core::Tensor;
+use rayon::prelude::*;
+
+fn inverse_rms(row: &[f32], eps: f64) -> f32 {
+    (1.0 / (f64::from(dot(row, row)) / row.len() as f64 + eps).sqrt()) as f32
+}
+
+/// `x: [.., d]`, `w: [d]` to the shape of `x`.
+pub fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
+    let (_, d) = matrix_dims(x);
+    let (xs, ws) = (read(x)?, read(w)?);
+    if ws.len() != d {
+        return Err(Error::Shape { op: "rms_norm", detail: format!("{:?} with weight {:?}", x.shape(), w.shape()) });
+    }
+    let mut out = vec![0.0; xs.len()];
+    out.par_chunks_mut(d * ROWS_PER_TASK).zip(xs.par_chunks(d * ROWS_PER_TASK)).for_each(|(ys, xs)| {
+        for (y, x) in ys.chunks_mut(d).zip(xs.chunks(d)) {
+            let scale = inverse_rms(x, eps);
+            for ((y, x), w) in y.iter_mut().zip(x).zip(ws.iter()) {
+                *y = x * scale * w;
+            }
+        }
+    });
+    tensor(out, x.shape())
+}
+
+/// Adds the gradient of `x` into `dx` and that of `w` into `dw`; the norm of each row is
+/// computed anew rather than kept.
+pub fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: &Tensor) -> Result<()> {
+    let (_, d) = matrix_dims(x);
+    let (xs, ws, dys) = (read(x)?, read(w)?, read(dy)?);
+    if dys.len() != xs.len() || dx.elem_count() != xs.len() {
+        return Err(Error::Shape { op: "rms_norm backward", detail: format!("{:?} with gradient {:?}", x.shape(), dy.shape()) });
+    }
+    let task = d * ROWS_PER_TASK;
+    let mut partial = Vec::new();
+    write(dx, |dx| {
+        dx.par_chunks_mut(task)
+            .zip(xs.par_chunks(task).zip(dys.par_chunks(task)))
+            .map(|(dxs, (xs, dys))| {
+                let mut dw = vec![0f32; d];
+                for ((dx, x), dy) in dxs.chunks_mut(d).zip(xs.chunks(d)).zip(dys.chunks(d)) {
+                    let scale = inverse_rms(x, eps);
+                    let mut lanes = 0.0;
+                    for ((x, dy), w) in x.iter().zip(dy).zip(ws.iter()) {
+                        lanes += x * dy * w;
+                    }
+                    let along = lanes * scale * scale * scale / d as f32;
+                    for i in 0..d {
+                        dx[i] += dy[i] * ws[i] * scale - x[i] * along;
+                        dw[i] += dy[i] * x[i] * scale;
+                    }
+                }
+                dw
+            })
+            .collect_into_vec(&mut partial);
+    })?;
+    write(dw, |dw| {
+        for part in &partial {
+            for (d, p) in dw.iter_mut().zip(part) {
+                *d += p;
+            }
+        }
+    })
+}

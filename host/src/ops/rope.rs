@@ -1,0 +1,75 @@
+//! Rotary position embedding (Su et al. 2021) in the half-split form of Hugging Face models:
+//! dimension `i` turns with dimension `i + C/2`.
+
+use super::cpu::{ROWS_PER_TASK, write};
+use super::{Error, Result, matrix_dims};
+use candle_core::Tensor;
+use rayon::prelude::*;
+
+/// Cosines and sines of every position, `[positions, C/2]`.
+#[derive(Clone, Debug)]
+pub struct Rotation {
+    half: usize,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl Rotation {
+    /// Tables for positions `0..positions` from one frequency a pair of dimensions, `[C/2]`,
+    /// all scaled by `attention_factor` (1 except for a few scaling methods).
+    pub fn new(frequencies: &[f32], positions: usize, attention_factor: f32) -> Self {
+        let mut cos = Vec::with_capacity(positions * frequencies.len());
+        let mut sin = Vec::with_capacity(positions * frequencies.len());
+        for p in 0..positions {
+            for f in frequencies {
+                // In f32 as the upstream models compute it, so that long positions agree.
+                let angle = p as f32 * f;
+                cos.push(angle.cos() * attention_factor);
+                sin.push(angle.sin() * attention_factor);
+            }
+        }
+        Self { half: frequencies.len(), cos, sin }
+    }
+
+    /// Number of positions in the tables.
+    pub fn positions(&self) -> usize {
+        self.cos.len() / self.half.max(1)
+    }
+}
+
+fn rotate(x: &Tensor, rotation: &Rotation, positions: &[u32], direction: f32) -> Result<()> {
+    let half = rotation.half;
+    let (n, width) = matrix_dims(x);
+    let fits = n == positions.len() && width % (2 * half) == 0;
+    let known = positions.iter().all(|&p| (p as usize) < rotation.positions());
+    if !fits || !known {
+        let detail = format!("{:?} at {} positions, tables of {} positions and head size {}", x.shape(), positions.len(), rotation.positions(), 2 * half);
+        return Err(Error::Shape { op: "rope", detail });
+    }
+    write(x, |xs| {
+        xs.par_chunks_mut(width * ROWS_PER_TASK).zip(positions.par_chunks(ROWS_PER_TASK)).for_each(|(rows, positions)| {
+            for (row, &p) in rows.chunks_mut(width).zip(positions) {
+                let at = p as usize * half;
+                let (cos, sin) = (&rotation.cos[at..at + half], &rotation.sin[at..at + half]);
+                for head in row.chunks_mut(2 * half) {
+                    let (low, high) = head.split_at_mut(half);
+                    for i in 0..half {
+                        let (a, b, s) = (low[i], high[i], sin[i] * direction);
+                        low[i] = a * cos[i] - b * s;
+                        high[i] = b * cos[i] + a * s;
+                    }
+                }
+            }
+        });
+    })
+}
+
+/// Turns the heads of `x: [N, heads * C]` in place by their rows' positions.
+pub fn forward(x: &Tensor, rotation: &Rotation, positions: &[u32]) -> Result<()> {
+    rotate(x, rotation, positions, 1.0)
+}
+
+/// Turns a gradient back, in place: the transpose of [`forward`].
+pub fn backward(dx: &Tensor, rotation: &Rotation, positions: &[u32]) -> Result<()> {
+    rotate(dx, rotation, positions, -1.0)
+}

@@ -1,0 +1,46 @@
+//! The gated unit `silu(gate) * up` (Shazeer 2020).
+
+use super::cpu::{read, tensor};
+use super::math::sigmoid;
+use super::{Error, Result};
+use candle_core::Tensor;
+use rayon::prelude::*;
+
+const CHUNK: usize = 1 << 13;
+
+/// `silu(gate) * up`, elementwise over equal shapes.
+pub fn forward(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    let (gs, us) = (read(gate)?, read(up)?);
+    if gs.len() != us.len() {
+        return Err(Error::Shape { op: "swiglu", detail: format!("{:?} with {:?}", gate.shape(), up.shape()) });
+    }
+    let mut out = vec![0.0; gs.len()];
+    out.par_chunks_mut(CHUNK).zip(gs.par_chunks(CHUNK).zip(us.par_chunks(CHUNK))).for_each(|(y, (g, u))| {
+        for ((y, &g), &u) in y.iter_mut().zip(g).zip(u) {
+            *y = g * sigmoid(g) * u;
+        }
+    });
+    tensor(out, gate.shape())
+}
+
+/// Gradients of `gate` and `up`.
+pub fn backward(gate: &Tensor, up: &Tensor, dy: &Tensor) -> Result<(Tensor, Tensor)> {
+    let (gs, us, dys) = (read(gate)?, read(up)?, read(dy)?);
+    if gs.len() != us.len() || gs.len() != dys.len() {
+        return Err(Error::Shape { op: "swiglu backward", detail: format!("{:?} with gradient {:?}", gate.shape(), dy.shape()) });
+    }
+    let (mut d_gate, mut d_up) = (vec![0.0; gs.len()], vec![0.0; gs.len()]);
+    d_gate
+        .par_chunks_mut(CHUNK)
+        .zip(d_up.par_chunks_mut(CHUNK))
+        .zip(gs.par_chunks(CHUNK).zip(us.par_chunks(CHUNK).zip(dys.par_chunks(CHUNK))))
+        .for_each(|((dg, du), (g, (u, dy)))| {
+            for i in 0..g.len() {
+                let s = sigmoid(g[i]);
+                let silu = g[i] * s;
+                du[i] = dy[i] * silu;
+                dg[i] = dy[i] * u[i] * (s + silu * (1.0 - s));
+            }
+        });
+    Ok((tensor(d_gate, gate.shape())?, tensor(d_up, gate.shape())?))
+}

@@ -1,0 +1,7 @@
+//! AdamW over named parameters, learning-rate schedules and gradient clipping.
+
+mod adamw;
+mod schedule;
+
+pub use adamw::{AdamW, Named, Settings};
+pub use schedule::Schedule;

@@ -1,0 +1,140 @@
+//! Policy plugins: advantages from a generation's rewards, and a loss with its derivatives.
+
+use super::engine::Engine;
+use super::instance::{Info, Plugin};
+use super::world::{Guiding, Role, policy};
+use super::{Error, Metric, Result, Source};
+use crate::config::Limits;
+use serde_json::{Map, Value};
+
+pub use super::world::policy::Tokens;
+pub use super::world::types::{RewardColumn, Rollouts, Scale};
+
+/// What an algorithm makes of a generation batch, per token.
+#[derive(Clone, Debug, Default)]
+pub struct Advantages {
+    /// Advantages.
+    pub advantages: Vec<f32>,
+    /// What a critic learns.
+    pub returns: Option<Vec<f32>>,
+    /// 1 for tokens that count; the given mask where the plugin has no own.
+    pub mask: Vec<u8>,
+    /// Figures to log.
+    pub metrics: Vec<Metric>,
+}
+
+/// A micro-batch's part of the loss and its derivatives, per token.
+#[derive(Clone, Debug, Default)]
+pub struct Gradient {
+    /// This micro-batch's part of the step's loss.
+    pub loss: f64,
+    /// By the log-probabilities.
+    pub d_logp: Vec<f32>,
+    /// By the entropies.
+    pub d_entropy: Option<Vec<f32>>,
+    /// By the critic's values.
+    pub d_values: Option<Vec<f32>>,
+    /// Figures to log.
+    pub metrics: Vec<Metric>,
+}
+
+/// A loaded algorithm.
+pub struct PolicyPlugin {
+    plugin: Plugin,
+}
+
+impl PolicyPlugin {
+    /// Loads and configures; `seed` is the run's.
+    pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
+        Ok(Self { plugin: Plugin::load(engine, source, Role::Policy, config, limits, seed)? })
+    }
+
+    /// The name in configuration and events.
+    pub fn name(&self) -> &str {
+        self.plugin.name()
+    }
+
+    /// SHA-256 of its bytes.
+    pub fn hash(&self) -> &str {
+        self.plugin.hash()
+    }
+
+    /// Its description.
+    pub fn info(&self) -> &Info {
+        self.plugin.info()
+    }
+
+    /// Its configuration, defaults filled in.
+    pub fn config(&self) -> Map<String, Value> {
+        self.plugin.config()
+    }
+
+    /// Advantages for a whole generation batch.
+    pub fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages> {
+        let given = self.plugin.call("estimate", Some(rollouts.step), |store, linked| {
+            Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_estimate(&mut *store, rollouts)
+        })?;
+        let check = Check { name: self.name(), function: "estimate", step: rollouts.step, tokens: rollouts.mask.len() };
+        check.column("advantages", &given.advantages)?;
+        if let Some(returns) = &given.returns {
+            check.column("returns", returns)?;
+        }
+        let mask = given.mask.unwrap_or_else(|| rollouts.mask.clone());
+        if mask.len() != check.tokens || mask.iter().any(|&m| m > 1) {
+            return Err(check.wrong(format!("returned a mask of {} entries for {} tokens, or entries other than 0 and 1", mask.len(), check.tokens)));
+        }
+        let metrics = super::checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
+        Ok(Advantages { advantages: given.advantages, returns: given.returns, mask, metrics })
+    }
+
+    /// One micro-batch's part of the loss.
+    pub fn loss(&mut self, tokens: &Tokens) -> Result<Gradient> {
+        let given: policy::Gradient = self.plugin.call("loss", Some(tokens.step), |store, linked| {
+            Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_loss(&mut *store, tokens)
+        })?;
+        let check = Check { name: self.name(), function: "loss", step: tokens.step, tokens: tokens.mask.len() };
+        if !given.loss.is_finite() {
+            return Err(check.wrong(format!("returned a loss of {}", given.loss)));
+        }
+        check.derivatives("d_logp", &given.d_logp, &tokens.mask)?;
+        for (name, column) in [("d_entropy", &given.d_entropy), ("d_values", &given.d_values)] {
+            if let Some(column) = column {
+                check.derivatives(name, column, &tokens.mask)?;
+            }
+        }
+        let metrics = super::checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
+        Ok(Gradient { loss: given.loss, d_logp: given.d_logp, d_entropy: given.d_entropy, d_values: given.d_values, metrics })
+    }
+}
+
+/// Checks of returned columns, with what their errors name.
+struct Check<'a> {
+    name: &'a str,
+    function: &'static str,
+    step: u64,
+    tokens: usize,
+}
+
+impl Check<'_> {
+    fn wrong(&self, detail: String) -> Error {
+        Error::Call { name: self.name.to_owned(), function: self.function, step: Some(self.step), detail }
+    }
+
+    fn column(&self, what: &str, column: &[f32]) -> Result<()> {
+        if column.len() != self.tokens {
+            return Err(self.wrong(format!("returned {} {what} for {} tokens", column.len(), self.tokens)));
+        }
+        match column.iter().position(|x| !x.is_finite()) {
+            Some(at) => Err(self.wrong(format!("returned {} in {what} at token {at}", column[at]))),
+            None => Ok(()),
+        }
+    }
+
+    fn derivatives(&self, what: &str, column: &[f32], mask: &[u8]) -> Result<()> {
+        self.column(what, column)?;
+        match column.iter().zip(mask).position(|(&d, &m)| m == 0 && d != 0.0) {
+            Some(at) => Err(self.wrong(format!("returned {} in {what} at token {at}, whose mask is 0", column[at]))),
+            None => Ok(()),
+        }
+    }
+}

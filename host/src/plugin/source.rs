@@ -1,0 +1,56 @@
+//! Where a plugin's bytes come from.
+
+use super::{EMBEDDED, Error, Result};
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+use std::path::Path;
+
+/// A plugin's bytes with their name and hash.
+#[derive(Clone, Debug)]
+pub struct Source {
+    name: String,
+    bytes: Cow<'static, [u8]>,
+    hash: String,
+}
+
+impl Source {
+    /// `location` is a path, or else the file name of an embedded plugin, with or without
+    /// `.wasm`.
+    pub fn open(location: &str) -> Result<Self> {
+        let path = Path::new(location);
+        if path.is_file() {
+            let bytes = std::fs::read(path).map_err(|source| Error::Io { name: location.into(), source })?;
+            let name = path.file_stem().map_or_else(|| location.to_owned(), |s| s.to_string_lossy().into_owned());
+            return Ok(Self::new(name, Cow::Owned(bytes)));
+        }
+        let embedded = EMBEDDED.iter().find(|(name, _)| *name == location || name.strip_suffix(".wasm") == Some(location));
+        match embedded {
+            Some((name, bytes)) => Ok(Self::new(name.trim_end_matches(".wasm").to_owned(), Cow::Borrowed(bytes))),
+            None => {
+                let known = EMBEDDED.iter().map(|(name, _)| (*name).to_owned()).collect();
+                Err(Error::NotFound { name: location.to_owned(), known })
+            }
+        }
+    }
+
+    /// A plugin from bytes at hand.
+    pub fn new(name: String, bytes: Cow<'static, [u8]>) -> Self {
+        let hash = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
+        Self { name, bytes, hash }
+    }
+
+    /// File name without extension: the plugin's name in configuration and metrics.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// SHA-256 of the bytes, in hexadecimal.
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+}

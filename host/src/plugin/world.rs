@@ -1,0 +1,116 @@
+//! The contract as wasmtime sees it, and the check of a component against the role it is to
+//! have, in words.
+
+use super::{Error, Result};
+use wasmtime::component::Component;
+use wasmtime::component::types::ComponentItem;
+
+#[allow(missing_docs)]
+mod described {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world described {
+                import rlhost:plugin/types@0.1.0;
+                import rlhost:plugin/host@0.1.0;
+                export rlhost:plugin/plugin@0.1.0;
+            }
+        ",
+        path: "../plugin-sdk/wit",
+    });
+}
+
+#[allow(missing_docs)]
+mod rewarding {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world rewarding {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/reward@0.1.0;
+            }
+        ",
+        path: "../plugin-sdk/wit",
+        with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
+    });
+}
+
+#[allow(missing_docs)]
+mod guiding {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world guiding {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/policy@0.1.0;
+            }
+        ",
+        path: "../plugin-sdk/wit",
+        with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
+    });
+}
+
+// One set of bindings an interface, so that an instance is asked only for what its role has.
+pub(super) use described::Described;
+pub(super) use described::exports::rlhost::plugin::plugin;
+pub(super) use described::rlhost::plugin::{host, types};
+pub(super) use guiding::Guiding;
+pub(super) use guiding::exports::rlhost::plugin::policy;
+pub(super) use rewarding::Rewarding;
+pub(super) use rewarding::exports::rlhost::plugin::reward;
+
+/// What a plugin is to be used as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Reward,
+    Policy,
+}
+
+const PACKAGE: &str = "rlhost:plugin/";
+const VERSION: &str = "0.1";
+
+impl Role {
+    fn interface(self) -> &'static str {
+        match self {
+            Self::Reward => "reward",
+            Self::Policy => "policy",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Reward => "a reward",
+            Self::Policy => "an algorithm",
+        }
+    }
+
+    /// Checks exports and imports by name; types are checked when the component is linked.
+    pub(super) fn check(self, name: &str, component: &Component, engine: &wasmtime::Engine) -> Result<()> {
+        let fail = |detail: String| Error::WrongWorld { name: name.to_owned(), wanted: self.name(), detail };
+        let ty = component.component_type();
+        let exports: Vec<String> = ty
+            .exports(engine)
+            .filter(|(_, item)| matches!(item.ty, ComponentItem::ComponentInstance(_)))
+            .map(|(name, _)| name.to_owned())
+            .collect();
+        for wanted in ["plugin", self.interface()] {
+            let prefix = format!("{PACKAGE}{wanted}@");
+            match exports.iter().find(|e| e.starts_with(&prefix)) {
+                Some(export) if export[prefix.len()..].starts_with(&format!("{VERSION}.")) => {}
+                Some(export) => return Err(fail(format!("it exports {export}; this rlhost speaks version {VERSION} of the contract"))),
+                None => return Err(fail(format!("it does not export {prefix}{VERSION}.0; it exports {}", listed(&exports)))),
+            }
+        }
+        for (import, _) in ty.imports(engine) {
+            let offered = import.starts_with("wasi:") && !import.starts_with("wasi:http") || import.starts_with(PACKAGE);
+            if !offered {
+                return Err(fail(format!("it imports {import}, which rlhost does not offer; plugins get WASI 0.2 and {PACKAGE}host")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn listed(exports: &[String]) -> String {
+    if exports.is_empty() { "no interface".to_owned() } else { exports.join(", ") }
+}

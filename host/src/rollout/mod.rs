@@ -1,0 +1,11 @@
+//! Generation: prompts in, completions with their log-probabilities out. Sees only the frozen
+//! view of the model.
+
+mod sampler;
+mod scheduler;
+
+pub use sampler::Sampling;
+pub use scheduler::{Generator, Request, Rollout};
+
+/// What generation can fail with.
+pub type Error = crate::model::Error;

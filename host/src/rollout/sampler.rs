@@ -1,0 +1,194 @@
+//! One token from a row of logits.
+
+use crate::ops::logprob::log_sum_exp;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+/// How tokens are drawn; the filters apply in the order of transformers' logits processors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// Divides logits; 0 takes the likeliest token.
+    pub temperature: f32,
+    /// Keep the likeliest tokens that together reach this probability; 1 keeps all.
+    pub top_p: f32,
+    /// Keep this many likeliest tokens; 0 keeps all.
+    pub top_k: usize,
+    /// Drop tokens below this fraction of the likeliest one's probability.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens that occurred.
+    pub repetition_penalty: f32,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self { temperature: 1.0, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 }
+    }
+}
+
+/// A drawn token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Drawn {
+    pub token: u32,
+    /// Log-probability under the model at the temperature, before filters and penalty: what a
+    /// loss compares with later.
+    pub logp: f32,
+}
+
+/// The random numbers of one completion. They follow from seed, generation, prompt and sample
+/// alone, so that neither batching nor the number of processes changes what is drawn.
+pub(super) fn stream(seed: u64, generation: u64, row: u64, sample: u64) -> ChaCha8Rng {
+    let mut key = [0u8; 32];
+    for (bytes, word) in key.chunks_mut(8).zip([seed, generation, row, sample]) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    ChaCha8Rng::from_seed(key)
+}
+
+fn argmax(logits: &[f32]) -> usize {
+    let mut best = 0;
+    for (i, &z) in logits.iter().enumerate() {
+        if z > logits[best] {
+            best = i;
+        }
+    }
+    best
+}
+
+impl Sampling {
+    /// Draws from `logits: [V]`; `seen` are the tokens of the text so far.
+    pub(super) fn draw(&self, logits: &[f32], seen: impl Iterator<Item = u32>, rng: &mut ChaCha8Rng) -> Drawn {
+        let temperature = if self.temperature > 0.0 { self.temperature } else { 1.0 };
+        let mut adjusted: Vec<f32> = logits.to_vec();
+        if self.repetition_penalty != 1.0 {
+            self.penalise(&mut adjusted, logits, seen);
+        }
+        let token = if self.temperature > 0.0 {
+            for z in &mut adjusted {
+                *z /= temperature;
+            }
+            self.filter(&mut adjusted);
+            // 53 random bits: a uniform number below one.
+            let uniform = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+            choose(&adjusted, uniform)
+        } else {
+            argmax(&adjusted)
+        };
+        let logp = logits[token] / temperature - log_sum_exp(logits, temperature);
+        Drawn { token: token as u32, logp }
+    }
+
+    fn penalise(&self, adjusted: &mut [f32], logits: &[f32], seen: impl Iterator<Item = u32>) {
+        for token in seen {
+            // From the model's own logit, so that a token that occurred twice counts once.
+            let z = logits[token as usize];
+            adjusted[token as usize] = if z > 0.0 { z / self.repetition_penalty } else { z * self.repetition_penalty };
+        }
+    }
+
+    /// Sets the logits of tokens that may not be drawn to negative infinity.
+    fn filter(&self, z: &mut [f32]) {
+        if self.top_k > 0 && self.top_k < z.len() {
+            let mut sorted = z.to_vec();
+            let (_, kth, _) = sorted.select_nth_unstable_by(self.top_k - 1, |a, b| b.total_cmp(a));
+            let kth = *kth;
+            z.iter_mut().filter(|z| **z < kth).for_each(|z| *z = f32::NEG_INFINITY);
+        }
+        if self.top_p < 1.0 {
+            let normaliser = log_sum_exp(z, 1.0);
+            let mut order: Vec<usize> = (0..z.len()).collect();
+            order.sort_by(|&a, &b| z[b].total_cmp(&z[a]));
+            let mut above = 0.0;
+            for (rank, &i) in order.iter().enumerate() {
+                let p = (z[i] - normaliser).exp();
+                if rank > 0 && above >= self.top_p {
+                    z[i] = f32::NEG_INFINITY;
+                }
+                above += p;
+            }
+        }
+        if self.min_p > 0.0 {
+            let floor = z[argmax(z)] + self.min_p.ln();
+            z.iter_mut().filter(|z| **z < floor).for_each(|z| *z = f32::NEG_INFINITY);
+        }
+    }
+}
+
+/// The token at which the cumulative probability passes `uniform`.
+fn choose(z: &[f32], uniform: f64) -> usize {
+    let top = z[argmax(z)];
+    let weights = || z.iter().map(|&z| f64::from(z - top).exp());
+    let threshold = uniform * weights().sum::<f64>();
+    let (mut sum, mut last) = (0.0, 0);
+    for (i, w) in weights().enumerate() {
+        if w > 0.0 {
+            sum += w;
+            last = i;
+            if sum > threshold {
+                break;
+            }
+        }
+    }
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn draws(sampling: &Sampling, logits: &[f32], n: usize) -> Vec<usize> {
+        let mut counts = vec![0; logits.len()];
+        let mut rng = stream(1, 2, 3, 4);
+        for _ in 0..n {
+            counts[sampling.draw(logits, [].into_iter(), &mut rng).token as usize] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn frequencies_follow_the_probabilities_at_the_temperature() {
+        let logits: Vec<f32> = [0.5f32, 0.3, 0.2].iter().map(|p: &f32| p.ln() * 2.0).collect();
+        let counts = draws(&Sampling { temperature: 2.0, ..Sampling::default() }, &logits, 100_000);
+        for (count, p) in counts.iter().zip([0.5, 0.3, 0.2]) {
+            // Five standard deviations of a binomial count.
+            let deviation = (100_000.0 * p * (1.0 - p) as f64).sqrt() * 5.0;
+            assert!((*count as f64 - 100_000.0 * p).abs() < deviation, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn filters_keep_what_transformers_keeps() {
+        let logits: Vec<f32> = [0.4f32, 0.3, 0.2, 0.1].iter().map(|p: &f32| p.ln()).collect();
+        let kept = |s: Sampling| draws(&s, &logits, 4000).iter().map(|&c| c > 0).collect::<Vec<_>>();
+        assert_eq!(kept(Sampling { top_k: 2, ..Sampling::default() }), [true, true, false, false]);
+        // 0.4 + 0.3 reach 0.7, so that the third is left out and at 0.75 it is not.
+        assert_eq!(kept(Sampling { top_p: 0.69, ..Sampling::default() }), [true, true, false, false]);
+        assert_eq!(kept(Sampling { top_p: 0.75, ..Sampling::default() }), [true, true, true, false]);
+        assert_eq!(kept(Sampling { min_p: 0.45, ..Sampling::default() }), [true, true, true, false]);
+        assert_eq!(kept(Sampling { temperature: 0.0, ..Sampling::default() }), [true, false, false, false]);
+    }
+
+    #[test]
+    fn a_token_that_occurred_twice_is_penalised_once_and_logp_ignores_it() {
+        let sampling = Sampling { temperature: 0.0, repetition_penalty: 1.5, ..Sampling::default() };
+        let logits = [2.0f32, 1.5, -1.0];
+        let mut rng = stream(0, 0, 0, 0);
+        // 2 / 1.5 = 1.33 is less than 1.5, which 2 / 1.5 / 1.5 would be too.
+        let drawn = sampling.draw(&logits, [0, 0].into_iter(), &mut rng);
+        assert_eq!(drawn.token, 1);
+        let want = 1.5 - logits.iter().map(|z| z.exp()).sum::<f32>().ln();
+        assert!((drawn.logp - want).abs() < 1e-6);
+    }
+
+    proptest! {
+        #[test]
+        fn any_logits_give_a_token_of_the_vocabulary(
+            logits in prop::collection::vec(-50f32..50.0, 1..40), seed: u64, top_k in 0usize..50, top_p in 0.01f32..1.0, min_p in 0f32..1.0,
+        ) {
+            let sampling = Sampling { top_k, top_p, min_p, ..Sampling::default() };
+            let drawn = sampling.draw(&logits, [].into_iter(), &mut stream(seed, 0, 0, 0));
+            prop_assert!((drawn.token as usize) < logits.len());
+            prop_assert!(drawn.logp <= 1e-5);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Continuous batching: sequences decode side by side, and one that ends frees its place at
+//! once for the next. A prompt is prefilled once for all its completions.
+
+use super::Error;
+use super::sampler::{Sampling, stream};
+use crate::model::{Cache, Decode, Frozen};
+use crate::ops::{self, Forest};
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+use std::collections::VecDeque;
+
+/// Prompt tokens that one prefill takes at most (a longer prompt goes alone).
+const PREFILL_TOKENS: usize = 8192;
+
+/// A prompt to be continued.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Its tokens; at least one.
+    pub tokens: Vec<u32>,
+    /// Row of the dataset, which keys the random numbers.
+    pub row: u64,
+    /// How many completions.
+    pub samples: usize,
+}
+
+/// A completion.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rollout {
+    /// Index of its request.
+    pub prompt: usize,
+    /// Which of the prompt's completions.
+    pub sample: usize,
+    /// Its tokens, the ending one included.
+    pub tokens: Vec<u32>,
+    /// Log-probability of each token when it was drawn, at the sampling temperature.
+    pub logp: Vec<f32>,
+    /// Whether it ended by itself rather than at the length limit.
+    pub finished: bool,
+}
+
+/// Settings of a generation.
+pub struct Generator<'a> {
+    /// The model.
+    pub model: &'a Frozen,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// Longest completion, in tokens; the model's context may end one earlier.
+    pub max_new_tokens: usize,
+    /// Most sequences decoded side by side.
+    pub max_num_seqs: usize,
+    /// The run's seed.
+    pub seed: u64,
+    /// Number of this generation in the run.
+    pub generation: u64,
+    /// Whether a completion ends with its newest token by a stop string.
+    pub stops: &'a (dyn Fn(&[u32]) -> bool + Sync),
+}
+
+/// A prompt that has been run, until its last completion has begun.
+struct Prefilled {
+    cache: Cache,
+    logits: Vec<f32>,
+}
+
+/// A sequence in the batch.
+struct Active {
+    rollout: Rollout,
+    rng: ChaCha8Rng,
+    cache: Cache,
+    limit: usize,
+}
+
+impl Generator<'_> {
+    /// All completions, ordered by request and sample.
+    pub fn run(&self, requests: &[Request]) -> Result<Vec<Rollout>, Error> {
+        let mut waiting: VecDeque<(usize, usize)> =
+            requests.iter().enumerate().flat_map(|(p, r)| (0..r.samples).map(move |s| (p, s))).collect();
+        let mut prompts: Vec<Option<Prefilled>> = requests.iter().map(|_| None).collect();
+        let mut left: Vec<usize> = requests.iter().map(|r| r.samples).collect();
+        let (mut active, mut done): (Vec<Active>, Vec<Rollout>) = (Vec::new(), Vec::new());
+        while !active.is_empty() || !waiting.is_empty() {
+            let places = self.max_num_seqs.saturating_sub(active.len()).min(waiting.len());
+            let admitted: Vec<_> = waiting.drain(..places).collect();
+            self.prefill(requests, admitted.iter().map(|(p, _)| *p), &mut prompts)?;
+            active.extend(self.start(requests, &admitted, &prompts));
+            let running = std::mem::take(&mut active);
+            for sequence in running {
+                if sequence.rollout.finished || sequence.rollout.tokens.len() >= sequence.limit {
+                    let prompt = sequence.rollout.prompt;
+                    left[prompt] -= 1;
+                    if left[prompt] == 0 {
+                        prompts[prompt] = None;
+                    }
+                    done.push(sequence.rollout);
+                } else {
+                    active.push(sequence);
+                }
+            }
+            self.advance(requests, &prompts, &mut active)?;
+        }
+        done.sort_by_key(|r| (r.prompt, r.sample));
+        Ok(done)
+    }
+
+    fn prefill(&self, requests: &[Request], wanted: impl Iterator<Item = usize>, prompts: &mut [Option<Prefilled>]) -> Result<(), Error> {
+        let mut new: Vec<usize> = wanted.filter(|&p| prompts[p].is_none()).collect();
+        new.dedup();
+        let mut rest = &new[..];
+        while !rest.is_empty() {
+            let mut forest = Forest::new();
+            let mut taken = 0;
+            while taken < rest.len() && (taken == 0 || forest.len() + requests[rest[taken]].tokens.len() <= PREFILL_TOKENS) {
+                forest.push(&requests[rest[taken]].tokens, None);
+                taken += 1;
+            }
+            let (caches, logits) = self.model.prefill(&forest)?;
+            let logits = ops::to_vec(&logits)?;
+            let rows = logits.chunks(logits.len() / taken);
+            for ((&p, cache), logits) in rest[..taken].iter().zip(caches).zip(rows) {
+                prompts[p] = Some(Prefilled { cache, logits: logits.to_vec() });
+            }
+            rest = &rest[taken..];
+        }
+        Ok(())
+    }
+
+    /// New sequences with their first token, drawn from their prompts' last logits.
+    fn start(&self, requests: &[Request], admitted: &[(usize, usize)], prompts: &[Option<Prefilled>]) -> Vec<Active> {
+        let context = self.model.architecture().max_positions;
+        admitted
+            .iter()
+            .filter_map(|&(prompt, sample)| {
+                let prefilled = prompts[prompt].as_ref()?;
+                let request = &requests[prompt];
+                let rng = stream(self.seed, self.generation, request.row, sample as u64);
+                let limit = self.max_new_tokens.min(context.saturating_sub(request.tokens.len())).max(1);
+                let rollout = Rollout { prompt, sample, tokens: Vec::new(), logp: Vec::new(), finished: false };
+                let mut sequence = Active { rollout, rng, cache: self.model.empty_cache(), limit };
+                self.draw(&mut sequence, request, &prefilled.logits);
+                Some(sequence)
+            })
+            .collect()
+    }
+
+    fn draw(&self, sequence: &mut Active, request: &Request, logits: &[f32]) {
+        let rollout = &mut sequence.rollout;
+        let seen = request.tokens.iter().chain(&rollout.tokens).copied();
+        let drawn = self.sampling.draw(logits, seen, &mut sequence.rng);
+        rollout.tokens.push(drawn.token);
+        rollout.logp.push(drawn.logp);
+        rollout.finished = self.model.architecture().eos_token_ids.contains(&drawn.token) || (self.stops)(&rollout.tokens);
+    }
+
+    /// Runs the newest token of each sequence and draws the next.
+    fn advance(&self, requests: &[Request], prompts: &[Option<Prefilled>], active: &mut [Active]) -> Result<(), Error> {
+        if active.is_empty() {
+            return Ok(());
+        }
+        let tokens: Vec<u32> = active.iter().filter_map(|s| s.rollout.tokens.last().copied()).collect();
+        let positions: Vec<u32> =
+            active.iter().map(|s| (requests[s.rollout.prompt].tokens.len() + s.rollout.tokens.len() - 1) as u32).collect();
+        let mut shared: Vec<usize> = active.iter().map(|s| s.rollout.prompt).collect();
+        shared.sort_unstable();
+        shared.dedup();
+        let caches: Vec<&Cache> = shared.iter().filter_map(|&p| prompts[p].as_ref().map(|p| &p.cache)).collect();
+        let prompt_of: Vec<usize> = active.iter().map(|s| shared.partition_point(|&p| p < s.rollout.prompt)).collect();
+        let mut own: Vec<&mut Cache> = active.iter_mut().map(|s| &mut s.cache).collect();
+        let step = Decode { tokens: &tokens, positions: &positions, prompt_of: &prompt_of, prompts: &caches, own: &mut own };
+        let logits = ops::to_vec(&self.model.decode(step)?)?;
+        let vocab = logits.len() / active.len();
+        active.par_iter_mut().zip(logits.par_chunks(vocab)).for_each(|(sequence, logits)| {
+            self.draw(sequence, &requests[sequence.rollout.prompt], logits);
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,30 @@
+//! A micro-batch: completions packed with their prompts, each prompt once.
+
+use super::experience::Experience;
+use crate::model::Selected;
+use crate::ops::Forest;
+use std::ops::Range;
+
+/// Completions `rows` of an experience as one forest. The selected predictions stand in the
+/// order of the experience's flat token columns.
+pub(super) struct MicroBatch {
+    pub forest: Forest,
+    pub selected: Selected,
+}
+
+impl MicroBatch {
+    pub(super) fn pack(experience: &Experience, rows: Range<usize>) -> Self {
+        let (mut forest, mut selected) = (Forest::new(), Selected::default());
+        let mut current: Option<(usize, usize)> = None;
+        for rollout in &experience.rollouts[rows] {
+            let prompt = match current {
+                Some((index, segment)) if index == rollout.prompt => segment,
+                _ => forest.push(&experience.prompts[rollout.prompt].tokens, None),
+            };
+            current = Some((rollout.prompt, prompt));
+            let completion = forest.push(&rollout.tokens, Some(prompt));
+            selected.push_segment(&forest, completion);
+        }
+        Self { forest, selected }
+    }
+}

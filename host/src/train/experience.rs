@@ -1,0 +1,219 @@
+//! One generation: rollouts, their rewards, and what the algorithm makes of them.
+
+use super::batch::MicroBatch;
+use super::trainer::{Prompt, Trainer};
+use super::{Error, Result};
+use crate::metrics::{Metric, Reduction};
+use crate::plugin::{self, Advantages, Column, RewardBatch, RewardColumn, Rollouts};
+use crate::rollout::{Generator, Request, Rollout, Sampling};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Completions with everything that training needs of them. Per-token columns are flat; the
+/// tokens of row `i` stand at `offsets[i]..offsets[i + 1]`.
+pub(super) struct Experience {
+    /// `global_step` whose weights generated it.
+    pub generated_at: u64,
+    pub prompts: Vec<Arc<Prompt>>,
+    pub rollouts: Vec<Rollout>,
+    pub texts: Vec<String>,
+    pub rewards: Vec<RewardColumn>,
+    pub offsets: Vec<u32>,
+    /// Log-probabilities when sampled.
+    pub logp: Vec<f32>,
+    pub ref_logp: Option<Vec<f32>>,
+    pub advantages: Advantages,
+}
+
+impl Experience {
+    /// The flat tokens of rows.
+    pub(super) fn tokens(&self, rows: &Range<usize>) -> Range<usize> {
+        self.offsets[rows.start] as usize..self.offsets[rows.end] as usize
+    }
+}
+
+/// A contract's metric as the window takes it.
+pub(super) fn from_plugin(metrics: Vec<plugin::Metric>) -> impl Iterator<Item = Metric> {
+    metrics.into_iter().map(|m| Metric {
+        name: m.name,
+        value: m.value,
+        weight: m.weight,
+        reduction: match m.reduction {
+            plugin::Reduction::Mean => Reduction::Mean,
+            plugin::Reduction::Sum => Reduction::Sum,
+            plugin::Reduction::Min => Reduction::Min,
+            plugin::Reduction::Max => Reduction::Max,
+        },
+    })
+}
+
+impl Trainer {
+    /// Generates, scores and judges the next batch of prompts.
+    pub(super) fn generate(&mut self) -> Result<Experience> {
+        let prompts: Vec<Arc<Prompt>> = self.loader.next_batch().into_iter().map(|i| self.prompts[i].clone()).collect();
+        let rollouts = self.roll_out(&prompts)?;
+        let texts: Vec<String> = rollouts.iter().map(|r| Ok(self.tokenizer.decode(&r.tokens)?)).collect::<Result<_>>()?;
+        let offsets = offsets(&rollouts);
+        let rewards = self.score(&prompts, &rollouts, &texts, &offsets)?;
+        let logp = rollouts.iter().flat_map(|r| r.logp.iter().copied()).collect();
+        let mut experience = Experience {
+            generated_at: self.state.global_step,
+            prompts,
+            rollouts,
+            texts,
+            rewards,
+            offsets,
+            logp,
+            ref_logp: None,
+            advantages: Advantages::default(),
+        };
+        experience.ref_logp = self.reference_logp(&experience)?;
+        experience.advantages = self.estimate(&experience)?;
+        self.record(&experience)?;
+        self.state.generation += 1;
+        Ok(experience)
+    }
+
+    fn roll_out(&self, prompts: &[Arc<Prompt>]) -> Result<Vec<Rollout>> {
+        let c = &self.config;
+        let model = self.policy.frozen();
+        let (strings, tokenizer) = (&self.stops, &self.tokenizer);
+        let stops = |tokens: &[u32]| strings.end(tokens, tokenizer);
+        let generator = Generator {
+            model: &model,
+            sampling: Sampling {
+                temperature: c.temperature as f32,
+                top_p: c.top_p as f32,
+                top_k: c.top_k,
+                min_p: c.min_p.unwrap_or(0.0) as f32,
+                repetition_penalty: c.repetition_penalty as f32,
+            },
+            max_new_tokens: c.max_completion_length,
+            max_num_seqs: c.max_num_seqs,
+            seed: c.seed,
+            generation: self.state.generation,
+            stops: &stops,
+        };
+        let requests: Vec<Request> = prompts
+            .iter()
+            .map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, samples: c.num_generations })
+            .collect();
+        Ok(generator.run(&requests)?)
+    }
+
+    /// All rewards of all completions, with the host's figures about them.
+    fn score(&mut self, prompts: &[Arc<Prompt>], rollouts: &[Rollout], texts: &[String], offsets: &[u32]) -> Result<Vec<RewardColumn>> {
+        let columns = self.columns.iter().map(|name| Column {
+            name: name.clone(),
+            values: prompts.iter().map(|p| p.columns.get(name).map_or_else(|| "null".to_owned(), ToString::to_string)).collect(),
+        });
+        let batch = RewardBatch {
+            step: self.state.global_step,
+            seed: 0,
+            prompts: prompts.iter().map(|p| p.text.clone()).collect(),
+            columns: columns.collect(),
+            prompt_of: rollouts.iter().map(|r| r.prompt as u32).collect(),
+            completions: texts.to_vec(),
+            finished: rollouts.iter().map(|r| r.finished).collect(),
+            offsets: offsets.to_vec(),
+            token_ids: rollouts.iter().flat_map(|r| r.tokens.iter().copied()).collect(),
+        };
+        let mut rewards = Vec::with_capacity(self.rewards.len());
+        for (plugin, weight) in &mut self.rewards {
+            let scores = plugin.score(&batch)?;
+            self.window.extend(reward_metrics(plugin.name(), &scores.rewards));
+            self.window.extend(from_plugin(scores.metrics));
+            rewards.push(RewardColumn { name: plugin.name().to_owned(), weight: *weight, values: scores.rewards });
+        }
+        let scorable = (0..rollouts.len()).any(|row| rewards.iter().any(|r| r.values[row].is_some()));
+        if !scorable {
+            return Err(Error::Unfit(format!("no reward could score any completion at step {}", self.state.global_step)));
+        }
+        Ok(rewards)
+    }
+
+    /// Log-probabilities under the reference model, where there is one.
+    fn reference_logp(&self, experience: &Experience) -> Result<Option<Vec<f32>>> {
+        let Some(reference) = &self.reference else { return Ok(None) };
+        let rows = experience.rollouts.len();
+        let mut all = Vec::with_capacity(experience.logp.len());
+        for first in (0..rows).step_by(self.config.per_device_train_batch_size) {
+            let batch = MicroBatch::pack(experience, first..(first + self.config.per_device_train_batch_size).min(rows));
+            all.extend(reference.score(&batch.forest, &batch.selected, self.config.temperature as f32)?.logp);
+        }
+        Ok(Some(all))
+    }
+
+    fn estimate(&mut self, e: &Experience) -> Result<Advantages> {
+        let rollouts = Rollouts {
+            step: self.state.global_step,
+            rewards: e.rewards.clone(),
+            prompt_of: e.rollouts.iter().map(|r| r.prompt as u32).collect(),
+            finished: e.rollouts.iter().map(|r| r.finished).collect(),
+            offsets: e.offsets.clone(),
+            mask: vec![1; e.logp.len()],
+            logp: e.logp.clone(),
+            ref_logp: e.ref_logp.clone(),
+            values: None,
+            entropy: None,
+        };
+        let mut advantages = self.algorithm.estimate(&rollouts)?;
+        self.window.extend(from_plugin(std::mem::take(&mut advantages.metrics)));
+        Ok(advantages)
+    }
+
+    /// The host's figures about a generation, and its completions in the run's folder.
+    fn record(&mut self, e: &Experience) -> Result<()> {
+        self.window.extend(length_metrics(&e.rollouts));
+        let prompt_tokens: usize = e.rollouts.iter().map(|r| e.prompts[r.prompt].tokens.len()).sum();
+        self.state.num_tokens += (prompt_tokens + e.logp.len()) as u64;
+        self.window.extend([Metric::new("num_tokens", self.state.num_tokens as f64, Reduction::Max)]);
+        self.folder.log_completions(self.config.log_completions, e)
+    }
+}
+
+fn offsets(rollouts: &[Rollout]) -> Vec<u32> {
+    let mut at = 0;
+    std::iter::once(0)
+        .chain(rollouts.iter().map(|r| {
+            at += r.tokens.len() as u32;
+            at
+        }))
+        .collect()
+}
+
+/// `rewards/<name>/mean` and `/std` (n - 1) over the scorable completions of a generation.
+fn reward_metrics(name: &str, rewards: &[Option<f32>]) -> Vec<Metric> {
+    let scored: Vec<f64> = rewards.iter().flatten().map(|&r| f64::from(r)).collect();
+    let n = scored.len() as f64;
+    if scored.is_empty() {
+        return Vec::new();
+    }
+    let mean = scored.iter().sum::<f64>() / n;
+    let mut metrics = vec![Metric::mean(format!("rewards/{name}/mean"), mean, n)];
+    if n > 1.0 {
+        let squares: f64 = scored.iter().map(|r| (r - mean) * (r - mean)).sum();
+        metrics.push(Metric::mean(format!("rewards/{name}/std"), (squares / (n - 1.0)).sqrt(), n));
+    }
+    metrics
+}
+
+/// Lengths of completions, and of those among them that ended by themselves.
+fn length_metrics(rollouts: &[Rollout]) -> Vec<Metric> {
+    let n = rollouts.len() as f64;
+    let ended = rollouts.iter().filter(|r| r.finished).count() as f64;
+    let mut metrics = vec![Metric::mean("completions/clipped_ratio", 1.0 - ended / n, n)];
+    for (suffix, all) in [("length", true), ("terminated_length", false)] {
+        let lengths: Vec<f64> = rollouts.iter().filter(|r| all || r.finished).map(|r| r.tokens.len() as f64).collect();
+        if lengths.is_empty() {
+            continue;
+        }
+        let (count, sum) = (lengths.len() as f64, lengths.iter().sum::<f64>());
+        metrics.extend([
+            Metric::mean(format!("completions/mean_{suffix}"), sum / count, count),
+            Metric::new(format!("completions/min_{suffix}"), lengths.iter().copied().fold(f64::INFINITY, f64::min), Reduction::Min),
+            Metric::new(format!("completions/max_{suffix}"), lengths.iter().copied().fold(0.0, f64::max), Reduction::Max),
+        ]);
+    }
+    metrics
+}

@@ -1,0 +1,60 @@
+//! The training loop: the one room that opens every door.
+
+mod batch;
+mod experience;
+mod progress;
+mod run_folder;
+mod setup;
+mod step;
+mod trainer;
+
+pub use run_folder::RunFolder;
+pub use setup::set_up;
+pub use trainer::{Finished, Trainer};
+
+use std::path::PathBuf;
+
+/// What a run can fail with.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A model could not be loaded or run.
+    #[error(transparent)]
+    Model(#[from] crate::model::Error),
+    /// Data could not be read.
+    #[error(transparent)]
+    Data(#[from] crate::data::Error),
+    /// A plugin could not be loaded or failed.
+    #[error(transparent)]
+    Plugin(#[from] crate::plugin::Error),
+    /// The configuration does not fit what was loaded.
+    #[error(transparent)]
+    Config(#[from] crate::config::Error),
+    /// A checkpoint could not be written.
+    #[error(transparent)]
+    Checkpoint(#[from] crate::checkpoint::Error),
+    /// A file of the run could not be written.
+    #[error("can't write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// An operation failed.
+    #[error(transparent)]
+    Op(#[from] crate::ops::Error),
+    /// What was set up can't make a run.
+    #[error("{0}")]
+    Unfit(String),
+    /// The loss or gradient left the finite numbers.
+    #[error("the gradient at step {step} is {norm}; the weights are left as they were")]
+    NotFinite {
+        /// The step.
+        step: u64,
+        /// The gradient's norm.
+        norm: f64,
+    },
+}
+
+/// Result of a run's parts.
+pub type Result<T> = std::result::Result<T, Error>;

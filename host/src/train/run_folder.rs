@@ -1,0 +1,127 @@
+//! The folder of a run and the files that grow in it.
+
+use super::experience::Experience;
+use super::{Error, Result};
+use crate::config::LogCompletions;
+use crate::metrics::{Line, Lines};
+use crate::plugin::Source;
+use serde_json::{Value, json};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An open run folder.
+pub struct RunFolder {
+    path: PathBuf,
+    metrics: Lines,
+    events: Lines,
+    completions: Option<Lines>,
+    /// Name and hash of each plugin in use.
+    plugins: Vec<(String, String)>,
+}
+
+fn write_error(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
+    |source| Error::Write { path: path.to_owned(), source }
+}
+
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+impl RunFolder {
+    /// The folder that a run would take, which must not hold anything yet.
+    ///
+    /// # Errors
+    /// If something is there already.
+    pub fn choose(output_dir: Option<&str>, algorithm: &str) -> Result<PathBuf> {
+        let Some(given) = output_dir else {
+            let stamp = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
+            let name = |suffix: String| Path::new("runs").join(format!("{algorithm}-{stamp}{suffix}"));
+            let free = (1..).map(|i| name(if i == 1 { String::new() } else { format!("-{i}") })).find(|p| !p.exists());
+            return Ok(free.unwrap_or_else(|| name(String::new())));
+        };
+        let path = PathBuf::from(given);
+        let occupied = path.is_file() || fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_some());
+        if occupied {
+            return Err(Error::Unfit(format!("output_dir {given} is not empty; name another folder, or remove it")));
+        }
+        Ok(path)
+    }
+
+    /// Creates the folder and its files.
+    pub fn create(path: PathBuf, config: &str, log_completions: LogCompletions) -> Result<Self> {
+        fs::create_dir_all(path.join("plugins")).map_err(write_error(&path))?;
+        let file = path.join("config.toml");
+        fs::write(&file, config).map_err(write_error(&file))?;
+        let open = |name: &str| {
+            let file = path.join(name);
+            Lines::append(file.clone()).map_err(write_error(&file))
+        };
+        let completions = (log_completions != LogCompletions::None).then(|| open("completions.jsonl")).transpose()?;
+        let (metrics, events) = (open("metrics.jsonl")?, open("events.jsonl")?);
+        Ok(Self { path, metrics, events, completions, plugins: Vec::new() })
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn line(lines: &mut Lines, line: Line) -> Result<()> {
+        lines.write(line).map_err(|source| Error::Write { path: lines.path().to_owned(), source })
+    }
+
+    /// Appends to metrics.jsonl.
+    pub fn metrics(&mut self, line: Line) -> Result<()> {
+        Self::line(&mut self.metrics, line)
+    }
+
+    /// Appends to events.jsonl: time, what happened, and the details' keys.
+    pub fn event(&mut self, event: &str, details: Value) -> Result<()> {
+        let mut line = Line::new();
+        line.insert("time".into(), now().into());
+        line.insert("event".into(), event.into());
+        if let Value::Object(details) = details {
+            line.extend(details);
+        }
+        Self::line(&mut self.events, line)
+    }
+
+    /// Keeps a plugin's bytes under its hash and records that it was loaded.
+    pub fn keep_plugin(&mut self, source: &Source, role: &str, version: &str, config: &Value) -> Result<()> {
+        let file = self.path.join("plugins").join(format!("{}-{}.wasm", source.name(), &source.hash()[..16]));
+        fs::write(&file, source.bytes()).map_err(write_error(&file))?;
+        self.plugins.push((source.name().to_owned(), source.hash().to_owned()));
+        let details = json!({ "role": role, "plugin": source.name(), "version": version, "hash": source.hash(), "config": config });
+        self.event("plugin_loaded", details)
+    }
+
+    /// Appends a generation's completions.
+    pub(super) fn log_completions(&mut self, which: LogCompletions, e: &Experience) -> Result<()> {
+        let Some(lines) = &mut self.completions else { return Ok(()) };
+        let plugins: Line = self.plugins.iter().map(|(name, hash)| (name.clone(), hash.clone().into())).collect();
+        for (row, rollout) in e.rollouts.iter().enumerate() {
+            if which == LogCompletions::Sample && rollout.prompt > 0 {
+                break;
+            }
+            let rewards: Line = e.rewards.iter().map(|r| (r.name.clone(), json!(r.values[row]))).collect();
+            let prompt = &e.prompts[rollout.prompt];
+            let line = json!({
+                "step": e.generated_at,
+                "row": prompt.row,
+                "prompt": prompt.text,
+                "completion": e.texts[row],
+                "prompt_ids": prompt.tokens,
+                "completion_ids": rollout.tokens,
+                "finished": rollout.finished,
+                "rewards": rewards,
+                "advantage": e.advantages.advantages.get(e.offsets[row] as usize),
+                "plugins": plugins,
+            });
+            if let Value::Object(line) = line {
+                Self::line(lines, line)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! From a configuration to a run: everything is read, checked and loaded before the run's
+//! folder is made, so that a mistake leaves nothing behind.
+
+use super::trainer::{Prompt, State, Trainer};
+use super::{Error, Result, RunFolder};
+use crate::config::{self, Config, LooseKey};
+use crate::data::{self, Cursor, Loader, Prompt as Asked, PromptRow, StopStrings, Tokenizer};
+use crate::metrics::Window;
+use crate::model::{ModelFolder, Policy, tiny};
+use crate::optim::{AdamW, Schedule, Settings};
+use crate::plugin::{Engine, PolicyPlugin, RewardPlugin, Source};
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Prompts for runs that name no dataset.
+const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/stories/prompts.jsonl");
+
+/// Parameters from which TRL's learning rate serves.
+const FULL_SIZE: f64 = 1e8;
+const FULL_SIZE_RATE: f64 = 1e-6;
+
+/// Loads everything that `config` names. `loose` are keys that only the algorithm can know.
+pub fn set_up(mut config: Config, loose: Vec<LooseKey>) -> Result<Trainer> {
+    let engine = Engine::new()?;
+    let algorithm_source = Source::open(&config.algorithm)?;
+    settle_loose_keys(&mut config, loose, &engine, &algorithm_source)?;
+    let algorithm = PolicyPlugin::load(&engine, &algorithm_source, &config.loss, &config.loss_limits, config.seed)?;
+    config.loss = algorithm.config();
+    let reward_sources = config.plugin.iter().map(|e| Source::open(&e.path)).collect::<crate::plugin::Result<Vec<_>>>()?;
+    let mut rewards = Vec::with_capacity(reward_sources.len());
+    for (entry, source) in config.plugin.iter_mut().zip(&reward_sources) {
+        let plugin = RewardPlugin::load(&engine, source, &entry.config, &entry.limits, config.seed)?;
+        entry.config = plugin.config();
+        rewards.push((plugin, entry.weight as f32));
+    }
+
+    let folder_path = RunFolder::choose(config.output_dir.as_deref(), algorithm_source.name())?;
+    config.output_dir = Some(folder_path.display().to_string());
+    let (source, made) = open_model(&config)?;
+    let tokenizer = Tokenizer::open(source.path())?;
+    let context = source.architecture().max_positions;
+    if tokenizer.vocab_size() > source.architecture().vocab_size {
+        let (tokens, rows) = (tokenizer.vocab_size(), source.architecture().vocab_size);
+        return Err(Error::Unfit(format!("{}: the tokenizer has {tokens} tokens and the model only {rows}", source.path().display())));
+    }
+    let prompts = read_dataset(config.dataset.as_deref().map(Path::new), &tokenizer, context)?;
+    let per_generation = config.prompts_per_generation();
+    if prompts.len() < per_generation {
+        let detail = format!("the dataset has {} prompts and one generation takes {per_generation}", prompts.len());
+        return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
+    }
+    let policy = Policy::new(source.decoder()?);
+    let reference = algorithm.info().needs.ref_logp.then(|| policy.frozen_copy()).transpose()?;
+    let loader = Loader::new(prompts.len(), per_generation, config.seed, config.shuffle_dataset, Cursor::default());
+    let max_steps = max_steps(&config, &loader);
+    let schedule = schedule(&mut config, policy.weights().parameters(), max_steps);
+    let settings = Settings {
+        beta1: config.adam_beta1,
+        beta2: config.adam_beta2,
+        eps: config.adam_epsilon,
+        weight_decay: config.weight_decay,
+        max_grad_norm: config.max_grad_norm,
+    };
+    let optimizer = AdamW::new(settings, &policy.weights().named())?;
+    let gradients = policy.zero_gradients()?;
+
+    let text = toml::to_string(&config).map_err(|e| Error::Unfit(format!("the configuration can't be written: {e}")))?;
+    let mut folder = RunFolder::create(folder_path, &text, config.log_completions)?;
+    let source = match made {
+        // The folder is temporary until the run has one of its own.
+        Some(temporary) => keep_model(temporary.path(), &folder.path().join("model"))?,
+        None => source,
+    };
+    folder.event("started", json!({ "version": env!("CARGO_PKG_VERSION"), "model": source.path().display().to_string(), "max_steps": max_steps }))?;
+    folder.keep_plugin(&algorithm_source, "algorithm", &algorithm.info().version, &Value::Object(algorithm.config()))?;
+    for ((plugin, _), source) in rewards.iter().zip(&reward_sources) {
+        folder.keep_plugin(source, "reward", &plugin.info().version, &Value::Object(plugin.config()))?;
+    }
+    let longest = prompts.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
+    if longest + config.max_completion_length > context {
+        let text = format!(
+            "completions of the longest prompt ({longest} tokens) end at the model's context of {context} tokens, before max_completion_length {}",
+            config.max_completion_length
+        );
+        tracing::warn!("{text}");
+        folder.event("warning", json!({ "text": text }))?;
+    }
+    let columns: BTreeSet<String> = prompts.iter().flat_map(|p| p.columns.keys().cloned()).collect();
+    Ok(Trainer {
+        stops: StopStrings::new(config.stop.clone()),
+        config,
+        folder,
+        source,
+        tokenizer,
+        prompts,
+        columns: columns.into_iter().collect(),
+        loader,
+        policy,
+        reference,
+        rewards,
+        algorithm,
+        optimizer,
+        schedule,
+        gradients,
+        pending: VecDeque::new(),
+        state: State::default(),
+        window: Window::default(),
+        max_steps,
+    })
+}
+
+/// Keys that the host does not know go to the algorithm if its schema has them.
+fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine, algorithm: &Source) -> Result<()> {
+    if loose.is_empty() {
+        return Ok(());
+    }
+    let plain = PolicyPlugin::load(engine, algorithm, &Map::new(), &config.loss_limits, config.seed)?;
+    let schema: Value = serde_json::from_str(&plain.info().config_schema).unwrap_or_default();
+    let known: Vec<String> = schema["properties"].as_object().map(|p| p.keys().cloned().collect()).unwrap_or_default();
+    for LooseKey { key, value, place } in loose {
+        if !known.contains(&key) {
+            let host = config::keys();
+            let names = host.iter().map(|(name, ..)| name.as_str()).chain(known.iter().map(String::as_str));
+            let detail = match config::nearest(&key, names) {
+                Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
+                None => format!("unknown key `{key}`, neither rlhost's nor {}'s; `rlhost train --help` lists all", algorithm.name()),
+            };
+            return Err(config::Error::Invalid { place, detail }.into());
+        }
+        let value = serde_json::to_value(&value).map_err(|e| Error::Unfit(format!("{place}: {e}")))?;
+        config.loss.insert(key, value);
+    }
+    Ok(())
+}
+
+/// The model that was named, or a small random one in a temporary folder.
+fn open_model(config: &Config) -> Result<(ModelFolder, Option<tempfile::TempDir>)> {
+    if let Some(path) = &config.model {
+        return Ok((ModelFolder::open(path)?, None));
+    }
+    let temporary = tempfile::tempdir().map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
+    tiny::write(temporary.path(), config.seed)?;
+    tracing::warn!("no --model given: training a small model of random weights, which writes noise; the reward still steers it");
+    Ok((ModelFolder::open(temporary.path())?, Some(temporary)))
+}
+
+fn keep_model(from: &Path, to: &Path) -> Result<ModelFolder> {
+    let fail = |path: &Path| {
+        let path = path.to_owned();
+        |source| Error::Write { path, source }
+    };
+    std::fs::create_dir_all(to).map_err(fail(to))?;
+    for entry in std::fs::read_dir(from).map_err(fail(from))?.filter_map(std::result::Result::ok) {
+        let target = to.join(entry.file_name());
+        std::fs::copy(entry.path(), &target).map_err(fail(&target))?;
+    }
+    Ok(ModelFolder::open(to)?)
+}
+
+fn read_dataset(path: Option<&Path>, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Arc<Prompt>>> {
+    let (path, rows) = match path {
+        Some(path) => (path.to_owned(), data::read_prompts(path)?),
+        None => {
+            let path = PathBuf::from("built-in prompts");
+            let rows = data::parse_prompts(&path, BUILT_IN_PROMPTS.as_bytes())?;
+            (path, rows)
+        }
+    };
+    let prepare = |(index, row): (usize, PromptRow)| {
+        let (text, tokens) = match &row.prompt {
+            Asked::Text(text) => (text.clone(), tokenizer.encode(text, true)?),
+            Asked::Chat(messages) => {
+                let text = tokenizer.render_chat(messages, true)?;
+                let tokens = tokenizer.encode(&text, false)?;
+                (text, tokens)
+            }
+        };
+        let wrong = |detail: String| data::Error::Row { path: path.clone(), line: row.line, detail };
+        if tokens.is_empty() {
+            return Err(wrong("the prompt has no tokens".into()).into());
+        }
+        if tokens.len() >= context {
+            return Err(wrong(format!("the prompt is {} tokens long; the model's context is {context}, completion included", tokens.len())).into());
+        }
+        Ok(Arc::new(Prompt { row: index, text, tokens, columns: row.columns }))
+    };
+    rows.into_iter().enumerate().map(prepare).collect()
+}
+
+/// Optimizer steps of the run.
+fn max_steps(config: &Config, loader: &Loader) -> u64 {
+    if let Ok(steps) = u64::try_from(config.max_steps) {
+        return steps;
+    }
+    let micro_batches = loader.batches_per_epoch() * config.steps_per_generation() * config.num_iterations;
+    let all = config.num_train_epochs * micro_batches as f64;
+    ((all / config.gradient_accumulation_steps as f64).ceil() as u64).max(1)
+}
+
+fn schedule(config: &mut Config, parameters: usize, total: u64) -> Schedule {
+    let peak = *config.learning_rate.get_or_insert(FULL_SIZE_RATE * (FULL_SIZE / parameters as f64).max(1.0));
+    let warmup = if config.warmup_steps > 0 { config.warmup_steps } else { (config.warmup_ratio * total as f64).ceil() as u64 };
+    Schedule { kind: config.lr_scheduler_type, peak, warmup, total }
+}

@@ -1,0 +1,128 @@
+//! One optimizer step, top to bottom.
+
+use super::batch::MicroBatch;
+use super::experience::{Experience, from_plugin};
+use super::trainer::Trainer;
+use super::{Error, Result};
+use crate::metrics::Metric;
+use crate::ops;
+use crate::plugin::{Scale, Tokens};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Completions `rows` of an experience, waiting to be trained on.
+#[derive(Clone)]
+pub(super) struct Share {
+    pub experience: Arc<Experience>,
+    pub rows: Range<usize>,
+}
+
+impl Trainer {
+    /// Generates where needed, sums the gradient over the step's micro-batches, and updates the
+    /// weights once. The only place where `global_step` rises.
+    pub(super) fn step(&mut self) -> Result<()> {
+        let begun = Instant::now();
+
+        let shares = self.next_shares()?;
+        let scale = self.scale(&shares);
+
+        for (_, gradient) in self.gradients.named() {
+            ops::fill_zero(gradient)?;
+        }
+        let mut loss = 0.0;
+        for share in &shares {
+            loss += self.accumulate(share, scale)?;
+        }
+
+        let lr = self.schedule.at(self.state.global_step);
+        let grad_norm = self.optimizer.step(&self.policy.weights().named(), &self.gradients.named(), lr)?;
+        if !grad_norm.is_finite() {
+            return Err(Error::NotFinite { step: self.state.global_step + 1, norm: grad_norm });
+        }
+        self.state.global_step += 1;
+
+        self.window.extend([
+            Metric::mean("loss", loss, 1.0),
+            Metric::mean("grad_norm", grad_norm, 1.0),
+            Metric::mean("learning_rate", lr, 1.0),
+            Metric::mean("step_time", begun.elapsed().as_secs_f64(), 1.0),
+        ]);
+        Ok(())
+    }
+
+    /// The step's micro-batches. All are taken before any is trained on, since a loss divides by
+    /// what the whole step holds.
+    fn next_shares(&mut self) -> Result<Vec<Share>> {
+        let mut shares = Vec::with_capacity(self.config.gradient_accumulation_steps);
+        while shares.len() < self.config.gradient_accumulation_steps {
+            match self.pending.pop_front() {
+                Some(share) => shares.push(share),
+                None => self.refill()?,
+            }
+        }
+        Ok(shares)
+    }
+
+    /// One more generation, dealt as `num_iterations` rounds of `steps_per_generation`
+    /// micro-batches.
+    fn refill(&mut self) -> Result<()> {
+        let experience = Arc::new(self.generate()?);
+        let size = self.config.per_device_train_batch_size;
+        for _ in 0..self.config.num_iterations {
+            for i in 0..self.config.steps_per_generation() {
+                self.pending.push_back(Share { experience: experience.clone(), rows: i * size..(i + 1) * size });
+            }
+        }
+        Ok(())
+    }
+
+    /// What the whole step holds.
+    fn scale(&self, shares: &[Share]) -> Scale {
+        let tokens = |s: &Share| s.experience.advantages.mask[s.experience.tokens(&s.rows)].iter().filter(|&&m| m == 1).count();
+        Scale {
+            rows: shares.iter().map(|s| s.rows.len() as u32).sum(),
+            tokens: shares.iter().map(|s| tokens(s) as u64).sum(),
+            max_completion_length: self.config.max_completion_length as u32,
+        }
+    }
+
+    /// Forward, the algorithm's loss, backward: adds one micro-batch to the gradients and gives
+    /// its part of the loss.
+    fn accumulate(&mut self, share: &Share, scale: Scale) -> Result<f64> {
+        let batch = MicroBatch::pack(&share.experience, share.rows.clone());
+        let pass = self.policy.forward(&batch.forest, &batch.selected, self.config.temperature as f32)?;
+        let stats = pass.stats();
+
+        let tokens = self.tokens(share, scale, &stats.logp, &stats.entropy);
+        let gradient = self.algorithm.loss(&tokens)?;
+        self.window.extend(from_plugin(gradient.metrics));
+
+        pass.backward(&gradient.d_logp, gradient.d_entropy.as_deref(), &self.gradients)?;
+        Ok(gradient.loss)
+    }
+
+    /// The columns that the loss sees. Weights that have not changed since the generation give
+    /// the old log-probabilities too, so that the first update's ratios are exactly one.
+    fn tokens(&self, share: &Share, scale: Scale, logp: &[f32], entropy: &[f32]) -> Tokens {
+        let (e, needs) = (&share.experience, self.algorithm.info().needs);
+        let range = e.tokens(&share.rows);
+        let first = e.offsets[share.rows.start];
+        let on_policy = e.generated_at == self.state.global_step;
+        Tokens {
+            step: self.state.global_step,
+            offsets: e.offsets[share.rows.start..=share.rows.end].iter().map(|o| o - first).collect(),
+            mask: e.advantages.mask[range.clone()].to_vec(),
+            advantages: e.advantages.advantages[range.clone()].to_vec(),
+            logp: logp.to_vec(),
+            old_logp: if on_policy { logp.to_vec() } else { e.logp[range.clone()].to_vec() },
+            ref_logp: e.ref_logp.as_ref().map(|r| r[range.clone()].to_vec()),
+            sampling_logp: needs.sampling_logp.then(|| e.logp[range.clone()].to_vec()),
+            entropy: needs.entropy.then(|| entropy.to_vec()),
+            values: None,
+            old_values: None,
+            returns: e.advantages.returns.as_ref().map(|r| r[range].to_vec()),
+            scale,
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Encodes each world of the contract as the `component-type` section that a plugin carries:
+//! wit-bindgen makes one for the world it generates, and the SDK's bindings cover all.
+
+use std::path::Path;
+use wit_component::{StringEncoding, metadata};
+use wit_parser::Resolve;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=wit");
+    let mut resolve = Resolve::default();
+    let (package, _) = resolve.push_path("wit")?;
+    let out = std::env::var("OUT_DIR")?;
+    for world in ["reward-plugin", "policy-plugin"] {
+        let id = resolve.select_world(&[package], Some(world))?;
+        let section = metadata::encode(&resolve, id, StringEncoding::UTF8, None, false)?;
+        std::fs::write(Path::new(&out).join(format!("{world}.component-type")), section)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! Write rewards and algorithms for `rlhost` in Rust.
+//!
+//! A reward is a closure over one completion:
+//!
+//! ```
+//! use rlhost_plugin_sdk::prelude::*;
+//!
+//! reward! {
+//!     /// Prefers completions that say thanks.
+//!     |sample| if sample.completion.contains("thank") { 1.0 } else { 0.0 }
+//! }
+//! ```
+//!
+//! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`.
+//! Build either with `cargo build --release --target wasm32-wasip2` as a `cdylib`.
+
+pub mod bindings;
+pub mod config;
+pub mod dual;
+pub mod metric;
+pub mod policy;
+pub mod reward;
+#[doc(hidden)]
+pub mod slot;
+
+pub use bindings::types::Error;
+pub use metric::Metric;
+
+/// A line in the run's log, under the plugin's name.
+pub fn log(message: &str) {
+    #[cfg(target_arch = "wasm32")]
+    bindings::host::log(bindings::host::Level::Info, message);
+    #[cfg(not(target_arch = "wasm32"))]
+    eprintln!("{message}");
+}
+
+/// What a reward needs in scope.
+pub mod prelude {
+    pub use crate::config::Config;
+    pub use crate::reward::Sample;
+    pub use crate::{Error, Metric, policy_plugin, reward};
+    pub use schemars::JsonSchema;
+    pub use serde::{Deserialize, Serialize};
+}
+
+#[doc(hidden)]
+pub use {schemars, serde};
+
+/// Exports `plugin` and further interfaces, and embeds the world that has them.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! export_interfaces {
+    ($plugin:ident, $world:ident, $($interface:ident: $export:ident),+) => {
+        #[cfg(target_arch = "wasm32")]
+        #[allow(unsafe_code)]
+        const _: () = {
+            $crate::bindings::contract::plugin::__export_rlhost_plugin_plugin_0_1_0_cabi!($plugin with_types_in $crate::bindings::contract::plugin);
+            $($crate::bindings::contract::$interface::$export!($plugin with_types_in $crate::bindings::contract::$interface);)+
+
+            #[unsafe(link_section = concat!("component-type:rlhost:", stringify!($world)))]
+            static WORLD: [u8; $crate::bindings::worlds::$world.len()] = {
+                let mut section = [0; $crate::bindings::worlds::$world.len()];
+                section.copy_from_slice($crate::bindings::worlds::$world);
+                section
+            };
+        };
+    };
+}

@@ -1,0 +1,40 @@
+//! Figures that a plugin reports; the host averages them exactly over micro-batches, ranks and
+//! the logging window.
+
+pub use crate::bindings::types::{Metric, Reduction};
+
+impl Metric {
+    fn new(name: impl Into<String>, value: f64, weight: f64, reduction: Reduction) -> Self {
+        Self { name: name.into(), value, weight, reduction }
+    }
+
+    /// A mean over `weight` samples or tokens.
+    pub fn mean(name: impl Into<String>, value: f64, weight: f64) -> Self {
+        Self::new(name, value, weight, Reduction::Mean)
+    }
+
+    /// The mean of what an iterator gives, weighted by how many there are; nothing for none.
+    pub fn mean_of(name: impl Into<String>, values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let (mut sum, mut count) = (0.0, 0.0);
+        for v in values {
+            sum += v;
+            count += 1.0;
+        }
+        (count > 0.0).then(|| Self::mean(name, sum / count, count))
+    }
+
+    /// A plain sum.
+    pub fn sum(name: impl Into<String>, value: f64) -> Self {
+        Self::new(name, value, 1.0, Reduction::Sum)
+    }
+
+    /// The least value.
+    pub fn min(name: impl Into<String>, value: f64) -> Self {
+        Self::new(name, value, 1.0, Reduction::Min)
+    }
+
+    /// The greatest value.
+    pub fn max(name: impl Into<String>, value: f64) -> Self {
+        Self::new(name, value, 1.0, Reduction::Max)
+    }
+}

@@ -1,0 +1,210 @@
+//! Rewards: a score, or none, for each completion.
+
+use crate::bindings::contract::reward::{Batch, Scores};
+pub use crate::bindings::contract::plugin::Needs;
+use crate::{Error, Metric};
+
+/// One completion with all that is known of it.
+#[derive(Clone, Copy)]
+pub struct Sample<'a> {
+    batch: &'a Batch,
+    row: usize,
+    /// Text of the prompt.
+    pub prompt: &'a str,
+    /// Text of the completion.
+    pub completion: &'a str,
+    /// Tokens of the completion, its ending token included.
+    pub token_ids: &'a [u32],
+    /// Whether it ended by itself rather than at the length limit.
+    pub finished: bool,
+}
+
+impl<'a> Sample<'a> {
+    fn new(batch: &'a Batch, row: usize) -> Self {
+        let prompt = batch.prompt_of.get(row).map_or(0, |&p| p as usize);
+        let tokens = match (batch.offsets.get(row), batch.offsets.get(row + 1)) {
+            (Some(&a), Some(&b)) => batch.token_ids.get(a as usize..b as usize).unwrap_or(&[]),
+            _ => &[],
+        };
+        Self {
+            batch,
+            row,
+            prompt: batch.prompts.get(prompt).map_or("", String::as_str),
+            completion: batch.completions.get(row).map_or("", String::as_str),
+            token_ids: tokens,
+            finished: batch.finished.get(row).copied().unwrap_or(false),
+        }
+    }
+
+    /// The prompt's value in a column of the dataset, as JSON text.
+    #[must_use]
+    pub fn column(&self, name: &str) -> Option<&'a str> {
+        let prompt = *self.batch.prompt_of.get(self.row)? as usize;
+        self.batch.columns.iter().find(|c| c.name == name)?.values.get(prompt).map(String::as_str)
+    }
+
+    /// The optimizer step that this batch was made for.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.batch.step
+    }
+
+    /// Differs by step, plugin and row; the only randomness to use.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.batch.seed.wrapping_add((self.row as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+}
+
+/// What a reward closure may give: a score, a score or none, or either with an error.
+pub trait IntoScore {
+    /// As the contract has it.
+    fn into_score(self) -> Result<Option<f32>, Error>;
+}
+
+impl IntoScore for f32 {
+    fn into_score(self) -> Result<Option<f32>, Error> {
+        Ok(Some(self))
+    }
+}
+
+impl IntoScore for Option<f32> {
+    fn into_score(self) -> Result<Option<f32>, Error> {
+        Ok(self)
+    }
+}
+
+impl<T: IntoScore> IntoScore for Result<T, Error> {
+    fn into_score(self) -> Result<Option<f32>, Error> {
+        self.and_then(IntoScore::into_score)
+    }
+}
+
+/// Scores every row of a batch.
+#[doc(hidden)]
+pub fn score_rows<T: IntoScore>(batch: &Batch, mut score: impl FnMut(&Sample<'_>) -> T) -> Result<Scores, Error> {
+    let rewards = (0..batch.prompt_of.len()).map(|row| score(&Sample::new(batch, row)).into_score()).collect::<Result<_, _>>()?;
+    Ok(Scores { rewards, metrics: Vec::<Metric>::new() })
+}
+
+/// All columns that a reward can ask for.
+#[doc(hidden)]
+#[must_use]
+pub fn all_columns() -> Needs {
+    Needs::PROMPT_TEXT | Needs::COMPLETION_TEXT | Needs::TOKEN_IDS | Needs::DATASET_COLUMNS
+}
+
+/// Exports a reward: a closure over a [`Sample`], or over a configuration and a sample. The
+/// name, version and description are the crate's. Rows must not depend on one another.
+///
+/// ```
+/// use rlhost_plugin_sdk::prelude::*;
+///
+/// #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+/// #[serde(default, deny_unknown_fields)]
+/// struct Settings {
+///     /// The word to look for.
+///     word: String,
+/// }
+/// impl Default for Settings {
+///     fn default() -> Self {
+///         Self { word: "please".into() }
+///     }
+/// }
+///
+/// reward! {
+///     config: Settings,
+///     needs: COMPLETION_TEXT,
+///     |config, sample| sample.completion.matches(&config.word).count() as f32
+/// }
+/// ```
+#[macro_export]
+macro_rules! reward {
+    ($(#[$meta:meta])* config: $config:ty, needs: $($need:ident)|+, |$c:ident, $s:ident| $body:expr) => {
+        $crate::reward!(@export [$(#[$meta])*], $config, $($crate::reward::Needs::$need)|+, |$c, $s| $body);
+    };
+    ($(#[$meta:meta])* config: $config:ty, |$c:ident, $s:ident| $body:expr) => {
+        $crate::reward!(@export [$(#[$meta])*], $config, $crate::reward::all_columns(), |$c, $s| $body);
+    };
+    ($(#[$meta:meta])* |$s:ident| $body:expr) => {
+        $crate::reward!(@export [$(#[$meta])*], $crate::config::NoConfig, $crate::reward::all_columns(), |_config, $s| $body);
+    };
+    (@export [$(#[$meta:meta])*], $config:ty, $needs:expr, |$c:ident, $s:ident| $body:expr) => {
+        $(#[$meta])*
+        #[allow(clippy::redundant_closure_call)]
+        pub fn score($c: &$config, $s: &$crate::reward::Sample<'_>) -> ::core::result::Result<::core::option::Option<f32>, $crate::Error> {
+            $crate::reward::IntoScore::into_score((|| $body)())
+        }
+
+        #[doc(hidden)]
+        pub struct __Plugin;
+        static __CONFIG: $crate::slot::Slot<$config> = $crate::slot::Slot::new();
+
+        impl $crate::bindings::contract::plugin::Guest for __Plugin {
+            fn describe() -> $crate::bindings::contract::plugin::Info {
+                $crate::bindings::contract::plugin::Info {
+                    name: env!("CARGO_PKG_NAME").into(),
+                    version: env!("CARGO_PKG_VERSION").into(),
+                    description: env!("CARGO_PKG_DESCRIPTION").into(),
+                    config_schema: $crate::config::schema::<$config>(),
+                    needs: $needs,
+                    stateless: true,
+                }
+            }
+
+            fn configure(config: ::std::string::String) -> ::core::result::Result<(), $crate::Error> {
+                $crate::config::parse::<$config>(&config).map(|c| __CONFIG.set(c))
+            }
+        }
+
+        impl $crate::bindings::contract::reward::Guest for __Plugin {
+            fn score(
+                batch: $crate::bindings::contract::reward::Batch,
+            ) -> ::core::result::Result<$crate::bindings::contract::reward::Scores, $crate::Error> {
+                __CONFIG.with(|config| $crate::reward::score_rows(&batch, |sample| score(config, sample)))
+            }
+        }
+
+        $crate::export_interfaces!(__Plugin, REWARD, reward: __export_rlhost_plugin_reward_0_1_0_cabi);
+    };
+}
+
+/// Runs a reward natively, for a plugin's own tests.
+pub mod testing {
+    use super::{Batch, Sample};
+    use crate::bindings::contract::reward::Column;
+
+    /// A completion made up for a test.
+    #[derive(Clone, Debug, Default)]
+    pub struct Case {
+        /// Text of the prompt.
+        pub prompt: String,
+        /// Text of the completion.
+        pub completion: String,
+        /// Tokens of the completion.
+        pub token_ids: Vec<u32>,
+        /// Whether it ended by itself.
+        pub finished: bool,
+        /// Dataset columns: name and JSON value.
+        pub columns: Vec<(String, String)>,
+    }
+
+    impl Case {
+        /// Calls `f` with the sample that a plugin would see.
+        pub fn run<R>(&self, f: impl FnOnce(&Sample<'_>) -> R) -> R {
+            let columns = self.columns.iter().map(|(n, v)| Column { name: n.clone(), values: vec![v.clone()] });
+            let batch = Batch {
+                step: 0,
+                seed: 0,
+                prompts: vec![self.prompt.clone()],
+                columns: columns.collect(),
+                prompt_of: vec![0],
+                completions: vec![self.completion.clone()],
+                finished: vec![self.finished],
+                offsets: vec![0, self.token_ids.len() as u32],
+                token_ids: self.token_ids.clone(),
+            };
+            f(&Sample::new(&batch, 0))
+        }
+    }
+}

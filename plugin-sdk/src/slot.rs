@@ -1,0 +1,39 @@
+//! Where an exported plugin lives between calls.
+
+use crate::Error;
+use std::sync::Mutex;
+
+/// One plugin's place; empty until it is configured.
+pub struct Slot<T>(Mutex<Option<T>>);
+
+impl<T> Slot<T> {
+    /// An empty place.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// Puts a configured plugin in.
+    pub fn set(&self, value: T) {
+        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(value);
+    }
+
+    /// Calls `f` on the plugin that is there, if one is.
+    pub fn read<R>(&self, f: impl FnOnce(Option<&T>) -> R) -> R {
+        f(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).as_ref())
+    }
+
+    /// Calls `f` on the plugin, which must have been configured.
+    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> Result<R, Error>) -> Result<R, Error> {
+        match self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).as_mut() {
+            Some(plugin) => f(plugin),
+            None => Err(Error::Internal("called before configure".into())),
+        }
+    }
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,93 @@
+//! The clipped surrogate, token by token.
+
+use crate::settings::{LossType, Settings};
+use rlhost_plugin_sdk::dual::Dual;
+use rlhost_plugin_sdk::policy::{Gradient, Tokens, rows};
+use rlhost_plugin_sdk::{Error, Metric};
+
+/// `-min(min(ratio, delta) A, clip(ratio) A)` and, with `beta`, the KL estimate
+/// `e^d - d - 1`, `d = ref_logp - logp`. Gives the loss and the KL term.
+fn token_loss(s: &Settings, logp: f32, old_logp: f32, ref_logp: Option<f32>, advantage: f32) -> (Dual, Dual) {
+    let logp = Dual::variable(logp);
+    let ratio = (logp - old_logp).exp();
+    let bounded = s.delta.map_or(ratio, |delta| ratio.min(delta));
+    let clipped = ratio.clamp(1.0 - s.epsilon, 1.0 + s.epsilon_high.unwrap_or(s.epsilon));
+    let mut loss = -(bounded * advantage).min(clipped * advantage);
+    let mut kl = Dual::constant(0.0);
+    if let Some(ref_logp) = ref_logp {
+        let d = -logp + ref_logp;
+        kl = d.exp() - d - 1.0;
+        if s.use_bias_correction_kl {
+            kl = kl * ratio;
+        }
+        loss = loss + kl * s.beta;
+    }
+    (loss, kl)
+}
+
+/// Sums over a micro-batch's masked tokens.
+#[derive(Default)]
+struct Sums {
+    tokens: f64,
+    kl: f64,
+    entropy: f64,
+    low: f64,
+    high: f64,
+}
+
+pub(crate) fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
+    let ref_logp = if s.beta > 0.0 {
+        Some(t.ref_logp.as_deref().ok_or_else(|| Error::Input("beta needs the reference log-probabilities".into()))?)
+    } else {
+        None
+    };
+    let entropy = t.entropy.as_deref();
+    let (low, high) = (1.0 - s.epsilon, 1.0 + s.epsilon_high.unwrap_or(s.epsilon));
+    let mut d_logp = vec![0.0; t.logp.len()];
+    let (mut loss, mut sums) = (0.0f64, Sums::default());
+    for row in rows(&t.offsets) {
+        let row_tokens = t.mask[row.clone()].iter().filter(|&&m| m != 0).count() as f64;
+        let weight = 1.0
+            / match s.loss_type {
+                LossType::Grpo => row_tokens.max(1.0) * f64::from(t.scale.rows),
+                LossType::Bnpo | LossType::Dapo => (t.scale.tokens as f64).max(1.0),
+                LossType::DrGrpo => f64::from(t.scale.rows) * f64::from(t.scale.max_completion_length),
+            };
+        for i in row.filter(|&i| t.mask[i] != 0) {
+            let advantage = t.advantages[i];
+            let (token, kl) = token_loss(s, t.logp[i], t.old_logp[i], ref_logp.map(|r| r[i]), advantage);
+            loss += weight * f64::from(token.value);
+            d_logp[i] = (weight * f64::from(token.slope)) as f32;
+            let ratio = (t.logp[i] - t.old_logp[i]).exp();
+            sums.tokens += 1.0;
+            sums.kl += f64::from(kl.value);
+            sums.entropy += entropy.map_or(0.0, |e| f64::from(e[i]));
+            sums.low += f64::from(u8::from(ratio < low && advantage < 0.0));
+            sums.high += f64::from(u8::from(ratio > high && advantage > 0.0));
+        }
+    }
+    Ok(Gradient { loss, d_logp, d_entropy: None, d_values: None, metrics: sums.metrics(ref_logp.is_some(), entropy.is_some()) })
+}
+
+impl Sums {
+    fn metrics(&self, kl: bool, entropy: bool) -> Vec<Metric> {
+        let n = self.tokens;
+        if n == 0.0 {
+            return Vec::new();
+        }
+        let mut all = vec![
+            Metric::mean("clip_ratio/low_mean", self.low / n, n),
+            Metric::min("clip_ratio/low_min", self.low / n),
+            Metric::mean("clip_ratio/high_mean", self.high / n, n),
+            Metric::max("clip_ratio/high_max", self.high / n),
+            Metric::mean("clip_ratio/region_mean", (self.low + self.high) / n, n),
+        ];
+        if kl {
+            all.push(Metric::mean("kl", self.kl / n, n));
+        }
+        if entropy {
+            all.push(Metric::mean("entropy", self.entropy / n, n));
+        }
+        all
+    }
+}
