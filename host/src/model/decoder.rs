@@ -59,6 +59,11 @@ impl Decoder {
         Self { architecture, weights, rotation }
     }
 
+    /// Its parameters.
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
     /// Runs all layers and hands each one's kept values to `keep`. Hidden states after the last
     /// norm come back for the packed places `rows` alone, `[M, D]`, since the last layer's
     /// gated unit needs no others.

@@ -21,6 +21,7 @@ pub use decoder::Decoder;
 pub use frozen::{Decode, Frozen};
 pub use load::ModelFolder;
 pub use policy::{Policy, Selected};
+pub use rope_scaling::RopeScaling;
 pub use save::save;
 pub use weights::Weights;
 

@@ -18,7 +18,8 @@ pub(super) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
     }
     let mut config = Map::new();
     for (key, property) in properties {
-        let value = given.get(key).or_else(|| property.get("default"));
+        // An optional setting's default of null means that it is not there.
+        let value = given.get(key).or_else(|| property.get("default").filter(|d| !d.is_null()));
         config.extend(value.map(|v| (key.clone(), v.clone())));
     }
     for (key, value) in given {

@@ -1,0 +1,217 @@
+//! The forest batch and the hand-written backward pass against the naive form: every row padded
+//! to the longest, prompts repeated, candle's own differentiable operations and its autograd.
+
+use candle_core::{D, DType, Device, Result, Tensor, Var};
+use candle_nn::ops::{log_softmax, softmax};
+use rlhost::model::{Architecture, ModelFolder, Policy, Selected, Weights};
+use rlhost::ops::{self, Forest};
+use std::collections::HashMap;
+use std::path::Path;
+
+const TEMPERATURE: f64 = 0.8;
+
+/// Prompts, and completions of each.
+fn texts() -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
+    let text = |seed: u32, len: u32| (0..len).map(|i| (seed * 31 + i * i * 7 + i * 13) % 96).collect::<Vec<u32>>();
+    vec![
+        // Longer than a block of queries, so that blocks meet their neighbours.
+        (text(1, 70), vec![text(2, 5), text(3, 1), text(4, 67)]),
+        (text(5, 1), vec![text(6, 9), text(7, 3)]),
+        (text(8, 12), vec![text(9, 4)]),
+    ]
+}
+
+fn policy(name: &str) -> (Policy, Architecture) {
+    let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
+    // Positions beyond the fixture's context; the rotation has no limit of its own.
+    let mut architecture = folder.architecture().clone();
+    architecture.max_positions = 256;
+    let weights = folder.decoder().unwrap().weights().copied(&architecture).unwrap();
+    (Policy::new(rlhost::model::Decoder::new(architecture.clone(), weights)), architecture)
+}
+
+/// A padded batch through candle's operations.
+struct Naive<'a> {
+    a: &'a Architecture,
+    vars: &'a HashMap<String, Var>,
+}
+
+impl Naive<'_> {
+    fn var(&self, name: &str) -> &Tensor {
+        self.vars[name].as_tensor()
+    }
+
+    fn linear(&self, x: &Tensor, name: &str) -> Result<Tensor> {
+        let y = x.broadcast_matmul(&self.var(&format!("{name}.weight")).t()?)?;
+        match self.vars.get(&format!("{name}.bias")) {
+            Some(b) => y.broadcast_add(b),
+            None => Ok(y),
+        }
+    }
+
+    fn norm(&self, x: &Tensor, name: &str) -> Result<Tensor> {
+        let mean = x.sqr()?.mean_keepdim(D::Minus1)?;
+        x.broadcast_div(&(mean + self.a.rms_norm_eps)?.sqrt()?)?.broadcast_mul(self.var(&format!("{name}.weight")))
+    }
+
+    /// `[B, T, heads * C]` to rotated `[B, heads, T, C]`.
+    fn heads(&self, x: &Tensor, heads: usize, norm: Option<String>, rotate: bool) -> Result<Tensor> {
+        let (b, t, _) = x.dims3()?;
+        let c = self.a.heads.head_dim;
+        let mut x = x.reshape((b, t, heads, c))?;
+        if let Some(norm) = norm {
+            x = self.norm(&x, &norm)?;
+        }
+        let x = x.transpose(1, 2)?.contiguous()?;
+        if !rotate {
+            return Ok(x);
+        }
+        let angles: Vec<f32> =
+            (0..t).flat_map(|p| (0..c / 2).map(move |i| p as f32 * (self.a.rope_theta.powf(-2.0 * i as f64 / c as f64) as f32))).collect();
+        let angles = Tensor::from_vec(angles, (t, c / 2), &Device::Cpu)?;
+        candle_nn::rotary_emb::rope_slow(&x, &angles.cos()?, &angles.sin()?)
+    }
+
+    /// Log-probabilities `[B, T, V]` of the next token.
+    fn forward(&self, ids: &Tensor) -> Result<Tensor> {
+        let (b, t) = ids.dims2()?;
+        let (a, h) = (self.a, self.a.heads);
+        let mut x = self.var("model.embed_tokens.weight").index_select(&ids.flatten_all()?, 0)?.reshape((b, t, a.hidden_size))?;
+        let mask: Vec<f32> = (0..t).flat_map(|i| (0..t).map(move |j| if j > i { f32::NEG_INFINITY } else { 0.0 })).collect();
+        let mask = Tensor::from_vec(mask, (t, t), &Device::Cpu)?;
+        for l in 0..a.layers {
+            let name = |part: &str| format!("model.layers.{l}.{part}");
+            let y = self.norm(&x, &name("input_layernorm"))?;
+            let qk = |part: &str| a.qk_norm.then(|| name(part));
+            let q = self.heads(&self.linear(&y, &name("self_attn.q_proj"))?, h.heads, qk("self_attn.q_norm"), true)?;
+            let k = self.heads(&self.linear(&y, &name("self_attn.k_proj"))?, h.kv_heads, qk("self_attn.k_norm"), true)?;
+            let v = self.heads(&self.linear(&y, &name("self_attn.v_proj"))?, h.kv_heads, None, false)?;
+            let repeat = |x: Tensor| -> Result<Tensor> {
+                let r = h.heads / h.kv_heads;
+                x.unsqueeze(2)?.broadcast_as((b, h.kv_heads, r, t, h.head_dim))?.reshape((b, h.heads, t, h.head_dim))
+            };
+            let (k, v) = (repeat(k)?.contiguous()?, repeat(v)?.contiguous()?);
+            let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? / (h.head_dim as f64).sqrt())?.broadcast_add(&mask)?;
+            let y = softmax(&scores, D::Minus1)?.matmul(&v)?.transpose(1, 2)?.contiguous()?.reshape((b, t, h.heads * h.head_dim))?;
+            x = (x + self.linear(&y, &name("self_attn.o_proj"))?)?;
+            let y = self.norm(&x, &name("post_attention_layernorm"))?;
+            let gated = (self.linear(&y, &name("mlp.gate_proj"))?.silu()? * self.linear(&y, &name("mlp.up_proj"))?)?;
+            x = (x + self.linear(&gated, &name("mlp.down_proj"))?)?;
+        }
+        let x = self.norm(&x, "model.norm")?;
+        let output = if a.tied { "model.embed_tokens.weight" } else { "lm_head.weight" };
+        let logits = (x.broadcast_matmul(&self.var(output).t()?)? / TEMPERATURE)?;
+        log_softmax(&logits, D::Minus1)
+    }
+}
+
+/// Coefficients of a made-up loss: sum of `c * logp + e * entropy` over completion tokens.
+fn coefficients(n: usize) -> (Vec<f32>, Vec<f32>) {
+    let wave = |i: usize, f: f32| (i as f32 * f).sin();
+    ((0..n).map(|i| wave(i, 0.7) + 0.2).collect(), (0..n).map(|i| 0.3 * wave(i, 1.3)).collect())
+}
+
+/// Log-probabilities, entropies and gradients of the naive form.
+fn naive(a: &Architecture, weights: &Weights) -> Result<(Vec<f32>, Vec<f32>, HashMap<String, Tensor>)> {
+    let vars: HashMap<String, Var> = weights.named().into_iter().map(|(n, t)| Ok((n, Var::from_tensor(&t.copy()?)?))).collect::<Result<_>>()?;
+    let rows: Vec<(usize, Vec<u32>)> =
+        texts().into_iter().flat_map(|(p, cs)| cs.into_iter().map(move |c| (p.len(), [p.clone(), c].concat()))).collect();
+    let longest = rows.iter().map(|(_, r)| r.len()).max().unwrap_or(0);
+    let padded: Vec<u32> = rows.iter().flat_map(|(_, r)| r.iter().copied().chain(std::iter::repeat(0)).take(longest)).collect();
+    let ids = Tensor::from_vec(padded, (rows.len(), longest), &Device::Cpu)?;
+    let all = Naive { a, vars: &vars }.forward(&ids)?;
+    let (mut logp, mut entropy) = (Vec::new(), Vec::new());
+    for (i, (prompt, row)) in rows.iter().enumerate() {
+        let n = row.len() - prompt;
+        let predictions = all.get(i)?.narrow(0, prompt - 1, n)?.contiguous()?;
+        let targets = Tensor::from_slice(&row[*prompt..], (n, 1), &Device::Cpu)?;
+        logp.push(predictions.gather(&targets, 1)?.squeeze(1)?);
+        entropy.push((predictions.exp()? * &predictions)?.sum(1)?.neg()?);
+    }
+    let (logp, entropy) = (Tensor::cat(&logp, 0)?, Tensor::cat(&entropy, 0)?);
+    let (c, e) = coefficients(logp.elem_count());
+    let weigh = |t: &Tensor, by: Vec<f32>| (t * Tensor::from_vec(by, t.shape(), &Device::Cpu)?)?.sum_all();
+    let loss = (weigh(&logp, c)? + weigh(&entropy, e)?)?;
+    let grads = loss.backward()?;
+    let by_name = vars.iter().map(|(n, v)| (n.clone(), grads.get(v).expect("candle gives every parameter a gradient").clone())).collect();
+    Ok((logp.to_vec1()?, entropy.to_vec1()?, by_name))
+}
+
+fn packed() -> (Forest, Selected) {
+    let (mut forest, mut selected) = (Forest::new(), Selected::default());
+    for (prompt, completions) in texts() {
+        let prompt = forest.push(&prompt, None);
+        for completion in completions {
+            let segment = forest.push(&completion, Some(prompt));
+            selected.push_segment(&forest, segment);
+        }
+    }
+    (forest, selected)
+}
+
+/// Greatest difference relative to the greatest magnitude.
+fn relative(got: &[f32], want: &[f32]) -> f32 {
+    assert_eq!(got.len(), want.len());
+    let size = want.iter().fold(0f32, |m, x| m.max(x.abs()));
+    got.iter().zip(want).fold(0f32, |m, (g, w)| m.max((g - w).abs())) / size.max(1e-30)
+}
+
+#[test]
+fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
+    for name in ["llama", "llama_biased", "qwen2", "qwen3"] {
+        let (policy, mut a) = policy(name);
+        // The reference has no scaling of its own: linear scaling is a slower rotation.
+        if name == "llama_biased" {
+            a.rope_scaling = rlhost::model::RopeScaling::None;
+        }
+        let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), policy.weights().copied(&a).unwrap()));
+        let (want_logp, want_entropy, want_grads) = naive(&a, policy.weights()).unwrap();
+        let (forest, selected) = packed();
+        let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
+        let (logp, entropy) = (pass.stats().logp.clone(), pass.stats().entropy.clone());
+        assert!(relative(&logp, &want_logp) <= 1e-5, "{name}: log-probabilities differ by {}", relative(&logp, &want_logp));
+        assert!(relative(&entropy, &want_entropy) <= 1e-5, "{name}: entropies differ by {}", relative(&entropy, &want_entropy));
+
+        let gradients = policy.zero_gradients().unwrap();
+        let (c, e) = coefficients(logp.len());
+        pass.backward(&c, Some(&e), &gradients).unwrap();
+        for (parameter, gradient) in gradients.named() {
+            let got = ops::to_vec(gradient).unwrap();
+            let want: Vec<f32> = want_grads[&parameter].flatten_all().unwrap().to_vec1().unwrap();
+            let difference = relative(&got, &want);
+            assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+            assert!(got.iter().all(|g| g.is_finite()) && got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");
+        }
+
+        let scored = policy.frozen().score(&forest, &selected, TEMPERATURE as f32).unwrap();
+        assert_eq!(scored.logp, logp, "{name}: the frozen view gives the same bits");
+    }
+}
+
+#[test]
+fn gradients_add_up_over_micro_batches() {
+    let (policy, a) = policy("qwen3");
+    let (forest, selected) = packed();
+    let (c, e) = coefficients(selected.len());
+    let whole = policy.zero_gradients().unwrap();
+    policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), &whole).unwrap();
+
+    let parts = Weights::zeros(&a).unwrap();
+    let mut at = 0;
+    for (prompt, completions) in texts() {
+        for completion in completions {
+            let (mut forest, mut selected) = (Forest::new(), Selected::default());
+            let p = forest.push(&prompt, None);
+            let segment = forest.push(&completion, Some(p));
+            selected.push_segment(&forest, segment);
+            let n = selected.len();
+            policy.forward(&forest, &selected, 1.0).unwrap().backward(&c[at..at + n], Some(&e[at..at + n]), &parts).unwrap();
+            at += n;
+        }
+    }
+    for ((name, got), (_, want)) in parts.named().into_iter().zip(whole.named()) {
+        let difference = relative(&ops::to_vec(got).unwrap(), &ops::to_vec(want).unwrap());
+        assert!(difference <= 1e-5, "{name}: {difference}");
+    }
+    assert_eq!(DType::F32, parts.embedding.dtype());
+}
