@@ -54,7 +54,9 @@ fn compile(root: &Path, names: &[String], target_dir: &Path) -> Result<(), Box<d
     }
     let status = cargo.status()?;
     if !status.success() {
-        return Err(format!("building the plugins failed ({status}); if the target is missing: rustup target add {TARGET}").into());
+        return Err(
+            format!("building the plugins failed ({status}); if the target is missing: rustup target add {TARGET}").into()
+        );
     }
     Ok(())
 }

@@ -1,1 +1,161 @@
-//! tests
+//! What the tests share: running the binary in a folder of its own and reading what it wrote.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::SystemTime;
+
+/// Path of the plugin that misbehaves on request.
+pub const HOSTILE: &str = env!("HOSTILE_WASM");
+
+/// The binary beside the test's own, which `cargo test` builds along with the host's tests.
+///
+/// # Panics
+/// If it is not there.
+#[must_use]
+pub fn binary() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let profile = test.parent().and_then(Path::parent).expect("a test lies in target/<profile>/deps");
+    let binary = profile.join(format!("rlhost{}", std::env::consts::EXE_SUFFIX));
+    assert!(
+        binary.exists(),
+        "{} is missing: run `cargo test` from the workspace's root, or `cargo build` first",
+        binary.display()
+    );
+    binary
+}
+
+/// A folder in which the binary runs.
+pub struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Place {
+    /// An empty folder.
+    ///
+    /// # Panics
+    /// If it can't be made.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    /// A path inside.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Names of what lies inside, sorted.
+    ///
+    /// # Panics
+    /// If the folder can't be read.
+    #[must_use]
+    pub fn entries(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.folder.path()).expect("the folder is there");
+        let mut names: Vec<String> = entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Writes a file.
+    ///
+    /// # Panics
+    /// If it can't be written.
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), text).expect("the file can be written");
+    }
+
+    /// Runs the binary with these arguments.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    #[must_use]
+    pub fn run(&self, arguments: &[&str]) -> Outcome {
+        let mut command = Command::new(binary());
+        command.current_dir(self.folder.path()).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
+        Outcome::new(command.output().expect("the binary starts"))
+    }
+
+    /// Trains on the built-in model and prompts, briefly; `more` is added to the arguments.
+    ///
+    /// # Panics
+    /// If the binary can't be started.
+    #[must_use]
+    pub fn train(&self, run: &str, more: &[&str]) -> Outcome {
+        let mut arguments = vec!["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "24", "--logging-steps", "1"];
+        arguments.extend(["--output-dir", run]);
+        arguments.extend(more);
+        self.run(&arguments)
+    }
+
+    /// The lines of a file of JSON lines.
+    ///
+    /// # Panics
+    /// If it is not there or holds anything else.
+    #[must_use]
+    pub fn lines(&self, name: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.path(name)).expect("the file is there");
+        text.lines().map(|l| serde_json::from_str(l).expect("a line of JSON")).collect()
+    }
+
+    /// One figure of every logged step of a run.
+    ///
+    /// # Panics
+    /// If a step lacks it.
+    #[must_use]
+    pub fn figure(&self, run: &str, name: &str) -> Vec<f64> {
+        self.lines(&format!("{run}/metrics.jsonl"))
+            .iter()
+            .map(|l| l[name].as_f64().unwrap_or_else(|| panic!("no {name} in {l}")))
+            .collect()
+    }
+}
+
+/// What a run of the binary gave.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Exit code.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Outcome {
+    fn new(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Asserts that all went well.
+    ///
+    /// # Panics
+    /// If it did not.
+    pub fn succeeded(&self) -> &Self {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        self
+    }
+
+    /// The one line of standard error that begins with `error:`.
+    ///
+    /// # Panics
+    /// If there is none, or more than one, or a panic.
+    #[must_use]
+    pub fn error(&self) -> &str {
+        assert!(!self.stderr.lines().any(|l| l.starts_with("thread ")), "the host panicked: {}", self.stderr);
+        let errors: Vec<&str> = self.stderr.lines().filter(|l| l.starts_with("error:")).collect();
+        assert_eq!(errors.len(), 1, "{}", self.stderr);
+        errors[0]
+    }
+}

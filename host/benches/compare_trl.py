@@ -29,8 +29,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-# Nothing above imports torch, and only the stages below do, in processes of their own: Linux counts
-# the parent's memory at the time of the fork into a child's peak, so the parent has to stay small.
+# Only the stages import torch, in processes of their own: Linux counts the parent's memory at the time
+# of the fork into a child's peak, so the parent has to stay small.
 
 ROOT = Path(__file__).resolve().parents[2]
 EOS, TOKENS, SEED = "<|endoftext|>", 2048, 0
@@ -38,8 +38,8 @@ BATCH, GROUP, COMPLETION, RATE = 16, 8, 64, 1e-6
 PROMPTS, SHORTEST, USUAL, LONGEST = 64, 500, 580, 660
 
 # name: (architecture, steps, theta of the rotary embedding, shape); 135M is SmolLM2-135M's shape.
-KEYS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-        "intermediate_size", "vocab_size", "max_position_embeddings")
+SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+         "intermediate_size", "vocab_size", "max_position_embeddings")
 SIZES = {
     "3.4M": ("Qwen2", 6, 1e6, (256, 4, 4, 2, 688, 2048, 2048)),
     "30M": ("Qwen2", 4, 1e6, (512, 10, 8, 4, 1376, 2048, 2048)),
@@ -50,9 +50,6 @@ SIZES = {
 def peak_mb(usage):
     """Largest resident set in MB; the kernel counts KiB, but bytes on macOS."""
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
-
-
-# --- stages: each runs in a process of its own -------------------------------------------------
 
 
 def prepare(work, size, texts):
@@ -86,7 +83,7 @@ def prepare(work, size, texts):
 
     architecture, _, theta, shape = SIZES[size]
     config = getattr(transformers, f"{architecture}Config")(
-        **dict(zip(KEYS, shape, strict=True)), tie_word_embeddings=True,
+        **dict(zip(SHAPE, shape, strict=True)), tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": theta},
         bos_token_id=None, eos_token_id=eos, pad_token_id=eos)
     torch.manual_seed(SEED)
@@ -167,9 +164,6 @@ def train_trl(work, steps, threads):
 STAGES = {"_prepare": prepare, "_train_trl": train_trl}
 
 
-# --- the parent: starts the stages and rlhost, and sums up --------------------------------------
-
-
 def start(command, log):
     """Run a command with its output in a file; gives what it used."""
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -205,12 +199,9 @@ def train_rlhost(binary, work, steps, threads):
     usage = start(command, work / "rlhost.log")
     with open(out / "metrics.jsonl", encoding="utf-8") as lines:
         logged = [json.loads(line) for line in lines]
-    return {
-        "seconds": [m["step_time"] for m in logged],
-        "lengths": [m["completions/mean_length"] for m in logged],
-        "peak": peak_mb(usage),
-        "rates": [BATCH * COMPLETION / m["time/rollout"] for m in logged[1:] if "time/rollout" in m],
-    }
+    return {"seconds": [m["step_time"] for m in logged],
+            "lengths": [m["completions/mean_length"] for m in logged], "peak": peak_mb(usage),
+            "rates": [BATCH * COMPLETION / m["time/rollout"] for m in logged[1:] if "time/rollout" in m]}
 
 
 def report(runs):

@@ -66,8 +66,9 @@ impl Naive<'_> {
         if !rotate {
             return Ok(x);
         }
-        let angles: Vec<f32> =
-            (0..t).flat_map(|p| (0..c / 2).map(move |i| p as f32 * (self.a.rope_theta.powf(-2.0 * i as f64 / c as f64) as f32))).collect();
+        let angles: Vec<f32> = (0..t)
+            .flat_map(|p| (0..c / 2).map(move |i| p as f32 * (self.a.rope_theta.powf(-2.0 * i as f64 / c as f64) as f32)))
+            .collect();
         let angles = Tensor::from_vec(angles, (t, c / 2), &Device::Cpu)?;
         candle_nn::rotary_emb::rope_slow(&x, &angles.cos()?, &angles.sin()?)
     }
@@ -92,7 +93,8 @@ impl Naive<'_> {
             };
             let (k, v) = (repeat(k)?.contiguous()?, repeat(v)?.contiguous()?);
             let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? / (h.head_dim as f64).sqrt())?.broadcast_add(&mask)?;
-            let y = softmax(&scores, D::Minus1)?.matmul(&v)?.transpose(1, 2)?.contiguous()?.reshape((b, t, h.heads * h.head_dim))?;
+            let y =
+                softmax(&scores, D::Minus1)?.matmul(&v)?.transpose(1, 2)?.contiguous()?.reshape((b, t, h.heads * h.head_dim))?;
             x = (x + self.linear(&y, &name("self_attn.o_proj"))?)?;
             let y = self.norm(&x, &name("post_attention_layernorm"))?;
             let gated = (self.linear(&y, &name("mlp.gate_proj"))?.silu()? * self.linear(&y, &name("mlp.up_proj"))?)?;
@@ -112,8 +114,12 @@ fn coefficients(n: usize) -> (Vec<f32>, Vec<f32>) {
 }
 
 /// Log-probabilities, entropies and gradients of the naive form.
-fn naive(a: &Architecture, weights: &Weights) -> Result<(Vec<f32>, Vec<f32>, HashMap<String, Tensor>)> {
-    let vars: HashMap<String, Var> = weights.named().into_iter().map(|(n, t)| Ok((n, Var::from_tensor(&t.copy()?)?))).collect::<Result<_>>()?;
+type Scored = (Vec<f32>, Vec<f32>, HashMap<String, Tensor>);
+
+/// See [`Scored`].
+fn naive(a: &Architecture, weights: &Weights) -> Result<Scored> {
+    let vars: HashMap<String, Var> =
+        weights.named().into_iter().map(|(n, t)| Ok((n, Var::from_tensor(&t.copy()?)?))).collect::<Result<_>>()?;
     let rows: Vec<(usize, Vec<u32>)> =
         texts().into_iter().flat_map(|(p, cs)| cs.into_iter().map(move |c| (p.len(), [p.clone(), c].concat()))).collect();
     let longest = rows.iter().map(|(_, r)| r.len()).max().unwrap_or(0);
@@ -133,7 +139,8 @@ fn naive(a: &Architecture, weights: &Weights) -> Result<(Vec<f32>, Vec<f32>, Has
     let weigh = |t: &Tensor, by: Vec<f32>| (t * Tensor::from_vec(by, t.shape(), &Device::Cpu)?)?.sum_all();
     let loss = (weigh(&logp, c)? + weigh(&entropy, e)?)?;
     let grads = loss.backward()?;
-    let by_name = vars.iter().map(|(n, v)| (n.clone(), grads.get(v).expect("candle gives every parameter a gradient").clone())).collect();
+    let by_name =
+        vars.iter().map(|(n, v)| (n.clone(), grads.get(v).expect("candle gives every parameter a gradient").clone())).collect();
     Ok((logp.to_vec1()?, entropy.to_vec1()?, by_name))
 }
 

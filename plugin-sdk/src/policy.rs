@@ -1,10 +1,10 @@
 //! Online policy algorithms: advantages from a generation's rewards, and a loss with its
 //! derivatives per token.
 
+use crate::Error;
 pub use crate::bindings::contract::plugin::Needs;
 pub use crate::bindings::contract::policy::{Advantages, Gradient, Tokens};
 pub use crate::bindings::types::{RewardColumn, Rollouts, Scale};
-use crate::Error;
 use crate::config::Config;
 use std::ops::Range;
 

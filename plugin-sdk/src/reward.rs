@@ -1,7 +1,7 @@
 //! Rewards: a score, or none, for each completion.
 
-use crate::bindings::contract::reward::{Batch, Scores};
 pub use crate::bindings::contract::plugin::Needs;
+use crate::bindings::contract::reward::{Batch, Scores};
 use crate::{Error, Metric};
 
 /// One completion with all that is known of it.

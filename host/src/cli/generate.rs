@@ -17,10 +17,16 @@ pub(super) struct Args {
     #[arg(long, short)]
     prompt: String,
     /// Longest continuation, in tokens
-    #[arg(long, alias = "max_new_tokens", alias = "max-completion-length", alias = "max_completion_length", default_value_t = 128)]
+    #[arg(
+        long,
+        alias = "max_new_tokens",
+        alias = "max-completion-length",
+        alias = "max_completion_length",
+        default_value_t = 128
+    )]
     max_new_tokens: usize,
     /// Sampling temperature; 0 takes the likeliest token each time
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     temperature: f32,
     /// Sample from the likeliest tokens that together have this probability
     #[arg(long, alias = "top_p", default_value_t = 1.0)]
@@ -85,7 +91,10 @@ fn prepare(args: &Args) -> anyhow::Result<(Frozen, Tokenizer, Vec<u32>)> {
     let context = folder.architecture().max_positions;
     ensure!(!tokens.is_empty(), "the prompt has no tokens, and this model has no beginning token");
     if tokens.len() >= context {
-        return Err(anyhow!("the prompt is {} tokens long; the model's context is {context}, continuation included", tokens.len()));
+        return Err(anyhow!(
+            "the prompt is {} tokens long; the model's context is {context}, continuation included",
+            tokens.len()
+        ));
     }
     Ok((Frozen::new(folder.decoder()?), tokenizer, tokens))
 }

@@ -7,6 +7,7 @@
 mod generate;
 mod train;
 
+use clap::error::ErrorKind;
 use clap::{Command, FromArgMatches, Subcommand};
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -51,25 +52,36 @@ fn command() -> Command {
     Other::augment_subcommands(root)
 }
 
-/// Whether the arguments name a subcommand or ask for help or the version.
-fn names_subcommand(first: Option<&OsString>) -> bool {
-    let Some(first) = first.and_then(|a| a.to_str()) else { return first.is_none() };
-    matches!(first, "help" | "--help" | "-h" | "--version" | "-V") || command().get_subcommands().any(|c| c.get_name() == first)
+/// Whether the arguments begin with a flag of `train` rather than with a subcommand.
+fn begins_with_flag(first: Option<&OsString>) -> bool {
+    first.and_then(|a| a.to_str()).is_some_and(|a| a.starts_with('-') && !["--help", "-h", "--version", "-V"].contains(&a))
+}
+
+/// clap's message without its usage lines.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let said = text.lines().map(str::trim).filter(|l| !l.is_empty());
+    let said = said.take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more information"));
+    said.collect::<Vec<_>>().join(" ")
 }
 
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     start_log();
-    if !names_subcommand(arguments.get(1)) {
+    if begins_with_flag(arguments.get(1)) {
         arguments.insert(1, "train".into());
     }
     let loose = if arguments.get(1).is_some_and(|a| a == "train") { train::take_loose(&mut arguments) } else { Vec::new() };
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
-        Err(error) => {
-            // Nothing is left to say if the message can't be printed.
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand || !error.use_stderr() => {
+            // Nothing is left to say if the text can't be printed.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+        Err(error) => {
+            eprintln!("{}", one_line(&error));
+            return ExitCode::from(2);
         }
     };
     let outcome = match matches.subcommand() {
@@ -82,11 +94,11 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Mistake(error)) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {error}");
             ExitCode::from(2)
         }
         Err(Failure::Failed(error)) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {error}");
             ExitCode::FAILURE
         }
     }
@@ -101,5 +113,11 @@ fn set_threads(threads: usize) -> anyhow::Result<()> {
 fn start_log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(color).with_target(false).without_time().init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(color)
+        .with_target(false)
+        .without_time()
+        .init();
 }

@@ -49,12 +49,16 @@ pub(super) fn command() -> Command {
             arg = arg.alias(name.clone());
         }
         arg = match kind {
-            "boolean" => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true").action(ArgAction::Set),
+            "boolean" => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true"),
             "array" => arg.value_name("TEXT").action(ArgAction::Append),
-            "integer" => arg.value_name("N").action(ArgAction::Set),
-            "number" => arg.value_name("NUMBER").action(ArgAction::Set),
-            _ => arg.value_name("TEXT").action(ArgAction::Set),
+            "integer" => arg.value_name("N"),
+            "number" => arg.value_name("NUMBER"),
+            _ => arg.value_name("TEXT"),
         };
+        if kind != "array" {
+            // Of a flag given twice the last holds.
+            arg = arg.overrides_with(name.clone());
+        }
         if name == "save_total_limit" {
             arg = arg.aliases(["max-ckpt-num", "max_ckpt_num"]);
         }
@@ -68,7 +72,9 @@ pub(super) fn take_loose(arguments: &mut Vec<OsString>) -> Vec<LooseKey> {
     let command = command();
     let known = |flag: &str| {
         let plain = flag.replace('_', "-");
-        let listed = command.get_arguments().any(|a| a.get_long() == Some(&plain) || a.get_all_aliases().is_some_and(|l| l.contains(&flag)));
+        let listed = command
+            .get_arguments()
+            .any(|a| a.get_long() == Some(&plain) || a.get_all_aliases().is_some_and(|l| l.contains(&flag)));
         listed || plain == "help"
     };
     let mut kept = Vec::with_capacity(arguments.len());
@@ -91,7 +97,8 @@ pub(super) fn take_loose(arguments: &mut Vec<OsString>) -> Vec<LooseKey> {
             continue;
         }
         let place = format!("--{name}");
-        let value = inline.or_else(|| rest.next_if(|v| v.to_str().is_some_and(|v| !v.starts_with("--"))).and_then(|v| v.into_string().ok()));
+        let value = inline
+            .or_else(|| rest.next_if(|v| v.to_str().is_some_and(|v| !v.starts_with("--"))).and_then(|v| v.into_string().ok()));
         let value = value.map_or(toml::Value::Boolean(true), |v| config::scalar(&v));
         loose.push(LooseKey { key: name.replace('-', "_"), value, place });
     }
@@ -101,7 +108,8 @@ pub(super) fn take_loose(arguments: &mut Vec<OsString>) -> Vec<LooseKey> {
 
 fn is_switch(command: &Command, flag: &str) -> bool {
     let plain = flag.replace('_', "-");
-    plain == "help" || command.get_arguments().any(|a| a.get_long() == Some(&plain) && a.get_num_args().is_some_and(|n| n.min_values() == 0))
+    plain == "help"
+        || command.get_arguments().any(|a| a.get_long() == Some(&plain) && a.get_num_args().is_some_and(|n| n.min_values() == 0))
 }
 
 pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Failure> {

@@ -96,7 +96,8 @@ fn parse_file(path: &Path, text: &str, known: &[&str], loose: &mut Vec<LooseKey>
     };
     let invalid = |e: toml::de::Error| Error::Invalid { place: place(e.span()), detail: reworded(e.message()) };
     let mut table: Table = toml::from_str(text).map_err(invalid)?;
-    let unknown: Vec<String> = table.iter().filter(|(k, v)| !known.contains(&k.as_str()) && !v.is_table()).map(|(k, _)| k.clone()).collect();
+    let unknown: Vec<String> =
+        table.iter().filter(|(k, v)| !known.contains(&k.as_str()) && !v.is_table()).map(|(k, _)| k.clone()).collect();
     for key in unknown {
         let line = text.lines().position(|l| l.trim_start().strip_prefix(&key).is_some_and(|r| r.trim_start().starts_with('=')));
         let place = format!("{}:{}", path.display(), line.map_or(1, |l| l + 1));
@@ -111,7 +112,10 @@ fn parse_file(path: &Path, text: &str, known: &[&str], loose: &mut Vec<LooseKey>
 
 /// A flag's text as the value it looks like.
 pub fn scalar(text: &str) -> Value {
-    toml::from_str::<Table>(&format!("v = {text}")).ok().and_then(|mut t| t.remove("v")).unwrap_or_else(|| Value::String(text.to_owned()))
+    toml::from_str::<Table>(&format!("v = {text}"))
+        .ok()
+        .and_then(|mut t| t.remove("v"))
+        .unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
 fn typed(table: Table, known: &[&str], place: &str) -> Result<Config> {
@@ -215,11 +219,14 @@ mod tests {
     #[test]
     fn flags_win_over_the_file_and_sets_over_both() {
         let f = file("learning_rate = 1e-3\nmax_steps = 7\nstop = ['x']\nbeta = 0.1\n[loss]\nepsilon = 0.3\n");
-        let o = overrides(&[("max_steps", "9"), ("stop", "."), ("stop", "!")], &["plugin.tldr_length_reward.config.target=8", "max_steps=11", "loss.loss_type=bnpo"]);
+        let o = overrides(
+            &[("max_steps", "9"), ("stop", "."), ("stop", "!")],
+            &["plugin.tldr_length_reward.config.target=8", "max_steps=11", "loss.loss_type=bnpo"],
+        );
         let (config, loose) = read(Some(f.path()), &o).unwrap();
         assert_eq!(config.learning_rate, Some(1e-3));
         assert_eq!(config.max_steps, 11);
-        assert_eq!(config.stop, ["." , "!"]);
+        assert_eq!(config.stop, [".", "!"]);
         assert_eq!(config.plugin[0].config["target"], 8);
         assert_eq!((config.loss["epsilon"].as_f64(), config.loss["loss_type"].as_str()), (Some(0.3), Some("bnpo")));
         assert_eq!(loose[0].key, "beta");
@@ -228,7 +235,9 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_with_their_place_and_the_nearest_key() {
-        let say = |text: &str, flags: &[(&str, &str)], sets: &[&str]| read(Some(file(text).path()), &overrides(flags, sets)).unwrap_err().to_string();
+        let say = |text: &str, flags: &[(&str, &str)], sets: &[&str]| {
+            read(Some(file(text).path()), &overrides(flags, sets)).unwrap_err().to_string()
+        };
         let line = say("seed = 1\nmax_steps = 'many'\n", &[], &[]);
         assert!(line.contains(":2:") && line.contains("invalid type"), "{line}");
         let flag = say("", &[("learning_rate", "fast")], &[]);

@@ -60,7 +60,12 @@ pub fn parse_prompts(path: &Path, reader: impl BufRead) -> Result<Vec<PromptRow>
 }
 
 fn parse_row(line: usize, text: &str) -> std::result::Result<PromptRow, String> {
-    let value: Value = serde_json::from_str(text).map_err(|e| format!("is not a line of JSON: {e}"))?;
+    let value: Value = serde_json::from_str(text).map_err(|e| {
+        // serde_json counts lines too, and here there is but one.
+        let said = e.to_string();
+        let said = said.split(" at line ").next().unwrap_or_default();
+        format!("is not a line of JSON: {said} at column {}", e.column())
+    })?;
     let Value::Object(mut columns) = value else {
         return Err("is not a JSON object".into());
     };
@@ -96,7 +101,8 @@ mod tests {
 
     #[test]
     fn reads_texts_conversations_and_further_columns() {
-        let rows = read_text("{\"prompt\": \"a\", \"answer\": 7}\n\n{\"prompt\": [{\"role\": \"user\", \"content\": \"b\"}]}\n").unwrap();
+        let rows = read_text("{\"prompt\": \"a\", \"answer\": 7}\n\n{\"prompt\": [{\"role\": \"user\", \"content\": \"b\"}]}\n")
+            .unwrap();
         assert_eq!(rows[0].columns["answer"], 7);
         assert_eq!(rows[1].line, 3);
         assert_eq!(rows[1].prompt, Prompt::Chat(vec![Message { role: "user".into(), content: "b".into() }]));

@@ -39,7 +39,11 @@ impl Tokenizer {
             Value::Null
         };
         let template_path = folder.join("chat_template.jinja");
-        let source = if template_path.exists() { Some(read(&template_path)?) } else { config["chat_template"].as_str().map(str::to_owned) };
+        let source = if template_path.exists() {
+            Some(read(&template_path)?)
+        } else {
+            config["chat_template"].as_str().map(str::to_owned)
+        };
         let chat = source
             .map(|s| ChatTemplate::new(s, token_text(&config, "bos_token"), token_text(&config, "eos_token")))
             .transpose()
@@ -68,7 +72,10 @@ impl Tokenizer {
     pub fn render_chat(&self, messages: &[Message], generate: bool) -> Result<String> {
         let fail = |detail: String| Error::Tokenizer { path: self.path.clone(), detail };
         let chat = self.chat.as_ref().ok_or_else(|| {
-            fail("the prompt is a conversation, and this model's tokenizer has no chat template; give prompts as plain strings".into())
+            fail(
+                "the prompt is a conversation, and this model's tokenizer has no chat template; give prompts as plain strings"
+                    .into(),
+            )
         })?;
         chat.render(messages, generate).map_err(|e| fail(format!("chat template: {e}")))
     }

@@ -102,7 +102,10 @@ mod tests {
         window.extend([Metric::new("low", 2.0, Reduction::Min), Metric::new("low", -3.0, Reduction::Min)]);
         window.extend([Metric::new("high", 2.0, Reduction::Max), Metric::new("high", 7.0, Reduction::Max)]);
         let taken = window.take();
-        assert_eq!(taken.iter().map(|(k, v)| (k.as_str(), *v)).collect::<Vec<_>>(), [("high", 7.0), ("kl", 2.0), ("low", -3.0), ("n", 5.0)]);
+        assert_eq!(
+            taken.iter().map(|(k, v)| (k.as_str(), *v)).collect::<Vec<_>>(),
+            [("high", 7.0), ("kl", 2.0), ("low", -3.0), ("n", 5.0)]
+        );
         assert!(window.take().is_empty());
     }
 }

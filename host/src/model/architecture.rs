@@ -137,7 +137,7 @@ impl Architecture {
             return Err(format!("num_attention_heads {heads} must be a multiple of num_key_value_heads {kv_heads}"));
         }
         let head_dim = f.head_dim.unwrap_or(f.hidden_size / heads);
-        if head_dim == 0 || head_dim % 2 != 0 {
+        if head_dim == 0 || !head_dim.is_multiple_of(2) {
             return Err(format!("head_dim {head_dim} must be even and not zero"));
         }
         let sizes = [f.hidden_size, f.intermediate_size, f.num_hidden_layers, f.vocab_size];

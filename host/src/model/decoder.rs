@@ -67,7 +67,12 @@ impl Decoder {
     /// Runs all layers and hands each one's kept values to `keep`. Hidden states after the last
     /// norm come back for the packed places `rows` alone, `[M, D]`, since the last layer's
     /// gated unit needs no others.
-    pub(super) fn run(&self, forest: &Forest, rows: &[usize], mut keep: impl FnMut(usize, LayerKept) -> Result<()>) -> Result<(Tensor, Tensor)> {
+    pub(super) fn run(
+        &self,
+        forest: &Forest,
+        rows: &[usize],
+        mut keep: impl FnMut(usize, LayerKept) -> Result<()>,
+    ) -> Result<(Tensor, Tensor)> {
         let mut x = embedding::forward(&self.weights.embedding, forest.tokens())?;
         for (i, layer) in self.weights.layers.iter().enumerate() {
             let rows = (i + 1 == self.weights.layers.len()).then_some(rows);
@@ -149,7 +154,15 @@ impl Decoder {
     }
 
     /// Takes the gradient of a layer's output, gives that of its input.
-    fn layer_backward(&self, w: &Layer, kept: LayerKept, forest: &Forest, rows: Option<&[usize]>, d_out: Tensor, g: &Layer) -> Result<Tensor> {
+    fn layer_backward(
+        &self,
+        w: &Layer,
+        kept: LayerKept,
+        forest: &Forest,
+        rows: Option<&[usize]>,
+        d_out: Tensor,
+        g: &Layer,
+    ) -> Result<Tensor> {
         let (eps, heads) = (self.architecture.rms_norm_eps, self.architecture.heads);
         // The residual passes the output's gradient on: from here `d_middle` is that of `middle`.
         let d_middle = d_out;

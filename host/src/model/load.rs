@@ -48,7 +48,8 @@ impl ModelFolder {
         let mut tensors = self.read_tensors()?;
         let weights = Weights::build(&self.architecture, |name, shape| {
             let fail = |detail: String| Error::Weights { path: self.path.clone(), detail };
-            let t = tensors.remove(name).ok_or_else(|| fail(format!("the weights hold no {name}, which config.json asks for")))?;
+            let t =
+                tensors.remove(name).ok_or_else(|| fail(format!("the weights hold no {name}, which config.json asks for")))?;
             if t.dims() != shape {
                 return Err(fail(format!("{name} has shape {:?}; by config.json it should have {shape:?}", t.dims())));
             }

@@ -2,8 +2,8 @@
 
 use super::decoder::{Decoder, Kept};
 use super::{Frozen, Result, Weights};
-use crate::ops::logprob::{self, TokenStats};
 use crate::ops::Forest;
+use crate::ops::logprob::{self, TokenStats};
 use candle_core::Tensor;
 
 /// The predictions of a forest that a loss is made of: for each, the packed place whose hidden

@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn both_spellings_resolve_alike() {
-        let old: RopeFields = serde_json::from_str(r#"{"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}"#).unwrap();
+        let old: RopeFields =
+            serde_json::from_str(r#"{"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}"#).unwrap();
         let new: RopeFields =
             serde_json::from_str(r#"{"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}"#).unwrap();
         assert_eq!(old.resolve(), new.resolve());

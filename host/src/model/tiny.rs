@@ -24,7 +24,9 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
             vec![1.0; n]
         } else {
             // Box and Muller.
-            (0..n).map(|_| (DEVIATION * (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()) as f32).collect()
+            (0..n)
+                .map(|_| (DEVIATION * (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()) as f32)
+                .collect()
         };
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
     })

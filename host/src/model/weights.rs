@@ -131,7 +131,10 @@ impl Weights {
         let mut tensors = self.named().into_iter();
         Self::build(a, |name, _| match tensors.next() {
             Some((n, t)) if n == name => Ok(t.copy()?),
-            _ => Err(super::Error::Weights { path: name.into(), detail: "parameters are listed in another order than built".into() }),
+            _ => Err(super::Error::Weights {
+                path: name.into(),
+                detail: "parameters are listed in another order than built".into(),
+            }),
         })
     }
 }

@@ -58,7 +58,7 @@ impl Visible {
     fn runs(&self, block: &Range<usize>) -> (Vec<(Range<usize>, usize)>, usize) {
         let mut column = 0;
         let mut runs = Vec::with_capacity(self.before.len() + 1);
-        for run in self.before.iter().cloned().chain([self.own.start..block.end]) {
+        for run in self.before.iter().cloned().chain(std::iter::once(self.own.start..block.end)) {
             let width = run.len();
             runs.push((run, column));
             column += width;
@@ -206,7 +206,15 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Heads) -> R
                     // SAFETY: the tree's rows of this key/value head, and of the query heads it
                     // serves, belong to this task alone.
                     unsafe {
-                        matmul_raw(dq_at.at(block.start * width + head_index * c), width, dst, ds, k, h.scale(), Parallelism::None);
+                        matmul_raw(
+                            dq_at.at(block.start * width + head_index * c),
+                            width,
+                            dst,
+                            ds,
+                            k,
+                            h.scale(),
+                            Parallelism::None,
+                        );
                         matmul_raw(dk_at.at(kv_at), kv_width, Dst::Add, ds.t(), q, h.scale(), Parallelism::None);
                         matmul_raw(dv_at.at(kv_at), kv_width, Dst::Add, p.t(), d_o, 1.0, Parallelism::None);
                     }

@@ -155,7 +155,10 @@ pub fn scatter_add_rows(into: &Tensor, from: &Tensor, rows: &[usize]) -> Result<
     let (_, cols) = matrix_dims(into);
     let src = read(from)?;
     if src.len() != rows.len() * cols {
-        return Err(Error::Shape { op: "scatter_add_rows", detail: format!("{:?} for {} rows of {cols}", from.shape(), rows.len()) });
+        return Err(Error::Shape {
+            op: "scatter_add_rows",
+            detail: format!("{:?} for {} rows of {cols}", from.shape(), rows.len()),
+        });
     }
     write(into, |dst| {
         for (from, &r) in src.chunks(cols).zip(rows) {

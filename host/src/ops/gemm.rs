@@ -55,7 +55,15 @@ pub(super) fn matmul(out: &mut [f32], out_stride: usize, dst: Dst, a: Mat<'_>, b
 /// # Safety
 /// `out` points to `a.rows` rows of `b.cols` values, `out_stride` apart, that nobody else reads
 /// or writes during the call.
-pub(super) unsafe fn matmul_raw(out: *mut f32, out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) {
+pub(super) unsafe fn matmul_raw(
+    out: *mut f32,
+    out_stride: usize,
+    dst: Dst,
+    a: Mat<'_>,
+    b: Mat<'_>,
+    scale: f32,
+    par: Parallelism,
+) {
     assert_eq!(a.cols, b.rows, "inner dimensions differ");
     if a.rows == 0 || b.cols == 0 {
         return;

@@ -43,7 +43,13 @@ fn rotate(x: &Tensor, rotation: &Rotation, positions: &[u32], direction: f32) ->
     let fits = n == positions.len() && width % (2 * half) == 0;
     let known = positions.iter().all(|&p| (p as usize) < rotation.positions());
     if !fits || !known {
-        let detail = format!("{:?} at {} positions, tables of {} positions and head size {}", x.shape(), positions.len(), rotation.positions(), 2 * half);
+        let detail = format!(
+            "{:?} at {} positions, tables of {} positions and head size {}",
+            x.shape(),
+            positions.len(),
+            rotation.positions(),
+            2 * half
+        );
         return Err(Error::Shape { op: "rope", detail });
     }
     write(x, |xs| {

@@ -54,8 +54,15 @@ impl AdamW {
         for (((name, p), (_, g)), (_, m, v)) in parameters.iter().zip(gradients).zip(&self.moments) {
             let decayed = p.dims().len() > 1 && !name.contains("norm");
             let weight_decay = if decayed { s.weight_decay } else { 0.0 };
-            let step =
-                adamw::Step { lr, beta1: s.beta1, beta2: s.beta2, eps: s.eps, weight_decay, t: self.updates, grad_scale: clip as f32 };
+            let step = adamw::Step {
+                lr,
+                beta1: s.beta1,
+                beta2: s.beta2,
+                eps: s.eps,
+                weight_decay,
+                t: self.updates,
+                grad_scale: clip as f32,
+            };
             adamw::update(p, g, m, v, step)?;
         }
         Ok(norm)

@@ -15,6 +15,9 @@ use wasmtime::component::{Component, Instance as Linked, InstancePre, ResourceTa
 use wasmtime::{Store, Trap};
 use wasmtime_wasi::{HostMonotonicClock, HostWallClock, WasiCtx, WasiCtxView, WasiView};
 
+/// Lines of a plugin's output that an error message repeats.
+const LINES_SHOWN: usize = 6;
+
 /// What a plugin says of itself.
 #[derive(Clone, Debug)]
 pub struct Info {
@@ -147,7 +150,14 @@ fn needs(flags: plugin::Needs) -> Needs {
 
 impl Plugin {
     /// Compiles, checks against the role, describes, validates the configuration and configures.
-    pub(super) fn load(engine: &Engine, source: &Source, role: Role, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
+    pub(super) fn load(
+        engine: &Engine,
+        source: &Source,
+        role: Role,
+        config: &Map<String, Value>,
+        limits: &Limits,
+        seed: u64,
+    ) -> Result<Self> {
         let name = source.name();
         let component = compile(engine, source)?;
         role.check(name, &component, &engine.wasmtime)?;
@@ -284,16 +294,21 @@ impl Plugin {
         let sandbox = store.data();
         let trap = error.downcast_ref::<Trap>();
         let mut detail = match trap {
-            Some(Trap::Interrupt) => format!("took longer than its limit of {} s (limits.call_timeout_s)", self.limits.call_timeout_s),
+            Some(Trap::Interrupt) => {
+                format!("took longer than its limit of {} s (limits.call_timeout_s)", self.limits.call_timeout_s)
+            }
             Some(Trap::StackOverflow) => "its stack overflowed: recursion too deep".to_owned(),
-            _ if sandbox.ceiling.refused => format!("needed more than its {} MiB of memory (limits.memory_mb)", self.limits.memory_mb),
+            _ if sandbox.ceiling.refused => {
+                format!("needed more than its {} MiB of memory (limits.memory_mb)", self.limits.memory_mb)
+            }
             Some(trap) => trap.to_string(),
             None => error.root_cause().to_string(),
         };
         let printed = sandbox.output.take();
-        if !printed.is_empty() {
+        let lines: Vec<&str> = printed.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("note: ")).collect();
+        if !lines.is_empty() {
             detail.push_str("; it printed: ");
-            detail.push_str(&printed);
+            detail.push_str(&lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" "));
         }
         self.call_error(function, step, detail)
     }
@@ -314,7 +329,9 @@ fn compile(engine: &Engine, source: &Source) -> Result<Component> {
     // The preamble's fifth byte tells a core module (1) from a component.
     match bytes {
         [b'\0', b'a', b's', b'm', 1, ..] => {
-            return Err(fail("it is a core module; build it for wasm32-wasip2, or make a component of it with wasm-tools component new"));
+            return Err(fail(
+                "it is a core module; build it for wasm32-wasip2, or make a component of it with wasm-tools component new",
+            ));
         }
         [b'\0', b'a', b's', b'm', ..] => {}
         [] => return Err(fail("the file is empty")),

@@ -81,7 +81,11 @@ impl PolicyPlugin {
         }
         let mask = given.mask.unwrap_or_else(|| rollouts.mask.clone());
         if mask.len() != check.tokens || mask.iter().any(|&m| m > 1) {
-            return Err(check.wrong(format!("returned a mask of {} entries for {} tokens, or entries other than 0 and 1", mask.len(), check.tokens)));
+            return Err(check.wrong(format!(
+                "returned a mask of {} entries for {} tokens, or entries other than 0 and 1",
+                mask.len(),
+                check.tokens
+            )));
         }
         let metrics = super::checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
         Ok(Advantages { advantages: given.advantages, returns: given.returns, mask, metrics })

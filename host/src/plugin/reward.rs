@@ -66,8 +66,12 @@ impl RewardPlugin {
         if scores.rewards.len() != rows {
             return Err(wrong(format!("returned {} rewards for {rows} completions", scores.rewards.len())));
         }
-        if let Some((row, bad)) = scores.rewards.iter().enumerate().find_map(|(i, r)| r.filter(|r| !r.is_finite()).map(|r| (i, r))) {
-            return Err(wrong(format!("returned {bad} for row {row}; a reward is a finite number, or none where there is nothing to say")));
+        if let Some((row, bad)) =
+            scores.rewards.iter().enumerate().find_map(|(i, r)| r.filter(|r| !r.is_finite()).map(|r| (i, r)))
+        {
+            return Err(wrong(format!(
+                "returned {bad} for row {row}; a reward is a finite number, or none where there is nothing to say"
+            )));
         }
         let metrics = super::checked_metrics(scores.metrics).map_err(wrong)?;
         Ok(Scores { rewards: scores.rewards, metrics })
@@ -76,8 +80,11 @@ impl RewardPlugin {
     fn columns(&self, batch: &RewardBatch) -> RewardBatch {
         let needs = self.info().needs;
         let texts = |wanted: bool, texts: &[String]| if wanted { texts.to_vec() } else { vec![String::new(); texts.len()] };
-        let (offsets, token_ids) =
-            if needs.token_ids { (batch.offsets.clone(), batch.token_ids.clone()) } else { (vec![0; batch.offsets.len()], Vec::new()) };
+        let (offsets, token_ids) = if needs.token_ids {
+            (batch.offsets.clone(), batch.token_ids.clone())
+        } else {
+            (vec![0; batch.offsets.len()], Vec::new())
+        };
         reward::Batch {
             step: batch.step,
             seed: self.plugin.seed().wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(batch.step),

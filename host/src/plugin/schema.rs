@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 pub(super) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> Result<Map<String, Value>> {
     let fail = |detail: String| Error::Config { name: name.to_owned(), detail };
     let schema: Value = serde_json::from_str(schema).map_err(|e| fail(format!("its configuration schema is not JSON: {e}")))?;
-    let validator = jsonschema::validator_for(&schema).map_err(|e| fail(format!("its configuration schema is not a JSON Schema: {e}")))?;
+    let validator =
+        jsonschema::validator_for(&schema).map_err(|e| fail(format!("its configuration schema is not a JSON Schema: {e}")))?;
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
     let open = schema.get("additionalProperties").is_some_and(|v| *v != Value::Bool(false));
@@ -29,7 +30,11 @@ pub(super) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
     if let Some(error) = validator.iter_errors(&whole).next() {
         let at = error.instance_path().to_string();
         let key = at.trim_start_matches('/').replace('/', ".");
-        return Err(fail(if key.is_empty() { format!("configuration: {error}") } else { format!("configuration key {key}: {error}") }));
+        return Err(fail(if key.is_empty() {
+            format!("configuration: {error}")
+        } else {
+            format!("configuration key {key}: {error}")
+        }));
     }
     match whole {
         Value::Object(config) => Ok(config),

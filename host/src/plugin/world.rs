@@ -97,14 +97,18 @@ impl Role {
             let prefix = format!("{PACKAGE}{wanted}@");
             match exports.iter().find(|e| e.starts_with(&prefix)) {
                 Some(export) if export[prefix.len()..].starts_with(&format!("{VERSION}.")) => {}
-                Some(export) => return Err(fail(format!("it exports {export}; this rlhost speaks version {VERSION} of the contract"))),
+                Some(export) => {
+                    return Err(fail(format!("it exports {export}; this rlhost speaks version {VERSION} of the contract")));
+                }
                 None => return Err(fail(format!("it does not export {prefix}{VERSION}.0; it exports {}", listed(&exports)))),
             }
         }
         for (import, _) in ty.imports(engine) {
             let offered = import.starts_with("wasi:") && !import.starts_with("wasi:http") || import.starts_with(PACKAGE);
             if !offered {
-                return Err(fail(format!("it imports {import}, which rlhost does not offer; plugins get WASI 0.2 and {PACKAGE}host")));
+                return Err(fail(format!(
+                    "it imports {import}, which rlhost does not offer; plugins get WASI 0.2 and {PACKAGE}host"
+                )));
             }
         }
         Ok(())

@@ -149,9 +149,9 @@ mod tests {
     fn frequencies_follow_the_probabilities_at_the_temperature() {
         let logits: Vec<f32> = [0.5f32, 0.3, 0.2].iter().map(|p: &f32| p.ln() * 2.0).collect();
         let counts = draws(&Sampling { temperature: 2.0, ..Sampling::default() }, &logits, 100_000);
-        for (count, p) in counts.iter().zip([0.5, 0.3, 0.2]) {
+        for (count, p) in counts.iter().zip([0.5f64, 0.3, 0.2]) {
             // Five standard deviations of a binomial count.
-            let deviation = (100_000.0 * p * (1.0 - p) as f64).sqrt() * 5.0;
+            let deviation = (100_000.0 * p * (1.0 - p)).sqrt() * 5.0;
             assert!((*count as f64 - 100_000.0 * p).abs() < deviation, "{counts:?}");
         }
     }

@@ -102,7 +102,12 @@ impl Generator<'_> {
         Ok(done)
     }
 
-    fn prefill(&self, requests: &[Request], wanted: impl Iterator<Item = usize>, prompts: &mut [Option<Prefilled>]) -> Result<(), Error> {
+    fn prefill(
+        &self,
+        requests: &[Request],
+        wanted: impl Iterator<Item = usize>,
+        prompts: &mut [Option<Prefilled>],
+    ) -> Result<(), Error> {
         let mut new: Vec<usize> = wanted.filter(|&p| prompts[p].is_none()).collect();
         new.dedup();
         let mut rest = &new[..];

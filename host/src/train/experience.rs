@@ -94,15 +94,19 @@ impl Trainer {
             generation: self.state.generation,
             stops: &stops,
         };
-        let requests: Vec<Request> = prompts
-            .iter()
-            .map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, samples: c.num_generations })
-            .collect();
+        let requests: Vec<Request> =
+            prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, samples: c.num_generations }).collect();
         Ok(generator.run(&requests)?)
     }
 
     /// All rewards of all completions, with the host's figures about them.
-    fn score(&mut self, prompts: &[Arc<Prompt>], rollouts: &[Rollout], texts: &[String], offsets: &[u32]) -> Result<Vec<RewardColumn>> {
+    fn score(
+        &mut self,
+        prompts: &[Arc<Prompt>],
+        rollouts: &[Rollout],
+        texts: &[String],
+        offsets: &[u32],
+    ) -> Result<Vec<RewardColumn>> {
         let columns = self.columns.iter().map(|name| Column {
             name: name.clone(),
             values: prompts.iter().map(|p| p.columns.get(name).map_or_else(|| "null".to_owned(), ToString::to_string)).collect(),
@@ -211,7 +215,11 @@ fn length_metrics(rollouts: &[Rollout]) -> Vec<Metric> {
         let (count, sum) = (lengths.len() as f64, lengths.iter().sum::<f64>());
         metrics.extend([
             Metric::mean(format!("completions/mean_{suffix}"), sum / count, count),
-            Metric::new(format!("completions/min_{suffix}"), lengths.iter().copied().fold(f64::INFINITY, f64::min), Reduction::Min),
+            Metric::new(
+                format!("completions/min_{suffix}"),
+                lengths.iter().copied().fold(f64::INFINITY, f64::min),
+                Reduction::Min,
+            ),
             Metric::new(format!("completions/max_{suffix}"), lengths.iter().copied().fold(0.0, f64::max), Reduction::Max),
         ]);
     }

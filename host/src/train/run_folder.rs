@@ -92,7 +92,8 @@ impl RunFolder {
         let file = self.path.join("plugins").join(format!("{}-{}.wasm", source.name(), &source.hash()[..16]));
         fs::write(&file, source.bytes()).map_err(write_error(&file))?;
         self.plugins.push((source.name().to_owned(), source.hash().to_owned()));
-        let details = json!({ "role": role, "plugin": source.name(), "version": version, "hash": source.hash(), "config": config });
+        let details =
+            json!({ "role": role, "plugin": source.name(), "version": version, "hash": source.hash(), "config": config });
         self.event("plugin_loaded", details)
     }
 

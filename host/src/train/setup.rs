@@ -43,7 +43,10 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>) -> Result<Trainer> {
     let context = source.architecture().max_positions;
     if tokenizer.vocab_size() > source.architecture().vocab_size {
         let (tokens, rows) = (tokenizer.vocab_size(), source.architecture().vocab_size);
-        return Err(Error::Unfit(format!("{}: the tokenizer has {tokens} tokens and the model only {rows}", source.path().display())));
+        return Err(Error::Unfit(format!(
+            "{}: the tokenizer has {tokens} tokens and the model only {rows}",
+            source.path().display()
+        )));
     }
     let prompts = read_dataset(config.dataset.as_deref().map(Path::new), &tokenizer, context)?;
     let per_generation = config.prompts_per_generation();
@@ -73,7 +76,10 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>) -> Result<Trainer> {
         Some(temporary) => keep_model(temporary.path(), &folder.path().join("model"))?,
         None => source,
     };
-    folder.event("started", json!({ "version": env!("CARGO_PKG_VERSION"), "model": source.path().display().to_string(), "max_steps": max_steps }))?;
+    folder.event(
+        "started",
+        json!({ "version": env!("CARGO_PKG_VERSION"), "model": source.path().display().to_string(), "max_steps": max_steps }),
+    )?;
     folder.keep_plugin(&algorithm_source, "algorithm", &algorithm.info().version, &Value::Object(algorithm.config()))?;
     for ((plugin, _), source) in rewards.iter().zip(&reward_sources) {
         folder.keep_plugin(source, "reward", &plugin.info().version, &Value::Object(plugin.config()))?;
@@ -125,7 +131,9 @@ fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine,
             let names = host.iter().map(|(name, ..)| name.as_str()).chain(known.iter().map(String::as_str));
             let detail = match config::nearest(&key, names) {
                 Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
-                None => format!("unknown key `{key}`, neither rlhost's nor {}'s; `rlhost train --help` lists all", algorithm.name()),
+                None => {
+                    format!("unknown key `{key}`, neither rlhost's nor {}'s; `rlhost train --help` lists all", algorithm.name())
+                }
             };
             return Err(config::Error::Invalid { place, detail }.into());
         }
@@ -182,7 +190,11 @@ fn read_dataset(path: Option<&Path>, tokenizer: &Tokenizer, context: usize) -> R
             return Err(wrong("the prompt has no tokens".into()).into());
         }
         if tokens.len() >= context {
-            return Err(wrong(format!("the prompt is {} tokens long; the model's context is {context}, completion included", tokens.len())).into());
+            return Err(wrong(format!(
+                "the prompt is {} tokens long; the model's context is {context}, completion included",
+                tokens.len()
+            ))
+            .into());
         }
         Ok(Arc::new(Prompt { row: index, text, tokens, columns: row.columns }))
     };

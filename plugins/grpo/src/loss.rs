@@ -5,19 +5,40 @@ use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::policy::{Gradient, Tokens, rows};
 use rlhost_plugin_sdk::{Error, Metric};
 
+/// The settings as the arithmetic takes them.
+struct Bounds {
+    low: f32,
+    high: f32,
+    delta: Option<f32>,
+    beta: f32,
+    correct_kl: bool,
+}
+
+impl Bounds {
+    fn of(s: &Settings) -> Self {
+        Self {
+            low: 1.0 - s.epsilon as f32,
+            high: 1.0 + s.epsilon_high.unwrap_or(s.epsilon) as f32,
+            delta: s.delta.map(|d| d as f32),
+            beta: s.beta as f32,
+            correct_kl: s.use_bias_correction_kl,
+        }
+    }
+}
+
 /// `-min(min(ratio, delta) A, clip(ratio) A)` and, with `beta`, the KL estimate
 /// `e^d - d - 1`, `d = ref_logp - logp`. Gives the loss and the KL term.
-fn token_loss(s: &Settings, logp: f32, old_logp: f32, ref_logp: Option<f32>, advantage: f32) -> (Dual, Dual) {
+fn token_loss(s: &Bounds, logp: f32, old_logp: f32, ref_logp: Option<f32>, advantage: f32) -> (Dual, Dual) {
     let logp = Dual::variable(logp);
     let ratio = (logp - old_logp).exp();
     let bounded = s.delta.map_or(ratio, |delta| ratio.min(delta));
-    let clipped = ratio.clamp(1.0 - s.epsilon, 1.0 + s.epsilon_high.unwrap_or(s.epsilon));
+    let clipped = ratio.clamp(s.low, s.high);
     let mut loss = -(bounded * advantage).min(clipped * advantage);
     let mut kl = Dual::constant(0.0);
     if let Some(ref_logp) = ref_logp {
         let d = -logp + ref_logp;
         kl = d.exp() - d - 1.0;
-        if s.use_bias_correction_kl {
+        if s.correct_kl {
             kl = kl * ratio;
         }
         loss = loss + kl * s.beta;
@@ -42,7 +63,7 @@ pub(crate) fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
         None
     };
     let entropy = t.entropy.as_deref();
-    let (low, high) = (1.0 - s.epsilon, 1.0 + s.epsilon_high.unwrap_or(s.epsilon));
+    let bounds = Bounds::of(s);
     let mut d_logp = vec![0.0; t.logp.len()];
     let (mut loss, mut sums) = (0.0f64, Sums::default());
     for row in rows(&t.offsets) {
@@ -55,15 +76,15 @@ pub(crate) fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
             };
         for i in row.filter(|&i| t.mask[i] != 0) {
             let advantage = t.advantages[i];
-            let (token, kl) = token_loss(s, t.logp[i], t.old_logp[i], ref_logp.map(|r| r[i]), advantage);
+            let (token, kl) = token_loss(&bounds, t.logp[i], t.old_logp[i], ref_logp.map(|r| r[i]), advantage);
             loss += weight * f64::from(token.value);
             d_logp[i] = (weight * f64::from(token.slope)) as f32;
             let ratio = (t.logp[i] - t.old_logp[i]).exp();
             sums.tokens += 1.0;
             sums.kl += f64::from(kl.value);
             sums.entropy += entropy.map_or(0.0, |e| f64::from(e[i]));
-            sums.low += f64::from(u8::from(ratio < low && advantage < 0.0));
-            sums.high += f64::from(u8::from(ratio > high && advantage > 0.0));
+            sums.low += f64::from(u8::from(ratio < bounds.low && advantage < 0.0));
+            sums.high += f64::from(u8::from(ratio > bounds.high && advantage > 0.0));
         }
     }
     Ok(Gradient { loss, d_logp, d_entropy: None, d_values: None, metrics: sums.metrics(ref_logp.is_some(), entropy.is_some()) })

@@ -38,17 +38,17 @@ pub struct Settings {
     pub loss_type: LossType,
     /// How far below 1 a probability ratio may fall before it is clipped.
     #[schemars(range(min = 0.0))]
-    pub epsilon: f32,
+    pub epsilon: f64,
     /// How far above 1 it may rise; `epsilon` where not given.
     #[schemars(range(min = 0.0))]
-    pub epsilon_high: Option<f32>,
+    pub epsilon_high: Option<f64>,
     /// Upper bound of the ratio on the unclipped side (two-sided clipping); should exceed
     /// 1 + epsilon.
     #[schemars(range(min = 0.0))]
-    pub delta: Option<f32>,
+    pub delta: Option<f64>,
     /// Weight of the KL divergence from the reference model; without it there is none.
     #[schemars(range(min = 0.0))]
-    pub beta: f32,
+    pub beta: f64,
     /// Weigh the KL estimate by the probability ratio, which makes it unbiased off-policy.
     pub use_bias_correction_kl: bool,
     /// Leave completions that met the length limit out of the loss.

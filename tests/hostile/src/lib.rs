@@ -1,0 +1,120 @@
+//! A reward that does what a plugin must not, for the tests of the sandbox.
+
+#![allow(missing_docs, clippy::print_stdout)]
+// Nothing but the exports of the wasm build uses what stands here.
+#![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
+
+use rlhost_plugin_sdk::Error;
+use rlhost_plugin_sdk::bindings::contract::{plugin, reward};
+use rlhost_plugin_sdk::config;
+use rlhost_plugin_sdk::slot::Slot;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What it does wrong.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Misdeed {
+    #[default]
+    None,
+    EndlessLoop,
+    MemoryBomb,
+    Recursion,
+    WrongLength,
+    Nan,
+    Infinity,
+    Trap,
+    Exit,
+    Flood,
+    ReadFile,
+    ReadEnvironment,
+    Refuse,
+}
+
+/// Settings.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// What it does wrong.
+    misdeed: Misdeed,
+    /// The step from which on it does so.
+    from_step: u64,
+}
+
+static SETTINGS: Slot<Settings> = Slot::new();
+
+struct Hostile;
+
+impl plugin::Guest for Hostile {
+    fn describe() -> plugin::Info {
+        plugin::Info {
+            name: "hostile".into(),
+            version: "0".into(),
+            description: "Misbehaves".into(),
+            config_schema: config::schema::<Settings>(),
+            needs: plugin::Needs::TOKEN_IDS,
+            stateless: true,
+        }
+    }
+
+    fn configure(json: String) -> Result<(), Error> {
+        config::parse(&json).map(|c| SETTINGS.set(c))
+    }
+}
+
+#[allow(unconditional_recursion)]
+fn recurse(n: u64) -> u64 {
+    let local = std::hint::black_box([n; 64]);
+    recurse(n + 1) + local[(n % 64) as usize]
+}
+
+fn misbehave(misdeed: Misdeed, rewards: &mut Vec<Option<f32>>) -> Result<(), Error> {
+    match misdeed {
+        Misdeed::None => {}
+        Misdeed::EndlessLoop => loop {
+            std::hint::black_box(0);
+        },
+        Misdeed::MemoryBomb => {
+            let mut hoard = Vec::new();
+            loop {
+                hoard.push(std::hint::black_box(vec![1u8; 1 << 20]));
+            }
+        }
+        Misdeed::Recursion => rewards[0] = Some(recurse(0) as f32),
+        Misdeed::WrongLength => {
+            rewards.pop();
+        }
+        Misdeed::Nan => rewards[1] = Some(f32::NAN),
+        Misdeed::Infinity => rewards[1] = Some(f32::INFINITY),
+        Misdeed::Trap => panic!("the plugin panicked on purpose"),
+        Misdeed::Exit => std::process::exit(0),
+        Misdeed::Flood => {
+            for i in 0..200_000 {
+                println!("flood {i}");
+            }
+        }
+        Misdeed::ReadFile => {
+            let opened = std::fs::read("/etc/passwd");
+            return Err(Error::Internal(format!("reading a file gave {opened:?}")));
+        }
+        Misdeed::ReadEnvironment => {
+            let all = (std::env::vars().count(), std::env::args().count());
+            return Err(Error::Internal(format!("environment and arguments: {all:?}")));
+        }
+        Misdeed::Refuse => return Err(Error::Input("no such batch for me".into())),
+    }
+    Ok(())
+}
+
+impl reward::Guest for Hostile {
+    fn score(batch: reward::Batch) -> Result<reward::Scores, Error> {
+        let settings = SETTINGS.with(|s| Ok(s.clone()))?;
+        let mut rewards: Vec<Option<f32>> = batch.offsets.windows(2).map(|w| Some(-((w[1] - w[0]) as f32))).collect();
+        if batch.step >= settings.from_step {
+            misbehave(settings.misdeed, &mut rewards)?;
+        }
+        Ok(reward::Scores { rewards, metrics: Vec::new() })
+    }
+}
+
+rlhost_plugin_sdk::export_interfaces!(Hostile, REWARD, reward: __export_rlhost_plugin_reward_0_1_0_cabi);

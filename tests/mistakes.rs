@@ -1,0 +1,105 @@
+//! A user's mistakes: one clear line, exit code 2, and nothing left behind.
+
+use rlhost_tests::Place;
+
+/// A folder with the built-in model as `model`, a good dataset, and some bad files.
+fn place() -> Place {
+    let place = Place::new();
+    place.train("first", &["--max-steps", "1"]).succeeded();
+    std::fs::rename(place.path("first/model"), place.path("model")).unwrap();
+    std::fs::remove_dir_all(place.path("first")).unwrap();
+    place.write("good.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+    place.write("broken.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"\n");
+    place.write("foreign.jsonl", "{\"question\": \"a\", \"answer\": \"b\"}\n");
+    place.write("empty.jsonl", "\n");
+    place.write("long.jsonl", format!("{{\"prompt\": \"{}\"}}\n", "a".repeat(500)));
+    place.write("chat.jsonl", "{\"prompt\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n");
+    place.write("text.wasm", "not wasm");
+    place.write("empty.wasm", "");
+    place.write("core.wasm", b"\0asm\x01\0\0\0");
+    place.write("run.toml", "max_steps = 3\nlerning_rate = 0.1\n");
+    place.write("type.toml", "max_steps = 3\nlearning_rate = 'fast'\n");
+    place.write("broken.toml", "max_steps = = 3\n");
+    place
+}
+
+#[test]
+fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
+    let place = place();
+    let before = place.entries();
+    let reward = "--plugin=tldr_length_reward.wasm";
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--model", "nowhere"], &["--model", "nowhere/config.json", "no such file"][1..]),
+        (&["--lerning-rate", "1"], &["--lerning-rate", "learning_rate"]),
+        (&["--nonsense"], &["--nonsense", "--help"]),
+        (&["--set", "lerning_rate=1"], &["learning_rate"]),
+        (&["--set", "loss.bta=1"], &["grpo", "bta", "beta"]),
+        (&["--set", "plugin.tldr_length_reward.config.taget=1"], &["taget", "target"]),
+        (&["--set", "plugin.other.config.target=1"], &["other", "tldr_length_reward"]),
+        (&["--beta", "much"], &["grpo", "beta", "much"]),
+        (&["--config", "nowhere.toml"], &["nowhere.toml"]),
+        (&["--config", "run.toml"], &["run.toml:2", "learning_rate"]),
+        (&["--config", "type.toml"], &["type.toml:2", "fast"]),
+        (&["--config", "broken.toml"], &["broken.toml:1"]),
+        (&["--dataset", "nowhere.jsonl"], &["nowhere.jsonl"]),
+        (&["--dataset", "broken.jsonl"], &["broken.jsonl:2", "JSON"]),
+        (&["--dataset", "foreign.jsonl"], &["foreign.jsonl:1", "prompt", "question, answer"]),
+        (&["--dataset", "empty.jsonl"], &["empty.jsonl", "no prompts"]),
+        (&["--dataset", "long.jsonl"], &["long.jsonl:1", "500", "192"]),
+        (&["--dataset", "chat.jsonl"], &["chat template"]),
+        (&["--dataset", "model"], &["model", "folder"]),
+        (&["--dataset", "good.jsonl", "--per-device-train-batch-size", "24"], &["2 prompts", "3"]),
+        (&["--num-generations", "3"], &["num_generations", "8"]),
+        (&["--temperature", "0"], &["temperature"]),
+        (&["--max-steps", "0"], &["max_steps"]),
+        (&["--max-steps", "many"], &["max_steps", "many"]),
+        (&["--algorithm", "tldr_length_reward"], &["algorithm", "rlhost:plugin/policy@0.1.0"]),
+        (&["--plugin", "grpo.wasm"], &["grpo", "reward", "rlhost:plugin/reward@0.1.0"]),
+        (&["--plugin", "text.wasm"], &["text", "magic"]),
+        (&["--plugin", "empty.wasm"], &["empty"]),
+        (&["--plugin", "core.wasm"], &["core module"]),
+        (&["--plugin", "nowhere.wasm"], &["nowhere.wasm", "tldr_length_reward.wasm"]),
+        (&["--output-dir", "model"], &["output_dir", "not empty"]),
+    ];
+    for (arguments, expected) in cases {
+        let model = if arguments.contains(&"--model") { vec![] } else { vec!["--model", "model"] };
+        let outcome = place.run(&[&[reward], &model[..], arguments].concat());
+        assert_eq!(outcome.code, Some(2), "{arguments:?}: {}", outcome.stderr);
+        let error = outcome.error();
+        for part in *expected {
+            assert!(error.contains(part), "{arguments:?} should mention {part:?}: {error}");
+        }
+        assert_eq!(place.entries(), before, "{arguments:?} left something behind");
+    }
+}
+
+#[test]
+fn a_model_folder_that_is_damaged_is_named() {
+    let place = place();
+    let weights = std::fs::read(place.path("model/model.safetensors")).unwrap();
+    let config = std::fs::read_to_string(place.path("model/config.json")).unwrap();
+    let damages: &[(&str, Vec<u8>, &str)] = &[
+        ("model.safetensors", weights[..weights.len() / 2].to_vec(), "safetensors"),
+        ("model.safetensors", b"x".to_vec(), "safetensors"),
+        ("config.json", b"{".to_vec(), "config.json"),
+        ("config.json", config.replace("\"llama\"", "\"gpt2\"").into(), "gpt2"),
+        ("config.json", config.replace("\"hidden_size\": 64", "\"hidden_size\": 72").into(), "shape"),
+        ("config.json", config.replace("\"vocab_size\": 257", "\"vocab_size\": 200").into(), "200"),
+        ("tokenizer.json", b"{}".to_vec(), "tokenizer.json"),
+    ];
+    for (file, bytes, expected) in damages {
+        let whole = std::fs::read(place.path("model").join(file)).unwrap();
+        place.write(&format!("model/{file}"), bytes);
+        let outcome = place.run(&["--plugin", "tldr_length_reward.wasm", "--model", "model"]);
+        assert_eq!(outcome.code, Some(2), "{file}: {}", outcome.stderr);
+        assert!(outcome.error().contains(expected), "{}", outcome.error());
+        place.write(&format!("model/{file}"), whole);
+    }
+    for file in ["model.safetensors", "config.json", "tokenizer.json"] {
+        let (here, away) = (place.path("model").join(file), place.path("away"));
+        std::fs::rename(&here, &away).unwrap();
+        let outcome = place.run(&["--plugin", "tldr_length_reward.wasm", "--model", "model"]);
+        assert_eq!((outcome.code, outcome.error().contains(file)), (Some(2), true), "{}", outcome.stderr);
+        std::fs::rename(&away, &here).unwrap();
+    }
+}

@@ -1,0 +1,200 @@
+//! Whole runs through the binary, on the built-in model.
+
+#![allow(clippy::print_stdout)]
+
+use rlhost_tests::Place;
+use serde_json::Value;
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+#[test]
+fn a_length_reward_moves_the_mean_length_to_its_target() {
+    let place = Place::new();
+    let target = ["--set", "plugin.tldr_length_reward.config.target=6", "--max-steps", "100", "--max-completion-length", "48"];
+    place.train("run", &target).succeeded();
+    let lengths = place.figure("run", "completions/mean_length");
+    let (first, last) = (mean(&lengths[..5]), mean(&lengths[85..]));
+    // The random model ends with about the same chance at each token: lengths whose median is
+    // the target, which is what the reward is highest for, have a mean of 6 / ln 2 = 8.7.
+    assert!(first > 25.0 && (last - 8.7).abs() < 4.0, "from {first} to {last}");
+}
+
+#[test]
+fn a_run_leaves_its_files_and_every_figure() {
+    let place = Place::new();
+    let more = ["--max-steps", "5", "--save-steps", "2", "--beta", "0.1", "--log-completions", "all", "--logging-steps", "2"];
+    place.train("run", &more).succeeded();
+    let steps: Vec<u64> = place.lines("run/metrics.jsonl").iter().map(|l| l["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [2, 4, 5]);
+    for figure in [
+        "epoch",
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "reward",
+        "reward_std",
+        "frac_reward_zero_std",
+        "kl",
+        "entropy",
+        "num_tokens",
+        "step_time",
+        "rewards/tldr_length_reward/mean",
+        "rewards/tldr_length_reward/std",
+        "completions/mean_length",
+        "completions/min_length",
+        "completions/max_length",
+        "completions/clipped_ratio",
+        "clip_ratio/low_mean",
+        "clip_ratio/low_min",
+        "clip_ratio/high_mean",
+        "clip_ratio/high_max",
+        "clip_ratio/region_mean",
+    ] {
+        assert_eq!(place.figure("run", figure).len(), 3, "{figure}");
+    }
+    let saved: Vec<u64> = place
+        .lines("run/events.jsonl")
+        .iter()
+        .filter(|e| e["event"] == "checkpoint_saved")
+        .map(|e| e["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(saved, [2, 4, 5], "one checkpoint each save_steps and one at the end");
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "trainer_state.json"] {
+        assert!(place.path("run/checkpoint-5").join(file).exists(), "{file}");
+    }
+    let loaded: Vec<Value> = place.lines("run/events.jsonl").into_iter().filter(|e| e["event"] == "plugin_loaded").collect();
+    assert_eq!(loaded.len(), 2);
+    for event in loaded {
+        let (name, hash) = (event["plugin"].as_str().unwrap(), event["hash"].as_str().unwrap());
+        assert!(place.path(&format!("run/plugins/{name}-{}.wasm", &hash[..16])).exists());
+    }
+    let completions = place.lines("run/completions.jsonl");
+    assert_eq!(completions.len(), 5 * 8);
+    for line in &completions {
+        let tokens = line["completion_ids"].as_array().unwrap().len() as f64;
+        assert_eq!(line["rewards"]["tldr_length_reward"].as_f64().unwrap(), -(tokens - 20.0).abs());
+    }
+    place.run(&["--config", "run/config.toml", "--output-dir", "again", "--max-steps", "1"]).succeeded();
+    place.run(&["generate", "--model", "run/checkpoint-5", "--prompt", "Once"]).succeeded();
+}
+
+/// All figures of a run but the times.
+fn timeless(place: &Place, run: &str) -> Vec<Value> {
+    let mut lines = place.lines(&format!("{run}/metrics.jsonl"));
+    for line in &mut lines {
+        line.as_object_mut().unwrap().retain(|name, _| name != "time" && !name.contains("time"));
+    }
+    lines
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_to_the_bit_and_another_does_not() {
+    let place = Place::new();
+    let more = ["--max-steps", "4", "--beta", "0.1", "--num-iterations", "2"];
+    place.train("a", &more).succeeded();
+    place.train("b", &more).succeeded();
+    place.train("c", &[&more[..], &["--seed", "7"]].concat()).succeeded();
+    let weights = |run: &str| std::fs::read(place.path(run).join("checkpoint-4/model.safetensors")).unwrap();
+    assert_eq!(timeless(&place, "a"), timeless(&place, "b"));
+    assert_eq!(weights("a"), weights("b"));
+    assert_ne!(weights("a"), weights("c"));
+}
+
+#[test]
+fn accumulation_changes_no_figure() {
+    for loss_type in ["grpo", "bnpo", "dr_grpo", "dapo"] {
+        let place = Place::new();
+        // In 4 x 4 each prompt's group is split over two micro-batches.
+        for (run, batch, accumulation) in [("one", "16", "1"), ("two", "8", "2"), ("four", "4", "4")] {
+            let size = ["--per-device-train-batch-size", batch, "--gradient-accumulation-steps", accumulation];
+            let rest = ["--max-steps", "2", "--beta", "0.2", "--loss-type", loss_type, "--learning-rate", "1e-3"];
+            place.train(run, &[&size[..], &rest[..]].concat()).succeeded();
+        }
+        let whole = timeless(&place, "one");
+        for run in ["two", "four"] {
+            for (a, b) in whole.iter().zip(timeless(&place, run)) {
+                for (name, want) in a.as_object().unwrap() {
+                    let (got, want) = (b[name].as_f64().unwrap(), want.as_f64().unwrap());
+                    assert!(
+                        (got - want).abs() <= 1e-5 * want.abs().max(1.0),
+                        "{loss_type}, {run}: {name} is {got}, whole {want}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn several_updates_a_generation_reuse_it_and_count_one_step_each() {
+    let place = Place::new();
+    let more = ["--max-steps", "8", "--steps-per-generation", "4", "--num-iterations", "2", "--gradient-accumulation-steps", "2"];
+    place.train("run", &[&more[..], &["--log-completions", "all", "--learning-rate", "0.003"]].concat()).succeeded();
+    let generated: Vec<u64> = place.lines("run/completions.jsonl").iter().map(|l| l["step"].as_u64().unwrap()).collect();
+    // Four micro-batches of eight, twice over, are four steps of two.
+    assert_eq!(generated, [vec![0; 32], vec![4; 32]].concat());
+    assert_eq!(place.figure("run", "step"), (1..=8).map(f64::from).collect::<Vec<_>>());
+    let clipped: f64 = place.figure("run", "clip_ratio/region_mean").iter().sum();
+    assert!(clipped > 0.0, "later updates leave the old policy");
+    let first = place.lines("run/metrics.jsonl")[0]["clip_ratio/region_mean"].as_f64();
+    assert_eq!(first, Some(0.0), "the first update's ratios are one");
+}
+
+#[test]
+fn truncated_completions_can_be_left_out_of_the_loss() {
+    let place = Place::new();
+    // Two tokens are hardly ever enough for the random model to end.
+    let more = ["--max-completion-length", "2", "--max-steps", "1", "--mask-truncated-completions", "true"];
+    place.train("run", &more).succeeded();
+    assert_eq!(place.figure("run", "completions/clipped_ratio"), [1.0]);
+    assert_eq!((place.figure("run", "loss"), place.figure("run", "grad_norm")), (vec![0.0], vec![0.0]));
+    let weights = |path: &str| std::fs::read(place.path(path).join("model.safetensors")).unwrap();
+    assert_eq!(weights("run/model"), weights("run/checkpoint-1"), "nothing counted, nothing moved");
+}
+
+#[test]
+fn a_stop_string_ends_a_completion_and_counts_as_finished() {
+    let place = Place::new();
+    // Each byte is a token of this model: most completions of 64 meet one of these.
+    let stops = ["--stop", "e", "--stop", "a", "--stop", "-", "--stop", "\u{7f}"];
+    place
+        .train("run", &[&["--max-steps", "1", "--max-completion-length", "400", "--log-completions", "all"], &stops[..]].concat())
+        .succeeded();
+    let lines = place.lines("run/completions.jsonl");
+    let stopped =
+        lines.iter().filter(|l| l["completion"].as_str().unwrap().ends_with(['e', 'a', '-', '\u{7f}'])).collect::<Vec<_>>();
+    assert!(!stopped.is_empty());
+    assert!(stopped.iter().all(|l| l["finished"] == true));
+    for line in &lines {
+        let text = line["completion"].as_str().unwrap();
+        let early = text.char_indices().rev().skip(1).any(|(_, c)| ['e', 'a', '-', '\u{7f}'].contains(&c));
+        assert!(!early, "goes on after a stop string: {text:?}");
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_how_many_sequences_run_side_by_side() {
+    let place = Place::new();
+    let more = ["--max-steps", "1", "--per-device-train-batch-size", "16", "--log-completions", "all"];
+    place.train("many", &more).succeeded();
+    place.train("few", &[&more[..], &["--max-num-seqs", "3"]].concat()).succeeded();
+    let ids = |run: &str| {
+        place.lines(&format!("{run}/completions.jsonl")).into_iter().map(|l| l["completion_ids"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids("many"), ids("few"));
+}
+
+#[test]
+fn a_known_text_is_decoded_greedily() {
+    let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/models/stories260K");
+    if !model.exists() {
+        println!("skipped: {} is not there", model.display());
+        return;
+    }
+    let outcome =
+        Place::new().run(&["generate", "--model", &model.display().to_string(), "--prompt", "Zoo", "--temperature", "0"]);
+    let known = "Zoo was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, red ball. She wanted to play with it, but she didn't want to play with";
+    assert!(outcome.succeeded().stdout.starts_with(known), "{}", outcome.stdout);
+}
