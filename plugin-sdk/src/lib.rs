@@ -14,6 +14,10 @@
 //! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`.
 //! Build either with `cargo build --release --target wasm32-wasip2` as a `cdylib`.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod bindings;
 pub mod config;
 pub mod dual;
