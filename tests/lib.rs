@@ -17,12 +17,21 @@ pub fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let profile = test.parent().and_then(Path::parent).expect("a test lies in target/<profile>/deps");
     let binary = profile.join(format!("rlhost{}", std::env::consts::EXE_SUFFIX));
-    assert!(
-        binary.exists(),
-        "{} is missing: run `cargo test` from the workspace's root, or `cargo build` first",
-        binary.display()
-    );
+    assert!(binary.exists(), "{} is missing: run `cargo test` from the workspace's root", binary.display());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/src");
+    let stale = modified(&binary) < newest(&source);
+    assert!(!stale, "{} is older than its source: run `cargo test` from the workspace's root", binary.display());
     binary
+}
+
+fn modified(path: &Path) -> SystemTime {
+    path.metadata().and_then(|m| m.modified()).expect("files know when they were modified")
+}
+
+/// When the newest file below a folder was modified.
+fn newest(folder: &Path) -> SystemTime {
+    let entries = std::fs::read_dir(folder).expect("the source is there").map(|e| e.expect("an entry").path());
+    entries.map(|path| if path.is_dir() { newest(&path) } else { modified(&path) }).max().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 /// A folder in which the binary runs.

@@ -52,9 +52,11 @@ impl Trainer {
     pub(super) fn generate(&mut self) -> Result<Experience> {
         let prompts: Vec<Arc<Prompt>> = self.loader.next_batch().into_iter().map(|i| self.prompts[i].clone()).collect();
         let rollouts = self.roll_out(&prompts)?;
+        self.phases.lap("rollout");
         let texts: Vec<String> = rollouts.iter().map(|r| Ok(self.tokenizer.decode(&r.tokens)?)).collect::<Result<_>>()?;
         let offsets = offsets(&rollouts);
         let rewards = self.score(&prompts, &rollouts, &texts, &offsets)?;
+        self.phases.lap("reward");
         let logp = rollouts.iter().flat_map(|r| r.logp.iter().copied()).collect();
         let mut experience = Experience {
             generated_at: self.state.global_step,
@@ -68,7 +70,9 @@ impl Trainer {
             advantages: Advantages::default(),
         };
         experience.ref_logp = self.reference_logp(&experience)?;
+        self.phases.lap("reference");
         experience.advantages = self.estimate(&experience)?;
+        self.phases.lap("advantage");
         self.record(&experience)?;
         self.state.generation += 1;
         Ok(experience)

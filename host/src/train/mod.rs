@@ -2,6 +2,7 @@
 
 mod batch;
 mod experience;
+mod phases;
 mod progress;
 mod run_folder;
 mod setup;

@@ -1,6 +1,7 @@
 //! From a configuration to a run: everything is read, checked and loaded before the run's
 //! folder is made, so that a mistake leaves nothing behind.
 
+use super::phases::Phases;
 use super::trainer::{Prompt, State, Trainer};
 use super::{Error, Result, RunFolder};
 use crate::config::{self, Config, LooseKey};
@@ -113,6 +114,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>) -> Result<Trainer> {
         pending: VecDeque::new(),
         state: State::default(),
         window: Window::default(),
+        phases: Phases::new(),
         max_steps,
     })
 }

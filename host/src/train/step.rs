@@ -2,6 +2,7 @@
 
 use super::batch::MicroBatch;
 use super::experience::{Experience, from_plugin};
+use super::phases::Phases;
 use super::trainer::Trainer;
 use super::{Error, Result};
 use crate::metrics::Metric;
@@ -9,7 +10,6 @@ use crate::ops;
 use crate::plugin::{Scale, Tokens};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Completions `rows` of an experience, waiting to be trained on.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ impl Trainer {
     /// Generates where needed, sums the gradient over the step's micro-batches, and updates the
     /// weights once. The only place where `global_step` rises.
     pub(super) fn step(&mut self) -> Result<()> {
-        let begun = Instant::now();
+        self.phases = Phases::new();
 
         let shares = self.next_shares()?;
         let scale = self.scale(&shares);
@@ -37,6 +37,7 @@ impl Trainer {
 
         let lr = self.schedule.at(self.state.global_step);
         let grad_norm = self.optimizer.step(&self.policy.weights().named(), &self.gradients.named(), lr)?;
+        self.phases.lap("optimizer");
         if !grad_norm.is_finite() {
             return Err(Error::NotFinite { step: self.state.global_step + 1, norm: grad_norm });
         }
@@ -46,8 +47,8 @@ impl Trainer {
             Metric::mean("loss", loss, 1.0),
             Metric::mean("grad_norm", grad_norm, 1.0),
             Metric::mean("learning_rate", lr, 1.0),
-            Metric::mean("step_time", begun.elapsed().as_secs_f64(), 1.0),
         ]);
+        self.window.extend(self.phases.take());
         Ok(())
     }
 
@@ -93,12 +94,15 @@ impl Trainer {
         let batch = MicroBatch::pack(&share.experience, share.rows.clone());
         let pass = self.policy.forward(&batch.forest, &batch.selected, self.config.temperature as f32)?;
         let stats = pass.stats();
+        self.phases.lap("forward");
 
         let tokens = self.tokens(share, scale, &stats.logp, &stats.entropy);
         let gradient = self.algorithm.loss(&tokens)?;
         self.window.extend(from_plugin(gradient.metrics));
+        self.phases.lap("loss");
 
         pass.backward(&gradient.d_logp, gradient.d_entropy.as_deref(), &self.gradients)?;
+        self.phases.lap("backward");
         Ok(gradient.loss)
     }
 

@@ -1,5 +1,6 @@
 //! Everything a run holds, and the loop over its steps.
 
+use super::phases::Phases;
 use super::progress::Progress;
 use super::step::Share;
 use super::{Result, RunFolder};
@@ -59,6 +60,7 @@ pub struct Trainer {
     pub(super) pending: VecDeque<Share>,
     pub(super) state: State,
     pub(super) window: Window,
+    pub(super) phases: Phases,
     pub(super) max_steps: u64,
 }
 
