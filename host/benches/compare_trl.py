@@ -14,8 +14,9 @@ group are equal and the gradient is zero; neither program takes a short cut for 
 The runs alternate, and each is a process of its own. The first step of every run is dropped. A step
 is generation, reward, forward, backward and update: between on_step_begin and on_step_end in TRL,
 `step_time` of metrics.jsonl in rlhost. Peak memory is the process's largest resident set, for TRL
-with Python and its libraries. Generation is model.generate() of transformers for 2 x 8 x 64 tokens,
-against rlhost's rollout (`time/rollout` of metrics.jsonl, where it is there).
+with Python and its libraries: 8 GB at 30M and, by extrapolation, more than 24 GB at 135M. Generation
+is model.generate() of transformers for 2 x 8 x 64 tokens, reading the prompts included, against
+rlhost's rollout (`time/rollout` of metrics.jsonl, where it is there).
 """
 
 import argparse
@@ -236,7 +237,7 @@ def main():
     parser.add_argument("--only", choices=["trl", "rlhost"], help="run one of the two")
     parser.add_argument("--rlhost", type=Path, metavar="PATH",
                         help="the binary (default: target/release/rlhost, else target/debug/rlhost)")
-    parser.add_argument("--prompts", type=Path, metavar="JSONL", help='rows with "prompt" (default %(default)s)',
+    parser.add_argument("--prompts", type=Path, metavar="JSONL", help="default: %(default)s",
                         default=ROOT.parent / "shared/data/tldr/validation.jsonl")
     parser.add_argument("--work", type=Path, metavar="DIR", help="keep model, prompts and logs here")
     args = parser.parse_args()
@@ -268,7 +269,7 @@ def main():
                 seconds = " ".join(f"{s:.2f}" for s in run["seconds"])
                 print(f"round {number}, {name:<6} {seconds} s, {run['peak']:.0f} MB", flush=True)
                 if len(run["seconds"]) != steps or any(n != COMPLETION for n in run["lengths"]):
-                    print(f"  not comparable: completions of {run['lengths']} tokens in {len(run['seconds'])} steps")
+                    print(f"  not comparable: {len(run['seconds'])} steps, completions of {run['lengths']} tokens")
         report(runs)
 
 

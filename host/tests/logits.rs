@@ -50,7 +50,7 @@ fn a_packed_forward_gives_the_logits_of_transformers() {
 #[test]
 fn decoding_token_by_token_after_a_shared_prompt_gives_the_same() {
     for name in MODELS {
-        let (model, (texts, want)) = (model(name), reference(name));
+        let (model, (texts, want)) = (model(name).decoding().unwrap(), reference(name));
         let (text, want) = (&texts[0], &want[0]);
         let vocab = want.len() / text.len();
         let split = 6;

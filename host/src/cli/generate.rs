@@ -2,7 +2,7 @@
 
 use super::Failure;
 use crate::data::{StopStrings, Tokenizer};
-use crate::model::{Frozen, ModelFolder};
+use crate::model::{Decoding, Frozen, ModelFolder};
 use crate::rollout::{Generator, Request, Sampling};
 use anyhow::{anyhow, ensure};
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn prepare(args: &Args) -> anyhow::Result<(Frozen, Tokenizer, Vec<u32>)> {
+fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
     ensure!(args.temperature >= 0.0 && args.temperature.is_finite(), "--temperature {} must be 0 or more", args.temperature);
     ensure!(args.top_p > 0.0 && args.top_p <= 1.0, "--top-p {} must lie above 0 and up to 1", args.top_p);
     ensure!((0.0..=1.0).contains(&args.min_p), "--min-p {} must lie from 0 to 1", args.min_p);
@@ -96,5 +96,5 @@ fn prepare(args: &Args) -> anyhow::Result<(Frozen, Tokenizer, Vec<u32>)> {
             tokens.len()
         ));
     }
-    Ok((Frozen::new(folder.decoder()?), tokenizer, tokens))
+    Ok((Frozen::new(folder.decoder()?).decoding()?, tokenizer, tokens))
 }

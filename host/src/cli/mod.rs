@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout)]
 
 mod generate;
+mod resume;
 mod train;
 
 use clap::error::ErrorKind;
@@ -36,6 +37,8 @@ impl Failure {
 enum Other {
     /// Continue a prompt with a model
     Generate(generate::Args),
+    /// Go on with a run from its newest whole checkpoint
+    Resume(resume::Args),
 }
 
 fn command() -> Command {
@@ -88,6 +91,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
         Some(("train", matches)) => train::run(matches, loose),
         _ => match Other::from_arg_matches(&matches) {
             Ok(Other::Generate(args)) => generate::run(&args),
+            Ok(Other::Resume(args)) => resume::run(&args),
             Err(error) => Err(Failure::mistake(error)),
         },
     };

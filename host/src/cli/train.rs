@@ -2,7 +2,7 @@
 
 use super::Failure;
 use crate::config::{self, LooseKey, Overrides};
-use crate::train;
+use crate::train::{self, Trainer};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -126,7 +126,12 @@ pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Fail
     if let Some(threads) = config.num_threads {
         super::set_threads(threads).map_err(Failure::mistake)?;
     }
-    let trainer = train::set_up(config, loose).map_err(Failure::mistake)?;
+    let trainer = train::set_up(config, loose, None).map_err(Failure::mistake)?;
+    finish(trainer)
+}
+
+/// Runs to the end and says where everything is.
+pub(super) fn finish(trainer: Trainer) -> Result<(), Failure> {
     let finished = trainer.run().map_err(Failure::failed)?;
     println!("done: {} steps", finished.steps);
     println!("checkpoint: {}", finished.checkpoint.display());

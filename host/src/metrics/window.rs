@@ -1,9 +1,10 @@
 //! Accumulating figures between two logged steps.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// How values of one name become one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Reduction {
     /// Weighted mean.
     Mean,
@@ -40,7 +41,7 @@ impl Metric {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Sum {
     total: f64,
     weight: f64,
@@ -48,7 +49,7 @@ struct Sum {
 }
 
 /// Figures of one step or of several.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Window {
     sums: BTreeMap<String, Sum>,
 }

@@ -1,16 +1,15 @@
 //! Keys and values of a text in all layers.
 
-use crate::ops::cached_attention::KeyValues;
+use crate::ops::cached_attention::{PromptCache, SequenceCache};
 
-/// Keys and values of consecutive tokens, layer by layer.
+/// A prompt's keys and values, layer by layer.
 #[derive(Clone, Debug, Default)]
-pub struct Cache {
-    pub(super) layers: Vec<KeyValues>,
+pub struct Prefix {
+    pub(super) layers: Vec<PromptCache>,
 }
 
-impl Cache {
-    /// An empty cache for a decoder of `layers` layers.
-    pub(super) fn new(layers: usize) -> Self {
-        Self { layers: vec![KeyValues::default(); layers] }
-    }
+/// A growing sequence's own keys and values, layer by layer.
+#[derive(Clone, Debug, Default)]
+pub struct Cache {
+    pub(super) layers: Vec<SequenceCache>,
 }

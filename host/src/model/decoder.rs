@@ -9,13 +9,15 @@ use super::{Architecture, Result};
 use crate::ops::rope::Rotation;
 use crate::ops::{self, Forest, attention, embedding, linear, norm, rope, swiglu};
 use candle_core::{DType, Device, Tensor};
+use std::sync::Arc;
 
 /// Sizes, parameters and position tables.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     pub(super) architecture: Architecture,
     pub(super) weights: Weights,
-    pub(super) rotation: Rotation,
+    /// Shared by all views, since it is large for long contexts.
+    pub(super) rotation: Arc<Rotation>,
 }
 
 /// What one layer's backward pass needs. Elementwise parts are computed again instead.
@@ -55,7 +57,7 @@ impl Decoder {
     /// A decoder of these weights.
     pub fn new(architecture: Architecture, weights: Weights) -> Self {
         let a = &architecture;
-        let rotation = rotation(a.rope_theta, a.rope_scaling, a.heads.head_dim, a.max_positions);
+        let rotation = Arc::new(rotation(a.rope_theta, a.rope_scaling, a.heads.head_dim, a.max_positions));
         Self { architecture, weights, rotation }
     }
 

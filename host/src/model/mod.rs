@@ -7,6 +7,7 @@
 mod architecture;
 mod cache;
 mod decoder;
+mod decoding;
 mod frozen;
 mod load;
 mod policy;
@@ -16,9 +17,10 @@ pub mod tiny;
 mod weights;
 
 pub use architecture::{Architecture, Family};
-pub use cache::Cache;
+pub use cache::{Cache, Prefix};
 pub use decoder::Decoder;
-pub use frozen::{Decode, Frozen};
+pub use decoding::{Decode, Decoding};
+pub use frozen::Frozen;
 pub use load::ModelFolder;
 pub use policy::{Policy, Selected};
 pub use rope_scaling::RopeScaling;

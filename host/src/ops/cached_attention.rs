@@ -9,24 +9,55 @@ use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
 use gemm::Parallelism;
 use rayon::prelude::*;
+use std::ops::Range;
 
-/// Keys and values of consecutive tokens in one layer, rows of `K * C` values each.
+/// Keys and values of a prompt in one layer. Keys stand as `[K, C, P]`, so that scores are a
+/// product of matrices that need no rearranging; values as `[P, K * C]`.
 #[derive(Clone, Debug, Default)]
-pub struct KeyValues {
+pub struct PromptCache {
+    len: usize,
     k: Vec<f32>,
     v: Vec<f32>,
 }
 
-impl KeyValues {
-    /// Appends rows `rows` of packed `k, v: [N, K * C]`.
-    pub fn append(&mut self, k: &Tensor, v: &Tensor, rows: std::ops::Range<usize>) -> Result<()> {
-        let (n, width) = matrix_dims(k);
-        if rows.end > n || matrix_dims(v) != (n, width) {
-            return Err(Error::Shape { op: "key/value cache", detail: format!("rows {rows:?} of {:?}", k.shape()) });
+/// Keys and values of a growing sequence in one layer, rows of `K * C` values.
+#[derive(Clone, Debug, Default)]
+pub struct SequenceCache {
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+fn check_rows(k: &Tensor, v: &Tensor, rows: &Range<usize>) -> Result<usize> {
+    let (n, width) = matrix_dims(k);
+    if rows.end > n || matrix_dims(v) != (n, width) {
+        return Err(Error::Shape { op: "key/value cache", detail: format!("rows {rows:?} of {:?}", k.shape()) });
+    }
+    Ok(width)
+}
+
+impl PromptCache {
+    /// From rows `rows` of packed `k, v: [N, K * C]`.
+    pub fn new(k: &Tensor, v: &Tensor, rows: Range<usize>) -> Result<Self> {
+        let width = check_rows(k, v, &rows)?;
+        let (len, range) = (rows.len(), rows.start * width..rows.end * width);
+        let keys = read(k)?;
+        let keys = &keys[range.clone()];
+        let mut turned = vec![0f32; keys.len()];
+        for (position, row) in keys.chunks(width).enumerate() {
+            for (dimension, &x) in row.iter().enumerate() {
+                turned[dimension * len + position] = x;
+            }
         }
-        let range = rows.start * width..rows.end * width;
-        self.k.extend_from_slice(&read(k)?[range.clone()]);
-        self.v.extend_from_slice(&read(v)?[range]);
+        Ok(Self { len, k: turned, v: read(v)?[range].to_vec() })
+    }
+}
+
+impl SequenceCache {
+    /// Appends row `row` of packed `k, v: [N, K * C]`.
+    pub fn push(&mut self, k: &Tensor, v: &Tensor, row: usize) -> Result<()> {
+        let width = check_rows(k, v, &(row..row + 1))?;
+        self.k.extend_from_slice(&read(k)?[row * width..(row + 1) * width]);
+        self.v.extend_from_slice(&read(v)?[row * width..(row + 1) * width]);
         Ok(())
     }
 }
@@ -34,9 +65,9 @@ impl KeyValues {
 /// Sequences that continue one prompt.
 pub struct Group<'a> {
     /// The prompt's cache.
-    pub prompt: &'a KeyValues,
+    pub prompt: &'a PromptCache,
     /// Row of the batch and own cache (the new token included) of each sequence.
-    pub sequences: Vec<(usize, &'a KeyValues)>,
+    pub sequences: Vec<(usize, &'a SequenceCache)>,
 }
 
 /// `q: [B, H * C]` to the heads' outputs `[B, H * C]`. Every row of the batch is in one group.
@@ -65,7 +96,9 @@ pub fn forward(q: &Tensor, groups: &[Group<'_>], h: Heads) -> Result<Tensor> {
 #[derive(Default)]
 struct Scratch {
     q: Vec<f32>,
+    /// Probabilities of the prompt's positions, `[heads, P]`.
     shared: Vec<f32>,
+    /// Probabilities of own positions, head after head.
     own: Vec<f32>,
     out: Vec<f32>,
 }
@@ -75,55 +108,56 @@ impl Scratch {
     /// sequence.
     fn attend(&mut self, qs: &[f32], group: &Group<'_>, kv: usize, h: Heads) {
         let (c, per_kv, width, kv_width) = (h.head_dim, h.per_kv(), h.heads * h.head_dim, h.kv_heads * h.head_dim);
-        let heads = group.sequences.len() * per_kv;
+        let (heads, prompt_len) = (group.sequences.len() * per_kv, group.prompt.len);
         self.q.clear();
         for (row, _) in &group.sequences {
             let at = row * width + kv * per_kv * c;
             self.q.extend_from_slice(&qs[at..at + per_kv * c]);
         }
-        let prompt_len = group.prompt.k.len() / kv_width;
         self.shared.resize(heads * prompt_len, 0.0);
         self.out.resize(heads * c, 0.0);
         let q = Mat::new(&self.q, heads, c);
-        if prompt_len > 0 {
-            let k = Mat::strided(&group.prompt.k[kv * c..], prompt_len, c, kv_width);
-            matmul(&mut self.shared, prompt_len, Dst::Replace, q, k.t(), h.scale(), Parallelism::None);
-        }
-        // Own scores and the normalisation; the prompt's probabilities stay in `shared`.
-        let mut own_probs = Vec::with_capacity(heads);
+        let k = Mat::new(&group.prompt.k[kv * c * prompt_len..], c, prompt_len);
+        matmul(&mut self.shared, prompt_len, Dst::Replace, q, k, h.scale(), Parallelism::None);
+
+        self.own.clear();
         for (i, (_, cache)) in group.sequences.iter().enumerate() {
-            let own_len = cache.k.len() / kv_width;
-            for j in 0..per_kv {
-                let index = i * per_kv + j;
+            for index in i * per_kv..(i + 1) * per_kv {
                 let q = &self.q[index * c..(index + 1) * c];
-                self.own.clear();
-                self.own.extend((0..own_len).map(|t| dot(q, &cache.k[t * kv_width + kv * c..][..c]) * h.scale()));
-                let shared = &mut self.shared[index * prompt_len..(index + 1) * prompt_len];
-                let top = max(shared).max(max(&self.own));
-                for s in shared.iter_mut().chain(&mut self.own) {
-                    *s = exp(*s - top);
-                }
-                let inverse = (sum_by(shared, |p| p) + sum_by(&self.own, |p| p)).recip();
-                for s in shared.iter_mut().chain(&mut self.own) {
-                    *s *= inverse;
-                }
-                own_probs.push(self.own.clone());
+                let first = self.own.len();
+                self.own.extend(cache.k.chunks(kv_width).map(|k| dot(q, &k[kv * c..][..c]) * h.scale()));
+                normalise(&mut self.shared[index * prompt_len..(index + 1) * prompt_len], &mut self.own[first..]);
             }
         }
-        if prompt_len > 0 {
-            let v = Mat::strided(&group.prompt.v[kv * c..], prompt_len, c, kv_width);
-            matmul(&mut self.out, c, Dst::Replace, Mat::new(&self.shared, heads, prompt_len), v, 1.0, Parallelism::None);
-        } else {
-            self.out.fill(0.0);
-        }
-        for (index, probs) in own_probs.iter().enumerate() {
+
+        let v = Mat::strided(&group.prompt.v[kv * c..], prompt_len, c, kv_width);
+        matmul(&mut self.out, c, Dst::Replace, Mat::new(&self.shared, heads, prompt_len), v, 1.0, Parallelism::None);
+        let mut probs = self.own.iter();
+        for (index, out) in self.out.chunks_mut(c).enumerate() {
             let cache = group.sequences[index / per_kv].1;
-            let out = &mut self.out[index * c..(index + 1) * c];
-            for (t, &p) in probs.iter().enumerate() {
-                for (o, v) in out.iter_mut().zip(&cache.v[t * kv_width + kv * c..][..c]) {
+            for (v, &p) in cache.v.chunks(kv_width).zip(&mut probs) {
+                for (o, v) in out.iter_mut().zip(&v[kv * c..][..c]) {
                     *o += p * v;
                 }
             }
+        }
+    }
+}
+
+/// Softmax over two runs of scores taken together.
+fn normalise(a: &mut [f32], b: &mut [f32]) {
+    let top = max(a).max(max(b));
+    let mut sum = 0.0;
+    for run in [&mut *a, &mut *b] {
+        for s in run.iter_mut() {
+            *s = exp(*s - top);
+        }
+        sum += sum_by(run, |p| p);
+    }
+    let inverse = sum.recip();
+    for run in [a, b] {
+        for s in run {
+            *s *= inverse;
         }
     }
 }

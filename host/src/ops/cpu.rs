@@ -3,6 +3,7 @@
 use super::{Error, Result, matrix_dims};
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, StorageRef, Tensor};
 use rayon::prelude::*;
+use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::sync::Mutex;
 
@@ -73,6 +74,18 @@ pub(super) fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
 /// A new CPU tensor from its values.
 pub(super) fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
     Ok(Tensor::from_vec(data, shape.into(), &Device::Cpu)?)
+}
+
+/// `n` values that `fill` sets, without clearing the memory first.
+///
+/// # Safety
+/// `fill` sets all of them.
+pub(super) unsafe fn filled(n: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
+    let mut data = Vec::with_capacity(n);
+    fill(&mut data.spare_capacity_mut()[..n]);
+    // SAFETY: the capacity is there and the caller's function has set it.
+    unsafe { data.set_len(n) };
+    data
 }
 
 /// Raw pointer that tasks share to write disjoint places of one buffer.

@@ -1,6 +1,8 @@
 //! Matrix products over strided views, through the `gemm` crate.
 
+use super::cpu::filled;
 use gemm::Parallelism;
+use std::mem::MaybeUninit;
 
 /// A matrix inside a slice: element `(i, j)` stands at `i * row_stride + j * col_stride`.
 #[derive(Clone, Copy)]
@@ -48,6 +50,19 @@ pub(super) fn matmul(out: &mut [f32], out_stride: usize, dst: Dst, a: Mat<'_>, b
     // SAFETY: the destination holds a.rows rows of b.cols values, as just checked, and is
     // borrowed mutably.
     unsafe { matmul_raw(out.as_mut_ptr(), out_stride, dst, a, b, scale, par) }
+}
+
+/// `scale * a b` as new row-major values.
+pub(super) fn product(a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) -> Vec<f32> {
+    // SAFETY: the product sets every value of its destination.
+    unsafe {
+        filled(a.rows * b.cols, |out| {
+            if a.cols == 0 {
+                out.fill(MaybeUninit::new(0.0));
+            }
+            matmul_raw(out.as_mut_ptr().cast(), b.cols, Dst::Replace, a, b, scale, par);
+        })
+    }
 }
 
 /// [`matmul`] into memory that several tasks share.

@@ -1,9 +1,10 @@
 //! `y = x W^T + b` with the weight in Hugging Face's layout, `W: [out, in]`.
 
 use super::cpu::{read, tensor, write};
-use super::gemm::{Dst, Mat, all_threads, matmul};
+use super::gemm::{self, Dst, Mat, all_threads, matmul};
 use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
+use rayon::prelude::*;
 
 fn check(op: &'static str, ok: bool, a: &Tensor, b: &Tensor) -> Result<()> {
     if ok {
@@ -17,24 +18,52 @@ pub fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
     let ((n, d_in), (d_out, w_in)) = (matrix_dims(x), matrix_dims(w));
     check("linear", d_in == w_in, x, w)?;
     let (xs, ws) = (read(x)?, read(w)?);
-    let mut out = Vec::new();
-    let dst = match b {
-        Some(b) => {
-            let bias = read(b)?;
-            check("linear bias", bias.len() == d_out, b, w)?;
-            out.reserve_exact(n * d_out);
-            for _ in 0..n {
-                out.extend_from_slice(&bias);
-            }
-            Dst::Add
-        }
-        None => {
-            out.resize(n * d_out, 0.0);
-            Dst::Replace
-        }
-    };
-    matmul(&mut out, d_out, dst, Mat::new(&xs, n, d_in), Mat::new(&ws, d_out, d_in).t(), 1.0, all_threads());
+    product(Mat::new(&xs, n, d_in), Mat::new(&ws, d_out, d_in).t(), b)
+}
+
+/// `x w + b`, the bias in every row.
+fn product(x: Mat<'_>, w: Mat<'_>, b: Option<&Tensor>) -> Result<Tensor> {
+    let (n, d_out) = (x.rows, w.cols);
+    let Some(b) = b else { return tensor(gemm::product(x, w, 1.0, all_threads()), (n, d_out)) };
+    let bias = read(b)?;
+    if bias.len() != d_out {
+        return Err(Error::Shape { op: "linear", detail: format!("a bias of {:?} for {d_out} outputs", b.shape()) });
+    }
+    let mut out = Vec::with_capacity(n * d_out);
+    for _ in 0..n {
+        out.extend_from_slice(&bias);
+    }
+    matmul(&mut out, d_out, Dst::Add, x, w, 1.0, all_threads());
     tensor(out, (n, d_out))
+}
+
+/// A copy of `w: [out, in]` as `[in, out]`, the form in which a product with few rows need not
+/// rearrange the weight each time.
+pub fn transposed(w: &Tensor) -> Result<Tensor> {
+    /// Side of the squares that are turned in the cache.
+    const SIDE: usize = 16;
+    let (rows, cols) = matrix_dims(w);
+    let ws = read(w)?;
+    let mut out = vec![0f32; rows * cols];
+    out.par_chunks_mut(rows * SIDE).enumerate().for_each(|(block, out)| {
+        for first in (0..rows).step_by(SIDE) {
+            for (i, line) in out.chunks_mut(rows).enumerate() {
+                let col = block * SIDE + i;
+                for row in first..(first + SIDE).min(rows) {
+                    line[row] = ws[row * cols + col];
+                }
+            }
+        }
+    });
+    tensor(out, (cols, rows))
+}
+
+/// [`forward`] with the weight as [`transposed`] gives it.
+pub fn forward_transposed(x: &Tensor, wt: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
+    let ((n, d_in), (wt_in, d_out)) = (matrix_dims(x), matrix_dims(wt));
+    check("linear", d_in == wt_in, x, wt)?;
+    let (xs, ws) = (read(x)?, read(wt)?);
+    product(Mat::new(&xs, n, d_in), Mat::new(&ws, d_in, d_out), b)
 }
 
 /// `dx = dy W`, as a new `[N, in]`.
@@ -42,8 +71,7 @@ pub fn backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), matrix_dims(w));
     check("linear backward", d_out == w_out, dy, w)?;
     let (dys, ws) = (read(dy)?, read(w)?);
-    let mut out = vec![0.0; n * d_in];
-    matmul(&mut out, d_in, Dst::Replace, Mat::new(&dys, n, d_out), Mat::new(&ws, d_out, d_in), 1.0, all_threads());
+    let out = gemm::product(Mat::new(&dys, n, d_out), Mat::new(&ws, d_out, d_in), 1.0, all_threads());
     tensor(out, (n, d_in))
 }
 

@@ -134,3 +134,11 @@ pub fn log_sum_exp(logits: &[f32], temperature: f32) -> f32 {
     let top = max(logits) * scale;
     top + sum_by(logits, |z| exp(z * scale - top)).ln()
 }
+
+/// Replaces logits by probabilities up to a common factor, the greatest being one.
+pub fn weigh(logits: &mut [f32]) {
+    let top = max(logits);
+    for z in logits {
+        *z = exp(*z - top);
+    }
+}

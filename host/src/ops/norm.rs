@@ -1,7 +1,7 @@
 //! Root-mean-square normalisation (Zhang and Sennrich 2019): `y = x / sqrt(mean(x^2) + eps) * w`,
 //! over the last dimension, in f32.
 
-use super::cpu::{ROWS_PER_TASK, read, tensor, write};
+use super::cpu::{ROWS_PER_TASK, filled, read, tensor, write};
 use super::math::dot;
 use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
@@ -18,15 +18,20 @@ pub fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
     if ws.len() != d {
         return Err(Error::Shape { op: "rms_norm", detail: format!("{:?} with weight {:?}", x.shape(), w.shape()) });
     }
-    let mut out = vec![0.0; xs.len()];
-    out.par_chunks_mut(d * ROWS_PER_TASK).zip(xs.par_chunks(d * ROWS_PER_TASK)).for_each(|(ys, xs)| {
-        for (y, x) in ys.chunks_mut(d).zip(xs.chunks(d)) {
-            let scale = inverse_rms(x, eps);
-            for ((y, x), w) in y.iter_mut().zip(x).zip(ws.iter()) {
-                *y = x * scale * w;
-            }
-        }
-    });
+    let task = d * ROWS_PER_TASK;
+    // SAFETY: the rows of both cover them whole.
+    let out = unsafe {
+        filled(xs.len(), |out| {
+            out.par_chunks_mut(task).zip(xs.par_chunks(task)).for_each(|(ys, xs)| {
+                for (y, x) in ys.chunks_mut(d).zip(xs.chunks(d)) {
+                    let scale = inverse_rms(x, eps);
+                    for ((y, x), w) in y.iter_mut().zip(x).zip(ws.iter()) {
+                        y.write(x * scale * w);
+                    }
+                }
+            });
+        })
+    };
     tensor(out, x.shape())
 }
 

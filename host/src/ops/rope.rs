@@ -18,17 +18,13 @@ impl Rotation {
     /// Tables for positions `0..positions` from one frequency a pair of dimensions, `[C/2]`,
     /// all scaled by `attention_factor` (1 except for a few scaling methods).
     pub fn new(frequencies: &[f32], positions: usize, attention_factor: f32) -> Self {
-        let mut cos = Vec::with_capacity(positions * frequencies.len());
-        let mut sin = Vec::with_capacity(positions * frequencies.len());
-        for p in 0..positions {
-            for f in frequencies {
-                // In f32 as the upstream models compute it, so that long positions agree.
-                let angle = p as f32 * f;
-                cos.push(angle.cos() * attention_factor);
-                sin.push(angle.sin() * attention_factor);
-            }
-        }
-        Self { half: frequencies.len(), cos, sin }
+        let half = frequencies.len();
+        let table = |function: fn(f32) -> f32| -> Vec<f32> {
+            // In f32 as the upstream models compute it, so that long positions agree.
+            let entry = |i: usize| function((i / half) as f32 * frequencies[i % half]) * attention_factor;
+            (0..positions * half).into_par_iter().map(entry).collect()
+        };
+        Self { half, cos: table(f32::cos), sin: table(f32::sin) }
     }
 
     /// Number of positions in the tables.

@@ -1,6 +1,6 @@
 //! The gated unit `silu(gate) * up` (Shazeer 2020).
 
-use super::cpu::{read, tensor};
+use super::cpu::{filled, read, tensor};
 use super::math::sigmoid;
 use super::{Error, Result};
 use candle_core::Tensor;
@@ -14,12 +14,16 @@ pub fn forward(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     if gs.len() != us.len() {
         return Err(Error::Shape { op: "swiglu", detail: format!("{:?} with {:?}", gate.shape(), up.shape()) });
     }
-    let mut out = vec![0.0; gs.len()];
-    out.par_chunks_mut(CHUNK).zip(gs.par_chunks(CHUNK).zip(us.par_chunks(CHUNK))).for_each(|(y, (g, u))| {
-        for ((y, &g), &u) in y.iter_mut().zip(g).zip(u) {
-            *y = g * sigmoid(g) * u;
-        }
-    });
+    // SAFETY: the chunks of all three cover them whole.
+    let out = unsafe {
+        filled(gs.len(), |out| {
+            out.par_chunks_mut(CHUNK).zip(gs.par_chunks(CHUNK).zip(us.par_chunks(CHUNK))).for_each(|(y, (g, u))| {
+                for ((y, &g), &u) in y.iter_mut().zip(g).zip(u) {
+                    y.write(g * sigmoid(g) * u);
+                }
+            });
+        })
+    };
     tensor(out, gate.shape())
 }
 

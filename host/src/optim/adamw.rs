@@ -2,6 +2,7 @@
 
 use crate::ops::{self, adamw};
 use candle_core::{DType, Device, Tensor};
+use std::collections::HashMap;
 
 /// Settings that don't change during a run.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +35,29 @@ impl AdamW {
         let zeros = |t: &Tensor| Tensor::zeros(t.shape(), DType::F32, &Device::Cpu);
         let moments = parameters.iter().map(|(name, t)| Ok((name.clone(), zeros(t)?, zeros(t)?)));
         Ok(Self { settings, updates: 0, moments: moments.collect::<ops::Result<_>>()? })
+    }
+
+    /// Number of updates, and the moments as `<parameter>.m` and `<parameter>.v`.
+    pub fn state(&self) -> (u64, Vec<(String, Tensor)>) {
+        let named =
+            self.moments.iter().flat_map(|(name, m, v)| [(format!("{name}.m"), m.clone()), (format!("{name}.v"), v.clone())]);
+        (self.updates, named.collect())
+    }
+
+    /// Takes a state that [`AdamW::state`] gave; the error names what does not fit.
+    pub fn restore(&mut self, updates: u64, mut state: HashMap<String, Tensor>) -> Result<(), String> {
+        for (name, m, v) in &mut self.moments {
+            for (moment, suffix) in [(m, "m"), (v, "v")] {
+                let key = format!("{name}.{suffix}");
+                let saved = state.remove(&key).ok_or_else(|| format!("there is no {key}"))?;
+                if saved.shape() != moment.shape() || saved.dtype() != DType::F32 {
+                    return Err(format!("{key} is {:?} of {:?}, not f32 of {:?}", saved.dtype(), saved.shape(), moment.shape()));
+                }
+                *moment = saved;
+            }
+        }
+        self.updates = updates;
+        Ok(())
     }
 
     /// Updates all parameters from the gradients and gives the gradient's norm before clipping

@@ -1,6 +1,6 @@
 //! One token from a row of logits.
 
-use crate::ops::logprob::log_sum_exp;
+use crate::ops::logprob::{log_sum_exp, weigh};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -69,7 +69,7 @@ impl Sampling {
             self.filter(&mut adjusted);
             // 53 random bits: a uniform number below one.
             let uniform = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-            choose(&adjusted, uniform)
+            choose(adjusted, uniform)
         } else {
             argmax(&adjusted)
         };
@@ -114,9 +114,9 @@ impl Sampling {
 }
 
 /// The token at which the cumulative probability passes `uniform`.
-fn choose(z: &[f32], uniform: f64) -> usize {
-    let top = z[argmax(z)];
-    let weights = || z.iter().map(|&z| f64::from(z - top).exp());
+fn choose(mut z: Vec<f32>, uniform: f64) -> usize {
+    weigh(&mut z);
+    let weights = || z.iter().map(|&w| f64::from(w));
     let threshold = uniform * weights().sum::<f64>();
     let (mut sum, mut last) = (0.0, 0);
     for (i, w) in weights().enumerate() {

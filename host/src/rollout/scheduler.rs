@@ -3,10 +3,11 @@
 
 use super::Error;
 use super::sampler::{Sampling, stream};
-use crate::model::{Cache, Decode, Frozen};
+use crate::model::{Cache, Decode, Decoding, Prefix};
 use crate::ops::{self, Forest};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Prompt tokens that one prefill takes at most (a longer prompt goes alone).
@@ -24,7 +25,7 @@ pub struct Request {
 }
 
 /// A completion.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Rollout {
     /// Index of its request.
     pub prompt: usize,
@@ -41,7 +42,7 @@ pub struct Rollout {
 /// Settings of a generation.
 pub struct Generator<'a> {
     /// The model.
-    pub model: &'a Frozen,
+    pub model: &'a Decoding,
     /// How tokens are drawn.
     pub sampling: Sampling,
     /// Longest completion, in tokens; the model's context may end one earlier.
@@ -58,7 +59,7 @@ pub struct Generator<'a> {
 
 /// A prompt that has been run, until its last completion has begun.
 struct Prefilled {
-    cache: Cache,
+    cache: Prefix,
     logits: Vec<f32>,
 }
 
@@ -167,7 +168,7 @@ impl Generator<'_> {
         let mut shared: Vec<usize> = active.iter().map(|s| s.rollout.prompt).collect();
         shared.sort_unstable();
         shared.dedup();
-        let caches: Vec<&Cache> = shared.iter().filter_map(|&p| prompts[p].as_ref().map(|p| &p.cache)).collect();
+        let caches: Vec<&Prefix> = shared.iter().filter_map(|&p| prompts[p].as_ref().map(|p| &p.cache)).collect();
         let prompt_of: Vec<usize> = active.iter().map(|s| shared.partition_point(|&p| p < s.rollout.prompt)).collect();
         let mut own: Vec<&mut Cache> = active.iter_mut().map(|s| &mut s.cache).collect();
         let step = Decode { tokens: &tokens, positions: &positions, prompt_of: &prompt_of, prompts: &caches, own: &mut own };

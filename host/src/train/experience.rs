@@ -80,7 +80,7 @@ impl Trainer {
 
     fn roll_out(&self, prompts: &[Arc<Prompt>]) -> Result<Vec<Rollout>> {
         let c = &self.config;
-        let model = self.policy.frozen();
+        let model = self.policy.frozen().decoding()?;
         let (strings, tokenizer) = (&self.stops, &self.tokenizer);
         let stops = |tokens: &[u32]| strings.end(tokens, tokenizer);
         let generator = Generator {
@@ -180,7 +180,7 @@ impl Trainer {
     }
 }
 
-fn offsets(rollouts: &[Rollout]) -> Vec<u32> {
+pub(super) fn offsets(rollouts: &[Rollout]) -> Vec<u32> {
     let mut at = 0;
     std::iter::once(0)
         .chain(rollouts.iter().map(|r| {

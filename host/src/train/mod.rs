@@ -6,11 +6,12 @@ mod phases;
 mod progress;
 mod run_folder;
 mod setup;
+mod snapshot;
 mod step;
 mod trainer;
 
 pub use run_folder::RunFolder;
-pub use setup::set_up;
+pub use setup::{Resume, set_up};
 pub use trainer::{Finished, Trainer};
 
 use std::path::PathBuf;

@@ -7,7 +7,7 @@ use crate::metrics::{Line, Lines};
 use crate::plugin::Source;
 use serde_json::{Value, json};
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// An open run folder.
@@ -26,6 +26,18 @@ fn write_error(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
 
 fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Keeps the lines of a file, where it is there, that `keep` accepts; half a line at the end goes.
+fn cut(file: &Path, keep: impl Fn(&Value) -> bool) -> Result<()> {
+    let Ok(text) = fs::read_to_string(file) else { return Ok(()) };
+    let whole = text.split_inclusive('\n').filter(|l| l.ends_with('\n'));
+    let kept: String = whole.filter(|l| serde_json::from_str(l).is_ok_and(|v| keep(&v))).collect();
+    let parent = file.parent().unwrap_or(Path::new("."));
+    let mut temporary = tempfile::NamedTempFile::new_in(parent).map_err(write_error(file))?;
+    temporary.write_all(kept.as_bytes()).map_err(write_error(file))?;
+    temporary.persist(file).map_err(|e| write_error(file)(e.error))?;
+    Ok(())
 }
 
 impl RunFolder {
@@ -62,6 +74,29 @@ impl RunFolder {
         Ok(Self { path, metrics, events, completions, plugins: Vec::new() })
     }
 
+    /// Opens the folder of a run that goes on from `step`: what its files say of later steps, which
+    /// come again, is cut off.
+    pub fn reopen(path: PathBuf, config: &str, log_completions: LogCompletions, step: u64) -> Result<Self> {
+        cut(&path.join("metrics.jsonl"), |line| line["step"].as_u64().is_some_and(|s| s <= step))?;
+        cut(&path.join("completions.jsonl"), |line| line["step"].as_u64().is_some_and(|s| s < step))?;
+        Self::create(path, config, log_completions)
+    }
+
+    /// Puts the configuration and the plugins in use into a checkpoint.
+    pub(super) fn copy_into(&self, checkpoint: &Path) -> io::Result<()> {
+        fs::copy(self.path.join("config.toml"), checkpoint.join("config.toml"))?;
+        let plugins = checkpoint.join("plugins");
+        fs::create_dir(&plugins)?;
+        for (name, hash) in &self.plugins {
+            fs::copy(self.plugin_file(name, hash), plugins.join(format!("{name}.wasm")))?;
+        }
+        Ok(())
+    }
+
+    fn plugin_file(&self, name: &str, hash: &str) -> PathBuf {
+        self.path.join("plugins").join(format!("{name}-{}.wasm", &hash[..16]))
+    }
+
     /// Where it lies.
     pub fn path(&self) -> &Path {
         &self.path
@@ -89,7 +124,7 @@ impl RunFolder {
 
     /// Keeps a plugin's bytes under its hash and records that it was loaded.
     pub fn keep_plugin(&mut self, source: &Source, role: &str, version: &str, config: &Value) -> Result<()> {
-        let file = self.path.join("plugins").join(format!("{}-{}.wasm", source.name(), &source.hash()[..16]));
+        let file = self.plugin_file(source.name(), source.hash());
         fs::write(&file, source.bytes()).map_err(write_error(&file))?;
         self.plugins.push((source.name().to_owned(), source.hash().to_owned()));
         let details =

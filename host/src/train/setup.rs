@@ -4,10 +4,10 @@
 use super::phases::Phases;
 use super::trainer::{Prompt, State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{self, Config, LooseKey};
+use crate::config::{self, Config, LooseKey, PluginEntry};
 use crate::data::{self, Cursor, Loader, Prompt as Asked, PromptRow, StopStrings, Tokenizer};
 use crate::metrics::Window;
-use crate::model::{ModelFolder, Policy, tiny};
+use crate::model::{Frozen, ModelFolder, Policy, tiny};
 use crate::optim::{AdamW, Schedule, Settings};
 use crate::plugin::{Engine, PolicyPlugin, RewardPlugin, Source};
 use serde_json::{Map, Value, json};
@@ -18,18 +18,40 @@ use std::sync::Arc;
 /// Prompts for runs that name no dataset.
 const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/stories/prompts.jsonl");
 
+/// Where a run keeps the model that was made for it.
+const MADE_MODEL: &str = "model";
+
 /// Parameters from which TRL's learning rate serves.
 const FULL_SIZE: f64 = 1e8;
 const FULL_SIZE_RATE: f64 = 1e-6;
 
+/// A run that goes on from one of its checkpoints.
+#[derive(Clone, Debug)]
+pub struct Resume {
+    /// The run's folder.
+    pub run: PathBuf,
+    /// The checkpoint, which has been verified.
+    pub checkpoint: PathBuf,
+    /// Its step.
+    pub step: u64,
+}
+
+/// A plugin's bytes: a resumed run has the ones it had.
+fn plugin_source(location: &str, resume: Option<&Resume>) -> Result<Source> {
+    let Some(resume) = resume else { return Ok(Source::open(location)?) };
+    let name = PluginEntry::new(location.to_owned()).name().to_owned();
+    let kept = resume.checkpoint.join("plugins").join(format!("{name}.wasm"));
+    Ok(Source::open(&kept.display().to_string())?)
+}
+
 /// Loads everything that `config` names. `loose` are keys that only the algorithm can know.
-pub fn set_up(mut config: Config, loose: Vec<LooseKey>) -> Result<Trainer> {
+pub fn set_up(mut config: Config, loose: Vec<LooseKey>, resume: Option<&Resume>) -> Result<Trainer> {
     let engine = Engine::new()?;
-    let algorithm_source = Source::open(&config.algorithm)?;
+    let algorithm_source = plugin_source(&config.algorithm, resume)?;
     settle_loose_keys(&mut config, loose, &engine, &algorithm_source)?;
     let algorithm = PolicyPlugin::load(&engine, &algorithm_source, &config.loss, &config.loss_limits, config.seed)?;
     config.loss = algorithm.config();
-    let reward_sources = config.plugin.iter().map(|e| Source::open(&e.path)).collect::<crate::plugin::Result<Vec<_>>>()?;
+    let reward_sources = config.plugin.iter().map(|e| plugin_source(&e.path, resume)).collect::<Result<Vec<_>>>()?;
     let mut rewards = Vec::with_capacity(reward_sources.len());
     for (entry, source) in config.plugin.iter_mut().zip(&reward_sources) {
         let plugin = RewardPlugin::load(&engine, source, &entry.config, &entry.limits, config.seed)?;
@@ -37,9 +59,12 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>) -> Result<Trainer> {
         rewards.push((plugin, entry.weight as f32));
     }
 
-    let folder_path = RunFolder::choose(config.output_dir.as_deref(), algorithm_source.name())?;
+    let folder_path = match resume {
+        Some(resume) => resume.run.clone(),
+        None => RunFolder::choose(config.output_dir.as_deref(), algorithm_source.name())?,
+    };
     config.output_dir = Some(folder_path.display().to_string());
-    let (source, made) = open_model(&config)?;
+    let (source, made) = open_model(&config, resume)?;
     let tokenizer = Tokenizer::open(source.path())?;
     let context = source.architecture().max_positions;
     if tokenizer.vocab_size() > source.architecture().vocab_size {
@@ -55,8 +80,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>) -> Result<Trainer> {
         let detail = format!("the dataset has {} prompts and one generation takes {per_generation}", prompts.len());
         return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
     }
-    let policy = Policy::new(source.decoder()?);
-    let reference = algorithm.info().needs.ref_logp.then(|| policy.frozen_copy()).transpose()?;
+    let (policy, reference) = policy_and_reference(&source, algorithm.info().needs.ref_logp, resume)?;
     let loader = Loader::new(prompts.len(), per_generation, config.seed, config.shuffle_dataset, Cursor::default());
     let max_steps = max_steps(&config, &loader);
     let schedule = schedule(&mut config, policy.weights().parameters(), max_steps);
@@ -71,15 +95,18 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>) -> Result<Trainer> {
     let gradients = policy.zero_gradients()?;
 
     let text = toml::to_string(&config).map_err(|e| Error::Unfit(format!("the configuration can't be written: {e}")))?;
-    let mut folder = RunFolder::create(folder_path, &text, config.log_completions)?;
+    let mut folder = match resume {
+        Some(resume) => RunFolder::reopen(folder_path, &text, config.log_completions, resume.step)?,
+        None => RunFolder::create(folder_path, &text, config.log_completions)?,
+    };
     let source = match made {
         // The folder is temporary until the run has one of its own.
-        Some(temporary) => keep_model(temporary.path(), &folder.path().join("model"))?,
+        Some(temporary) => keep_model(temporary.path(), &folder.path().join(MADE_MODEL))?,
         None => source,
     };
     folder.event(
-        "started",
-        json!({ "version": env!("CARGO_PKG_VERSION"), "model": source.path().display().to_string(), "max_steps": max_steps }),
+        if resume.is_some() { "resumed" } else { "started" },
+        json!({ "step": resume.map_or(0, |r| r.step), "version": env!("CARGO_PKG_VERSION"), "model": source.path().display().to_string(), "max_steps": max_steps }),
     )?;
     folder.keep_plugin(&algorithm_source, "algorithm", &algorithm.info().version, &Value::Object(algorithm.config()))?;
     for ((plugin, _), source) in rewards.iter().zip(&reward_sources) {
@@ -95,7 +122,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>) -> Result<Trainer> {
         folder.event("warning", json!({ "text": text }))?;
     }
     let columns: BTreeSet<String> = prompts.iter().flat_map(|p| p.columns.keys().cloned()).collect();
-    Ok(Trainer {
+    let mut trainer = Trainer {
         stops: StopStrings::new(config.stop.clone()),
         config,
         folder,
@@ -116,7 +143,23 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>) -> Result<Trainer> {
         window: Window::default(),
         phases: Phases::new(),
         max_steps,
-    })
+    };
+    if let Some(resume) = resume {
+        trainer.restore(&resume.checkpoint)?;
+    }
+    Ok(trainer)
+}
+
+/// The policy, at the start or as the checkpoint has it, and the model that the run began with.
+fn policy_and_reference(source: &ModelFolder, wanted: bool, resume: Option<&Resume>) -> Result<(Policy, Option<Frozen>)> {
+    let initial = source.decoder()?;
+    let Some(resume) = resume else {
+        let policy = Policy::new(initial);
+        let reference = wanted.then(|| policy.frozen_copy()).transpose()?;
+        return Ok((policy, reference));
+    };
+    let policy = Policy::new(ModelFolder::open(&resume.checkpoint)?.decoder()?);
+    Ok((policy, wanted.then(|| Frozen::new(initial))))
 }
 
 /// Keys that the host does not know go to the algorithm if its schema has them.
@@ -146,7 +189,10 @@ fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine,
 }
 
 /// The model that was named, or a small random one in a temporary folder.
-fn open_model(config: &Config) -> Result<(ModelFolder, Option<tempfile::TempDir>)> {
+fn open_model(config: &Config, resume: Option<&Resume>) -> Result<(ModelFolder, Option<tempfile::TempDir>)> {
+    if let (None, Some(resume)) = (&config.model, resume) {
+        return Ok((ModelFolder::open(resume.run.join(MADE_MODEL))?, None));
+    }
     if let Some(path) = &config.model {
         return Ok((ModelFolder::open(path)?, None));
     }

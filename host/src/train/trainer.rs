@@ -4,13 +4,13 @@ use super::phases::Phases;
 use super::progress::Progress;
 use super::step::Share;
 use super::{Result, RunFolder};
+use crate::checkpoint;
 use crate::config::Config;
 use crate::data::{Loader, StopStrings, Tokenizer};
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, Weights};
 use crate::optim::{AdamW, Schedule};
 use crate::plugin::{PolicyPlugin, RewardPlugin};
-use crate::{checkpoint, model};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -80,7 +80,8 @@ impl Trainer {
     pub fn run(mut self) -> Result<Finished> {
         let begun = Instant::now();
         let mut progress = Progress::new(self.max_steps);
-        let mut saved = None;
+        // A resumed run may stand at a checkpoint already, even at the last one.
+        let mut saved = Some(checkpoint::folder(self.folder.path(), self.state.global_step)).filter(|path| path.exists());
         while self.state.global_step < self.max_steps {
             if let Err(error) = self.step() {
                 progress.finish();
@@ -134,7 +135,7 @@ impl Trainer {
     }
 
     /// Passes over the dataset, with the fraction of the present one.
-    fn epoch(&self) -> f64 {
+    pub(super) fn epoch(&self) -> f64 {
         let cursor = self.loader.cursor();
         let whole = self.loader.batches_per_epoch() * self.config.prompts_per_generation();
         cursor.epoch as f64 + cursor.taken as f64 / whole as f64
@@ -142,11 +143,7 @@ impl Trainer {
 
     fn save(&mut self) -> Result<PathBuf> {
         let step = self.state.global_step;
-        let path = checkpoint::save(self.folder.path(), step, |to| {
-            model::save(self.policy.weights(), &self.source, to).map_err(|e| e.to_string())?;
-            let state = json!({ "global_step": step, "epoch": self.epoch(), "max_steps": self.max_steps, "state": self.state });
-            std::fs::write(to.join("trainer_state.json"), format!("{state:#}\n")).map_err(|e| e.to_string())
-        })?;
+        let path = checkpoint::save(self.folder.path(), step, |to| self.write_checkpoint(to))?;
         self.folder.event("checkpoint_saved", json!({ "step": step, "path": path.display().to_string() }))?;
         if let Some(limit) = self.config.save_total_limit {
             let removed = checkpoint::retain(self.folder.path(), limit);

@@ -4,6 +4,8 @@
 mod advantage;
 mod loss;
 pub mod settings;
+#[cfg(test)]
+mod tests;
 
 use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens};

@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+"""Replay the first optimizer steps of a GRPO run in torch and compare every figure.
+
+usage: check_grpo_step.py RUN_FOLDER INITIAL_MODEL_FOLDER [--steps K] [--dtype float64]
+
+From the completions and rewards that the run logged, everything after generation is done
+again, the naive way and from the formulas alone: transformers' model on padded rows, the
+prompt repeated for each completion, autograd, torch's clipping and AdamW. Compared are the
+figures of metrics.jsonl, each advantage, and the weights of each checkpoint. The run must have
+been made with
+
+    --log-completions all --logging-steps 1 --save-steps 1
+
+and train on each generation once, in one optimizer step, at a linear learning rate without
+warmup. Figures are defined as in TRL 1.16; only `bnpo` divides by the tokens of the whole
+step, as host/ARCHITECTURE.md says.
+
+Exits 1 if a figure differs by more than 1e-4 of its size. The loss, whose terms cancel, is
+measured by the sum of their sizes, and `kl` by 1e-3 at least, since e^d - d - 1 has no more
+digits in f32. Weights may differ by 2e-2 of the step's greatest update, where the root of
+AdamW's second moment was always zero or above 100 times its epsilon; elsewhere a gradient is
+mere rounding and its first updates of any size, so that only the norm of all differences is
+held to the same share of the update's norm. `--dtype float64` replays without rounding.
+"""
+
+import argparse
+import copy
+import json
+import math
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+TOLERANCE = 1e-4
+WEIGHT_TOLERANCE = 2e-2
+CLIP_RATIOS = ("low_mean", "low_min", "high_mean", "high_max", "region_mean")
+# The parameters that transformers' Trainer spares weight decay.
+UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(^|\.)norm($|\.)|_norm($|\.)")
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def reward_names(config):
+    return [Path(plugin["path"]).name.removesuffix(".wasm") for plugin in config["plugin"]]
+
+
+def nan_std(x, dim=-1):
+    """Standard deviation (n - 1) over what is not NaN; NaN for fewer than two."""
+    n = (~x.isnan()).sum(dim, keepdim=True)
+    squares = (x - x.nanmean(dim, keepdim=True)).square().nansum(dim, keepdim=True)
+    return torch.where(n > 1, squares / (n - 1), math.nan).sqrt().squeeze(dim)
+
+
+class Batch:
+    """Completions as padded rows: prompt and completion, then padding."""
+
+    def __init__(self, rows, spare_truncated):
+        ids = [torch.tensor(r["prompt_ids"] + r["completion_ids"]) for r in rows]
+        # Position t predicts token t + 1.
+        masks = [torch.zeros(len(i) - 1, dtype=torch.long) for i in ids]
+        for row, mask in zip(rows, masks):
+            if row["finished"] or not spare_truncated:
+                mask[len(row["prompt_ids"]) - 1 :] = 1
+        self.ids = pad_sequence(ids, batch_first=True)
+        self.attention = pad_sequence([torch.ones_like(i) for i in ids], batch_first=True)
+        self.mask = pad_sequence(masks, batch_first=True)
+
+    def run(self, model, temperature):
+        """Log-probability of each next token, and the entropy of its distribution."""
+        logits = model(input_ids=self.ids, attention_mask=self.attention, use_cache=False).logits
+        logp = (logits[:, :-1] / temperature).log_softmax(-1)
+        entropy = -(logp.exp() * logp).sum(-1).detach()
+        return logp.gather(-1, self.ids[:, 1:, None]).squeeze(-1), entropy
+
+
+def judge(config, rows):
+    """Each completion's advantage, and the figures about rewards."""
+    names = reward_names(config)
+    given = [[math.nan if r["rewards"][n] is None else r["rewards"][n] for n in names] for r in rows]
+    rewards = torch.tensor(given, dtype=torch.float64)
+    weights = torch.tensor([plugin["weight"] for plugin in config["plugin"]], dtype=torch.float64)
+    total = (rewards * weights).nansum(1)
+    total[rewards.isnan().all(1)] = math.nan
+    groups = total.view(-1, config["num_generations"])
+    scale = config["loss"]["scale_rewards"]
+    std = (nan_std(total) if scale == "batch" else nan_std(groups)[:, None]).expand_as(groups)
+    advantages = groups - groups.nanmean(1, keepdim=True)
+    if scale != "none":
+        advantages = advantages / (std + 1e-4)
+    figures = {
+        "reward": total.nanmean(),
+        "reward_std": nan_std(total),
+        "frac_reward_zero_std": (std.abs() <= 1e-8).double().mean(),
+    }
+    for name, column in zip(names, rewards.T):
+        figures |= {f"rewards/{name}/mean": column.nanmean(), f"rewards/{name}/std": nan_std(column)}
+    return advantages.flatten().nan_to_num(0.0), figures
+
+
+def token_losses(loss, logp, ref_logp, advantages):
+    """Loss and KL term of each token, under the weights that generated it."""
+    ratio = (logp - logp.detach()).exp()
+    low, high = loss["epsilon"], loss.get("epsilon_high", loss["epsilon"])
+    bounded = ratio.clamp(max=loss["delta"]) if "delta" in loss else ratio
+    losses = -torch.minimum(bounded * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+    if ref_logp is None:
+        return losses, torch.zeros_like(losses)
+    d = ref_logp - logp
+    kl = d.exp() - d - 1
+    if loss["use_bias_correction_kl"]:
+        kl = kl * ratio
+    return losses + loss["beta"] * kl, kl
+
+
+def backward(config, model, reference, rows, advantages):
+    """Leaves the gradient of a step's loss in the model; gives the step's figures, and the sum
+    of the loss's terms regardless of sign."""
+    loss, size, temperature = config["loss"], config["per_device_train_batch_size"], config["temperature"]
+    batches = [Batch(rows[i : i + size], loss["mask_truncated_completions"]) for i in range(0, len(rows), size)]
+    tokens = sum(int(batch.mask.sum()) for batch in batches)
+    sums = dict.fromkeys(("loss", "terms", "kl", "entropy"), 0.0)
+    for batch, factors in zip(batches, advantages.split(size)):
+        logp, entropy = batch.run(model, temperature)
+        with torch.no_grad():
+            ref_logp = batch.run(reference, temperature)[0] if reference else None
+        losses, kl = token_losses(loss, logp, ref_logp, factors[:, None].to(logp.dtype))
+        match loss["loss_type"]:
+            case "grpo":
+                divisor = len(rows) * batch.mask.sum(1, keepdim=True).clamp(min=1)
+            case "dr_grpo":
+                divisor = len(rows) * config["max_completion_length"]
+            case "bnpo" | "dapo":
+                divisor = max(tokens, 1)
+        terms = losses * batch.mask / divisor
+        terms.sum().backward()
+        parts = {"loss": terms, "terms": terms.abs(), "kl": kl * batch.mask, "entropy": entropy * batch.mask}
+        for name, part in parts.items():
+            sums[name] += part.sum().item()
+    figures = {"loss": sums["loss"]}
+    if tokens:
+        figures |= {f"clip_ratio/{name}": 0.0 for name in CLIP_RATIOS}
+        figures |= {name: sums[name] / tokens for name in ["entropy"] + ["kl"] * bool(reference)}
+    return figures, sums["terms"]
+
+
+def length_figures(rows):
+    ended = [r for r in rows if r["finished"]]
+    figures = {"completions/clipped_ratio": 1 - len(ended) / len(rows)}
+    for suffix, kept in [("length", rows), ("terminated_length", ended)]:
+        lengths = [len(r["completion_ids"]) for r in kept]
+        if lengths:
+            values = {"mean": sum(lengths) / len(lengths), "min": min(lengths), "max": max(lengths)}
+            figures |= {f"completions/{name}_{suffix}": value for name, value in values.items()}
+    return figures
+
+
+class Report:
+    """The table, and whether all of it is within tolerance."""
+
+    def __init__(self):
+        self.worst, self.passed = {}, True
+        print(f"{'step':>4}  {'name':<52} {'rlhost':>14} {'torch':>14} {'difference':>10}")
+
+    def add(self, step, name, got, want, size=None, tolerance=TOLERANCE):
+        """One line; `size` is what the difference is a share of, if not the figure itself."""
+        got, want = math.nan if got is None else float(got), float(want)
+        size = max(abs(got), abs(want)) if size is None else float(size)
+        off = abs(got - want)
+        share = off / size if size and math.isfinite(off) else 0.0 if off == 0 else math.inf
+        self.passed &= share <= tolerance
+        kind = "weights" if name.startswith("weights") else name
+        self.worst[kind] = max(self.worst.get(kind, 0.0), share)
+        print(f"{step:>4}  {name:<52} {got:>14.8g} {want:>14.8g} {share:>10.1e}{'' if share <= tolerance else '  <--'}")
+
+
+class Weights:
+    """Compares the trained weights with a run's checkpoints, step by step."""
+
+    def __init__(self, model, optimizer):
+        self.parameters, self.optimizer = dict(model.named_parameters()), optimizer
+        self.settled = {name: torch.ones_like(p, dtype=torch.bool) for name, p in self.parameters.items()}
+        self.keep()
+
+    def keep(self):
+        self.before = {name: p.detach().clone() for name, p in self.parameters.items()}
+
+    def check(self, report, step, checkpoint):
+        saved = load_file(checkpoint / "model.safetensors")
+        if saved.keys() != self.parameters.keys():
+            sys.exit(f"{checkpoint}: names differ: {sorted(saved.keys() ^ self.parameters.keys())}")
+        worst, greatest, squares = (-1.0, "", 0.0, 0.0), 0.0, [0.0, 0.0]
+        for name, p in self.parameters.items():
+            state, group = self.optimizer.state[p], self.optimizer.param_groups[0]
+            root = (state["exp_avg_sq"] / (1 - group["betas"][1] ** step)).sqrt()
+            self.settled[name] &= (root == 0) | (root > 100 * group["eps"])
+            update = p.detach() - self.before[name]
+            off = saved[name].to(p.dtype) - p.detach()
+            greatest = max(greatest, update.abs().max().item())
+            squares = [squares[0] + off.square().sum().item(), squares[1] + update.square().sum().item()]
+            at = (off.abs() * self.settled[name]).argmax()
+            if self.settled[name].flatten()[at]:
+                pair = [t.detach().flatten()[at].item() for t in (saved[name], p)]
+                worst = max(worst, (abs(off.flatten()[at].item()), name, *pair))
+        report.add(step, f"weights {worst[1]}", *worst[2:], greatest, WEIGHT_TOLERANCE)
+        norm, size = (math.sqrt(s) for s in squares)
+        report.add(step, "weights' differences, their norm", norm, 0.0, size, WEIGHT_TOLERANCE)
+        self.keep()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, metavar="RUN_FOLDER")
+    parser.add_argument("model", type=Path, metavar="INITIAL_MODEL_FOLDER")
+    parser.add_argument("--steps", type=int, default=3, help="optimizer steps to replay (default 3)")
+    parser.add_argument("--dtype", choices=["float32", "float64"], default="float32", help="torch's numbers")
+    args = parser.parse_args()
+
+    config = tomllib.loads((args.run / "config.toml").read_text())
+    accumulation = config["gradient_accumulation_steps"]
+    if config["num_iterations"] != 1 or config.get("steps_per_generation", accumulation) != accumulation:
+        sys.exit("only a run with one optimizer step a generation can be replayed")
+    if config["lr_scheduler_type"] != "linear" or config["warmup_steps"] or config["warmup_ratio"]:
+        sys.exit("only a run with a linear learning rate without warmup can be replayed")
+    if config["save_steps"] != 1 or config["logging_steps"] != 1 or config["log_completions"] != "all":
+        sys.exit("the run must have been made with --log-completions all --logging-steps 1 --save-steps 1")
+    max_steps = json.loads((args.run / "checkpoint-1" / "trainer_state.json").read_text())["max_steps"]
+    metrics = {line["step"]: line for line in read_lines(args.run / "metrics.jsonl")}
+    completions = read_lines(args.run / "completions.jsonl")
+
+    disable_progress_bar()
+    dtype = getattr(torch, args.dtype)
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype, attn_implementation="eager").eval()
+    reference = copy.deepcopy(model) if config["loss"]["beta"] > 0 else None
+    groups = [{"params": [], "weight_decay": config["weight_decay"]}, {"params": [], "weight_decay": 0.0}]
+    for name, parameter in model.named_parameters():
+        groups[bool(UNDECAYED.search(name))]["params"].append(parameter)
+    betas = (config["adam_beta1"], config["adam_beta2"])
+    optimizer = torch.optim.AdamW(groups, betas=betas, eps=config["adam_epsilon"])
+    weights, report, seen = Weights(model, optimizer), Report(), 0
+
+    for step in range(min(args.steps, max_steps)):
+        rows = [c for c in completions if c["step"] == step]
+        advantages, want = judge(config, rows)
+        seen += sum(len(r["prompt_ids"]) + len(r["completion_ids"]) for r in rows)
+        optimizer.zero_grad()
+        figures, terms = backward(config, model, reference, rows, advantages)
+        want |= figures | length_figures(rows) | {"num_tokens": seen}
+        want["learning_rate"] = config["learning_rate"] * (1 - step / max_steps)
+        want["grad_norm"] = torch.nn.utils.clip_grad_norm_(model.parameters(), config["max_grad_norm"] or math.inf)
+        for group in optimizer.param_groups:
+            group["lr"] = want["learning_rate"]
+        optimizer.step()
+
+        for name, value in want.items():
+            size = {"loss": terms, "kl": max(abs(float(value)), 1e-3)}.get(name)
+            report.add(step + 1, name, metrics[step + 1].get(name), value, size)
+        for i, (row, advantage) in enumerate(zip(rows, advantages)):
+            report.add(step + 1, f"advantage {i}", row["advantage"], advantage, advantages.abs().max())
+        weights.check(report, step + 1, args.run / f"checkpoint-{step + 1}")
+
+    shares = {name: share for name, share in report.worst.items() if name != "weights"}
+    worst = max(shares, key=shares.get)
+    print(f"greatest difference: {shares[worst]:.1e} of {worst}, {report.worst['weights']:.1e} of the weights' update")
+    return 0 if report.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
