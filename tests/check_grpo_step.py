@@ -17,10 +17,10 @@ step, as host/ARCHITECTURE.md says.
 
 Exits 1 if a figure differs by more than 1e-4 of its size. The loss, whose terms cancel, is
 measured by the sum of their sizes, and `kl` by 1e-3 at least, since e^d - d - 1 has no more
-digits in f32. Weights may differ by 2e-2 of the step's greatest update, where the root of
+digits in f32. Weights may differ by 2e-2 of the run's greatest update so far, where the root of
 AdamW's second moment was always zero or above 100 times its epsilon; elsewhere a gradient is
 mere rounding and its first updates of any size, so that only the norm of all differences is
-held to the same share of the update's norm. `--dtype float64` replays without rounding.
+held to the same share of an update's norm. `--dtype float64` replays without rounding.
 """
 
 import argparse
@@ -188,6 +188,8 @@ class Weights:
     def __init__(self, model, optimizer):
         self.parameters, self.optimizer = dict(model.named_parameters()), optimizer
         self.settled = {name: torch.ones_like(p, dtype=torch.bool) for name, p in self.parameters.items()}
+        # The run's greatest update of one weight, and of all together.
+        self.greatest, self.longest = 0.0, 0.0
         self.keep()
 
     def keep(self):
@@ -197,22 +199,22 @@ class Weights:
         saved = load_file(checkpoint / "model.safetensors")
         if saved.keys() != self.parameters.keys():
             sys.exit(f"{checkpoint}: names differ: {sorted(saved.keys() ^ self.parameters.keys())}")
-        worst, greatest, squares = (-1.0, "", 0.0, 0.0), 0.0, [0.0, 0.0]
+        worst, squares = (-1.0, "", 0.0, 0.0), [0.0, 0.0]
         for name, p in self.parameters.items():
             state, group = self.optimizer.state[p], self.optimizer.param_groups[0]
             root = (state["exp_avg_sq"] / (1 - group["betas"][1] ** step)).sqrt()
             self.settled[name] &= (root == 0) | (root > 100 * group["eps"])
             update = p.detach() - self.before[name]
             off = saved[name].to(p.dtype) - p.detach()
-            greatest = max(greatest, update.abs().max().item())
+            self.greatest = max(self.greatest, update.abs().max().item())
             squares = [squares[0] + off.square().sum().item(), squares[1] + update.square().sum().item()]
             at = (off.abs() * self.settled[name]).argmax()
             if self.settled[name].flatten()[at]:
                 pair = [t.detach().flatten()[at].item() for t in (saved[name], p)]
                 worst = max(worst, (abs(off.flatten()[at].item()), name, *pair))
-        report.add(step, f"weights {worst[1]}", *worst[2:], greatest, WEIGHT_TOLERANCE)
-        norm, size = (math.sqrt(s) for s in squares)
-        report.add(step, "weights' differences, their norm", norm, 0.0, size, WEIGHT_TOLERANCE)
+        self.longest = max(self.longest, math.sqrt(squares[1]))
+        report.add(step, f"weights {worst[1]}", *worst[2:], self.greatest, WEIGHT_TOLERANCE)
+        report.add(step, "weights' differences, their norm", math.sqrt(squares[0]), 0.0, self.longest, WEIGHT_TOLERANCE)
         self.keep()
 
 
@@ -247,7 +249,7 @@ def main():
     optimizer = torch.optim.AdamW(groups, betas=betas, eps=config["adam_epsilon"])
     weights, report, seen = Weights(model, optimizer), Report(), 0
 
-    for step in range(min(args.steps, max_steps)):
+    for step in range(min(args.steps, len(metrics))):
         rows = [c for c in completions if c["step"] == step]
         advantages, want = judge(config, rows)
         seen += sum(len(r["prompt_ids"]) + len(r["completion_ids"]) for r in rows)

@@ -1,6 +1,6 @@
 //! Runs that are stopped and go on: the same to the bit as if nothing had happened.
 
-use rlhost_tests::{Place, binary};
+use rlhost_tests::{HOSTILE, Place, binary};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -104,6 +104,50 @@ fn a_run_killed_at_any_moment_goes_on_and_ends_the_same() {
     }
     place.run(&["resume", "killed"]).succeeded();
     assert_same(&place, "killed", "whole");
+}
+
+#[test]
+fn a_signal_saves_and_ends_with_a_code_of_its_own() {
+    let place = Place::new();
+    prompts(&place);
+    place.run(&arguments("whole")).succeeded();
+    for signal in ["-INT", "-TERM"] {
+        let run = format!("signalled{signal}");
+        let mut given = arguments(&run);
+        // Long enough to be caught on the way; the learning rate's schedule is the whole run's.
+        let steps = given.iter().position(|a| *a == "--save-steps").unwrap() + 1;
+        given[steps] = "1000";
+        let mut command = Command::new(binary());
+        command.current_dir(place.path("")).args(&given).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        while !place.path(&run).join("completions.jsonl").metadata().is_ok_and(|m| m.len() > 0) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        let code = child.wait().unwrap().code();
+        // A run this short may have come to its end first.
+        assert!(code == Some(3) || code == Some(0), "{code:?}");
+        place.run(&["resume", &run]).succeeded();
+        assert_same(&place, &run, "whole");
+    }
+}
+
+#[test]
+fn a_run_that_a_plugin_ended_goes_on_as_if_it_had_not() {
+    let place = Place::new();
+    prompts(&place);
+    let hostile = |run: &'static str, misdeed: &str| {
+        let mut all: Vec<String> = arguments(run).into_iter().map(String::from).collect();
+        all.extend(["--plugin".into(), HOSTILE.into(), "--set".into(), format!("plugin.hostile.config.misdeed={misdeed:?}")]);
+        all.extend(["--set".into(), "plugin.hostile.config.from_step=4".into()]);
+        place.run(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    hostile("whole", "none").succeeded();
+    assert_eq!(hostile("failed", "trap").code, Some(1));
+    assert!(place.path("failed/checkpoint-4").exists());
+    let mended = ["resume", "failed", "--allow-changed", "--set", "plugin.hostile.config.misdeed=\"none\""];
+    place.run(&mended).succeeded();
+    assert_same(&place, "failed", "whole");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The command line: arguments in, printed text and an exit code out.
 //!
 //! Exit codes: 0 done, 2 a mistake of the user's (found before anything was written), 1 a
-//! failure on the way.
+//! failure on the way, 3 stopped by a signal after saving.
 #![allow(clippy::print_stdout)]
 
 mod generate;
@@ -21,6 +21,8 @@ pub(crate) enum Failure {
     Mistake(anyhow::Error),
     /// Something failed.
     Failed(anyhow::Error),
+    /// A signal asked for the end; everything is saved.
+    Stopped,
 }
 
 impl Failure {
@@ -101,6 +103,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
             eprintln!("error: {error}");
             ExitCode::from(2)
         }
+        Err(Failure::Stopped) => ExitCode::from(3),
         Err(Failure::Failed(error)) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE

@@ -5,7 +5,10 @@ use crate::config::{self, LooseKey, Overrides};
 use crate::train::{self, Trainer};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use std::ffi::OsString;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Keys that are tables, reached by `--set`.
 const TABLES: [&str; 2] = ["loss", "loss_limits"];
@@ -132,7 +135,17 @@ pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Fail
 
 /// Runs to the end and says where everything is.
 pub(super) fn finish(trainer: Trainer) -> Result<(), Failure> {
-    let finished = trainer.run().map_err(Failure::failed)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // The first asks for a checkpoint and an end; the second ends at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone()).map_err(Failure::failed)?;
+        signal_hook::flag::register(signal, stop.clone()).map_err(Failure::failed)?;
+    }
+    let finished = trainer.run(&stop).map_err(Failure::failed)?;
+    if finished.stopped {
+        println!("stopped after {} steps; go on with: rlhost resume {}", finished.steps, finished.folder.display());
+        return Err(Failure::Stopped);
+    }
     println!("done: {} steps", finished.steps);
     println!("checkpoint: {}", finished.checkpoint.display());
     println!("metrics:    {}", finished.folder.join("metrics.jsonl").display());

@@ -117,7 +117,7 @@ impl host::Host for Sandbox {
 }
 
 /// A plugin that has been checked, described and configured, with one warm instance.
-pub(super) struct Plugin {
+pub struct Plugin {
     name: String,
     hash: String,
     pre: InstancePre<Sandbox>,
@@ -191,19 +191,23 @@ impl Plugin {
         Ok(this)
     }
 
-    pub(super) fn name(&self) -> &str {
+    /// The name in configuration, metrics and events.
+    pub fn name(&self) -> &str {
         &self.name
     }
 
-    pub(super) fn hash(&self) -> &str {
+    /// SHA-256 of its bytes.
+    pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    pub(super) fn info(&self) -> &Info {
+    /// Its description.
+    pub fn info(&self) -> &Info {
         &self.info
     }
 
-    pub(super) fn config(&self) -> Map<String, Value> {
+    /// Its configuration, defaults filled in.
+    pub fn config(&self) -> Map<String, Value> {
         self.config.clone().unwrap_or_default()
     }
 

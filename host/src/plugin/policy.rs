@@ -1,11 +1,12 @@
 //! Policy plugins: advantages from a generation's rewards, and a loss with its derivatives.
 
 use super::engine::Engine;
-use super::instance::{Info, Plugin};
+use super::instance::Plugin;
 use super::world::{Guiding, Role, policy};
 use super::{Error, Metric, Result, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
+use std::ops::Deref;
 
 pub use super::world::policy::Tokens;
 pub use super::world::types::{RewardColumn, Rollouts, Scale};
@@ -43,30 +44,18 @@ pub struct PolicyPlugin {
     plugin: Plugin,
 }
 
+impl Deref for PolicyPlugin {
+    type Target = Plugin;
+
+    fn deref(&self) -> &Plugin {
+        &self.plugin
+    }
+}
+
 impl PolicyPlugin {
     /// Loads and configures; `seed` is the run's.
     pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
         Ok(Self { plugin: Plugin::load(engine, source, Role::Policy, config, limits, seed)? })
-    }
-
-    /// The name in configuration and events.
-    pub fn name(&self) -> &str {
-        self.plugin.name()
-    }
-
-    /// SHA-256 of its bytes.
-    pub fn hash(&self) -> &str {
-        self.plugin.hash()
-    }
-
-    /// Its description.
-    pub fn info(&self) -> &Info {
-        self.plugin.info()
-    }
-
-    /// Its configuration, defaults filled in.
-    pub fn config(&self) -> Map<String, Value> {
-        self.plugin.config()
     }
 
     /// Advantages for a whole generation batch.

@@ -1,11 +1,12 @@
 //! Reward plugins: a generation batch in, one score or none a completion out.
 
 use super::engine::Engine;
-use super::instance::{Info, Plugin};
+use super::instance::Plugin;
 use super::world::{Rewarding, Role, reward};
 use super::{Error, Metric, Result, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
+use std::ops::Deref;
 
 /// A dataset column: name and one JSON value a prompt.
 pub use super::world::reward::Column;
@@ -27,30 +28,18 @@ pub struct RewardPlugin {
     plugin: Plugin,
 }
 
+impl Deref for RewardPlugin {
+    type Target = Plugin;
+
+    fn deref(&self) -> &Plugin {
+        &self.plugin
+    }
+}
+
 impl RewardPlugin {
     /// Loads and configures; `seed` is the run's.
     pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
         Ok(Self { plugin: Plugin::load(engine, source, Role::Reward, config, limits, seed)? })
-    }
-
-    /// The name in configuration and metrics.
-    pub fn name(&self) -> &str {
-        self.plugin.name()
-    }
-
-    /// SHA-256 of its bytes.
-    pub fn hash(&self) -> &str {
-        self.plugin.hash()
-    }
-
-    /// Its description.
-    pub fn info(&self) -> &Info {
-        self.plugin.info()
-    }
-
-    /// Its configuration, defaults filled in.
-    pub fn config(&self) -> Map<String, Value> {
-        self.plugin.config()
     }
 
     /// Scores a batch; only the columns that the plugin asks for are sent. The result has one

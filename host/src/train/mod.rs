@@ -48,6 +48,14 @@ pub enum Error {
     /// What was set up can't make a run.
     #[error("{0}")]
     Unfit(String),
+    /// The step counter moved by something other than one: a bug.
+    #[error("the step counter went from {from} to {to}; this is a bug of rlhost's, and the run ends before it does harm")]
+    Counter {
+        /// Before the step.
+        from: u64,
+        /// After it.
+        to: u64,
+    },
     /// The loss or gradient left the finite numbers.
     #[error("the gradient at step {step} is {norm}; the weights are left as they were")]
     NotFinite {

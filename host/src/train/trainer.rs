@@ -6,7 +6,7 @@ use super::step::Share;
 use super::{Result, RunFolder};
 use crate::checkpoint;
 use crate::config::Config;
-use crate::data::{Loader, StopStrings, Tokenizer};
+use crate::data::{Cursor, Loader, StopStrings, Tokenizer};
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, Weights};
 use crate::optim::{AdamW, Schedule};
@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// A prompt of the dataset, ready to be continued.
@@ -64,6 +65,14 @@ pub struct Trainer {
     pub(super) max_steps: u64,
 }
 
+/// What a step changes before the update: enough to undo one that failed.
+struct Mark {
+    state: State,
+    cursor: Cursor,
+    pending: VecDeque<Share>,
+    window: Window,
+}
+
 /// How a run ended.
 #[derive(Debug)]
 pub struct Finished {
@@ -73,28 +82,37 @@ pub struct Finished {
     pub steps: u64,
     /// The last checkpoint.
     pub checkpoint: PathBuf,
+    /// Whether it was stopped before its last step.
+    pub stopped: bool,
 }
 
 impl Trainer {
-    /// Trains to the last step, logging and saving on the way.
-    pub fn run(mut self) -> Result<Finished> {
+    /// Trains to the last step, or until `stop` is set, logging and saving on the way.
+    pub fn run(mut self, stop: &AtomicBool) -> Result<Finished> {
         let begun = Instant::now();
         let mut progress = Progress::new(self.max_steps);
         // A resumed run may stand at a checkpoint already, even at the last one.
         let mut saved = Some(checkpoint::folder(self.folder.path(), self.state.global_step)).filter(|path| path.exists());
-        while self.state.global_step < self.max_steps {
+        let mut stopped = false;
+        while self.state.global_step < self.max_steps && !stopped {
+            let mark = self.mark();
             if let Err(error) = self.step() {
                 progress.finish();
+                self.rewind(mark);
                 return Err(self.give_up(error, saved.as_ref()));
             }
             let step = self.state.global_step;
+            if step != mark.state.global_step + 1 {
+                return Err(super::Error::Counter { from: mark.state.global_step, to: step });
+            }
             let last = step == self.max_steps;
+            stopped = stop.load(Ordering::Relaxed) && !last;
             if step.is_multiple_of(self.config.logging_steps) || last {
                 let figures = self.log(begun)?;
                 progress.log(step, self.max_steps, &figures);
             }
             progress.advance(step);
-            if step.is_multiple_of(self.config.save_steps) || last {
+            if step.is_multiple_of(self.config.save_steps) || last || stopped {
                 saved = Some(self.save()?);
             }
         }
@@ -103,8 +121,20 @@ impl Trainer {
             Some(path) => path,
             None => self.save()?,
         };
-        self.folder.event("finished", json!({ "step": self.state.global_step, "seconds": begun.elapsed().as_secs_f64() }))?;
-        Ok(Finished { folder: self.folder.path().to_owned(), steps: self.state.global_step, checkpoint })
+        self.folder.event(if stopped { "stopped" } else { "finished" }, json!({ "step": self.state.global_step, "seconds": begun.elapsed().as_secs_f64() }))?;
+        Ok(Finished { folder: self.folder.path().to_owned(), steps: self.state.global_step, checkpoint, stopped })
+    }
+
+    fn mark(&self) -> Mark {
+        let (state, cursor) = (self.state.clone(), self.loader.cursor());
+        Mark { state, cursor, pending: self.pending.clone(), window: self.window.clone() }
+    }
+
+    /// Undoes a step that failed before its update, so that it can be taken again.
+    fn rewind(&mut self, mark: Mark) {
+        let per_generation = self.config.prompts_per_generation();
+        self.loader = Loader::new(self.prompts.len(), per_generation, self.config.seed, self.config.shuffle_dataset, mark.cursor);
+        (self.state, self.pending, self.window) = (mark.state, mark.pending, mark.window);
     }
 
     /// Saves what was learned before a failure ends the run.
