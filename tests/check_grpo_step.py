@@ -16,7 +16,7 @@ warmup. Figures are defined as in TRL 1.16; only `bnpo` divides by the tokens of
 step, as host/ARCHITECTURE.md says.
 
 Exits 1 if a figure differs by more than 1e-4 of its size. The loss, whose terms cancel, is
-measured by the sum of their sizes, and `kl` by 1e-3 at least, since e^d - d - 1 has no more
+measured by the sum of their sizes, and `kl` by 1e-2 at least, since e^d - d - 1 has no more
 digits in f32. Weights may differ by 2e-2 of the run's greatest update so far, where the root of
 AdamW's second moment was always zero or above 100 times its epsilon; elsewhere a gradient is
 mere rounding and its first updates of any size, so that only the norm of all differences is
@@ -263,7 +263,7 @@ def main():
         optimizer.step()
 
         for name, value in want.items():
-            size = {"loss": terms, "kl": max(abs(float(value)), 1e-3)}.get(name)
+            size = {"loss": terms, "kl": max(abs(float(value)), 1e-2)}.get(name)
             report.add(step + 1, name, metrics[step + 1].get(name), value, size)
         for i, (row, advantage) in enumerate(zip(rows, advantages)):
             report.add(step + 1, f"advantage {i}", row["advantage"], advantage, advantages.abs().max())
