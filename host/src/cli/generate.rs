@@ -67,6 +67,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         max_num_seqs: 256,
         seed: args.seed,
         generation: 0,
+        ends: &tokenizer.eos_ids(&model.architecture().eos_token_ids),
         stops: &|tokens| stops.end(tokens, &tokenizer),
     };
     let requests = [Request { tokens: tokens.clone(), row: 0, samples: args.samples }];

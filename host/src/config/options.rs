@@ -229,6 +229,11 @@ impl Config {
         self.per_device_train_batch_size * self.steps_per_generation()
     }
 
+    /// Micro-batches in a pass over a dataset of so many generations.
+    pub fn micro_batches_per_epoch(&self, generations: usize) -> usize {
+        generations * self.steps_per_generation() * self.num_iterations
+    }
+
     /// Prompts in one generation.
     pub fn prompts_per_generation(&self) -> usize {
         self.generation_batch_size() / self.num_generations

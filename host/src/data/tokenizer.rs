@@ -10,6 +10,7 @@ pub struct Tokenizer {
     path: PathBuf,
     inner: tokenizers::Tokenizer,
     chat: Option<ChatTemplate>,
+    eos: Option<u32>,
 }
 
 fn read(path: &Path) -> Result<String> {
@@ -48,12 +49,20 @@ impl Tokenizer {
             .map(|s| ChatTemplate::new(s, token_text(&config, "bos_token"), token_text(&config, "eos_token")))
             .transpose()
             .map_err(|detail| Error::Tokenizer { path: config_path, detail: format!("chat template: {detail}") })?;
-        Ok(Self { path, inner, chat })
+        let eos = inner.token_to_id(&token_text(&config, "eos_token"));
+        Ok(Self { path, inner, chat, eos })
     }
 
     /// Number of ids, added tokens included.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
+    }
+
+    /// The ids that end a text: the model's own, and the tokenizer's, which a fine-tuned model may
+    /// have without saying so in its configuration.
+    pub fn eos_ids(&self, model: &[u32]) -> Vec<u32> {
+        let own = self.eos.filter(|eos| !model.contains(eos));
+        model.iter().copied().chain(own).collect()
     }
 
     /// Token ids of a text; `special` adds what the tokenizer puts around a text (a beginning

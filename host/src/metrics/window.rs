@@ -14,6 +14,8 @@ pub enum Reduction {
     Min,
     /// Greatest.
     Max,
+    /// The newest.
+    Last,
 }
 
 /// A figure with its weight (samples, tokens).
@@ -62,7 +64,7 @@ impl Window {
                 total: match m.reduction {
                     Reduction::Min => f64::INFINITY,
                     Reduction::Max => f64::NEG_INFINITY,
-                    Reduction::Mean | Reduction::Sum => 0.0,
+                    Reduction::Mean | Reduction::Sum | Reduction::Last => 0.0,
                 },
                 weight: 0.0,
                 reduction: m.reduction,
@@ -75,6 +77,7 @@ impl Window {
                 Reduction::Sum => sum.total += m.value,
                 Reduction::Min => sum.total = sum.total.min(m.value),
                 Reduction::Max => sum.total = sum.total.max(m.value),
+                Reduction::Last => sum.total = m.value,
             }
         }
     }
@@ -102,10 +105,11 @@ mod tests {
         window.extend([Metric::new("n", 2.0, Reduction::Sum), Metric::new("n", 3.0, Reduction::Sum)]);
         window.extend([Metric::new("low", 2.0, Reduction::Min), Metric::new("low", -3.0, Reduction::Min)]);
         window.extend([Metric::new("high", 2.0, Reduction::Max), Metric::new("high", 7.0, Reduction::Max)]);
+        window.extend([Metric::new("rate", 9.0, Reduction::Last), Metric::new("rate", 4.0, Reduction::Last)]);
         let taken = window.take();
         assert_eq!(
             taken.iter().map(|(k, v)| (k.as_str(), *v)).collect::<Vec<_>>(),
-            [("high", 7.0), ("kl", 2.0), ("low", -3.0), ("n", 5.0)]
+            [("high", 7.0), ("kl", 2.0), ("low", -3.0), ("n", 5.0), ("rate", 4.0)]
         );
         assert!(window.take().is_empty());
     }

@@ -53,6 +53,8 @@ pub struct Generator<'a> {
     pub seed: u64,
     /// Number of this generation in the run.
     pub generation: u64,
+    /// Ids that end a completion.
+    pub ends: &'a [u32],
     /// Whether a completion ends with its newest token by a stop string.
     pub stops: &'a (dyn Fn(&[u32]) -> bool + Sync),
 }
@@ -154,7 +156,7 @@ impl Generator<'_> {
         let drawn = self.sampling.draw(logits, seen, &mut sequence.rng);
         rollout.tokens.push(drawn.token);
         rollout.logp.push(drawn.logp);
-        rollout.finished = self.model.architecture().eos_token_ids.contains(&drawn.token) || (self.stops)(&rollout.tokens);
+        rollout.finished = self.ends.contains(&drawn.token) || (self.stops)(&rollout.tokens);
     }
 
     /// Runs the newest token of each sequence and draws the next.

@@ -96,6 +96,7 @@ impl Trainer {
             max_num_seqs: c.max_num_seqs,
             seed: c.seed,
             generation: self.state.generation,
+            ends: &self.ends,
             stops: &stops,
         };
         let requests: Vec<Request> =

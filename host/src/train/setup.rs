@@ -123,6 +123,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, resume: Option<&Resume>)
     }
     let columns: BTreeSet<String> = prompts.iter().flat_map(|p| p.columns.keys().cloned()).collect();
     let mut trainer = Trainer {
+        ends: tokenizer.eos_ids(&source.architecture().eos_token_ids),
         stops: StopStrings::new(config.stop.clone()),
         config,
         folder,
@@ -254,9 +255,9 @@ fn max_steps(config: &Config, loader: &Loader) -> u64 {
     if let Ok(steps) = u64::try_from(config.max_steps) {
         return steps;
     }
-    let micro_batches = loader.batches_per_epoch() * config.steps_per_generation() * config.num_iterations;
-    let all = config.num_train_epochs * micro_batches as f64;
-    ((all / config.gradient_accumulation_steps as f64).ceil() as u64).max(1)
+    let micro_batches = config.micro_batches_per_epoch(loader.batches_per_epoch());
+    let updates = micro_batches.div_ceil(config.gradient_accumulation_steps);
+    ((config.num_train_epochs * updates as f64).ceil() as u64).max(1)
 }
 
 fn schedule(config: &mut Config, parameters: usize, total: u64) -> Schedule {

@@ -5,7 +5,7 @@ use super::experience::{Experience, from_plugin};
 use super::phases::Phases;
 use super::trainer::Trainer;
 use super::{Error, Result};
-use crate::metrics::Metric;
+use crate::metrics::{Metric, Reduction};
 use crate::ops;
 use crate::plugin::{Scale, Tokens};
 use std::ops::Range;
@@ -45,8 +45,9 @@ impl Trainer {
 
         self.window.extend([
             Metric::mean("loss", loss, 1.0),
-            Metric::mean("grad_norm", grad_norm, 1.0),
-            Metric::mean("learning_rate", lr, 1.0),
+            // Of the window's last step, as transformers logs them.
+            Metric::new("grad_norm", grad_norm, Reduction::Last),
+            Metric::new("learning_rate", lr, Reduction::Last),
         ]);
         self.window.extend(self.phases.take());
         Ok(())

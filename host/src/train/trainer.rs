@@ -46,6 +46,8 @@ pub struct Trainer {
     pub(super) folder: RunFolder,
     pub(super) source: ModelFolder,
     pub(super) tokenizer: Tokenizer,
+    /// Ids that end a completion.
+    pub(super) ends: Vec<u32>,
     pub(super) stops: StopStrings,
     pub(super) prompts: Vec<Arc<Prompt>>,
     /// Names of the dataset's other columns.
@@ -121,7 +123,10 @@ impl Trainer {
             Some(path) => path,
             None => self.save()?,
         };
-        self.folder.event(if stopped { "stopped" } else { "finished" }, json!({ "step": self.state.global_step, "seconds": begun.elapsed().as_secs_f64() }))?;
+        self.folder.event(
+            if stopped { "stopped" } else { "finished" },
+            json!({ "step": self.state.global_step, "seconds": begun.elapsed().as_secs_f64() }),
+        )?;
         Ok(Finished { folder: self.folder.path().to_owned(), steps: self.state.global_step, checkpoint, stopped })
     }
 
@@ -164,11 +169,10 @@ impl Trainer {
         Ok(figures)
     }
 
-    /// Passes over the dataset, with the fraction of the present one.
+    /// Passes over the dataset that were trained on, with the fraction of the present one.
     pub(super) fn epoch(&self) -> f64 {
-        let cursor = self.loader.cursor();
-        let whole = self.loader.batches_per_epoch() * self.config.prompts_per_generation();
-        cursor.epoch as f64 + cursor.taken as f64 / whole as f64
+        let micro_batches = self.state.global_step as f64 * self.config.gradient_accumulation_steps as f64;
+        micro_batches / self.config.micro_batches_per_epoch(self.loader.batches_per_epoch()) as f64
     }
 
     fn save(&mut self) -> Result<PathBuf> {

@@ -58,29 +58,35 @@ pub(crate) fn estimate(settings: &Settings, rollouts: &Rollouts) -> Advantages {
             mask[tokens].fill(0);
         }
     }
-    Advantages { advantages, returns: None, mask: Some(mask), metrics: metrics(settings, rollouts, &rewards, &groups, whole) }
+    Advantages { advantages, returns: None, mask: Some(mask), metrics: metrics(settings, rollouts, &rewards, &of_prompt, whole) }
 }
 
+/// The figures of a generation, as TRL forms them: `reward_std` is that of all scorable rows
+/// whatever the scaling, and a group with fewer than two scores has no deviation that could be
+/// zero.
 fn metrics(
     settings: &Settings,
     rollouts: &Rollouts,
     rewards: &[Option<f64>],
-    groups: &[Option<(f64, f64)>],
+    groups: &[Vec<f64>],
     whole: Option<(f64, f64)>,
 ) -> Vec<Metric> {
-    let std_of = |group: (f64, f64)| match settings.scale_rewards {
-        ScaleRewards::Batch => whole.map_or(0.0, |(_, std)| std),
-        ScaleRewards::Group | ScaleRewards::None => group.1,
-    };
-    // One entry a scorable row, as the rows weigh upstream.
-    let scorable = || rollouts.prompt_of.iter().zip(rewards).filter_map(|(&p, r)| r.and(groups[p as usize]));
-    let is_zero = |std: f64| std.abs() <= 1e-8;
-    [
-        Metric::mean_of("reward", rewards.iter().flatten().copied()),
-        Metric::mean_of("reward_std", scorable().map(std_of)),
-        Metric::mean_of("frac_reward_zero_std", scorable().map(|g| f64::from(u8::from(is_zero(std_of(g)))))),
+    let scorable: Vec<f64> = rewards.iter().flatten().copied().collect();
+    let has_zero_std =
+        |scores: &[f64]| scores.len() > 1 && mean_and_std(scores.iter().copied()).is_some_and(|(_, std)| std.abs() <= 1e-8);
+    let zero_std = rollouts.prompt_of.iter().map(|&p| match settings.scale_rewards {
+        ScaleRewards::Batch => has_zero_std(&scorable),
+        ScaleRewards::Group | ScaleRewards::None => has_zero_std(&groups[p as usize]),
+    });
+    let mut metrics: Vec<Metric> = [
+        Metric::mean_of("reward", scorable.iter().copied()),
+        Metric::mean_of("frac_reward_zero_std", zero_std.map(|zero| f64::from(u8::from(zero)))),
     ]
     .into_iter()
     .flatten()
-    .collect()
+    .collect();
+    if let (Some((_, std)), true) = (whole, scorable.len() > 1) {
+        metrics.push(Metric::mean("reward_std", std, scorable.len() as f64));
+    }
+    metrics
 }

@@ -54,6 +54,26 @@ struct Sums {
     entropy: f64,
     low: f64,
     high: f64,
+    /// Least and greatest share of a completion's tokens that are clipped on either side.
+    low_min: Option<f64>,
+    high_max: Option<f64>,
+}
+
+impl Sums {
+    /// Takes the sums of one completion in.
+    fn add(&mut self, row: &Sums) {
+        if row.tokens == 0.0 {
+            return;
+        }
+        self.tokens += row.tokens;
+        self.kl += row.kl;
+        self.entropy += row.entropy;
+        self.low += row.low;
+        self.high += row.high;
+        let (low, high) = (row.low / row.tokens, row.high / row.tokens);
+        self.low_min = Some(self.low_min.map_or(low, |least| least.min(low)));
+        self.high_max = Some(self.high_max.map_or(high, |most| most.max(high)));
+    }
 }
 
 pub(crate) fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
@@ -74,18 +94,20 @@ pub(crate) fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
                 LossType::Bnpo | LossType::Dapo => (t.scale.tokens as f64).max(1.0),
                 LossType::DrGrpo => f64::from(t.scale.rows) * f64::from(t.scale.max_completion_length),
             };
+        let mut of_row = Sums::default();
         for i in row.filter(|&i| t.mask[i] != 0) {
             let advantage = t.advantages[i];
             let (token, kl) = token_loss(&bounds, t.logp[i], t.old_logp[i], ref_logp.map(|r| r[i]), advantage);
             loss += weight * f64::from(token.value);
             d_logp[i] = (weight * f64::from(token.slope)) as f32;
             let ratio = (t.logp[i] - t.old_logp[i]).exp();
-            sums.tokens += 1.0;
-            sums.kl += f64::from(kl.value);
-            sums.entropy += entropy.map_or(0.0, |e| f64::from(e[i]));
-            sums.low += f64::from(u8::from(ratio < bounds.low && advantage < 0.0));
-            sums.high += f64::from(u8::from(ratio > bounds.high && advantage > 0.0));
+            of_row.tokens += 1.0;
+            of_row.kl += f64::from(kl.value);
+            of_row.entropy += entropy.map_or(0.0, |e| f64::from(e[i]));
+            of_row.low += f64::from(u8::from(ratio < bounds.low && advantage < 0.0));
+            of_row.high += f64::from(u8::from(ratio > bounds.high && advantage > 0.0));
         }
+        sums.add(&of_row);
     }
     Ok(Gradient { loss, d_logp, d_entropy: None, d_values: None, metrics: sums.metrics(ref_logp.is_some(), entropy.is_some()) })
 }
@@ -98,9 +120,9 @@ impl Sums {
         }
         let mut all = vec![
             Metric::mean("clip_ratio/low_mean", self.low / n, n),
-            Metric::min("clip_ratio/low_min", self.low / n),
+            Metric::min("clip_ratio/low_min", self.low_min.unwrap_or(0.0)),
             Metric::mean("clip_ratio/high_mean", self.high / n, n),
-            Metric::max("clip_ratio/high_max", self.high / n),
+            Metric::max("clip_ratio/high_max", self.high_max.unwrap_or(0.0)),
             Metric::mean("clip_ratio/region_mean", (self.low + self.high) / n, n),
         ];
         if kl {

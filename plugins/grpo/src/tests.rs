@@ -57,6 +57,25 @@ fn unscorable_rows_have_no_advantage_and_count_in_no_baseline() {
 }
 
 #[test]
+fn figures_are_those_of_trl() {
+    let figures = |rewards: &[Option<f32>], group: usize, scale_rewards| {
+        let r = rollouts(rewards, group, &vec![true; rewards.len()]);
+        let given = Grpo::new(Settings { scale_rewards, ..Settings::default() }).unwrap().estimate(&r).unwrap();
+        move |name: &str| given.metrics.iter().find(|m| m.name == name).map(|m| m.value)
+    };
+    // Weighted by 2: (2, 6) and (4, 4). The deviation is that of all four, whatever the scaling.
+    for scaling in [ScaleRewards::Group, ScaleRewards::Batch, ScaleRewards::None] {
+        let of = figures(&[Some(1.0), Some(3.0), Some(2.0), Some(2.0)], 2, scaling);
+        assert_eq!((of("reward"), of("reward_std")), (Some(4.0), Some((8.0f64 / 3.0).sqrt())));
+        let zero = if scaling == ScaleRewards::Batch { 0.0 } else { 0.5 };
+        assert_eq!(of("frac_reward_zero_std"), Some(zero));
+    }
+    // A group with one score has no deviation.
+    let of = figures(&[Some(1.0), None, Some(2.0), Some(2.0)], 2, ScaleRewards::Group);
+    assert_eq!(of("frac_reward_zero_std"), Some(0.5));
+}
+
+#[test]
 fn truncated_rows_leave_the_loss_and_stay_in_the_baseline() {
     let r = rollouts(&[Some(1.0), Some(3.0)], 2, &[true, false]);
     let settings = Settings { mask_truncated_completions: true, scale_rewards: ScaleRewards::None, ..Settings::default() };
@@ -143,6 +162,9 @@ fn clipping_is_counted_by_side_and_kl_is_averaged_over_tokens() {
     assert_eq!(figure("clip_ratio/high_mean"), (1.0 / 8.0, 8.0));
     assert_eq!(figure("clip_ratio/low_mean"), (2.0 / 8.0, 8.0));
     assert_eq!(figure("clip_ratio/region_mean"), (3.0 / 8.0, 8.0));
+    // Of the three completions, by tokens that count: low 0/3, 1/1, 1/4 and high 1/3, 0, 0.
+    assert_eq!(figure("clip_ratio/low_min"), (0.0, 1.0));
+    assert_eq!(figure("clip_ratio/high_max"), (1.0 / 3.0, 1.0));
     let kl: f64 = (0..9)
         .filter(|i| t.mask[*i] == 1)
         .map(|i| {
