@@ -39,7 +39,10 @@ pub(super) enum Dst {
     Add,
 }
 
-/// All threads of the pool.
+/// Multiplications below which waking a second thread costs more than it brings.
+const WORTH_SHARING: usize = 1 << 22;
+
+/// All threads of the pool, for products that are large enough for them.
 pub(super) fn all_threads() -> Parallelism {
     Parallelism::Rayon(rayon::current_num_threads())
 }
@@ -83,6 +86,7 @@ pub(super) unsafe fn matmul_raw(
     if a.rows == 0 || b.cols == 0 {
         return;
     }
+    let par = if a.rows * a.cols * b.cols < WORTH_SHARING { Parallelism::None } else { par };
     // SAFETY: both operands were bounds-checked when their views were made; the caller answers
     // for the destination.
     unsafe {

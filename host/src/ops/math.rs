@@ -33,6 +33,20 @@ pub(super) fn sigmoid(x: f32) -> f32 {
 
 const LANES: usize = 16;
 
+/// Brings lanes together by halves, which stays in vector registers; one after the other would
+/// wait for each sum in turn.
+#[inline(always)]
+fn together(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = f(lanes[i], lanes[i + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
 /// Sum of `f(x)` over a slice, in sixteen interleaved partial sums.
 #[inline(always)]
 pub(super) fn sum_by(xs: &[f32], f: impl Fn(f32) -> f32) -> f32 {
@@ -46,7 +60,7 @@ pub(super) fn sum_by(xs: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     for (lane, &x) in lanes.iter_mut().zip(chunks.remainder()) {
         *lane += f(x);
     }
-    lanes.iter().sum()
+    together(lanes, |a, b| a + b)
 }
 
 /// Sum of `a[i] * b[i]`.
@@ -62,7 +76,7 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     for ((lane, x), y) in lanes.iter_mut().zip(ca.remainder()).zip(cb.remainder()) {
         *lane += x * y;
     }
-    lanes.iter().sum()
+    together(lanes, |a, b| a + b)
 }
 
 /// Greatest value; negative infinity for an empty slice.
@@ -78,7 +92,7 @@ pub(super) fn max(xs: &[f32]) -> f32 {
     for (lane, &x) in lanes.iter_mut().zip(chunks.remainder()) {
         *lane = if x > *lane { x } else { *lane };
     }
-    lanes.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b))
+    together(lanes, |a, b| if a > b { a } else { b })
 }
 
 #[cfg(test)]
