@@ -3,8 +3,9 @@
 use rlhost_tests::{HOSTILE, Place, binary};
 use serde_json::Value;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const STEPS: u64 = 8;
@@ -56,6 +57,21 @@ fn assert_same(place: &Place, got: &str, want: &str) {
     }
 }
 
+/// A folder with an uninterrupted run.
+fn with_whole_run() -> Place {
+    let place = Place::new();
+    prompts(&place);
+    place.run(&arguments("whole")).succeeded();
+    place
+}
+
+/// The binary, started and not waited for.
+fn start(place: &Place, arguments: &[&str]) -> Child {
+    let mut command = Command::new(binary());
+    command.current_dir(place.path("")).args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
 /// A copy of a run as it was after a step.
 fn as_after(place: &Place, step: u64, name: &str) {
     copy(&place.path("whole"), &place.path(name));
@@ -66,9 +82,7 @@ fn as_after(place: &Place, step: u64, name: &str) {
 
 #[test]
 fn a_run_resumed_from_any_step_ends_as_the_uninterrupted_one() {
-    let place = Place::new();
-    prompts(&place);
-    place.run(&arguments("whole")).succeeded();
+    let place = with_whole_run();
     for step in 1..STEPS {
         let name = format!("from-{step}");
         as_after(&place, step, &name);
@@ -79,9 +93,7 @@ fn a_run_resumed_from_any_step_ends_as_the_uninterrupted_one() {
 
 #[test]
 fn a_run_killed_at_any_moment_goes_on_and_ends_the_same() {
-    let place = Place::new();
-    prompts(&place);
-    place.run(&arguments("whole")).succeeded();
+    let place = with_whole_run();
     let mut first = true;
     // Moments spread over start, steps and saves; a run that has no checkpoint yet starts anew.
     for milliseconds in [180, 260, 340, 300, 420, 380, 220, 460, 400, 350] {
@@ -91,9 +103,7 @@ fn a_run_killed_at_any_moment_goes_on_and_ends_the_same() {
         }
         first = false;
         let given = if go_on { vec!["resume", "killed"] } else { arguments("killed") };
-        let mut command = Command::new(binary());
-        command.current_dir(place.path("")).args(given).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
+        let mut child = start(&place, &given);
         std::thread::sleep(Duration::from_millis(milliseconds));
         child.kill().unwrap_or_default();
         child.wait().unwrap();
@@ -108,18 +118,14 @@ fn a_run_killed_at_any_moment_goes_on_and_ends_the_same() {
 
 #[test]
 fn a_signal_saves_and_ends_with_a_code_of_its_own() {
-    let place = Place::new();
-    prompts(&place);
-    place.run(&arguments("whole")).succeeded();
+    let place = with_whole_run();
     for signal in ["-INT", "-TERM"] {
         let run = format!("signalled{signal}");
         let mut given = arguments(&run);
         // Long enough to be caught on the way; the learning rate's schedule is the whole run's.
         let steps = given.iter().position(|a| *a == "--save-steps").unwrap() + 1;
         given[steps] = "1000";
-        let mut command = Command::new(binary());
-        command.current_dir(place.path("")).args(&given).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
+        let mut child = start(&place, &given);
         while !place.path(&run).join("completions.jsonl").metadata().is_ok_and(|m| m.len() > 0) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -152,10 +158,11 @@ fn a_run_that_a_plugin_ended_goes_on_as_if_it_had_not() {
 
 #[test]
 fn a_damaged_checkpoint_is_named_and_passed_over() {
-    let place = Place::new();
-    prompts(&place);
-    place.run(&arguments("whole")).succeeded();
+    let place = with_whole_run();
     as_after(&place, 5, "damaged");
+    // A line that was cut off inside a character, as a full disk leaves it.
+    let mut log = fs::OpenOptions::new().append(true).open(place.path("damaged/completions.jsonl")).unwrap();
+    log.write_all(b"{\"step\": 7, \"prompt\": \"s\xc3").unwrap();
     let file = place.path("damaged/checkpoint-5/optimizer.safetensors");
     let mut bytes = fs::read(&file).unwrap();
     let middle = bytes.len() / 2;
@@ -173,9 +180,7 @@ fn a_damaged_checkpoint_is_named_and_passed_over() {
 
 #[test]
 fn settings_that_change_the_past_are_refused_by_name() {
-    let place = Place::new();
-    prompts(&place);
-    place.run(&arguments("whole")).succeeded();
+    let place = with_whole_run();
     let refused = place.run(&["resume", "whole", "--set", "temperature=0.5", "--set", "save_steps=2"]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.error().contains("temperature would") && refused.error().contains("--allow-changed"), "{}", refused.error());

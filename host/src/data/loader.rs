@@ -27,8 +27,8 @@ pub struct Loader {
 
 impl Loader {
     /// `rows` must be at least `batch`.
-    pub fn new(rows: usize, batch: usize, seed: u64, shuffle: bool, cursor: Cursor) -> Self {
-        let mut this = Self { rows, batch, seed, shuffle, cursor, order: Vec::new() };
+    pub fn new(rows: usize, batch: usize, seed: u64, shuffle: bool) -> Self {
+        let mut this = Self { rows, batch, seed, shuffle, cursor: Cursor::default(), order: Vec::new() };
         this.deal();
         this
     }
@@ -43,6 +43,12 @@ impl Loader {
                 self.order.swap(i, (rng.next_u64() % (i as u64 + 1)) as usize);
             }
         }
+    }
+
+    /// Goes to a position; what comes next is what came next there.
+    pub fn seek(&mut self, cursor: Cursor) {
+        self.cursor = cursor;
+        self.deal();
     }
 
     /// Batches in a pass.
@@ -73,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_pass_deals_each_row_once_and_drops_the_partial_batch() {
-        let mut loader = Loader::new(10, 3, 1, true, Cursor::default());
+        let mut loader = Loader::new(10, 3, 1, true);
         let mut seen: Vec<usize> = (0..3).flat_map(|_| loader.next_batch()).collect();
         assert_eq!(loader.cursor(), Cursor { epoch: 0, taken: 9 });
         seen.sort_unstable();
@@ -85,12 +91,13 @@ mod tests {
 
     #[test]
     fn a_loader_at_a_cursor_goes_on_like_the_first() {
-        let mut whole = Loader::new(11, 2, 9, true, Cursor::default());
+        let mut whole = Loader::new(11, 2, 9, true);
         for _ in 0..13 {
-            let mut resumed = Loader::new(11, 2, 9, true, whole.cursor());
+            let mut resumed = Loader::new(11, 2, 9, true);
+            resumed.seek(whole.cursor());
             assert_eq!(resumed.next_batch(), whole.next_batch());
         }
-        let plain: Vec<usize> = Loader::new(4, 4, 9, false, Cursor::default()).next_batch();
+        let plain: Vec<usize> = Loader::new(4, 4, 9, false).next_batch();
         assert_eq!(plain, [0, 1, 2, 3]);
     }
 }

@@ -25,11 +25,12 @@ impl Phases {
         self.last = now;
     }
 
-    /// `step_time` and `time/<part>` in seconds; the clock starts anew.
+    /// `step_time` and `time/<part>` in seconds.
     pub(super) fn take(&mut self) -> Vec<Metric> {
         let whole = Metric::mean("step_time", self.begun.elapsed().as_secs_f64(), 1.0);
-        let done = std::mem::replace(self, Self::new());
-        let parts = done.seconds.into_iter().map(|(part, seconds)| Metric::mean(format!("time/{part}"), seconds, 1.0));
+        let parts = std::mem::take(&mut self.seconds)
+            .into_iter()
+            .map(|(part, seconds)| Metric::mean(format!("time/{part}"), seconds, 1.0));
         std::iter::once(whole).chain(parts).collect()
     }
 }

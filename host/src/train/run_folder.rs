@@ -30,12 +30,16 @@ fn now() -> String {
 
 /// Keeps the lines of a file, where it is there, that `keep` accepts; half a line at the end goes.
 fn cut(file: &Path, keep: impl Fn(&Value) -> bool) -> Result<()> {
-    let Ok(text) = fs::read_to_string(file) else { return Ok(()) };
-    let whole = text.split_inclusive('\n').filter(|l| l.ends_with('\n'));
-    let kept: String = whole.filter(|l| serde_json::from_str(l).is_ok_and(|v| keep(&v))).collect();
+    // As bytes: a line that was cut off may end in the middle of a character.
+    let bytes = match fs::read(file) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        read => read.map_err(write_error(file))?,
+    };
+    let whole = bytes.split_inclusive(|b| *b == b'\n').filter(|l| l.ends_with(b"\n"));
+    let kept: Vec<&[u8]> = whole.filter(|l| serde_json::from_slice(l).is_ok_and(|v| keep(&v))).collect();
     let parent = file.parent().unwrap_or(Path::new("."));
     let mut temporary = tempfile::NamedTempFile::new_in(parent).map_err(write_error(file))?;
-    temporary.write_all(kept.as_bytes()).map_err(write_error(file))?;
+    temporary.write_all(&kept.concat()).map_err(write_error(file))?;
     temporary.persist(file).map_err(|e| write_error(file)(e.error))?;
     Ok(())
 }

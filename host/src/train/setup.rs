@@ -5,7 +5,7 @@ use super::phases::Phases;
 use super::trainer::{Prompt, State, Trainer};
 use super::{Error, Result, RunFolder};
 use crate::config::{self, Config, LooseKey, PluginEntry};
-use crate::data::{self, Cursor, Loader, Prompt as Asked, PromptRow, StopStrings, Tokenizer};
+use crate::data::{self, Loader, Prompt as Asked, PromptRow, StopStrings, Tokenizer};
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, tiny};
 use crate::optim::{AdamW, Schedule, Settings};
@@ -81,7 +81,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, resume: Option<&Resume>)
         return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
     }
     let (policy, reference) = policy_and_reference(&source, algorithm.info().needs.ref_logp, resume)?;
-    let loader = Loader::new(prompts.len(), per_generation, config.seed, config.shuffle_dataset, Cursor::default());
+    let loader = Loader::new(prompts.len(), per_generation, config.seed, config.shuffle_dataset);
     let max_steps = max_steps(&config, &loader);
     let schedule = schedule(&mut config, policy.weights().parameters(), max_steps);
     let settings = Settings {
@@ -153,14 +153,14 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, resume: Option<&Resume>)
 
 /// The policy, at the start or as the checkpoint has it, and the model that the run began with.
 fn policy_and_reference(source: &ModelFolder, wanted: bool, resume: Option<&Resume>) -> Result<(Policy, Option<Frozen>)> {
-    let initial = source.decoder()?;
     let Some(resume) = resume else {
-        let policy = Policy::new(initial);
+        let policy = Policy::new(source.decoder()?);
         let reference = wanted.then(|| policy.frozen_copy()).transpose()?;
         return Ok((policy, reference));
     };
     let policy = Policy::new(ModelFolder::open(&resume.checkpoint)?.decoder()?);
-    Ok((policy, wanted.then(|| Frozen::new(initial))))
+    let reference = wanted.then(|| source.decoder().map(Frozen::new)).transpose()?;
+    Ok((policy, reference))
 }
 
 /// Keys that the host does not know go to the algorithm if its schema has them.

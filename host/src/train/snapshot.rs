@@ -4,7 +4,7 @@ use super::experience::Experience;
 use super::step::Share;
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
-use crate::data::{Cursor, Loader};
+use crate::data::Cursor;
 use crate::metrics::Window;
 use crate::model;
 use crate::plugin::{Advantages, RewardColumn};
@@ -128,9 +128,7 @@ impl Trainer {
             let experience = experience.ok_or_else(|| unfit(format!("{SNAPSHOT}: a micro-batch without its rollouts")))?.clone();
             self.pending.push_back(Share { experience, rows: start..end });
         }
-        let per_generation = self.config.prompts_per_generation();
-        self.loader =
-            Loader::new(self.prompts.len(), per_generation, self.config.seed, self.config.shuffle_dataset, snapshot.cursor);
+        self.loader.seek(snapshot.cursor);
         self.state = snapshot.state;
         self.window = snapshot.window;
         Ok(())

@@ -137,8 +137,7 @@ impl Trainer {
 
     /// Undoes a step that failed before its update, so that it can be taken again.
     fn rewind(&mut self, mark: Mark) {
-        let per_generation = self.config.prompts_per_generation();
-        self.loader = Loader::new(self.prompts.len(), per_generation, self.config.seed, self.config.shuffle_dataset, mark.cursor);
+        self.loader.seek(mark.cursor);
         (self.state, self.pending, self.window) = (mark.state, mark.pending, mark.window);
     }
 
