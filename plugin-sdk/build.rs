@@ -5,12 +5,22 @@ use std::path::Path;
 use wit_component::{StringEncoding, metadata};
 use wit_parser::Resolve;
 
+/// Worlds of the contract with its optional interfaces.
+const STATEFUL: &str = "
+    package rlhost:stateful;
+    world stateful-reward-plugin {
+        include rlhost:plugin/reward-plugin@0.1.0;
+        export rlhost:plugin/state@0.1.0;
+    }
+";
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=wit");
     let mut resolve = Resolve::default();
-    let (package, _) = resolve.push_path("wit")?;
+    let (contract, _) = resolve.push_path("wit")?;
+    let stateful = resolve.push_str("stateful.wit", STATEFUL)?;
     let out = std::env::var("OUT_DIR")?;
-    for world in ["reward-plugin", "policy-plugin"] {
+    for (package, world) in [(contract, "reward-plugin"), (contract, "policy-plugin"), (stateful, "stateful-reward-plugin")] {
         let id = resolve.select_world(&[package], Some(world))?;
         let section = metadata::encode(&resolve, id, StringEncoding::UTF8, None, false)?;
         std::fs::write(Path::new(&out).join(format!("{world}.component-type")), section)?;

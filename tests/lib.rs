@@ -2,11 +2,14 @@
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::SystemTime;
 
 /// Path of the plugin that misbehaves on request.
 pub const HOSTILE: &str = env!("HOSTILE_WASM");
+
+/// Path of the plugin whose scores depend on all that it has seen.
+pub const REMEMBERING: &str = env!("REMEMBERING_WASM");
 
 /// The binary beside the test's own, which `cargo test` builds along with the host's tests.
 ///
@@ -67,10 +70,16 @@ impl Place {
     /// If the folder can't be read.
     #[must_use]
     pub fn entries(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.folder.path()).expect("the folder is there");
-        let mut names: Vec<String> = entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        names
+        names(self.folder.path())
+    }
+
+    /// The same of a folder inside.
+    ///
+    /// # Panics
+    /// If the folder can't be read.
+    #[must_use]
+    pub fn entries_of(&self, folder: &str) -> Vec<String> {
+        names(&self.path(folder))
     }
 
     /// Writes a file.
@@ -104,6 +113,46 @@ impl Place {
         self.run(&arguments)
     }
 
+    /// Starts the binary and does not wait for it.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    #[must_use]
+    pub fn start(&self, arguments: &[&str]) -> Child {
+        let mut command = Command::new(binary());
+        command.current_dir(self.folder.path()).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().expect("the binary starts")
+    }
+
+    /// Copies a folder with all that is in it.
+    ///
+    /// # Panics
+    /// If it can't be read or written.
+    pub fn copy(&self, from: &str, to: &str) {
+        copy(&self.path(from), &self.path(to));
+    }
+
+    /// Steps of the checkpoints that a run has now.
+    ///
+    /// # Panics
+    /// If its folder can't be read.
+    #[must_use]
+    pub fn checkpoints(&self, run: &str) -> Vec<u64> {
+        let entries = std::fs::read_dir(self.path(run)).expect("the run has a folder").map(|e| e.expect("an entry").file_name());
+        let mut steps: Vec<u64> = entries.filter_map(|name| name.to_str()?.strip_prefix("checkpoint-")?.parse().ok()).collect();
+        steps.sort_unstable();
+        steps
+    }
+
+    /// Events of one kind in a run.
+    #[must_use]
+    pub fn events(&self, run: &str, kind: &str) -> Vec<Value> {
+        let mut events = self.lines(&format!("{run}/events.jsonl"));
+        events.retain(|e| e["event"] == kind);
+        events
+    }
+
     /// The lines of a file of JSON lines.
     ///
     /// # Panics
@@ -124,6 +173,24 @@ impl Place {
             .iter()
             .map(|l| l[name].as_f64().unwrap_or_else(|| panic!("no {name} in {l}")))
             .collect()
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("the folder is there");
+    let mut names: Vec<String> = entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("the folder can be made");
+    for entry in std::fs::read_dir(from).expect("the folder is there").map(|e| e.expect("an entry")) {
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to.join(entry.file_name()));
+        } else {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).expect("the file can be copied");
+        }
     }
 }
 

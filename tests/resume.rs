@@ -1,41 +1,32 @@
 //! Runs that are stopped and go on: the same to the bit as if nothing had happened.
 
-use rlhost_tests::{HOSTILE, Place, binary};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-const STEPS: u64 = 8;
+const STEPS: u64 = 12;
 
-/// Ten prompts of which a generation takes four: a pass is two generations, and two prompts of it
-/// are left out.
+/// Ten prompts of which a generation takes four: a pass is two generations, the third begins the
+/// next pass, and two prompts of each are left out.
 fn prompts(place: &Place) {
     let lines: String = (0..10).map(|i| format!("{{\"prompt\": \"prompt {i} {}\"}}\n", "ab".repeat(i))).collect();
     place.write("prompts.jsonl", lines);
 }
 
 /// Each generation is trained on twice, in four steps of two micro-batches; figures are logged
-/// every third step, so that checkpoints fall inside windows.
+/// every fifth step, so that checkpoints fall inside windows; one of the rewards keeps a state.
 fn arguments(run: &str) -> Vec<&str> {
-    let mut all = vec!["--plugin", "tldr_length_reward.wasm", "--dataset", "prompts.jsonl", "--output-dir", run];
-    all.extend(["--max-completion-length", "12", "--max-steps", "8", "--save-steps", "1", "--logging-steps", "3"]);
+    let mut all = vec!["--plugin", "tldr_length_reward.wasm", "--plugin", REMEMBERING];
+    all.extend(["--dataset", "prompts.jsonl", "--output-dir", run]);
+    all.extend(["--max-completion-length", "12", "--max-steps", "12", "--save-steps", "1", "--logging-steps", "5"]);
     all.extend(["--steps-per-generation", "4", "--num-iterations", "2", "--gradient-accumulation-steps", "2"]);
     all.extend(["--beta", "0.1", "--learning-rate", "0.002", "--log-completions", "all"]);
     all
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().map(|e| e.unwrap()) {
-        if entry.path().is_dir() {
-            copy(&entry.path(), &to.join(entry.file_name()));
-        } else {
-            fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
-        }
-    }
 }
 
 /// A file of JSON lines without the times.
@@ -65,16 +56,9 @@ fn with_whole_run() -> Place {
     place
 }
 
-/// The binary, started and not waited for.
-fn start(place: &Place, arguments: &[&str]) -> Child {
-    let mut command = Command::new(binary());
-    command.current_dir(place.path("")).args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().unwrap()
-}
-
-/// A copy of a run as it was after a step.
+/// A copy of a run as it was when the process died after a step.
 fn as_after(place: &Place, step: u64, name: &str) {
-    copy(&place.path("whole"), &place.path(name));
+    place.copy("whole", name);
     for later in step + 1..=STEPS {
         fs::remove_dir_all(place.path(name).join(format!("checkpoint-{later}"))).unwrap();
     }
@@ -83,59 +67,123 @@ fn as_after(place: &Place, step: u64, name: &str) {
 #[test]
 fn a_run_resumed_from_any_step_ends_as_the_uninterrupted_one() {
     let place = with_whole_run();
+    let states: Vec<Vec<u8>> = (1..=STEPS)
+        .map(|step| fs::read(place.path(&format!("whole/checkpoint-{step}/plugins/remembering.state"))).unwrap())
+        .collect();
+    assert_ne!(states[0], states[STEPS as usize - 1], "the reward has no state to lose");
     for step in 1..STEPS {
         let name = format!("from-{step}");
         as_after(&place, step, &name);
         place.run(&["resume", &name]).succeeded();
         assert_same(&place, &name, "whole");
+        fs::remove_dir_all(place.path(&name)).unwrap();
     }
 }
 
-#[test]
-fn a_run_killed_at_any_moment_goes_on_and_ends_the_same() {
-    let place = with_whole_run();
-    let mut first = true;
-    // Moments spread over start, steps and saves; a run that has no checkpoint yet starts anew.
-    for milliseconds in [180, 260, 340, 300, 420, 380, 220, 460, 400, 350] {
-        let go_on = place.path("killed").join("checkpoint-1").exists();
-        if !go_on && !first {
-            fs::remove_dir_all(place.path("killed")).unwrap_or_default();
+/// Waits for a child to have logged `lines` steps; false if it ended before that.
+fn logged(place: &Place, run: &str, lines: u64, child: &mut std::process::Child) -> bool {
+    loop {
+        let text = fs::read(place.path(run).join("metrics.jsonl")).unwrap_or_default();
+        if text.iter().filter(|b| **b == b'\n').count() as u64 >= lines {
+            return true;
         }
-        first = false;
-        let given = if go_on { vec!["resume", "killed"] } else { arguments("killed") };
-        let mut child = start(&place, &given);
-        std::thread::sleep(Duration::from_millis(milliseconds));
-        child.kill().unwrap_or_default();
-        child.wait().unwrap();
+        if child.try_wait().unwrap().is_some() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(300));
     }
-    if !place.path("killed").join("checkpoint-1").exists() {
-        fs::remove_dir_all(place.path("killed")).unwrap_or_default();
-        place.run(&arguments("killed")).succeeded();
-    }
-    place.run(&["resume", "killed"]).succeeded();
-    assert_same(&place, "killed", "whole");
 }
 
 #[test]
-fn a_signal_saves_and_ends_with_a_code_of_its_own() {
-    let place = with_whole_run();
+fn a_signal_at_any_step_saves_and_ends_with_a_code_of_its_own() {
+    let place = Place::new();
+    prompts(&place);
+    // No checkpoint but the signal's, and a line for each step, to know when to send it.
+    let settings = ["--save-steps", "1000", "--logging-steps", "1"];
+    place.run(&[&arguments("whole")[..], &settings].concat()).succeeded();
     for signal in ["-INT", "-TERM"] {
-        let run = format!("signalled{signal}");
-        let mut given = arguments(&run);
-        // Long enough to be caught on the way; the learning rate's schedule is the whole run's.
-        let steps = given.iter().position(|a| *a == "--save-steps").unwrap() + 1;
-        given[steps] = "1000";
-        let mut child = start(&place, &given);
-        while !place.path(&run).join("completions.jsonl").metadata().is_ok_and(|m| m.len() > 0) {
-            std::thread::sleep(Duration::from_millis(1));
+        for step in 1..STEPS {
+            let run = format!("signalled{signal}-{step}");
+            let given = [&arguments(&run)[..], &settings].concat();
+            // A step may be over before the signal comes: then once more.
+            let stopped_there = (0..50).any(|_| {
+                let mut child = place.start(&given);
+                let in_step = logged(&place, &run, step - 1, &mut child);
+                if step == 1 {
+                    // Nothing is logged before the first step, and signals are heard from then on.
+                    while !place.path(&run).join("completions.jsonl").metadata().is_ok_and(|m| m.len() > 0) {
+                        std::thread::sleep(Duration::from_micros(300));
+                    }
+                }
+                Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+                let code = child.wait().unwrap().code();
+                let there = in_step && place.checkpoints(&run) == [step];
+                assert!(!there || code == Some(3), "{signal} at step {step}: {code:?}");
+                if !there {
+                    fs::remove_dir_all(place.path(&run)).unwrap();
+                }
+                there
+            });
+            assert!(stopped_there, "never stopped at step {step}");
+            assert_eq!(place.events(&run, "stopped")[0]["step"], step);
+            place.run(&["resume", &run]).succeeded();
+            assert_same(&place, &run, "whole");
+            fs::remove_dir_all(place.path(&run)).unwrap();
         }
-        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
-        let code = child.wait().unwrap().code();
-        // A run this short may have come to its end first.
-        assert!(code == Some(3) || code == Some(0), "{code:?}");
-        place.run(&["resume", &run]).succeeded();
-        assert_same(&place, &run, "whole");
     }
+}
+
+/// Asserts that every checkpoint that a run shows is whole.
+fn all_whole(place: &Place, run: &str) -> Outcome {
+    let verified = place.run(&["checkpoint", "verify", run]);
+    assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
+    verified
+}
+
+#[test]
+fn a_run_killed_fifty_times_at_random_moments_goes_on_and_ends_the_same() {
+    let place = with_whole_run();
+    let mut random = StdRng::seed_from_u64(11);
+    let mut kills_in_saves = 0;
+    let mut before = Vec::new();
+    for kill in 0..50 {
+        // From its start again once it is through, so that all fifty hit something.
+        if before.len() as u64 >= STEPS - 1 {
+            fs::remove_dir_all(place.path("killed")).unwrap();
+            before.clear();
+        }
+        let mut given = arguments("killed");
+        given.push("--resume-from-checkpoint");
+        let mut child = place.start(&given);
+        let saving = || {
+            let entries = fs::read_dir(place.path("killed")).into_iter().flatten().flatten();
+            entries.filter(|e| e.file_name().to_str().is_some_and(|n| n.starts_with(".checkpoint-"))).count() > 0
+        };
+        if kill % 2 == 0 {
+            // While a checkpoint is being written.
+            while !saving() && child.try_wait().unwrap().is_none() {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            std::thread::sleep(Duration::from_micros(random.random_range(0..4_000)));
+        } else {
+            std::thread::sleep(Duration::from_millis(random.random_range(20..250)));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills_in_saves += usize::from(saving());
+        let now = if place.path("killed").exists() { place.checkpoints("killed") } else { Vec::new() };
+        assert!(before.iter().all(|step| now.contains(step)), "kill {kill} lost one of {before:?}: {now:?}");
+        if !now.is_empty() {
+            all_whole(&place, "killed");
+        }
+        before = now;
+    }
+    assert!(kills_in_saves >= 5, "only {kills_in_saves} of the kills hit a save");
+    let mut given = arguments("killed");
+    given.push("--load_checkpoint");
+    place.run(&given).succeeded();
+    assert_same(&place, "killed", "whole");
+    assert!(!place.entries_of("killed").iter().any(|name| name.starts_with(".checkpoint-")), "an interrupted save is left");
 }
 
 #[test]
@@ -150,28 +198,50 @@ fn a_run_that_a_plugin_ended_goes_on_as_if_it_had_not() {
     };
     hostile("whole", "none").succeeded();
     assert_eq!(hostile("failed", "trap").code, Some(1));
-    assert!(place.path("failed/checkpoint-4").exists());
+    assert_eq!(place.checkpoints("failed"), [1, 2, 3, 4]);
     let mended = ["resume", "failed", "--allow-changed", "--set", "plugin.hostile.config.misdeed=\"none\""];
     place.run(&mended).succeeded();
+    // The other reward's state was taken back to before the step that failed.
     assert_same(&place, "failed", "whole");
 }
 
 #[test]
-fn a_damaged_checkpoint_is_named_and_passed_over() {
+fn any_damaged_file_of_a_checkpoint_is_named_and_the_one_before_taken() {
     let place = with_whole_run();
     as_after(&place, 5, "damaged");
     // A line that was cut off inside a character, as a full disk leaves it.
     let mut log = fs::OpenOptions::new().append(true).open(place.path("damaged/completions.jsonl")).unwrap();
     log.write_all(b"{\"step\": 7, \"prompt\": \"s\xc3").unwrap();
-    let file = place.path("damaged/checkpoint-5/optimizer.safetensors");
-    let mut bytes = fs::read(&file).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&file, bytes).unwrap();
-    let outcome = place.run(&["resume", "damaged"]);
-    outcome.succeeded();
-    assert!(outcome.stderr.contains("checkpoint-5") && outcome.stderr.contains("optimizer.safetensors"), "{}", outcome.stderr);
-    assert!(outcome.stdout.contains("from step 4"), "{}", outcome.stdout);
+    let mut random = StdRng::seed_from_u64(3);
+    let mut files = place.entries_of("damaged/checkpoint-5");
+    files.retain(|name| name != "plugins");
+    files.extend(place.entries_of("damaged/checkpoint-5/plugins").into_iter().map(|name| format!("plugins/{name}")));
+    assert!(files.len() >= 10, "{files:?}");
+    for name in files {
+        let file = place.path("damaged/checkpoint-5").join(&name);
+        let good = fs::read(&file).unwrap();
+        for cut in [false, true] {
+            let (mut bytes, at) = (good.clone(), random.random_range(0..good.len()));
+            if cut {
+                bytes.truncate(at);
+            } else {
+                bytes[at] ^= random.random_range(1..=255u8);
+            }
+            fs::write(&file, bytes).unwrap();
+            place.copy("damaged", "trial");
+            let outcome = place.run(&["resume", "trial", "--max-steps", "5"]);
+            outcome.succeeded();
+            assert!(outcome.stderr.contains("checkpoint-5 can't be used"), "{name}: {}", outcome.stderr);
+            assert!(outcome.stdout.contains("from step 4"), "{name}: {}", outcome.stdout);
+            assert!(place.path("trial/superseded-checkpoint-5").exists(), "{name}");
+            fs::remove_dir_all(place.path("trial")).unwrap();
+        }
+        let refused = place.run(&["checkpoint", "verify", "damaged/checkpoint-5"]);
+        assert_eq!(refused.code, Some(1), "{name}");
+        fs::write(&file, good).unwrap();
+    }
+    fs::remove_file(place.path("damaged/checkpoint-5/optimizer.safetensors")).unwrap();
+    place.run(&["resume", "damaged"]).succeeded();
     assert_same(&place, "damaged", "whole");
     let refused = place.run(&["resume", "damaged", "--step", "77"]);
     assert_eq!(refused.code, Some(2));
@@ -181,11 +251,20 @@ fn a_damaged_checkpoint_is_named_and_passed_over() {
 #[test]
 fn settings_that_change_the_past_are_refused_by_name() {
     let place = with_whole_run();
-    let refused = place.run(&["resume", "whole", "--set", "temperature=0.5", "--set", "save_steps=2"]);
+    let sets = ["--set", "temperature=0.5", "--set", "save_steps=2", "--set", "loss.beta=0.2"];
+    let refused = place.run(&[&["resume", "whole"], &sets[..]].concat());
     assert_eq!(refused.code, Some(2));
-    assert!(refused.error().contains("temperature would") && refused.error().contains("--allow-changed"), "{}", refused.error());
-    place.run(&["resume", "whole", "--max-steps", "10", "--set", "save_steps=5"]).succeeded();
-    let saved: Vec<Value> = place.lines("whole/events.jsonl").into_iter().filter(|e| e["event"] == "checkpoint_saved").collect();
-    assert_eq!(saved.last().unwrap()["step"], 10);
+    assert!(refused.error().contains("temperature, loss.beta would"), "{}", refused.error());
+    place.run(&["resume", "whole", "--max-steps", "14", "--set", "save_steps=5"]).succeeded();
+    assert_eq!(place.events("whole", "resumed")[0]["changed"]["save_steps"], serde_json::json!([1, 5]));
+    assert_eq!(place.events("whole", "checkpoint_saved").last().unwrap()["step"], 14);
+    // The command of the beginning is no change, and other prompts are.
+    let mut again = arguments("whole");
+    again.extend(["--resume-from-checkpoint", "latest", "--max-steps", "15"]);
+    place.run(&again).succeeded();
+    place.write("prompts.jsonl", "{\"prompt\": \"other\"}\n".repeat(10));
+    let refused = place.run(&["resume", "whole", "--max-steps", "16"]);
+    assert!(refused.error().contains("dataset has changed"), "{}", refused.error());
+    place.run(&["resume", "whole", "--max-steps", "16", "--allow-changed"]).succeeded();
     assert_eq!(place.run(&["resume", "nowhere"]).code, Some(2));
 }

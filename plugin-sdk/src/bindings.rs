@@ -29,5 +29,6 @@ pub use rlhost::plugin::{host, types};
 /// The encoded worlds, for the `component-type` section from which the linker makes a component.
 pub mod worlds {
     pub const REWARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/reward-plugin.component-type"));
+    pub const STATEFUL_REWARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stateful-reward-plugin.component-type"));
     pub const POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy-plugin.component-type"));
 }

@@ -26,6 +26,7 @@ pub mod policy;
 pub mod reward;
 #[doc(hidden)]
 pub mod slot;
+pub mod stateful;
 
 pub use bindings::types::Error;
 pub use metric::Metric;
@@ -42,7 +43,7 @@ pub fn log(message: &str) {
 pub mod prelude {
     pub use crate::config::Config;
     pub use crate::reward::Sample;
-    pub use crate::{Error, Metric, policy_plugin, reward};
+    pub use crate::{Error, Metric, policy_plugin, reward, stateful_reward};
     pub use schemars::JsonSchema;
     pub use serde::{Deserialize, Serialize};
 }

@@ -20,7 +20,7 @@ pub struct Sample<'a> {
 }
 
 impl<'a> Sample<'a> {
-    fn new(batch: &'a Batch, row: usize) -> Self {
+    pub(crate) fn new(batch: &'a Batch, row: usize) -> Self {
         let prompt = batch.prompt_of.get(row).map_or(0, |&p| p as usize);
         let tokens = match (batch.offsets.get(row), batch.offsets.get(row + 1)) {
             (Some(&a), Some(&b)) => batch.token_ids.get(a as usize..b as usize).unwrap_or(&[]),

@@ -4,6 +4,7 @@
 //! failure on the way, 3 stopped by a signal after saving.
 #![allow(clippy::print_stdout)]
 
+mod checkpoint;
 mod generate;
 mod resume;
 mod train;
@@ -41,6 +42,8 @@ enum Other {
     Generate(generate::Args),
     /// Go on with a run from its newest whole checkpoint
     Resume(resume::Args),
+    /// List a run's checkpoints, or check that they are whole
+    Checkpoint(checkpoint::Args),
 }
 
 fn command() -> Command {
@@ -94,6 +97,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
         _ => match Other::from_arg_matches(&matches) {
             Ok(Other::Generate(args)) => generate::run(&args),
             Ok(Other::Resume(args)) => resume::run(&args),
+            Ok(Other::Checkpoint(args)) => checkpoint::run(&args),
             Err(error) => Err(Failure::mistake(error)),
         },
     };

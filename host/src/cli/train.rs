@@ -1,12 +1,14 @@
 //! `rlhost train`: one flag for each key of the configuration.
 
 use super::Failure;
-use crate::config::{self, LooseKey, Overrides};
-use crate::train::{self, Trainer};
+use crate::checkpoint;
+use crate::config::{self, Config, LooseKey, Overrides};
+use crate::train::{self, Beginning, Origin, Trainer};
+use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -42,12 +44,33 @@ pub(super) fn command() -> Command {
                 .action(ArgAction::Append)
                 .help("Set any key, as in --set loss.beta=0.04 or --set plugin.tldr_length_reward.config.target=30"),
         );
+    command = command.arg(
+        Arg::new("resume_from_checkpoint")
+            .long("resume-from-checkpoint")
+            .aliases(["resume_from_checkpoint", "load_checkpoint", "load-checkpoint", "ckpt_path", "ckpt-path"])
+            .value_name("PATH")
+            .num_args(0..=1)
+            .default_missing_value("latest")
+            .action(ArgAction::Append)
+            .help(
+                "Go on from a checkpoint, or from the newest of a run's folder; `latest`, or nothing, for that of \
+                 --output-dir, which begins anew if it has none. With another --output-dir: a new run from that state",
+            ),
+    );
+    command = command.arg(
+        Arg::new("allow_changed")
+            .long("allow-changed")
+            .alias("allow_changed")
+            .action(ArgAction::SetTrue)
+            .help("When going on, accept settings that make the run another than it was"),
+    );
     for (name, description, kind) in config::keys() {
         if name == "plugin" || TABLES.contains(&name.as_str()) {
             continue;
         }
         let flag = name.replace('_', "-");
-        let mut arg = Arg::new(name.clone()).long(flag.clone()).help(description).allow_hyphen_values(true);
+        // A switch's value may be left out, so that what follows it must not be taken for one.
+        let mut arg = Arg::new(name.clone()).long(flag.clone()).help(description).allow_hyphen_values(kind != "boolean");
         if flag != name {
             arg = arg.alias(name.clone());
         }
@@ -124,17 +147,87 @@ pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Fail
         }
         overrides.flags.extend(texts(&name).into_iter().map(|text| (name.clone(), text)));
     }
-    let file = matches.get_one::<PathBuf>("config");
-    let (config, loose) = config::read(file.map(PathBuf::as_path), &overrides).map_err(Failure::mistake)?;
+    let given = Given { file: matches.get_one::<PathBuf>("config").cloned(), overrides };
+    let from: Vec<String> = texts("resume_from_checkpoint");
+    if from.is_empty() {
+        return start(&given, &Beginning::New);
+    }
+    // OpenRLHF's --load_checkpoint says that, and its --ckpt_path where from.
+    match from.iter().rfind(|path| !["latest", "true", "True"].contains(&path.as_str())) {
+        Some(path) => go_on(given, Origin::find(Path::new(path)).map_err(Failure::mistake)?, matches.get_flag("allow_changed")),
+        None => go_on_with_latest(given, matches.get_flag("allow_changed")),
+    }
+}
+
+/// What the command line says of a run's configuration.
+pub(super) struct Given {
+    /// The configuration's file.
+    pub file: Option<PathBuf>,
+    pub overrides: Overrides,
+}
+
+impl Given {
+    fn config(&self, base: Option<&Path>) -> Result<(Config, Vec<LooseKey>), config::Error> {
+        config::read(base.into_iter().chain(self.file.as_deref()), &self.overrides)
+    }
+
+    /// The output directory that it names.
+    fn output_dir(&self) -> Result<Option<String>, config::Error> {
+        // A complete configuration is not asked for, when the rest is a checkpoint's.
+        let flag = self.overrides.flags.iter().rev().find(|(key, _)| key == "output_dir").map(|(_, value)| value.clone());
+        let set = self.overrides.sets.iter().rev().find_map(|s| s.strip_prefix("output_dir=").map(str::to_owned));
+        match set.or(flag) {
+            Some(given) => Ok(Some(given)),
+            None => config::output_dir(self.file.as_deref()),
+        }
+    }
+}
+
+/// Goes on with the run of the output directory, or begins it if there is nothing to go on from.
+fn go_on_with_latest(given: Given, allow_changed: bool) -> Result<(), Failure> {
+    let Some(run) = given.output_dir().map_err(Failure::mistake)? else {
+        let detail = "--resume-from-checkpoint needs a path, or --output-dir to look for the latest checkpoint in";
+        return Err(Failure::mistake(anyhow!(detail)));
+    };
+    let run = PathBuf::from(run);
+    if checkpoint::steps(&run).is_ok_and(|steps| !steps.is_empty()) {
+        return go_on(given, Origin::find(&run).map_err(Failure::mistake)?, allow_changed);
+    }
+    tracing::info!("{} holds no checkpoint: the run begins at its first step", run.display());
+    start(&given, if run.join("config.toml").exists() { &Beginning::Over } else { &Beginning::New })
+}
+
+/// Goes on with a run, or begins another from its state where another folder is named for it.
+pub(super) fn go_on(given: Given, origin: Origin, allow_changed: bool) -> Result<(), Failure> {
+    let same = |a: &Path, b: &Path| match (a.canonicalize(), b.canonicalize()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => false,
+    };
+    let fork = given.output_dir().map_err(Failure::mistake)?.filter(|folder| !same(Path::new(folder), &origin.run));
+    println!("{} {} from step {}", if fork.is_some() { "forking" } else { "resuming" }, origin.run.display(), origin.step);
+    let beginning = if fork.is_some() {
+        let algorithm = given.overrides.flags.iter().filter(|(key, _)| key == "algorithm").map(|(_, value)| value);
+        let fresh = given.overrides.plugins.iter().chain(algorithm).cloned().collect();
+        Beginning::Fork { origin, fresh }
+    } else {
+        Beginning::Resume { origin, allow_changed }
+    };
+    start(&given, &beginning)
+}
+
+/// Sets a run up and trains.
+fn start(given: &Given, beginning: &Beginning) -> Result<(), Failure> {
+    let base = beginning.origin().map(Origin::config_file);
+    let (config, loose) = given.config(base.as_deref()).map_err(Failure::mistake)?;
     if let Some(threads) = config.num_threads {
         super::set_threads(threads).map_err(Failure::mistake)?;
     }
-    let trainer = train::set_up(config, loose, None).map_err(Failure::mistake)?;
+    let trainer = train::set_up(config, loose, beginning).map_err(Failure::mistake)?;
     finish(trainer)
 }
 
 /// Runs to the end and says where everything is.
-pub(super) fn finish(trainer: Trainer) -> Result<(), Failure> {
+fn finish(trainer: Trainer) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // The first asks for a checkpoint and an end; the second ends at once.

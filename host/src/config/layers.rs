@@ -49,18 +49,26 @@ pub fn keys() -> Vec<(String, String, &'static str)> {
         .collect()
 }
 
-/// Reads `file`, applies the command line, and checks the whole.
+/// Names of keys that other programs give them.
+const ALIASES: [(&str, &str); 1] = [("max_ckpt_num", "save_total_limit")];
+
+/// Reads files, the keys of each over those of the ones before, applies the command line, and
+/// checks the whole.
 ///
 /// # Errors
 /// Names the file and line, or the flag, and what would be right.
-pub fn read(file: Option<&Path>, overrides: &Overrides) -> Result<(Config, Vec<LooseKey>)> {
+pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides) -> Result<(Config, Vec<LooseKey>)> {
     let known = keys();
-    let known_names: Vec<&str> = known.iter().map(|(name, ..)| name.as_str()).chain(["max_ckpt_num"]).collect();
+    let aliases = ALIASES.iter().map(|(alias, _)| *alias);
+    let known_names: Vec<&str> = known.iter().map(|(name, ..)| name.as_str()).chain(aliases).collect();
     let mut loose = Vec::new();
     let mut table = Table::new();
-    if let Some(path) = file {
+    for path in files {
         let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
-        table = parse_file(path, &text, &known_names, &mut loose)?;
+        for (key, value) in parse_file(path, &text, &known_names, &mut loose)? {
+            let own = ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, own)| (*own).to_owned());
+            table.insert(own, value);
+        }
     }
     for (key, _, kind) in &known {
         let given: Vec<&String> = overrides.flags.iter().filter(|(k, _)| k == key).map(|(_, text)| text).collect();
@@ -87,6 +95,15 @@ pub fn read(file: Option<&Path>, overrides: &Overrides) -> Result<(Config, Vec<L
     loose.extend(overrides.loose.iter().cloned());
     config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
     Ok((config, loose))
+}
+
+/// The folder that a configuration's file names for its run.
+pub fn output_dir(file: Option<&Path>) -> Result<Option<String>> {
+    let Some(path) = file else { return Ok(None) };
+    let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    let table: Table = toml::from_str(&text)
+        .map_err(|e: toml::de::Error| Error::Invalid { place: path.display().to_string(), detail: reworded(e.message()) })?;
+    Ok(table.get("output_dir").and_then(Value::as_str).map(str::to_owned))
 }
 
 fn parse_file(path: &Path, text: &str, known: &[&str], loose: &mut Vec<LooseKey>) -> Result<Table> {
@@ -223,7 +240,7 @@ mod tests {
             &[("max_steps", "9"), ("stop", "."), ("stop", "!")],
             &["plugin.tldr_length_reward.config.target=8", "max_steps=11", "loss.loss_type=bnpo"],
         );
-        let (config, loose) = read(Some(f.path()), &o).unwrap();
+        let (config, loose) = read([f.path()], &o).unwrap();
         assert_eq!(config.learning_rate, Some(1e-3));
         assert_eq!(config.max_steps, 11);
         assert_eq!(config.stop, [".", "!"]);
@@ -234,9 +251,16 @@ mod tests {
     }
 
     #[test]
+    fn a_later_file_wins_key_by_key_under_any_name_of_a_key() {
+        let (first, second) = (file("seed = 1\nsave_total_limit = 2\n"), file("max_ckpt_num = 5\n"));
+        let (config, _) = read([first.path(), second.path()], &overrides(&[], &[])).unwrap();
+        assert_eq!((config.seed, config.save_total_limit), (1, Some(5)));
+    }
+
+    #[test]
     fn mistakes_are_named_with_their_place_and_the_nearest_key() {
         let say = |text: &str, flags: &[(&str, &str)], sets: &[&str]| {
-            read(Some(file(text).path()), &overrides(flags, sets)).unwrap_err().to_string()
+            read([file(text).path()], &overrides(flags, sets)).unwrap_err().to_string()
         };
         let line = say("seed = 1\nmax_steps = 'many'\n", &[], &[]);
         assert!(line.contains(":2:") && line.contains("invalid type"), "{line}");

@@ -3,10 +3,12 @@
 
 mod layers;
 mod options;
+mod period;
 mod validate;
 
-pub use layers::{LooseKey, Overrides, keys, read, scalar};
-pub use options::{Config, Limits, LogCompletions, LrSchedule, PluginEntry};
+pub use layers::{LooseKey, Overrides, keys, output_dir, read, scalar};
+pub use options::{Config, Limits, LogCompletions, LrSchedule, OnSaveError, PluginEntry};
+pub use period::Period;
 
 use std::path::PathBuf;
 

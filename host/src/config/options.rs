@@ -1,5 +1,6 @@
 //! The keys of a run. Doc comments are what `rlhost train --help` prints.
 
+use super::Period;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -28,6 +29,16 @@ pub enum LogCompletions {
     Sample,
     /// All.
     All,
+}
+
+/// What happens when a checkpoint can't be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnSaveError {
+    /// The run ends.
+    Fail,
+    /// The run goes on to the next save; only the last one must succeed.
+    Continue,
 }
 
 /// What a plugin may use.
@@ -155,13 +166,24 @@ pub struct Config {
     /// Longest gradient; longer ones are scaled down to it. 0 for no limit.
     pub max_grad_norm: f64,
 
-    /// Steps between logged figures.
-    pub logging_steps: u64,
-    /// Steps between checkpoints; one more is saved at the end.
-    pub save_steps: u64,
-    /// Most checkpoints kept; all if not given.
+    /// Steps between logged figures, or a fraction of the run.
+    pub logging_steps: Period,
+    /// Steps between checkpoints, or a fraction of the run; one more is saved at the end.
+    pub save_steps: Period,
+    /// Most checkpoints kept; all if not given. The newest and the best always are.
     #[serde(alias = "max_ckpt_num")]
     pub save_total_limit: Option<usize>,
+    /// Save the model alone: smaller checkpoints, from which no run can go on.
+    pub save_only_model: bool,
+    /// When a checkpoint can't be written: fail, or continue to the next save.
+    pub on_save_error: OnSaveError,
+    /// End with the best checkpoint by metric_for_best_model rather than with the last.
+    pub load_best_model_at_end: bool,
+    /// The figure by which checkpoints are compared, averaged over the steps since the one
+    /// before; "reward" if load_best_model_at_end is set. The best is never removed.
+    pub metric_for_best_model: Option<String>,
+    /// Whether more of it is better; if not given, unless its name ends in "loss".
+    pub greater_is_better: Option<bool>,
     /// Which completions go to completions.jsonl.
     pub log_completions: LogCompletions,
 
@@ -207,9 +229,14 @@ impl Default for Config {
             adam_beta2: 0.999,
             adam_epsilon: 1e-8,
             max_grad_norm: 1.0,
-            logging_steps: 10,
-            save_steps: 500,
+            logging_steps: Period::steps(10),
+            save_steps: Period::steps(500),
             save_total_limit: None,
+            save_only_model: false,
+            on_save_error: OnSaveError::Fail,
+            load_best_model_at_end: false,
+            metric_for_best_model: None,
+            greater_is_better: None,
             log_completions: LogCompletions::Sample,
             loss: Map::new(),
             loss_limits: Limits::default(),
@@ -232,6 +259,12 @@ impl Config {
     /// Micro-batches in a pass over a dataset of so many generations.
     pub fn micro_batches_per_epoch(&self, generations: usize) -> usize {
         generations * self.steps_per_generation() * self.num_iterations
+    }
+
+    /// The figure by which checkpoints are compared, and whether more of it is better.
+    pub fn best_by(&self) -> Option<(&str, bool)> {
+        let name = self.metric_for_best_model.as_deref().or_else(|| self.load_best_model_at_end.then_some("reward"))?;
+        Some((name, self.greater_is_better.unwrap_or(!name.ends_with("loss"))))
     }
 
     /// Prompts in one generation.

@@ -19,9 +19,9 @@ impl Config {
                 return Err((key, "must be at least 1".into()));
             }
         }
-        for (key, value) in [("logging_steps", self.logging_steps), ("save_steps", self.save_steps)] {
-            if value == 0 {
-                return Err((key, "must be at least 1".into()));
+        for (key, period) in [("logging_steps", self.logging_steps), ("save_steps", self.save_steps)] {
+            if let Some(fault) = period.fault() {
+                return Err((key, fault));
             }
         }
         if self.num_generations < 2 {

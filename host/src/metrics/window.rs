@@ -82,6 +82,30 @@ impl Window {
         }
     }
 
+    /// Adds another window's figures, which are newer.
+    pub fn merge(&mut self, newer: &Self) {
+        for (name, new) in &newer.sums {
+            let Some(sum) = self.sums.get_mut(name) else {
+                self.sums.insert(name.clone(), *new);
+                continue;
+            };
+            match sum.reduction {
+                Reduction::Mean | Reduction::Sum => {
+                    sum.total += new.total;
+                    sum.weight += new.weight;
+                }
+                Reduction::Min => sum.total = sum.total.min(new.total),
+                Reduction::Max => sum.total = sum.total.max(new.total),
+                Reduction::Last => sum.total = new.total,
+            }
+        }
+    }
+
+    /// Names of the figures that it holds.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.sums.keys().map(String::as_str)
+    }
+
     /// The reduced figures by name, and an empty window. A mean without weight is left out.
     pub fn take(&mut self) -> BTreeMap<String, f64> {
         std::mem::take(&mut self.sums)
@@ -112,5 +136,22 @@ mod tests {
             [("high", 7.0), ("kl", 2.0), ("low", -3.0), ("n", 5.0), ("rate", 4.0)]
         );
         assert!(window.take().is_empty());
+    }
+
+    #[test]
+    fn windows_merge_as_if_all_had_gone_into_one() {
+        let all = |v: f64| {
+            let named = |name: &str, reduction| Metric { name: name.into(), value: v, weight: v.abs(), reduction };
+            use Reduction::{Last, Max, Mean, Min, Sum};
+            [("a", Mean), ("b", Sum), ("c", Min), ("d", Max), ("e", Last)].map(|(n, r)| named(n, r))
+        };
+        let (mut one, mut merged) = (Window::default(), Window::default());
+        for v in [2.0, -3.0, 0.5] {
+            one.extend(all(v));
+            let mut part = Window::default();
+            part.extend(all(v));
+            merged.merge(&part);
+        }
+        assert_eq!(merged.take(), one.take());
     }
 }

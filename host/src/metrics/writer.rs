@@ -13,13 +13,15 @@ pub type Line = Map<String, Value>;
 pub struct Lines {
     path: PathBuf,
     file: File,
+    bytes: u64,
 }
 
 impl Lines {
     /// Opens for appending, creating the file.
     pub fn append(path: PathBuf) -> io::Result<Self> {
         let file = File::options().create(true).append(true).open(&path)?;
-        Ok(Self { path, file })
+        let bytes = file.metadata()?.len();
+        Ok(Self { path, file, bytes })
     }
 
     /// Where it lies.
@@ -27,10 +29,16 @@ impl Lines {
         &self.path
     }
 
-    /// Writes one line with a single call, so that a reader never sees half of one.
+    /// Writes one line with a single call, so that a reader never sees half of one. Of a line that
+    /// found no room nothing stays.
     pub fn write(&mut self, line: Line) -> io::Result<()> {
         let mut text = Value::Object(line).to_string();
         text.push('\n');
-        self.file.write_all(text.as_bytes())
+        let written = self.file.write_all(text.as_bytes());
+        match written {
+            Ok(()) => self.bytes += text.len() as u64,
+            Err(_) => self.file.set_len(self.bytes)?,
+        }
+        written
     }
 }

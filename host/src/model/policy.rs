@@ -68,8 +68,12 @@ impl Policy {
 
     /// A frozen copy of the weights as they are now, for a reference model.
     pub fn frozen_copy(&self) -> Result<Frozen> {
-        let weights = self.decoder.weights.copied(&self.decoder.architecture)?;
-        Ok(Frozen::new(Decoder { weights, ..self.decoder.clone() }))
+        Ok(Frozen::new(Decoder { weights: self.copied_weights()?, ..self.decoder.clone() }))
+    }
+
+    /// The weights as they are now, which later updates don't change.
+    pub fn copied_weights(&self) -> Result<Weights> {
+        self.decoder.weights.copied(&self.decoder.architecture)
     }
 
     /// The parameters, for the optimizer and for saving.

@@ -37,11 +37,14 @@ impl AdamW {
         Ok(Self { settings, updates: 0, moments: moments.collect::<ops::Result<_>>()? })
     }
 
-    /// Number of updates, and the moments as `<parameter>.m` and `<parameter>.v`.
-    pub fn state(&self) -> (u64, Vec<(String, Tensor)>) {
-        let named =
-            self.moments.iter().flat_map(|(name, m, v)| [(format!("{name}.m"), m.clone()), (format!("{name}.v"), v.clone())]);
-        (self.updates, named.collect())
+    /// Number of updates, and copies of the moments as `<parameter>.m` and `<parameter>.v`.
+    pub fn state(&self) -> ops::Result<(u64, HashMap<String, Tensor>)> {
+        let mut moments = HashMap::with_capacity(2 * self.moments.len());
+        for (name, m, v) in &self.moments {
+            moments.insert(format!("{name}.m"), m.copy()?);
+            moments.insert(format!("{name}.v"), v.copy()?);
+        }
+        Ok((self.updates, moments))
     }
 
     /// Takes a state that [`AdamW::state`] gave; the error names what does not fit.

@@ -3,12 +3,13 @@
 use super::capture::Capture;
 use super::engine::{Engine, TICK};
 use super::limits::Ceiling;
-use super::world::{Described, Role, host, plugin, types};
+use super::world::{self, Described, Remembering, Role, host, plugin, types};
 use super::{Error, Needs, Result, Source, schema};
 use crate::config::Limits;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use wasmtime::component::{Component, Instance as Linked, InstancePre, ResourceTable};
@@ -33,6 +34,15 @@ pub struct Info {
     pub needs: Needs,
     /// Whether no answer depends on an earlier call or a neighbouring row.
     pub stateless: bool,
+}
+
+/// State that a plugin has given out of its hands, to have it back in another instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// What it gave.
+    pub bytes: Arc<[u8]>,
+    /// Name and version of the plugin that did.
+    pub written_by: String,
 }
 
 /// What an instance can reach: a WASI that opens onto nothing, and the run's log.
@@ -127,6 +137,12 @@ pub struct Plugin {
     config: Option<Map<String, Value>>,
     info: Info,
     running: Option<Running>,
+    /// Whether it exports `state`.
+    remembers: bool,
+    /// Its state when it was last asked; what a new instance begins with.
+    memory: Option<Memory>,
+    /// Whether it was called since.
+    changed: bool,
 }
 
 struct Running {
@@ -182,6 +198,9 @@ impl Plugin {
             config: None,
             info,
             running: None,
+            remembers: world::exports(&component, &engine.wasmtime, "state"),
+            memory: None,
+            changed: false,
         };
         this.info = this.describe()?;
         this.config = Some(schema::resolve(name, &this.info.config_schema, config)?);
@@ -209,6 +228,40 @@ impl Plugin {
     /// Its configuration, defaults filled in.
     pub fn config(&self) -> Map<String, Value> {
         self.config.clone().unwrap_or_default()
+    }
+
+    /// Whether what it answers depends on earlier calls, in a way that nothing can carry over to
+    /// another instance.
+    pub fn forgets(&self) -> bool {
+        !self.info.stateless && !self.remembers
+    }
+
+    /// Asks for its state, where it has one and was called since the last time; the next
+    /// instance begins with what this gives.
+    pub fn remember(&mut self) -> Result<Option<Memory>> {
+        if self.remembers && self.changed {
+            let bytes = self.call("snapshot", None, |store, linked| {
+                Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_snapshot(&mut *store)
+            })?;
+            self.memory = Some(Memory { bytes: bytes.into(), written_by: format!("{} {}", self.info.name, self.info.version) });
+            self.changed = false;
+        }
+        Ok(self.memory.clone())
+    }
+
+    /// Goes back to a state that [`Plugin::remember`] gave; the next call makes a new instance.
+    pub fn rewind(&mut self, memory: Option<Memory>) {
+        self.memory = memory;
+        self.running = None;
+        self.changed = false;
+    }
+
+    /// Goes on from a state, in a new instance that is made at once, so that a state which does
+    /// not fit is refused here.
+    pub fn recall(&mut self, memory: Memory) -> Result<()> {
+        self.rewind(Some(memory));
+        self.running = Some(self.start()?);
+        Ok(())
     }
 
     pub(super) fn seed(&self) -> u64 {
@@ -241,6 +294,7 @@ impl Plugin {
             Some(running) => running,
             None => self.start()?,
         };
+        self.changed = true;
         let outcome = self.bounded(&mut running, function, step, f);
         match outcome {
             Ok(Ok(result)) => {
@@ -273,6 +327,13 @@ impl Plugin {
                 Described::new(&mut *store, linked)?.rlhost_plugin_plugin().call_configure(&mut *store, &json)
             })?;
             configured.map_err(|e| Error::Config { name: self.name.clone(), detail: said(e) })?;
+        }
+        if let Some(Memory { bytes, written_by }) = self.memory.as_ref().filter(|_| self.remembers) {
+            let restored = self.bounded(&mut running, "restore", None, |store, linked| {
+                Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_restore(&mut *store, bytes, written_by)
+            })?;
+            let said = |e| format!("the state that {written_by} left does not fit it: {}", said(e));
+            restored.map_err(|e| self.call_error("restore", None, said(e)))?;
         }
         Ok(running)
     }

@@ -16,7 +16,7 @@ mod world;
 
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
-pub use instance::{Info, Plugin};
+pub use instance::{Info, Memory, Plugin};
 pub use policy::{Advantages, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens};
 pub use reward::{Column, RewardBatch, RewardPlugin, Scores};
 pub use source::Source;

@@ -6,7 +6,7 @@ use super::world::{Guiding, Role, policy};
 use super::{Error, Metric, Result, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 pub use super::world::policy::Tokens;
 pub use super::world::types::{RewardColumn, Rollouts, Scale};
@@ -49,6 +49,12 @@ impl Deref for PolicyPlugin {
 
     fn deref(&self) -> &Plugin {
         &self.plugin
+    }
+}
+
+impl DerefMut for PolicyPlugin {
+    fn deref_mut(&mut self) -> &mut Plugin {
+        &mut self.plugin
     }
 }
 

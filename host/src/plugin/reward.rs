@@ -6,7 +6,7 @@ use super::world::{Rewarding, Role, reward};
 use super::{Error, Metric, Result, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 /// A dataset column: name and one JSON value a prompt.
 pub use super::world::reward::Column;
@@ -33,6 +33,12 @@ impl Deref for RewardPlugin {
 
     fn deref(&self) -> &Plugin {
         &self.plugin
+    }
+}
+
+impl DerefMut for RewardPlugin {
+    fn deref_mut(&mut self) -> &mut Plugin {
+        &mut self.plugin
     }
 }
 

@@ -50,12 +50,28 @@ mod guiding {
     });
 }
 
+#[allow(missing_docs)]
+mod remembering {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world remembering {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/state@0.1.0;
+            }
+        ",
+        path: "../plugin-sdk/wit",
+        with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
+    });
+}
+
 // One set of bindings an interface, so that an instance is asked only for what its role has.
 pub(super) use described::Described;
 pub(super) use described::exports::rlhost::plugin::plugin;
 pub(super) use described::rlhost::plugin::{host, types};
 pub(super) use guiding::Guiding;
 pub(super) use guiding::exports::rlhost::plugin::policy;
+pub(super) use remembering::Remembering;
 pub(super) use rewarding::Rewarding;
 pub(super) use rewarding::exports::rlhost::plugin::reward;
 
@@ -113,6 +129,12 @@ impl Role {
         }
         Ok(())
     }
+}
+
+/// Whether a component exports an optional interface of the contract.
+pub(super) fn exports(component: &Component, engine: &wasmtime::Engine, interface: &str) -> bool {
+    let name = format!("{PACKAGE}{interface}@{VERSION}.");
+    component.component_type().exports(engine).any(|(export, _)| export.starts_with(&name))
 }
 
 fn listed(exports: &[String]) -> String {

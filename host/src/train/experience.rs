@@ -130,8 +130,8 @@ impl Trainer {
         let mut rewards = Vec::with_capacity(self.rewards.len());
         for (plugin, weight) in &mut self.rewards {
             let scores = plugin.score(&batch)?;
-            self.window.extend(reward_metrics(plugin.name(), &scores.rewards));
-            self.window.extend(from_plugin(scores.metrics));
+            self.figures.extend(reward_metrics(plugin.name(), &scores.rewards));
+            self.figures.extend(from_plugin(scores.metrics));
             rewards.push(RewardColumn { name: plugin.name().to_owned(), weight: *weight, values: scores.rewards });
         }
         let scorable = (0..rollouts.len()).any(|row| rewards.iter().any(|r| r.values[row].is_some()));
@@ -167,16 +167,16 @@ impl Trainer {
             entropy: None,
         };
         let mut advantages = self.algorithm.estimate(&rollouts)?;
-        self.window.extend(from_plugin(std::mem::take(&mut advantages.metrics)));
+        self.figures.extend(from_plugin(std::mem::take(&mut advantages.metrics)));
         Ok(advantages)
     }
 
     /// The host's figures about a generation, and its completions in the run's folder.
     fn record(&mut self, e: &Experience) -> Result<()> {
-        self.window.extend(length_metrics(&e.rollouts));
+        self.figures.extend(length_metrics(&e.rollouts));
         let prompt_tokens: usize = e.rollouts.iter().map(|r| e.prompts[r.prompt].tokens.len()).sum();
         self.state.num_tokens += (prompt_tokens + e.logp.len()) as u64;
-        self.window.extend([Metric::new("num_tokens", self.state.num_tokens as f64, Reduction::Max)]);
+        self.figures.extend([Metric::new("num_tokens", self.state.num_tokens as f64, Reduction::Max)]);
         self.folder.log_completions(self.config.log_completions, e)
     }
 }

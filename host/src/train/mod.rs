@@ -2,16 +2,19 @@
 
 mod batch;
 mod experience;
+mod origin;
 mod phases;
 mod progress;
 mod run_folder;
+mod saving;
 mod setup;
 mod snapshot;
 mod step;
 mod trainer;
 
+pub use origin::{Beginning, Origin};
 pub use run_folder::RunFolder;
-pub use setup::{Resume, set_up};
+pub use setup::set_up;
 pub use trainer::{Finished, Trainer};
 
 use std::path::PathBuf;

@@ -2,17 +2,24 @@
 
 use super::experience::Experience;
 use super::{Error, Result};
-use crate::config::LogCompletions;
+use crate::checkpoint;
+use crate::config::{Config, LogCompletions, OnSaveError};
 use crate::metrics::{Line, Lines};
 use crate::plugin::Source;
 use serde_json::{Value, json};
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// An open run folder.
 pub struct RunFolder {
     path: PathBuf,
+    /// The configuration as it stands in config.toml.
+    config: String,
+    /// Locked while this process works in the folder.
+    _lock: File,
+    /// Whether a line that can't be written is no reason to end the run.
+    lenient: bool,
     metrics: Lines,
     events: Lines,
     completions: Option<Lines>,
@@ -44,6 +51,17 @@ fn cut(file: &Path, keep: impl Fn(&Value) -> bool) -> Result<()> {
     Ok(())
 }
 
+/// Marks a run's folder as being worked in, for as long as the file stays open.
+fn lock(run: &Path) -> Result<File> {
+    let path = run.join(".lock");
+    let file = File::create(&path).map_err(write_error(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::Unfit(format!("{}: another rlhost is at work in this run", run.display()))),
+        Err(TryLockError::Error(source)) => Err(Error::Write { path, source }),
+    }
+}
+
 impl RunFolder {
     /// The folder that a run would take, which must not hold anything yet.
     ///
@@ -64,37 +82,49 @@ impl RunFolder {
         Ok(path)
     }
 
-    /// Creates the folder and its files.
-    pub fn create(path: PathBuf, config: &str, log_completions: LogCompletions) -> Result<Self> {
+    /// Creates the folder and its files, or opens those of a run that goes on from a step: what
+    /// they say of later steps, which come again, is cut off, and checkpoints of those are set
+    /// aside.
+    ///
+    /// # Errors
+    /// If another process works in the folder, or something can't be written.
+    pub fn open(path: PathBuf, config: &Config, go_on_from: Option<u64>) -> Result<Self> {
+        let text = toml::to_string(config).map_err(|e| Error::Unfit(format!("the configuration can't be written: {e}")))?;
         fs::create_dir_all(path.join("plugins")).map_err(write_error(&path))?;
+        let lock = lock(&path)?;
+        let mut aside = Vec::new();
+        if let Some(step) = go_on_from {
+            checkpoint::sweep(&path).map_err(write_error(&path))?;
+            aside = checkpoint::set_aside(&path, step).map_err(write_error(&path))?;
+            cut(&path.join("metrics.jsonl"), |line| line["step"].as_u64().is_some_and(|s| s <= step))?;
+            cut(&path.join("completions.jsonl"), |line| line["step"].as_u64().is_some_and(|s| s < step))?;
+            cut(&path.join("events.jsonl"), |_| true)?;
+        }
         let file = path.join("config.toml");
-        fs::write(&file, config).map_err(write_error(&file))?;
+        fs::write(&file, &text).map_err(write_error(&file))?;
         let open = |name: &str| {
             let file = path.join(name);
             Lines::append(file.clone()).map_err(write_error(&file))
         };
-        let completions = (log_completions != LogCompletions::None).then(|| open("completions.jsonl")).transpose()?;
+        let completions = (config.log_completions != LogCompletions::None).then(|| open("completions.jsonl")).transpose()?;
         let (metrics, events) = (open("metrics.jsonl")?, open("events.jsonl")?);
-        Ok(Self { path, metrics, events, completions, plugins: Vec::new() })
-    }
-
-    /// Opens the folder of a run that goes on from `step`: what its files say of later steps, which
-    /// come again, is cut off.
-    pub fn reopen(path: PathBuf, config: &str, log_completions: LogCompletions, step: u64) -> Result<Self> {
-        cut(&path.join("metrics.jsonl"), |line| line["step"].as_u64().is_some_and(|s| s <= step))?;
-        cut(&path.join("completions.jsonl"), |line| line["step"].as_u64().is_some_and(|s| s < step))?;
-        Self::create(path, config, log_completions)
-    }
-
-    /// Puts the configuration and the plugins in use into a checkpoint.
-    pub(super) fn copy_into(&self, checkpoint: &Path) -> io::Result<()> {
-        fs::copy(self.path.join("config.toml"), checkpoint.join("config.toml"))?;
-        let plugins = checkpoint.join("plugins");
-        fs::create_dir(&plugins)?;
-        for (name, hash) in &self.plugins {
-            fs::copy(self.plugin_file(name, hash), plugins.join(format!("{name}.wasm")))?;
+        let lenient = config.on_save_error == OnSaveError::Continue;
+        let mut this = Self { path, config: text, _lock: lock, lenient, metrics, events, completions, plugins: Vec::new() };
+        for (step, path) in aside {
+            tracing::warn!("the run goes on from before step {step}; its checkpoint of that step is now {}", path.display());
+            this.event("checkpoint_superseded", json!({ "step": step, "path": path.display().to_string() }))?;
         }
-        Ok(())
+        Ok(this)
+    }
+
+    /// The configuration as it stands in config.toml.
+    pub fn config(&self) -> &str {
+        &self.config
+    }
+
+    /// Name and file of each plugin in use.
+    pub fn plugin_files(&self) -> Vec<(String, PathBuf)> {
+        self.plugins.iter().map(|(name, hash)| (name.clone(), self.plugin_file(name, hash))).collect()
     }
 
     fn plugin_file(&self, name: &str, hash: &str) -> PathBuf {
@@ -106,13 +136,19 @@ impl RunFolder {
         &self.path
     }
 
-    fn line(lines: &mut Lines, line: Line) -> Result<()> {
-        lines.write(line).map_err(|source| Error::Write { path: lines.path().to_owned(), source })
+    fn line(lines: &mut Lines, lenient: bool, line: Line) -> Result<()> {
+        match lines.write(line) {
+            Err(e) if lenient => {
+                tracing::warn!("can't write {}: {e}; a line is left out", lines.path().display());
+                Ok(())
+            }
+            written => written.map_err(|source| Error::Write { path: lines.path().to_owned(), source }),
+        }
     }
 
     /// Appends to metrics.jsonl.
     pub fn metrics(&mut self, line: Line) -> Result<()> {
-        Self::line(&mut self.metrics, line)
+        Self::line(&mut self.metrics, self.lenient, line)
     }
 
     /// Appends to events.jsonl: time, what happened, and the details' keys.
@@ -123,7 +159,7 @@ impl RunFolder {
         if let Value::Object(details) = details {
             line.extend(details);
         }
-        Self::line(&mut self.events, line)
+        Self::line(&mut self.events, self.lenient, line)
     }
 
     /// Keeps a plugin's bytes under its hash and records that it was loaded.
@@ -159,7 +195,7 @@ impl RunFolder {
                 "plugins": plugins,
             });
             if let Value::Object(line) = line {
-                Self::line(lines, line)?;
+                Self::line(lines, self.lenient, line)?;
             }
         }
         Ok(())

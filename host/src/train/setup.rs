@@ -1,16 +1,20 @@
 //! From a configuration to a run: everything is read, checked and loaded before the run's
 //! folder is made, so that a mistake leaves nothing behind.
 
+use super::origin::{Beginning, Origin};
 use super::phases::Phases;
+use super::saving::Saves;
+use super::snapshot::Restored;
 use super::trainer::{Prompt, State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{self, Config, LooseKey, PluginEntry};
+use crate::config::{self, Config, LooseKey};
 use crate::data::{self, Loader, Prompt as Asked, PromptRow, StopStrings, Tokenizer};
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, tiny};
 use crate::optim::{AdamW, Schedule, Settings};
 use crate::plugin::{Engine, PolicyPlugin, RewardPlugin, Source};
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,33 +29,14 @@ const MADE_MODEL: &str = "model";
 const FULL_SIZE: f64 = 1e8;
 const FULL_SIZE_RATE: f64 = 1e-6;
 
-/// A run that goes on from one of its checkpoints.
-#[derive(Clone, Debug)]
-pub struct Resume {
-    /// The run's folder.
-    pub run: PathBuf,
-    /// The checkpoint, which has been verified.
-    pub checkpoint: PathBuf,
-    /// Its step.
-    pub step: u64,
-}
-
-/// A plugin's bytes: a resumed run has the ones it had.
-fn plugin_source(location: &str, resume: Option<&Resume>) -> Result<Source> {
-    let Some(resume) = resume else { return Ok(Source::open(location)?) };
-    let name = PluginEntry::new(location.to_owned()).name().to_owned();
-    let kept = resume.checkpoint.join("plugins").join(format!("{name}.wasm"));
-    Ok(Source::open(&kept.display().to_string())?)
-}
-
 /// Loads everything that `config` names. `loose` are keys that only the algorithm can know.
-pub fn set_up(mut config: Config, loose: Vec<LooseKey>, resume: Option<&Resume>) -> Result<Trainer> {
+pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -> Result<Trainer> {
     let engine = Engine::new()?;
-    let algorithm_source = plugin_source(&config.algorithm, resume)?;
+    let algorithm_source = beginning.plugin(&config.algorithm)?;
     settle_loose_keys(&mut config, loose, &engine, &algorithm_source)?;
     let algorithm = PolicyPlugin::load(&engine, &algorithm_source, &config.loss, &config.loss_limits, config.seed)?;
     config.loss = algorithm.config();
-    let reward_sources = config.plugin.iter().map(|e| plugin_source(&e.path, resume)).collect::<Result<Vec<_>>>()?;
+    let reward_sources = config.plugin.iter().map(|e| beginning.plugin(&e.path)).collect::<Result<Vec<_>>>()?;
     let mut rewards = Vec::with_capacity(reward_sources.len());
     for (entry, source) in config.plugin.iter_mut().zip(&reward_sources) {
         let plugin = RewardPlugin::load(&engine, source, &entry.config, &entry.limits, config.seed)?;
@@ -59,12 +44,15 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, resume: Option<&Resume>)
         rewards.push((plugin, entry.weight as f32));
     }
 
-    let folder_path = match resume {
-        Some(resume) => resume.run.clone(),
-        None => RunFolder::choose(config.output_dir.as_deref(), algorithm_source.name())?,
+    let folder_path = match (beginning, config.output_dir.as_deref()) {
+        (Beginning::Resume { origin, .. }, _) => origin.run.clone(),
+        (Beginning::Over, Some(given)) => PathBuf::from(given),
+        (_, given) => RunFolder::choose(given, algorithm_source.name())?,
     };
     config.output_dir = Some(folder_path.display().to_string());
-    let (source, made) = open_model(&config, resume)?;
+    config.dataset = config.dataset.map(absolute);
+    config.model = config.model.map(absolute);
+    let (source, made) = open_model(&config, beginning, folder_path.join(MADE_MODEL))?;
     let tokenizer = Tokenizer::open(source.path())?;
     let context = source.architecture().max_positions;
     if tokenizer.vocab_size() > source.architecture().vocab_size {
@@ -80,7 +68,8 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, resume: Option<&Resume>)
         let detail = format!("the dataset has {} prompts and one generation takes {per_generation}", prompts.len());
         return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
     }
-    let (policy, reference) = policy_and_reference(&source, algorithm.info().needs.ref_logp, resume)?;
+    let dataset = fingerprint(&prompts)?;
+    let (policy, reference) = policy_and_reference(&source, algorithm.info().needs.ref_logp, beginning)?;
     let loader = Loader::new(prompts.len(), per_generation, config.seed, config.shuffle_dataset);
     let max_steps = max_steps(&config, &loader);
     let schedule = schedule(&mut config, policy.weights().parameters(), max_steps);
@@ -94,19 +83,32 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, resume: Option<&Resume>)
     let optimizer = AdamW::new(settings, &policy.weights().named())?;
     let gradients = policy.zero_gradients()?;
 
-    let text = toml::to_string(&config).map_err(|e| Error::Unfit(format!("the configuration can't be written: {e}")))?;
-    let mut folder = match resume {
-        Some(resume) => RunFolder::reopen(folder_path, &text, config.log_completions, resume.step)?,
-        None => RunFolder::create(folder_path, &text, config.log_completions)?,
+    let changes = beginning.changes(&config)?;
+    let read = |origin: &Origin| Restored::read(&origin.checkpoint, &dataset, beginning.may_change());
+    let restored = beginning.origin().map(read).transpose()?;
+    let go_on_from = match beginning {
+        Beginning::New | Beginning::Fork { .. } => None,
+        Beginning::Over | Beginning::Resume { .. } => Some(beginning.step()),
     };
+    let mut folder = RunFolder::open(folder_path, &config, go_on_from)?;
     let source = match made {
-        // The folder is temporary until the run has one of its own.
-        Some(temporary) => keep_model(temporary.path(), &folder.path().join(MADE_MODEL))?,
+        Some(made) => keep_model(made.path(), &folder.path().join(MADE_MODEL))?,
         None => source,
     };
     folder.event(
-        if resume.is_some() { "resumed" } else { "started" },
-        json!({ "step": resume.map_or(0, |r| r.step), "version": env!("CARGO_PKG_VERSION"), "model": source.path().display().to_string(), "max_steps": max_steps }),
+        match beginning {
+            Beginning::New | Beginning::Over => "started",
+            Beginning::Resume { .. } => "resumed",
+            Beginning::Fork { .. } => "forked",
+        },
+        json!({
+            "step": beginning.step(),
+            "checkpoint": beginning.origin().map(|o| o.checkpoint.display().to_string()),
+            "changed": changes,
+            "version": env!("CARGO_PKG_VERSION"),
+            "model": source.path().display().to_string(),
+            "max_steps": max_steps,
+        }),
     )?;
     folder.keep_plugin(&algorithm_source, "algorithm", &algorithm.info().version, &Value::Object(algorithm.config()))?;
     for ((plugin, _), source) in rewards.iter().zip(&reward_sources) {
@@ -122,6 +124,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, resume: Option<&Resume>)
         folder.event("warning", json!({ "text": text }))?;
     }
     let columns: BTreeSet<String> = prompts.iter().flat_map(|p| p.columns.keys().cloned()).collect();
+    let saves = Saves::new(folder.path().to_owned());
     let mut trainer = Trainer {
         ends: tokenizer.eos_ids(&source.architecture().eos_token_ids),
         stops: StopStrings::new(config.stop.clone()),
@@ -130,6 +133,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, resume: Option<&Resume>)
         source,
         tokenizer,
         prompts,
+        dataset,
         columns: columns.into_iter().collect(),
         loader,
         policy,
@@ -141,24 +145,46 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, resume: Option<&Resume>)
         gradients,
         pending: VecDeque::new(),
         state: State::default(),
+        parents: Vec::new(),
+        figures: Window::default(),
         window: Window::default(),
+        saves,
         phases: Phases::new(),
         max_steps,
     };
-    if let Some(resume) = resume {
-        trainer.restore(&resume.checkpoint)?;
+    if let (Some(origin), Some(restored)) = (beginning.origin(), restored) {
+        trainer.restore(&origin.checkpoint, restored, beginning.may_change())?;
+    }
+    if let Beginning::Fork { origin, .. } = beginning {
+        trainer.become_fork(origin);
     }
     Ok(trainer)
 }
 
+/// Paths in a run's configuration hold wherever it is resumed from.
+fn absolute(path: String) -> String {
+    std::path::absolute(&path).map_or(path, |whole| whole.display().to_string())
+}
+
+/// SHA-256 of all prompts with their columns.
+fn fingerprint(prompts: &[Arc<Prompt>]) -> Result<String> {
+    let mut hash = Sha256::new();
+    for prompt in prompts {
+        let row = serde_json::to_vec(&(&prompt.tokens, &prompt.columns)).map_err(|e| Error::Unfit(e.to_string()))?;
+        hash.update((row.len() as u64).to_le_bytes());
+        hash.update(&row);
+    }
+    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+}
+
 /// The policy, at the start or as the checkpoint has it, and the model that the run began with.
-fn policy_and_reference(source: &ModelFolder, wanted: bool, resume: Option<&Resume>) -> Result<(Policy, Option<Frozen>)> {
-    let Some(resume) = resume else {
+fn policy_and_reference(source: &ModelFolder, wanted: bool, beginning: &Beginning) -> Result<(Policy, Option<Frozen>)> {
+    let Some(origin) = beginning.origin() else {
         let policy = Policy::new(source.decoder()?);
         let reference = wanted.then(|| policy.frozen_copy()).transpose()?;
         return Ok((policy, reference));
     };
-    let policy = Policy::new(ModelFolder::open(&resume.checkpoint)?.decoder()?);
+    let policy = Policy::new(ModelFolder::open(&origin.checkpoint)?.decoder()?);
     let reference = wanted.then(|| source.decoder().map(Frozen::new)).transpose()?;
     Ok((policy, reference))
 }
@@ -189,18 +215,39 @@ fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine,
     Ok(())
 }
 
-/// The model that was named, or a small random one in a temporary folder.
-fn open_model(config: &Config, resume: Option<&Resume>) -> Result<(ModelFolder, Option<tempfile::TempDir>)> {
-    if let (None, Some(resume)) = (&config.model, resume) {
-        return Ok((ModelFolder::open(resume.run.join(MADE_MODEL))?, None));
+/// A model that a run keeps in its own folder, before it is there.
+enum Made {
+    Random(tempfile::TempDir),
+    /// A fork's, in the folder of its parent.
+    Parents(PathBuf),
+}
+
+impl Made {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Random(temporary) => temporary.path(),
+            Self::Parents(path) => path,
+        }
     }
+}
+
+/// The model that a run begins with, or began with: the one that was named, or a small random one
+/// that the run keeps.
+fn open_model(config: &Config, beginning: &Beginning, kept: PathBuf) -> Result<(ModelFolder, Option<Made>)> {
     if let Some(path) = &config.model {
         return Ok((ModelFolder::open(path)?, None));
+    }
+    if let Beginning::Resume { .. } = beginning {
+        return Ok((ModelFolder::open(kept)?, None));
+    }
+    if let Beginning::Fork { origin, .. } = beginning {
+        let parents = origin.run.join(MADE_MODEL);
+        return Ok((ModelFolder::open(&parents)?, Some(Made::Parents(parents))));
     }
     let temporary = tempfile::tempdir().map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
     tiny::write(temporary.path(), config.seed)?;
     tracing::warn!("no --model given: training a small model of random weights, which writes noise; the reward still steers it");
-    Ok((ModelFolder::open(temporary.path())?, Some(temporary)))
+    Ok((ModelFolder::open(temporary.path())?, Some(Made::Random(temporary))))
 }
 
 fn keep_model(from: &Path, to: &Path) -> Result<ModelFolder> {

@@ -1,31 +1,61 @@
-//! All that decides a run's future, beside the weights: into a checkpoint and back.
+//! All that decides a run's future: into a checkpoint and back.
 
 use super::experience::Experience;
+use super::origin::Parent;
+use super::saving::Best;
 use super::step::Share;
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
+use crate::checkpoint;
 use crate::data::Cursor;
 use crate::metrics::Window;
-use crate::model;
-use crate::plugin::{Advantages, RewardColumn};
+use crate::model::{self, ModelFolder, Weights};
+use crate::plugin::{Advantages, Memory, RewardColumn};
 use crate::rollout::Rollout;
-use candle_core::Device;
+use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
-use std::collections::HashMap;
-use std::path::Path;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const SNAPSHOT: &str = "snapshot.json";
+const REST: &str = "snapshot.json";
 const OPTIMIZER: &str = "optimizer.safetensors";
+
+/// A run at one step, in memory: nothing in it changes while training goes on.
+pub(super) struct Snapshot {
+    weights: Weights,
+    source: ModelFolder,
+    config: String,
+    summary: Value,
+    /// Name and file of each plugin in use.
+    plugins: Vec<(String, PathBuf)>,
+    /// None where the model alone is saved.
+    resumable: Option<Resumable>,
+}
+
+struct Resumable {
+    moments: HashMap<String, Tensor>,
+    memories: Vec<(String, Memory)>,
+    experiences: Vec<Arc<Experience>>,
+    rest: Rest,
+}
 
 /// Counters, position in the data, figures not yet logged, and rollouts not yet trained on.
 #[derive(Deserialize, Serialize)]
-struct Snapshot {
+struct Rest {
     state: State,
     cursor: Cursor,
+    /// Hash of the dataset that the cursor and the rollouts are of.
+    dataset: String,
     optimizer_updates: u64,
     window: Window,
+    since_save: Window,
+    best: Option<Best>,
+    parents: Vec<Parent>,
+    /// Name of each plugin with a state, and who wrote it.
+    memories: BTreeMap<String, String>,
     experiences: Vec<Saved>,
     /// Index of the experience and its rows, for each micro-batch that waits.
     pending: Vec<(usize, usize, usize)>,
@@ -79,58 +109,161 @@ impl Saved {
     }
 }
 
-impl Trainer {
-    /// Puts everything into the folder of a checkpoint.
-    pub(super) fn write_checkpoint(&self, to: &Path) -> std::result::Result<(), String> {
-        model::save(self.policy.weights(), &self.source, to).map_err(|e| e.to_string())?;
-        let (optimizer_updates, moments) = self.optimizer.state();
-        let moments: HashMap<String, _> = moments.into_iter().collect();
-        candle_core::safetensors::save(&moments, to.join(OPTIMIZER)).map_err(|e| e.to_string())?;
+/// What a checkpoint says of the run that wrote it, read and not yet taken over.
+pub(super) struct Restored {
+    rest: Rest,
+    moments: HashMap<String, Tensor>,
+}
 
-        let mut known: Vec<Arc<Experience>> = Vec::new();
+impl Restored {
+    /// Reads it, for a run whose dataset has this hash.
+    ///
+    /// # Errors
+    /// If it holds the model alone, can't be read, or is of another dataset and nothing may have
+    /// `changed`.
+    pub(super) fn read(checkpoint: &Path, dataset: &str, changed: bool) -> Result<Self> {
+        let unfit = |detail: String| Error::Unfit(format!("{}: {detail}", checkpoint.display()));
+        let text = fs::read(checkpoint.join(REST)).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => unfit("holds the model alone (save_only_model); no run can go on from it".into()),
+            _ => unfit(format!("{REST}: {e}")),
+        })?;
+        let rest: Rest = serde_json::from_slice(&text).map_err(|e| unfit(format!("{REST}: {e}")))?;
+        let moments = candle_core::safetensors::load(checkpoint.join(OPTIMIZER), &Device::Cpu);
+        let moments = moments.map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
+        if rest.dataset != dataset {
+            if !changed {
+                return Err(unfit(
+                    "the dataset has changed since it was written; --allow-changed begins the new one anew".into(),
+                ));
+            }
+            tracing::warn!("the dataset is not the one that {} was written with: it begins anew", checkpoint.display());
+        }
+        Ok(Self { rest, moments })
+    }
+}
+
+fn memory_file(checkpoint: &Path, plugin: &str) -> PathBuf {
+    checkpoint.join("plugins").join(format!("{plugin}.state"))
+}
+
+impl Snapshot {
+    /// Puts everything into the folder of a checkpoint.
+    pub(super) fn write(mut self, to: &Path) -> std::result::Result<(), String> {
+        let text = |e: std::io::Error| e.to_string();
+        model::save(&self.weights, &self.source, to).map_err(|e| e.to_string())?;
+        fs::write(to.join("config.toml"), self.config).map_err(text)?;
+        fs::write(to.join("trainer_state.json"), format!("{:#}\n", self.summary)).map_err(text)?;
+        fs::create_dir(to.join("plugins")).map_err(text)?;
+        for (name, file) in &self.plugins {
+            fs::copy(file, to.join("plugins").join(format!("{name}.wasm"))).map_err(text)?;
+        }
+        let Some(resumable) = &mut self.resumable else { return Ok(()) };
+        for (name, memory) in &resumable.memories {
+            fs::write(memory_file(to, name), &memory.bytes).map_err(text)?;
+        }
+        candle_core::safetensors::save(&resumable.moments, to.join(OPTIMIZER)).map_err(|e| e.to_string())?;
+        resumable.rest.experiences = resumable.experiences.iter().map(|e| Saved::of(e)).collect();
+        fs::write(to.join(REST), serde_json::to_vec(&resumable.rest).map_err(|e| e.to_string())?).map_err(text)
+    }
+}
+
+impl Trainer {
+    /// Copies what a checkpoint of this moment holds.
+    pub(super) fn snapshot(&mut self) -> Result<Snapshot> {
+        let resumable = if self.config.save_only_model { None } else { Some(self.resumable()?) };
+        let best = self.saves.best;
+        let best_folder = best.map(|best| checkpoint::folder(self.folder.path(), best.step).display().to_string());
+        // The names that transformers' own trainer state has.
+        let summary = json!({
+            "global_step": self.state.global_step,
+            "epoch": self.epoch(),
+            "max_steps": self.max_steps,
+            "num_input_tokens_seen": self.state.num_tokens,
+            "best_metric": best.map(|best| best.value),
+            "best_global_step": best.map(|best| best.step),
+            "best_model_checkpoint": best_folder,
+            "parents": self.parents,
+        });
+        Ok(Snapshot {
+            weights: self.policy.copied_weights()?,
+            source: self.source.clone(),
+            config: self.folder.config().to_owned(),
+            summary,
+            plugins: self.folder.plugin_files(),
+            resumable,
+        })
+    }
+
+    fn resumable(&mut self) -> Result<Resumable> {
+        let (optimizer_updates, moments) = self.optimizer.state()?;
+        let memories: Vec<(String, Memory)> =
+            self.memories()?.into_iter().filter_map(|(name, memory)| Some((name, memory?))).collect();
+        let mut experiences: Vec<Arc<Experience>> = Vec::new();
         let mut pending = Vec::with_capacity(self.pending.len());
         for share in &self.pending {
-            let index = known.iter().position(|e| Arc::ptr_eq(e, &share.experience)).unwrap_or_else(|| {
-                known.push(share.experience.clone());
-                known.len() - 1
+            let index = experiences.iter().position(|e| Arc::ptr_eq(e, &share.experience)).unwrap_or_else(|| {
+                experiences.push(share.experience.clone());
+                experiences.len() - 1
             });
             pending.push((index, share.rows.start, share.rows.end));
         }
-        let snapshot = Snapshot {
+        let rest = Rest {
             state: self.state.clone(),
             cursor: self.loader.cursor(),
+            dataset: self.dataset.clone(),
             optimizer_updates,
             window: self.window.clone(),
-            experiences: known.iter().map(|e| Saved::of(e)).collect(),
+            since_save: self.saves.window.clone(),
+            best: self.saves.best,
+            parents: self.parents.clone(),
+            memories: memories.iter().map(|(name, memory)| (name.clone(), memory.written_by.clone())).collect(),
+            experiences: Vec::new(),
             pending,
         };
-        let text = serde_json::to_vec(&snapshot).map_err(|e| e.to_string())?;
-        std::fs::write(to.join(SNAPSHOT), text).map_err(|e| e.to_string())?;
-        let summary = json!({ "global_step": self.state.global_step, "epoch": self.epoch(), "max_steps": self.max_steps });
-        std::fs::write(to.join("trainer_state.json"), format!("{summary:#}\n")).map_err(|e| e.to_string())?;
-        self.folder.copy_into(to).map_err(|e| e.to_string())
+        Ok(Resumable { moments, memories, experiences, rest })
     }
 
-    /// Goes back to the state of a checkpoint, whose weights the policy has already.
-    pub(super) fn restore(&mut self, checkpoint: &Path) -> Result<()> {
+    /// Goes back to the state of a checkpoint, whose weights the policy has already. `changed`
+    /// allows plugins that can't take the state of their forerunners.
+    pub(super) fn restore(&mut self, checkpoint: &Path, state: Restored, changed: bool) -> Result<()> {
         let unfit = |detail: String| Error::Unfit(format!("{}: {detail}", checkpoint.display()));
-        let text = std::fs::read(checkpoint.join(SNAPSHOT)).map_err(|e| unfit(format!("{SNAPSHOT}: {e}")))?;
-        let snapshot: Snapshot = serde_json::from_slice(&text).map_err(|e| unfit(format!("{SNAPSHOT}: {e}")))?;
-        let moments = candle_core::safetensors::load(checkpoint.join(OPTIMIZER), &Device::Cpu);
-        let moments = moments.map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
-        self.optimizer.restore(snapshot.optimizer_updates, moments).map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
+        let Restored { rest, moments } = state;
+        self.optimizer.restore(rest.optimizer_updates, moments).map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
+        self.recall(checkpoint, &rest.memories, changed)?;
 
-        let changed = || unfit("the dataset has fewer rows than when it was written".into());
-        let restored = snapshot.experiences.into_iter().map(|saved| saved.restored(self).map(Arc::new));
-        let experiences: Vec<Arc<Experience>> = restored.collect::<Option<_>>().ok_or_else(changed)?;
-        for (index, start, end) in snapshot.pending {
-            let experience = experiences.get(index).filter(|e| start <= end && end <= e.rollouts.len());
-            let experience = experience.ok_or_else(|| unfit(format!("{SNAPSHOT}: a micro-batch without its rollouts")))?.clone();
-            self.pending.push_back(Share { experience, rows: start..end });
+        // Of another dataset neither the position nor the prompts mean anything.
+        if rest.dataset == self.dataset {
+            let restored = rest.experiences.into_iter().map(|saved| saved.restored(self).map(Arc::new));
+            let experiences: Option<Vec<Arc<Experience>>> = restored.collect();
+            let experiences = experiences.ok_or_else(|| unfit(format!("{REST}: rollouts without their prompts")))?;
+            for (index, start, end) in rest.pending {
+                let experience = experiences.get(index).filter(|e| start <= end && end <= e.rollouts.len());
+                let experience = experience.ok_or_else(|| unfit(format!("{REST}: a micro-batch without its rollouts")))?.clone();
+                self.pending.push_back(Share { experience, rows: start..end });
+            }
+            self.loader.seek(rest.cursor);
         }
-        self.loader.seek(snapshot.cursor);
-        self.state = snapshot.state;
-        self.window = snapshot.window;
+        self.state = rest.state;
+        self.window = rest.window;
+        self.parents = rest.parents;
+        self.saves.begin_at(self.state.global_step, rest.best, rest.since_save);
+        Ok(())
+    }
+
+    fn recall(&mut self, checkpoint: &Path, memories: &BTreeMap<String, String>, changed: bool) -> Result<()> {
+        for plugin in self.plugins_mut() {
+            let Some(written_by) = memories.get(plugin.name()) else { continue };
+            let file = memory_file(checkpoint, plugin.name());
+            let bytes = fs::read(&file).map_err(|e| Error::Unfit(format!("{}: {e}", file.display())))?;
+            match plugin.recall(Memory { bytes: bytes.into(), written_by: written_by.clone() }) {
+                Ok(()) => {}
+                Err(error) if changed => {
+                    tracing::warn!("{error}; it begins without one");
+                    plugin.rewind(None);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
         Ok(())
     }
 }

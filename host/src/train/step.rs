@@ -43,13 +43,13 @@ impl Trainer {
         }
         self.state.global_step += 1;
 
-        self.window.extend([
+        self.figures.extend([
             Metric::mean("loss", loss, 1.0),
             // Of the window's last step, as transformers logs them.
             Metric::new("grad_norm", grad_norm, Reduction::Last),
             Metric::new("learning_rate", lr, Reduction::Last),
         ]);
-        self.window.extend(self.phases.take());
+        self.figures.extend(self.phases.take());
         Ok(())
     }
 
@@ -99,7 +99,7 @@ impl Trainer {
 
         let tokens = self.tokens(share, scale, &stats.logp, &stats.entropy);
         let gradient = self.algorithm.loss(&tokens)?;
-        self.window.extend(from_plugin(gradient.metrics));
+        self.figures.extend(from_plugin(gradient.metrics));
         self.phases.lap("loss");
 
         pass.backward(&gradient.d_logp, gradient.d_entropy.as_deref(), &self.gradients)?;

@@ -1,16 +1,17 @@
 //! Everything a run holds, and the loop over its steps.
 
+use super::origin::Parent;
 use super::phases::Phases;
 use super::progress::Progress;
+use super::saving::Saves;
 use super::step::Share;
-use super::{Result, RunFolder};
-use crate::checkpoint;
+use super::{Error, Result, RunFolder};
 use crate::config::Config;
 use crate::data::{Cursor, Loader, StopStrings, Tokenizer};
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, Weights};
 use crate::optim::{AdamW, Schedule};
-use crate::plugin::{PolicyPlugin, RewardPlugin};
+use crate::plugin::{Memory, Plugin, PolicyPlugin, RewardPlugin};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -50,6 +51,8 @@ pub struct Trainer {
     pub(super) ends: Vec<u32>,
     pub(super) stops: StopStrings,
     pub(super) prompts: Vec<Arc<Prompt>>,
+    /// Hash of the prompts and their columns.
+    pub(super) dataset: String,
     /// Names of the dataset's other columns.
     pub(super) columns: Vec<String>,
     pub(super) loader: Loader,
@@ -62,7 +65,13 @@ pub struct Trainer {
     pub(super) gradients: Weights,
     pub(super) pending: VecDeque<Share>,
     pub(super) state: State,
+    /// Where the run came from, if it is a fork; the latest last.
+    pub(super) parents: Vec<Parent>,
+    /// The present step's figures.
+    pub(super) figures: Window,
+    /// Those of the steps since figures were last logged.
     pub(super) window: Window,
+    pub(super) saves: Saves,
     pub(super) phases: Phases,
     pub(super) max_steps: u64,
 }
@@ -72,7 +81,7 @@ struct Mark {
     state: State,
     cursor: Cursor,
     pending: VecDeque<Share>,
-    window: Window,
+    memories: Vec<(String, Option<Memory>)>,
 }
 
 /// How a run ended.
@@ -91,38 +100,45 @@ pub struct Finished {
 impl Trainer {
     /// Trains to the last step, or until `stop` is set, logging and saving on the way.
     pub fn run(mut self, stop: &AtomicBool) -> Result<Finished> {
-        let begun = Instant::now();
         let mut progress = Progress::new(self.max_steps);
-        // A resumed run may stand at a checkpoint already, even at the last one.
-        let mut saved = Some(checkpoint::folder(self.folder.path(), self.state.global_step)).filter(|path| path.exists());
+        let ended = self.steps(stop, &mut progress);
+        progress.finish();
+        match ended {
+            Ok(finished) => Ok(finished),
+            Err(error) => Err(self.give_up(error)),
+        }
+    }
+
+    fn steps(&mut self, stop: &AtomicBool, progress: &mut Progress) -> Result<Finished> {
+        let begun = Instant::now();
+        let (save_every, log_every) = (self.config.save_steps.of(self.max_steps), self.config.logging_steps.of(self.max_steps));
         let mut stopped = false;
         while self.state.global_step < self.max_steps && !stopped {
-            let mark = self.mark();
+            let mark = self.mark()?;
+            let before = mark.state.global_step;
             if let Err(error) = self.step() {
-                progress.finish();
                 self.rewind(mark);
-                return Err(self.give_up(error, saved.as_ref()));
+                return Err(error);
             }
             let step = self.state.global_step;
-            if step != mark.state.global_step + 1 {
-                return Err(super::Error::Counter { from: mark.state.global_step, to: step });
+            if step != before + 1 {
+                return Err(Error::Counter { from: before, to: step });
             }
+            self.gather_figures()?;
             let last = step == self.max_steps;
             stopped = stop.load(Ordering::Relaxed) && !last;
-            if step.is_multiple_of(self.config.logging_steps) || last {
+            if step.is_multiple_of(log_every) || last {
                 let figures = self.log(begun)?;
                 progress.log(step, self.max_steps, &figures);
             }
             progress.advance(step);
-            if step.is_multiple_of(self.config.save_steps) || last || stopped {
-                saved = Some(self.save()?);
+            if step.is_multiple_of(save_every) || last || stopped {
+                self.save()?;
+            } else {
+                self.settle(false)?;
             }
         }
-        progress.finish();
-        let checkpoint = match saved {
-            Some(path) => path,
-            None => self.save()?,
-        };
+        let checkpoint = self.last_checkpoint()?;
         self.folder.event(
             if stopped { "stopped" } else { "finished" },
             json!({ "step": self.state.global_step, "seconds": begun.elapsed().as_secs_f64() }),
@@ -130,30 +146,58 @@ impl Trainer {
         Ok(Finished { folder: self.folder.path().to_owned(), steps: self.state.global_step, checkpoint, stopped })
     }
 
-    fn mark(&self) -> Mark {
-        let (state, cursor) = (self.state.clone(), self.loader.cursor());
-        Mark { state, cursor, pending: self.pending.clone(), window: self.window.clone() }
+    /// What a failed step is taken back to.
+    fn mark(&mut self) -> Result<Mark> {
+        let memories = self.memories()?;
+        Ok(Mark { state: self.state.clone(), cursor: self.loader.cursor(), pending: self.pending.clone(), memories })
     }
 
     /// Undoes a step that failed before its update, so that it can be taken again.
     fn rewind(&mut self, mark: Mark) {
         self.loader.seek(mark.cursor);
-        (self.state, self.pending, self.window) = (mark.state, mark.pending, mark.window);
+        (self.state, self.pending) = (mark.state, mark.pending);
+        self.figures = Window::default();
+        for (plugin, (_, memory)) in self.plugins_mut().zip(mark.memories) {
+            plugin.rewind(memory);
+        }
+    }
+
+    /// All plugins, the algorithm first.
+    pub(super) fn plugins_mut(&mut self) -> impl Iterator<Item = &mut Plugin> {
+        std::iter::once(&mut *self.algorithm).chain(self.rewards.iter_mut().map(|(reward, _)| &mut **reward))
+    }
+
+    /// Name and state of each plugin.
+    pub(super) fn memories(&mut self) -> Result<Vec<(String, Option<Memory>)>> {
+        self.plugins_mut().map(|plugin| Ok((plugin.name().to_owned(), plugin.remember()?))).collect()
     }
 
     /// Saves what was learned before a failure ends the run.
-    fn give_up(&mut self, error: super::Error, saved: Option<&PathBuf>) -> super::Error {
+    fn give_up(&mut self, error: Error) -> Error {
         let step = self.state.global_step;
         // The failure itself is what the user must see, whether or not these succeed.
         let _ = self.folder.event("failed", json!({ "step": step, "reason": error.to_string() }));
-        let already = saved.is_some_and(|path| path.ends_with(format!("checkpoint-{step}")));
-        if step > 0 && !already {
-            match self.save() {
+        let of_saving = matches!(error, Error::Checkpoint(_));
+        if step > 0 && !of_saving && !self.saves.has(step) {
+            match self.last_checkpoint() {
                 Ok(path) => tracing::info!("saved {} before stopping", path.display()),
                 Err(e) => tracing::error!("{e}"),
             }
+        } else if let Err(e) = self.settle(true) {
+            tracing::error!("{e}");
         }
         error
+    }
+
+    /// Adds a finished step's figures to those of the steps before.
+    fn gather_figures(&mut self) -> Result<()> {
+        let figures = std::mem::take(&mut self.figures);
+        self.window.merge(&figures);
+        if self.config.best_by().is_some() {
+            self.saves.window.merge(&figures);
+            self.check_best_metric()?;
+        }
+        Ok(())
     }
 
     /// Writes the window's figures to metrics.jsonl.
@@ -172,16 +216,5 @@ impl Trainer {
     pub(super) fn epoch(&self) -> f64 {
         let micro_batches = self.state.global_step as f64 * self.config.gradient_accumulation_steps as f64;
         micro_batches / self.config.micro_batches_per_epoch(self.loader.batches_per_epoch()) as f64
-    }
-
-    fn save(&mut self) -> Result<PathBuf> {
-        let step = self.state.global_step;
-        let path = checkpoint::save(self.folder.path(), step, |to| self.write_checkpoint(to))?;
-        self.folder.event("checkpoint_saved", json!({ "step": step, "path": path.display().to_string() }))?;
-        if let Some(limit) = self.config.save_total_limit {
-            let removed = checkpoint::retain(self.folder.path(), limit);
-            removed.map_err(|source| super::Error::Write { path: self.folder.path().to_owned(), source })?;
-        }
-        Ok(path)
     }
 }

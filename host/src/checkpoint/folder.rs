@@ -1,0 +1,188 @@
+//! Checkpoints as folders of a run: made, found, kept and removed.
+
+use super::manifest::seal;
+use super::{Error, verify};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Beginning of the name under which a checkpoint is written.
+const TEMPORARY: &str = ".checkpoint-";
+
+/// Beginning of the name of a checkpoint that the run has gone back behind.
+const ASIDE: &str = "superseded-";
+
+/// Where the checkpoint of a step lies.
+pub fn folder(run: &Path, step: u64) -> PathBuf {
+    run.join(format!("checkpoint-{step}"))
+}
+
+/// Steps of the checkpoints in a run's folder, oldest first.
+pub fn steps(run: &Path) -> io::Result<Vec<u64>> {
+    let mut steps: Vec<u64> = fs::read_dir(run)?
+        .filter_map(Result::ok)
+        .filter_map(|e| e.file_name().to_str()?.strip_prefix("checkpoint-")?.parse().ok())
+        .collect();
+    steps.sort_unstable();
+    Ok(steps)
+}
+
+/// Writes the checkpoint of `step`: `fill` puts its files into a temporary folder beside the
+/// final place, which it then takes by renaming. Gives the final path.
+pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, Error> {
+    let path = folder(run, step);
+    let fail = |detail: String| Error::Write { path: path.clone(), detail };
+    let io = |e: io::Error| fail(e.to_string());
+    let temporary = tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(run).map_err(io)?;
+    fill(temporary.path()).map_err(fail)?;
+    seal(temporary.path(), step).map_err(io)?;
+    fs::rename(temporary.path(), &path).map_err(io)?;
+    // The folder has moved; there is nothing left to clean up.
+    let _ = temporary.keep();
+    File::open(run).and_then(|f| f.sync_all()).map_err(io)?;
+    Ok(path)
+}
+
+/// The newest whole checkpoint of a run, and what is wrong with newer ones that were passed over.
+pub fn newest(run: &Path) -> Result<(u64, PathBuf, Vec<Error>), Error> {
+    let none = |detail: String| Error::None { run: run.to_owned(), detail };
+    let steps = steps(run).map_err(|e| none(e.to_string()))?;
+    let mut passed_over = Vec::new();
+    for step in steps.into_iter().rev() {
+        let path = folder(run, step);
+        match verify(&path) {
+            Ok(_) => return Ok((step, path, passed_over)),
+            Err(error) => passed_over.push(error),
+        }
+    }
+    let reasons: Vec<String> = passed_over.iter().map(ToString::to_string).collect();
+    Err(none(if reasons.is_empty() {
+        "holds no checkpoint".to_owned()
+    } else {
+        format!("holds no whole checkpoint: {}", reasons.join("; "))
+    }))
+}
+
+/// Removes the oldest checkpoints beyond `limit`, but neither the newest nor the `best`. The best
+/// counts as one of the `limit`, except where that leaves no room for the newest, as in
+/// transformers' `rotate_checkpoints`.
+pub fn retain(run: &Path, limit: usize, best: Option<u64>) -> io::Result<Vec<u64>> {
+    let steps = steps(run)?;
+    let mut excess = steps.len().saturating_sub(limit.max(1));
+    let newest = steps.last().copied();
+    let mut removed = Vec::new();
+    for step in steps {
+        if excess == 0 {
+            break;
+        }
+        if Some(step) == best || Some(step) == newest {
+            continue;
+        }
+        fs::remove_dir_all(folder(run, step))?;
+        removed.push(step);
+        excess -= 1;
+    }
+    Ok(removed)
+}
+
+/// Takes checkpoints beyond `step`, to which the run goes back, out of the way: damaged ones, and
+/// those of a future that the run does not have any more. Gives their steps and new names.
+pub fn set_aside(run: &Path, step: u64) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut moved = Vec::new();
+    for later in steps(run)?.into_iter().filter(|s| *s > step) {
+        let name =
+            |n: usize| run.join(format!("{ASIDE}checkpoint-{later}{}", if n == 0 { String::new() } else { format!("-{n}") }));
+        let Some(free) = (0..).map(name).find(|path| !path.exists()) else { continue };
+        fs::rename(folder(run, later), &free)?;
+        moved.push((later, free));
+    }
+    Ok(moved)
+}
+
+/// Removes what an interrupted save has left. Nobody else may be saving in this folder.
+pub fn sweep(run: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(run)?.filter_map(Result::ok) {
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with(TEMPORARY)) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MANIFEST: &str = super::super::manifest::MANIFEST;
+
+    fn fill(to: &Path) -> Result<(), String> {
+        fs::create_dir(to.join("plugins"))
+            .and_then(|()| fs::write(to.join("plugins/p.wasm"), "abc"))
+            .map_err(|e| e.to_string())?;
+        fs::write(to.join("x"), "some bytes").map_err(|e| e.to_string())
+    }
+
+    fn run_with(steps: &[u64]) -> tempfile::TempDir {
+        let run = tempfile::tempdir().unwrap();
+        for step in steps {
+            save(run.path(), *step, fill).unwrap();
+        }
+        run
+    }
+
+    #[test]
+    fn a_failed_save_leaves_nothing() {
+        let run = run_with(&[5]);
+        assert!(save(run.path(), 7, |_| Err("no".into())).unwrap_err().to_string().contains("checkpoint-7: no"));
+        assert_eq!(fs::read_dir(run.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn retention_removes_neither_the_newest_nor_the_best() {
+        for (limit, best, left) in [
+            (2, None, vec![10, 100]),
+            (2, Some(5), vec![5, 100]),
+            (1, Some(5), vec![5, 100]),
+            (1, Some(100), vec![100]),
+            (0, None, vec![100]),
+            (9, None, vec![5, 7, 10, 100]),
+        ] {
+            let run = run_with(&[5, 7, 10, 100]);
+            retain(run.path(), limit, best).unwrap();
+            assert_eq!(steps(run.path()).unwrap(), left, "limit {limit}, best {best:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_goes_back_keeps_its_later_checkpoints_out_of_the_way() {
+        let run = run_with(&[1, 2, 3]);
+        fs::create_dir(run.path().join(".checkpoint-half")).unwrap();
+        sweep(run.path()).unwrap();
+        set_aside(run.path(), 1).unwrap();
+        save(run.path(), 2, fill).unwrap();
+        assert_eq!(set_aside(run.path(), 1).unwrap()[0].1, run.path().join("superseded-checkpoint-2-1"));
+        assert_eq!(steps(run.path()).unwrap(), [1]);
+        assert_eq!(fs::read_dir(run.path()).unwrap().count(), 4);
+    }
+
+    proptest! {
+        #[test]
+        fn any_flipped_or_cut_byte_is_found_and_the_one_before_is_taken(
+            file in 0usize..3, at: prop::sample::Index, flip in 1u8..=255, cut: bool
+        ) {
+            let run = run_with(&[1, 2]);
+            let path = folder(run.path(), 2).join(["x", "plugins/p.wasm", MANIFEST][file]);
+            let mut bytes = fs::read(&path).unwrap();
+            let at = at.index(bytes.len());
+            if cut {
+                bytes.truncate(at);
+            } else {
+                bytes[at] ^= flip;
+            }
+            fs::write(&path, bytes).unwrap();
+            let (step, _, passed_over) = newest(run.path()).unwrap();
+            prop_assert_eq!((step, passed_over.len()), (1, 1));
+        }
+    }
+}

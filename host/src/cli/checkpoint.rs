@@ -1,0 +1,105 @@
+//! `rlhost checkpoint`: what a run has saved, and whether it is whole.
+
+use super::Failure;
+use crate::checkpoint::{self, Manifest};
+use anyhow::anyhow;
+use jiff::Timestamp;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Arguments of `checkpoint`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// List the checkpoints of a run
+    List {
+        /// Folder of the run
+        run: PathBuf,
+    },
+    /// Check every byte of a checkpoint, or of all of a run
+    Verify {
+        /// Folder of the run or of the checkpoint
+        path: PathBuf,
+    },
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.action {
+        Action::List { run } => list(run),
+        Action::Verify { path } => verify(path),
+    }
+}
+
+/// Folders of a run's checkpoints, oldest first.
+fn folders(run: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let steps = checkpoint::steps(run).map_err(|e| Failure::mistake(anyhow!("{}: {e}", run.display())))?;
+    if steps.is_empty() {
+        return Err(Failure::mistake(anyhow!("{}: holds no checkpoint", run.display())));
+    }
+    Ok(steps.into_iter().map(|step| checkpoint::folder(run, step)).collect())
+}
+
+fn list(run: &Path) -> Result<(), Failure> {
+    println!("{:>10}  {:>10}  {:<20}  notes", "step", "size", "written");
+    for folder in folders(run)? {
+        let manifest = match Manifest::read(&folder) {
+            Ok(manifest) => manifest,
+            Err(error) => {
+                println!("{:>10}  {error}", "-");
+                continue;
+            }
+        };
+        let written = folder.metadata().and_then(|m| m.modified()).ok().and_then(|t| Timestamp::try_from(t).ok());
+        let written = written.map_or_else(|| "-".to_owned(), |t| t.strftime("%Y-%m-%d %H:%M:%SZ").to_string());
+        println!("{:>10}  {:>10}  {written:<20}  {}", manifest.step, size(manifest.bytes()), notes(&folder));
+    }
+    Ok(())
+}
+
+/// What a checkpoint's trainer_state.json says beside the step.
+fn notes(folder: &Path) -> String {
+    let text = std::fs::read(folder.join("trainer_state.json")).unwrap_or_default();
+    let state: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let mut notes = Vec::new();
+    if let Some(epoch) = state["epoch"].as_f64() {
+        notes.push(format!("epoch {epoch:.2}"));
+    }
+    if let (Some(step), Some(value)) = (state["best_global_step"].as_u64(), state["best_metric"].as_f64()) {
+        notes.push(format!("best so far: step {step} ({value:.4})"));
+    }
+    if let Some(parent) = state["parents"].as_array().and_then(|p| p.last()) {
+        notes.push(format!("forked from {}", parent["checkpoint"].as_str().unwrap_or_default()));
+    }
+    if !folder.join("optimizer.safetensors").exists() {
+        notes.push("model alone".to_owned());
+    }
+    notes.join(", ")
+}
+
+fn size(bytes: u64) -> String {
+    indicatif::HumanBytes(bytes).to_string()
+}
+
+fn verify(path: &Path) -> Result<(), Failure> {
+    let is_checkpoint = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("checkpoint-"));
+    let all = if is_checkpoint { vec![path.to_owned()] } else { folders(path)? };
+    let mut damaged = 0;
+    for folder in &all {
+        match checkpoint::verify(folder) {
+            Ok(manifest) => println!("{}: whole, {} files, {}", folder.display(), manifest.files.len(), size(manifest.bytes())),
+            Err(error) => {
+                damaged += 1;
+                println!("{error}");
+            }
+        }
+    }
+    if damaged > 0 {
+        return Err(Failure::failed(anyhow!("{damaged} of {} checkpoints can't be used", all.len())));
+    }
+    Ok(())
+}

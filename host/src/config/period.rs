@@ -1,0 +1,47 @@
+//! Every so many steps, or every such part of the run.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
+
+/// A number of steps, or, below 1, a fraction of the run (as transformers reads its `..._steps`).
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(inline)]
+pub struct Period(f64);
+
+impl Period {
+    /// So many steps.
+    pub const fn steps(steps: u32) -> Self {
+        Self(steps as f64)
+    }
+
+    /// What is wrong with it, if anything.
+    pub(super) fn fault(self) -> Option<String> {
+        let fine = self.0 > 0.0 && (self.0 < 1.0 || self.0.fract() == 0.0) && self.0 <= f64::from(u32::MAX);
+        (!fine).then(|| format!("is {}; give a number of steps, at least 1, or a fraction of the run between 0 and 1", self.0))
+    }
+
+    /// The period in steps, in a run of `total`.
+    pub fn of(self, total: u64) -> u64 {
+        let steps = if self.0 < 1.0 { (self.0 * total as f64).ceil() } else { self.0 };
+        (steps as u64).max(1)
+    }
+}
+
+impl Serialize for Period {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0 < 1.0 { serializer.serialize_f64(self.0) } else { serializer.serialize_u64(self.0 as u64) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_are_of_the_run_and_numbers_are_steps() {
+        assert_eq!([0.25, 0.3, 1e-9, 1.0, 7.0].map(|p| Period(p).of(10)), [3, 3, 1, 1, 7]);
+        assert!([0.0, -1.0, 1.5, f64::NAN, f64::INFINITY].iter().all(|p| Period(*p).fault().is_some()));
+        assert_eq!(serde_json::to_string(&[Period(0.5), Period(5.0)]).unwrap(), "[0.5,5]");
+    }
+}

@@ -1,0 +1,207 @@
+//! How a run begins: new, or from a checkpoint of its own or of another run, and what may differ
+//! from the run that wrote it.
+
+use super::{Error, Result};
+use crate::checkpoint;
+use crate::config::{self, Config, Overrides, PluginEntry};
+use crate::plugin::Source;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+
+/// Keys that may change when a run goes on, since they change nothing of what was computed.
+const FREE: [&str; 19] = [
+    "max_steps",
+    "num_train_epochs",
+    "logging_steps",
+    "save_steps",
+    "save_total_limit",
+    "save_only_model",
+    "on_save_error",
+    "load_best_model_at_end",
+    "metric_for_best_model",
+    "greater_is_better",
+    "log_completions",
+    "num_threads",
+    "max_num_seqs",
+    "output_dir",
+    "loss_limits",
+    // By its contents, which the checkpoint knows; see `Trainer::restore`.
+    "dataset",
+    // Compared one by one.
+    "plugin",
+    "algorithm",
+    "loss",
+];
+
+/// A checkpoint, verified, and the run that it is of.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// The run's folder.
+    pub run: PathBuf,
+    /// The checkpoint's.
+    pub checkpoint: PathBuf,
+    /// Its step.
+    pub step: u64,
+}
+
+/// How a run begins.
+#[derive(Clone, Debug)]
+pub enum Beginning {
+    /// In a folder of its own.
+    New,
+    /// In the folder of a run that ended before its first checkpoint.
+    Over,
+    /// Where its checkpoint left off.
+    Resume {
+        /// The checkpoint.
+        origin: Origin,
+        /// Whether settings may differ that make it another run than it was.
+        allow_changed: bool,
+    },
+    /// As a new run that takes over another's state.
+    Fork {
+        /// The other's checkpoint.
+        origin: Origin,
+        /// Plugins, as they were named, whose bytes are not to be the checkpoint's.
+        fresh: Vec<String>,
+    },
+}
+
+/// Where a forked run came from.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub(super) struct Parent {
+    /// The checkpoint's folder.
+    pub checkpoint: PathBuf,
+    pub step: u64,
+}
+
+impl Origin {
+    /// A checkpoint's folder, or the newest whole one of a run's folder; newer ones that are
+    /// damaged are named.
+    pub fn find(path: &Path) -> std::result::Result<Self, checkpoint::Error> {
+        let is_checkpoint = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("checkpoint-"));
+        if is_checkpoint {
+            let step = checkpoint::verify(path)?.step;
+            let run = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            return Ok(Self { run: run.to_owned(), checkpoint: path.to_owned(), step });
+        }
+        let (step, checkpoint, passed_over) = checkpoint::newest(path)?;
+        for damaged in passed_over {
+            tracing::warn!("{damaged}; passed over");
+        }
+        Ok(Self { run: path.to_owned(), checkpoint, step })
+    }
+
+    /// The configuration that it was written under.
+    pub fn config_file(&self) -> PathBuf {
+        self.checkpoint.join("config.toml")
+    }
+
+    fn plugin_file(&self, location: &str) -> PathBuf {
+        let name = PluginEntry::new(location.to_owned()).name().to_owned();
+        self.checkpoint.join("plugins").join(format!("{name}.wasm"))
+    }
+}
+
+impl Beginning {
+    /// The checkpoint that it begins from.
+    pub fn origin(&self) -> Option<&Origin> {
+        match self {
+            Self::New | Self::Over => None,
+            Self::Resume { origin, .. } | Self::Fork { origin, .. } => Some(origin),
+        }
+    }
+
+    /// The step that it begins from.
+    pub(super) fn step(&self) -> u64 {
+        self.origin().map_or(0, |origin| origin.step)
+    }
+
+    /// Whether what decides the future may differ from what it was.
+    pub(super) fn may_change(&self) -> bool {
+        matches!(self, Self::Fork { .. } | Self::Resume { allow_changed: true, .. })
+    }
+
+    /// A plugin's bytes: a run that goes on has the ones it had.
+    pub(super) fn plugin(&self, location: &str) -> Result<Source> {
+        let fresh = match self {
+            Self::Fork { fresh, .. } => fresh.iter().any(|named| named == location),
+            _ => false,
+        };
+        match self.origin().map(|origin| origin.plugin_file(location)) {
+            Some(kept) if !fresh && kept.exists() => Ok(Source::open(&kept.display().to_string())?),
+            _ => Ok(Source::open(location)?),
+        }
+    }
+
+    /// What differs from the configuration that the checkpoint was written under, by key.
+    ///
+    /// # Errors
+    /// If something does that may not.
+    pub(super) fn changes(&self, new: &Config) -> Result<Map<String, Value>> {
+        let Some(origin) = self.origin() else { return Ok(Map::new()) };
+        let (old, _) = config::read([origin.config_file().as_path()], &Overrides::default())?;
+        let (free, other) = changes(&old, new)?;
+        if !self.may_change() && !other.is_empty() {
+            let keys = other.keys().cloned().collect::<Vec<_>>().join(", ");
+            let advice = "--allow-changed accepts that, and another --output-dir makes a new run of it";
+            return Err(Error::Unfit(format!("{keys} would make this another run than it was; {advice}")));
+        }
+        Ok(free.into_iter().chain(other).collect())
+    }
+}
+
+/// Keys with their old and new values: those that may differ, and those that may not.
+fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String, Value>)> {
+    let table = |config: &Config| match serde_json::to_value(config) {
+        Ok(Value::Object(table)) => Ok(table),
+        _ => Err(Error::Unfit("the configuration can't be compared".into())),
+    };
+    let (before, after) = (table(old)?, table(new)?);
+    let (mut free, mut other) = (Map::new(), Map::new());
+    for (key, value) in &after {
+        let was = before.get(key).unwrap_or(&Value::Null);
+        if !same(was, value) && !["output_dir", "plugin", "loss"].contains(&key.as_str()) {
+            let into = if FREE.contains(&key.as_str()) { &mut free } else { &mut other };
+            into.insert(key.clone(), json!([was, value]));
+        }
+    }
+    if PluginEntry::new(old.algorithm.clone()).name() != PluginEntry::new(new.algorithm.clone()).name() {
+        other.extend(free.remove("algorithm").map(|change| ("algorithm".to_owned(), change)));
+    }
+    for key in old.loss.keys().chain(new.loss.keys().filter(|key| !old.loss.contains_key(*key))) {
+        let [was, now] = [old, new].map(|config| config.loss.get(key).unwrap_or(&Value::Null));
+        if !same(was, now) {
+            other.insert(format!("loss.{key}"), json!([was, now]));
+        }
+    }
+    let names = |config: &Config| config.plugin.iter().map(|e| e.name().to_owned()).collect::<Vec<_>>();
+    if names(old) != names(new) {
+        other.insert("plugin".into(), json!([names(old), names(new)]));
+    }
+    for entry in &new.plugin {
+        let Some(was) = old.plugin.iter().find(|e| e.name() == entry.name()) else { continue };
+        let key = |what: &str| format!("plugin.{}.{what}", entry.name());
+        if was.weight != entry.weight {
+            other.insert(key("weight"), json!([was.weight, entry.weight]));
+        }
+        let (config, now) = (Value::Object(was.config.clone()), Value::Object(entry.config.clone()));
+        if !same(&config, &now) {
+            other.insert(key("config"), json!([config, now]));
+        }
+    }
+    Ok((free, other))
+}
+
+/// Equality in which 1 and 1.0 are one number.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(x), Value::Number(y)) => x == y || x.as_f64() == y.as_f64(),
+        (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(x, y)| same(x, y)),
+        (Value::Object(x), Value::Object(y)) => {
+            x.len() == y.len() && x.iter().all(|(key, x)| y.get(key).is_some_and(|y| same(x, y)))
+        }
+        _ => a == b,
+    }
+}
