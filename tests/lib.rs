@@ -11,6 +11,22 @@ pub const HOSTILE: &str = env!("HOSTILE_WASM");
 /// Path of the plugin whose scores depend on all that it has seen.
 pub const REMEMBERING: &str = env!("REMEMBERING_WASM");
 
+/// Path of the plugin that rewards with its version, which [`version`] changes.
+pub const VERSIONED: &str = env!("VERSIONED_WASM");
+
+/// The bytes of a version of [`VERSIONED`].
+///
+/// # Panics
+/// If the compiled file has no place for it.
+#[must_use]
+pub fn version(number: u32) -> Vec<u8> {
+    let mut bytes = std::fs::read(VERSIONED).expect("the plugin is built");
+    let mark = b"version=00000000";
+    let at = bytes.windows(mark.len()).position(|w| w == mark).expect("the compiled plugin has its mark");
+    bytes[at + 8..at + 16].copy_from_slice(format!("{number:08}").as_bytes());
+    bytes
+}
+
 /// The binary beside the test's own, which `cargo test` builds along with the host's tests.
 ///
 /// # Panics

@@ -5,10 +5,15 @@ use rlhost_tests::{HOSTILE, Outcome, Place};
 fn hostile(place: &Place, misdeed: &str, more: &[&str]) -> Outcome {
     let misdeed = format!("plugin.hostile.config.misdeed={misdeed:?}");
     let limits = ["--set", "plugin.hostile.limits.memory_mb=32", "--set", "plugin.hostile.limits.call_timeout_s=0.3"];
-    let arguments =
-        ["--plugin", HOSTILE, "--max-completion-length", "8", "--max-steps", "3", "--output-dir", "run", "--set", &misdeed];
-    place.run(&[&arguments[..], &limits[..], more].concat())
+    let plugins = ["--plugin", "tldr_length_reward.wasm", "--plugin", HOSTILE];
+    let run = ["--max-completion-length", "8", "--max-steps", "3", "--logging-steps", "1", "--output-dir", "run"];
+    place.run(&[&plugins[..], &run, &["--set", &misdeed], &limits, more].concat())
 }
+
+/// From the second step on, after a dry run and a step that went well.
+const LATER: [&str; 2] = ["--set", "plugin.hostile.config.from_step=1"];
+
+const UNSCORABLE: [&str; 2] = ["--set", "plugin.hostile.on_error=unscorable"];
 
 #[test]
 fn each_misdeed_ends_the_run_with_a_line_that_names_it() {
@@ -17,27 +22,121 @@ fn each_misdeed_ends_the_run_with_a_line_that_names_it() {
         ("memory_bomb", "more than its 32 MiB"),
         ("recursion", ""),
         ("wrong_length", "7 rewards for 8 completions"),
+        ("huge_return", ""),
         ("nan", "NaN for row 1"),
         ("infinity", "inf for row 1"),
         ("trap", "the plugin panicked on purpose"),
         ("exit", ""),
         ("read_file", "reading a file gave Err"),
         ("read_environment", "(0, 0)"),
+        ("connect", "a connection gave Err"),
         ("refuse", "no such batch for me"),
     ] {
         let place = Place::new();
-        let outcome = hostile(&place, misdeed, &["--set", "plugin.hostile.config.from_step=1"]);
+        let outcome = hostile(&place, misdeed, &LATER);
         assert_eq!(outcome.code, Some(1), "{misdeed}: {}", outcome.stderr);
         let error = outcome.error();
         assert!(error.contains("plugin hostile, score at step 1") && error.contains(expected), "{misdeed}: {error}");
         assert!(place.path("run/checkpoint-1/model.safetensors").exists(), "{misdeed}: what was learned is saved");
-        let events = place.lines("run/events.jsonl");
-        assert!(events.iter().any(|e| e["event"] == "failed" && e["step"] == 1), "{misdeed}");
+        assert!(place.events("run", "failed").iter().any(|e| e["step"] == 1), "{misdeed}");
     }
 }
 
 #[test]
-fn a_flood_of_output_is_bounded_and_harmless() {
+fn each_misdeed_leaves_the_other_reward_and_the_run_unharmed_where_errors_cost_rows_alone() {
+    for misdeed in ["endless_loop", "memory_bomb", "recursion", "wrong_length", "huge_return", "trap", "exit", "connect"] {
+        let place = Place::new();
+        let outcome = hostile(&place, misdeed, &[&LATER[..], &UNSCORABLE].concat());
+        outcome.succeeded();
+        assert_eq!(place.figure("run", "plugins/hostile/errors"), [0.0, 8.0, 8.0], "{misdeed}");
+        assert_eq!(place.figure("run", "plugins/tldr_length_reward/errors"), [0.0, 0.0, 0.0], "{misdeed}");
+        assert_eq!(place.figure("run", "rewards/tldr_length_reward/mean").len(), 3, "{misdeed}");
+        let errors = place.events("run", "plugin_error");
+        assert!(errors.len() == 2 && errors[0]["plugin"] == "hostile", "{misdeed}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_misdeed_in_the_dry_run_is_found_before_the_run_has_a_folder() {
+    for (misdeed, expected) in [("trap", "on purpose"), ("endless_loop", "0.3 s"), ("wrong_length", "3 rewards for 4")] {
+        let place = Place::new();
+        let outcome = hostile(&place, misdeed, &[]);
+        assert_eq!(outcome.code, Some(2), "{misdeed}: {}", outcome.stderr);
+        assert!(outcome.error().contains("plugin hostile, score at step 0") && outcome.error().contains(expected), "{misdeed}");
+        assert!(!place.path("run").exists(), "{misdeed}");
+    }
+}
+
+#[test]
+fn a_row_that_fails_costs_one_row() {
     let place = Place::new();
-    hostile(&place, "flood", &["--set", "plugin.hostile.limits.call_timeout_s=20"]).succeeded();
+    hostile(&place, "trap_on_rows", &[&LATER[..], &UNSCORABLE, &["--log-completions", "all"]].concat()).succeeded();
+    let mut unscored = 0;
+    for line in place.lines("run/completions.jsonl") {
+        let unbearable = line["completion_ids"][0].as_u64().unwrap() % 4 == 0 && line["step"] != 0;
+        assert_eq!(line["rewards"]["hostile"].is_null(), unbearable, "{line}");
+        unscored += i32::from(unbearable);
+    }
+    assert!((1..16).contains(&unscored), "choose another seed: {unscored} of 16 rows fail");
+    assert_eq!(place.figure("run", "plugins/hostile/errors").iter().sum::<f64>(), f64::from(unscored));
+    let events = place.events("run", "plugin_error");
+    assert!(events[0]["row_reasons"][0].as_str().unwrap().contains("can't bear"), "{events:?}");
+
+    let strict = Place::new();
+    let ended = hostile(&strict, "trap_on_rows", &LATER);
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.error().contains("is the first that fails by itself"), "{}", ended.error());
+}
+
+#[test]
+fn a_failure_that_does_not_come_again_costs_nothing() {
+    let (place, calm) = (Place::new(), Place::new());
+    let outcome = hostile(&place, "trap_on_call", &[]);
+    outcome.succeeded();
+    assert!(outcome.stderr.contains("went well when tried again"), "{}", outcome.stderr);
+    hostile(&calm, "none", &[]).succeeded();
+    assert_eq!(place.figure("run", "loss"), calm.figure("run", "loss"));
+}
+
+#[test]
+fn a_run_that_nothing_can_score_ends_after_a_checkpoint() {
+    let place = Place::new();
+    let alone = ["--plugin", HOSTILE, "--max-completion-length", "8", "--max-steps", "3", "--output-dir", "run"];
+    let misdeed = ["--set", "plugin.hostile.config.misdeed=\"trap\""];
+    let outcome = place.run(&[&alone[..], &misdeed, &LATER, &UNSCORABLE].concat());
+    assert_eq!(outcome.code, Some(1));
+    assert!(outcome.error().contains("no reward could score any completion at step 1"), "{}", outcome.error());
+    assert_eq!(place.checkpoints("run"), [1]);
+}
+
+#[test]
+fn floods_of_output_and_of_log_lines_are_bounded_and_harmless() {
+    for misdeed in ["flood", "flood_log"] {
+        let place = Place::new();
+        let outcome = hostile(&place, misdeed, &["--set", "plugin.hostile.limits.call_timeout_s=20"]);
+        outcome.succeeded();
+        assert!(outcome.stderr.len() < 100_000, "{misdeed}: {} bytes", outcome.stderr.len());
+    }
+}
+
+#[test]
+fn clock_and_random_numbers_follow_from_the_seed() {
+    let rewards = |seed: &str| {
+        let place = Place::new();
+        hostile(&place, "dice", &["--seed", seed]).succeeded();
+        place.figure("run", "rewards/hostile/mean")
+    };
+    let first = rewards("1");
+    assert!(first[0] != first[1], "the dice fall the same each time: {first:?}");
+    assert_eq!(rewards("1"), first);
+    assert_ne!(rewards("2"), first);
+}
+
+#[test]
+fn the_least_positive_number_is_a_reward() {
+    let place = Place::new();
+    hostile(&place, "denormal", &["--log-completions", "all"]).succeeded();
+    let rewards: Vec<f64> =
+        place.lines("run/completions.jsonl").iter().map(|l| l["rewards"]["hostile"].as_f64().unwrap()).collect();
+    assert!(rewards.iter().any(|r| *r > 0.0 && *r < 1e-40), "{rewards:?}");
 }

@@ -7,6 +7,7 @@
 mod checkpoint;
 mod generate;
 mod resume;
+mod swap;
 mod train;
 
 use clap::error::ErrorKind;
@@ -42,6 +43,8 @@ enum Other {
     Generate(generate::Args),
     /// Go on with a run from its newest whole checkpoint
     Resume(resume::Args),
+    /// Give a run that is under way another plugin
+    Swap(swap::Args),
     /// List a run's checkpoints, or check that they are whole
     Checkpoint(checkpoint::Args),
 }
@@ -97,6 +100,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
         _ => match Other::from_arg_matches(&matches) {
             Ok(Other::Generate(args)) => generate::run(&args),
             Ok(Other::Resume(args)) => resume::run(&args),
+            Ok(Other::Swap(args)) => swap::run(&args),
             Ok(Other::Checkpoint(args)) => checkpoint::run(&args),
             Err(error) => Err(Failure::mistake(error)),
         },

@@ -41,6 +41,17 @@ pub enum OnSaveError {
     Continue,
 }
 
+/// What happens when a reward fails, also on a fresh instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnError {
+    /// The run ends, after a checkpoint.
+    #[default]
+    Fail,
+    /// The rows that fail by themselves have no score.
+    Unscorable,
+}
+
 /// What a plugin may use.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -73,6 +84,9 @@ pub struct PluginEntry {
     /// Its own settings.
     #[serde(default)]
     pub config: Map<String, Value>,
+    /// When it fails: fail, or unscorable.
+    #[serde(default)]
+    pub on_error: OnError,
     /// What it may use.
     #[serde(default)]
     pub limits: Limits,
@@ -85,7 +99,7 @@ fn one() -> f64 {
 impl PluginEntry {
     /// An entry with defaults.
     pub fn new(path: String) -> Self {
-        Self { path, weight: 1.0, config: Map::new(), limits: Limits::default() }
+        Self { path, weight: 1.0, config: Map::new(), on_error: OnError::Fail, limits: Limits::default() }
     }
 
     /// The name in metrics and in `--set plugin.NAME...`: the file's, without extension.
@@ -187,6 +201,8 @@ pub struct Config {
     /// Which completions go to completions.jsonl.
     pub log_completions: LogCompletions,
 
+    /// Take up changes of plugin files and of the run's config.toml while the run goes on.
+    pub hot_reload: bool,
     /// Settings of the algorithm's plugin.
     pub loss: Map<String, Value>,
     /// What the algorithm's plugin may use.
@@ -238,6 +254,7 @@ impl Default for Config {
             metric_for_best_model: None,
             greater_is_better: None,
             log_completions: LogCompletions::Sample,
+            hot_reload: true,
             loss: Map::new(),
             loss_limits: Limits::default(),
             plugin: Vec::new(),

@@ -1,8 +1,10 @@
 //! Figures of a run: exact averages over micro-batches and the logging window, and where they
 //! are written. Only this room averages.
 
+mod comparison;
 mod window;
 mod writer;
 
+pub use comparison::Comparison;
 pub use window::{Metric, Reduction, Window};
 pub use writer::{Line, Lines};

@@ -1,7 +1,7 @@
 //! The WebAssembly engine: compilation with a cache on disk, the clock that bounds calls, and
 //! what plugins may import.
 
-use super::instance::Sandbox;
+use super::sandbox::Sandbox;
 use super::{Error, Result};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -8,18 +8,23 @@ mod embedded;
 mod engine;
 mod instance;
 mod limits;
+mod loaded;
 mod policy;
 mod reward;
+mod sandbox;
 mod schema;
 mod source;
+mod watch;
 mod world;
 
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
-pub use instance::{Info, Memory, Plugin};
+pub use instance::{Memory, Plugin};
+pub use loaded::Info;
 pub use policy::{Advantages, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens};
-pub use reward::{Column, RewardBatch, RewardPlugin, Scores};
+pub use reward::{Column, Outcome, RewardBatch, RewardPlugin, Scores};
 pub use source::Source;
+pub use watch::Watch;
 
 pub use world::types::{Metric, Reduction};
 

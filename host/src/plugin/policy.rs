@@ -2,6 +2,7 @@
 
 use super::engine::Engine;
 use super::instance::Plugin;
+use super::loaded::Call;
 use super::world::{Guiding, Role, policy};
 use super::{Error, Metric, Result, Source};
 use crate::config::Limits;
@@ -66,7 +67,7 @@ impl PolicyPlugin {
 
     /// Advantages for a whole generation batch.
     pub fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages> {
-        let given = self.plugin.call("estimate", Some(rollouts.step), |store, linked| {
+        let given = self.plugin.call(Call::at("estimate", rollouts.step), |store, linked| {
             Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_estimate(&mut *store, rollouts)
         })?;
         let check = Check { name: self.name(), function: "estimate", step: rollouts.step, tokens: rollouts.mask.len() };
@@ -88,7 +89,7 @@ impl PolicyPlugin {
 
     /// One micro-batch's part of the loss.
     pub fn loss(&mut self, tokens: &Tokens) -> Result<Gradient> {
-        let given: policy::Gradient = self.plugin.call("loss", Some(tokens.step), |store, linked| {
+        let given: policy::Gradient = self.plugin.call(Call::at("loss", tokens.step), |store, linked| {
             Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_loss(&mut *store, tokens)
         })?;
         let check = Check { name: self.name(), function: "loss", step: tokens.step, tokens: tokens.mask.len() };

@@ -1,18 +1,30 @@
 //! Reward plugins: a generation batch in, one score or none a completion out.
 
 use super::engine::Engine;
-use super::instance::Plugin;
+use super::instance::{Answer, Plugin};
+use super::loaded::Call;
+use super::sandbox::Sandbox;
 use super::world::{Rewarding, Role, reward};
 use super::{Error, Metric, Result, Source};
-use crate::config::Limits;
+use crate::config::{Limits, OnError};
 use serde_json::{Map, Value};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
+use std::time::{Duration, Instant};
+use wasmtime::Store;
+use wasmtime::component::Instance as Linked;
 
 /// A dataset column: name and one JSON value a prompt.
 pub use super::world::reward::Column;
 
 /// Completions as reward plugins see them; see `wit/rlhost-plugin.wit`.
 pub use super::world::reward::Batch as RewardBatch;
+
+/// Fewest completions for which an instance of their own pays.
+const ROWS_AN_INSTANCE: usize = 16;
+
+/// Factor of rows in seeds. The SDK adds it once a row, so that a row's seed does not depend on
+/// where a batch was cut.
+const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// One score or none a completion, and the plugin's own figures.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +33,17 @@ pub struct Scores {
     pub rewards: Vec<Option<f32>>,
     /// Figures to log.
     pub metrics: Vec<Metric>,
+}
+
+/// What became of a batch.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The scores; none for rows that failed.
+    pub scores: Scores,
+    /// Why the first attempt failed, where it did.
+    pub first_error: Option<Error>,
+    /// The rows that failed by themselves, each with its error.
+    pub failed: Vec<(usize, Error)>,
 }
 
 /// A loaded reward.
@@ -42,6 +65,10 @@ impl DerefMut for RewardPlugin {
     }
 }
 
+fn ask(batch: &RewardBatch, store: &mut Store<Sandbox>, linked: &Linked) -> Answer<reward::Scores> {
+    Rewarding::new(&mut *store, linked)?.rlhost_plugin_reward().call_score(&mut *store, batch)
+}
+
 impl RewardPlugin {
     /// Loads and configures; `seed` is the run's.
     pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
@@ -49,45 +76,142 @@ impl RewardPlugin {
     }
 
     /// Scores a batch; only the columns that the plugin asks for are sent. The result has one
-    /// finite score, or none, for every row.
+    /// finite score, or none, for every row. A stateless plugin gets the rows in several parts,
+    /// side by side, one for each thread.
     pub fn score(&mut self, batch: &RewardBatch) -> Result<Scores> {
         let rows = batch.prompt_of.len();
-        let sent = self.columns(batch);
-        let step = batch.step;
-        let scores = self.plugin.call("score", Some(step), |store, linked| {
-            Rewarding::new(&mut *store, linked)?.rlhost_plugin_reward().call_score(&mut *store, &sent)
-        })?;
-        let wrong = |detail| Error::Call { name: self.name().to_owned(), function: "score", step: Some(step), detail };
-        if scores.rewards.len() != rows {
-            return Err(wrong(format!("returned {} rewards for {rows} completions", scores.rewards.len())));
+        let call = Call::at("score", batch.step);
+        let parts = if self.info().stateless { (rows / ROWS_AN_INSTANCE).clamp(1, rayon::current_num_threads()) } else { 1 };
+        if parts == 1 {
+            let sent = self.columns(batch, 0..rows);
+            let given = self.plugin.call(call, |store, linked| ask(&sent, store, linked))?;
+            return self.checked(call, given, 0..rows);
         }
-        if let Some((row, bad)) =
-            scores.rewards.iter().enumerate().find_map(|(i, r)| r.filter(|r| !r.is_finite()).map(|r| (i, r)))
-        {
+        let ranges: Vec<Range<usize>> = (0..parts).map(|i| rows * i / parts..rows * (i + 1) / parts).collect();
+        let sent: Vec<RewardBatch> = ranges.iter().map(|range| self.columns(batch, range.clone())).collect();
+        let given = self.plugin.call_side_by_side(parts, call, |i, store, linked| ask(&sent[i], store, linked))?;
+        let mut scores = Scores::default();
+        for (part, range) in given.into_iter().zip(ranges) {
+            let part = self.checked(call, part, range)?;
+            scores.rewards.extend(part.rewards);
+            scores.metrics.extend(part.metrics);
+        }
+        Ok(scores)
+    }
+
+    /// Scores a batch whatever happens: once more on fresh instances where it fails, then row by
+    /// row, so that one bad row costs no other.
+    ///
+    /// # Errors
+    /// If it fails twice and is to end the run then; the error says which row it is.
+    pub fn score_or(&mut self, batch: &RewardBatch, on_error: OnError) -> Result<Outcome> {
+        let memory = self.plugin.remember()?;
+        let first = match self.score(batch) {
+            Ok(scores) => return Ok(Outcome { scores, first_error: None, failed: Vec::new() }),
+            Err(error) => error,
+        };
+        self.plugin.renew(memory.clone());
+        let second = match self.score(batch) {
+            Ok(scores) => return Ok(Outcome { scores, first_error: Some(first), failed: Vec::new() }),
+            Err(error) => error,
+        };
+        self.plugin.renew(memory);
+        let (scores, failed) = self.row_by_row(batch);
+        if on_error == OnError::Unscorable {
+            return Ok(Outcome { scores, first_error: Some(first), failed });
+        }
+        let alone = match failed.first() {
+            Some((row, _)) => format!("row {row} is the first that fails by itself"),
+            None => "no row fails by itself".to_owned(),
+        };
+        Err(match second {
+            Error::Call { name, function, step, detail } => {
+                Error::Call { name, function, step, detail: format!("{detail} ({alone})") }
+            }
+            other => other,
+        })
+    }
+
+    /// All rows together have the time of one call.
+    fn row_by_row(&mut self, batch: &RewardBatch) -> (Scores, Vec<(usize, Error)>) {
+        let begun = Instant::now();
+        let limit = Duration::try_from_secs_f64(self.limits().call_timeout_s).unwrap_or(Duration::MAX);
+        let (mut scores, mut failed) = (Scores::default(), Vec::new());
+        for row in 0..batch.prompt_of.len() {
+            let left = limit.saturating_sub(begun.elapsed());
+            let call = Call { within: Some(left), ..Call::at("score", batch.step) };
+            let sent = self.columns(batch, row..row + 1);
+            let outcome = if left.is_zero() {
+                Err(self.error(call, "there was no time left for this row".into()))
+            } else {
+                let given = self.plugin.call(call, |store, linked| ask(&sent, store, linked));
+                given.and_then(|given| self.checked(call, given, row..row + 1))
+            };
+            match outcome {
+                Ok(given) => {
+                    scores.rewards.extend(given.rewards);
+                    scores.metrics.extend(given.metrics);
+                }
+                Err(error) => {
+                    scores.rewards.push(None);
+                    failed.push((row, error));
+                }
+            }
+        }
+        (scores, failed)
+    }
+
+    fn error(&self, call: Call, detail: String) -> Error {
+        Error::Call { name: self.name().to_owned(), function: call.function, step: call.step, detail }
+    }
+
+    /// Refuses an answer of the wrong size, and numbers that are none. `rows` are those that were
+    /// sent, as the batch counts them.
+    fn checked(&self, call: Call, given: reward::Scores, rows: Range<usize>) -> Result<Scores> {
+        let wrong = |detail| self.error(call, detail);
+        if given.rewards.len() != rows.len() {
+            return Err(wrong(format!("returned {} rewards for {} completions", given.rewards.len(), rows.len())));
+        }
+        let bad = given.rewards.iter().zip(rows).find_map(|(reward, row)| reward.filter(|r| !r.is_finite()).map(|r| (row, r)));
+        if let Some((row, bad)) = bad {
             return Err(wrong(format!(
                 "returned {bad} for row {row}; a reward is a finite number, or none where there is nothing to say"
             )));
         }
-        let metrics = super::checked_metrics(scores.metrics).map_err(wrong)?;
-        Ok(Scores { rewards: scores.rewards, metrics })
+        let metrics = super::checked_metrics(given.metrics).map_err(wrong)?;
+        Ok(Scores { rewards: given.rewards, metrics })
     }
 
-    fn columns(&self, batch: &RewardBatch) -> RewardBatch {
+    /// What is sent of some rows: the columns that the plugin asks for, and the prompts of the
+    /// rows alone.
+    fn columns(&self, batch: &RewardBatch, rows: Range<usize>) -> RewardBatch {
         let needs = self.info().needs;
         let texts = |wanted: bool, texts: &[String]| if wanted { texts.to_vec() } else { vec![String::new(); texts.len()] };
-        let (offsets, token_ids) = if needs.token_ids {
-            (batch.offsets.clone(), batch.token_ids.clone())
+        let all = rows.len() == batch.prompt_of.len();
+        // Rows come prompt by prompt.
+        let named = &batch.prompt_of[rows.clone()];
+        let (first, last) = if all {
+            (0, batch.prompts.len())
         } else {
-            (vec![0; batch.offsets.len()], Vec::new())
+            let (least, most) = (named.iter().min(), named.iter().max());
+            (least.map_or(0, |&p| p as usize), most.map_or(0, |&p| p as usize + 1))
+        };
+        let column = |c: &Column| Column { name: c.name.clone(), values: c.values.get(first..last).unwrap_or_default().to_vec() };
+        let range = batch.offsets[rows.start]..batch.offsets[rows.end];
+        let (offsets, token_ids) = if needs.token_ids {
+            let offsets = batch.offsets[rows.start..=rows.end].iter().map(|o| o - range.start).collect();
+            (offsets, batch.token_ids[range.start as usize..range.end as usize].to_vec())
+        } else {
+            (vec![0; rows.len() + 1], Vec::new())
         };
         reward::Batch {
             step: batch.step,
-            seed: self.plugin.seed().wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(batch.step),
-            prompts: texts(needs.prompt_text, &batch.prompts),
-            columns: if needs.dataset_columns { batch.columns.clone() } else { Vec::new() },
-            prompt_of: batch.prompt_of.clone(),
-            completions: texts(needs.completion_text, &batch.completions),
-            finished: batch.finished.clone(),
+            seed: (self.plugin.seed().wrapping_add(rows.start as u64)).wrapping_mul(ODD).wrapping_add(batch.step),
+            prompts: texts(needs.prompt_text, &batch.prompts[first..last]),
+            columns: if needs.dataset_columns { batch.columns.iter().map(column).collect() } else { Vec::new() },
+            prompt_of: named.iter().map(|p| p - first as u32).collect(),
+            completions: texts(needs.completion_text, &batch.completions[rows.clone()]),
+            finished: batch.finished[rows].to_vec(),
             offsets,
             token_ids,
         }

@@ -1,10 +1,10 @@
 //! One generation: rollouts, their rewards, and what the algorithm makes of them.
 
+use super::Result;
 use super::batch::MicroBatch;
 use super::trainer::{Prompt, Trainer};
-use super::{Error, Result};
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, Advantages, Column, RewardBatch, RewardColumn, Rollouts};
+use crate::plugin::{self, Advantages, RewardColumn, Rollouts};
 use crate::rollout::{Generator, Request, Rollout, Sampling};
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,17 +54,16 @@ impl Trainer {
         let rollouts = self.roll_out(&prompts)?;
         self.phases.lap("rollout");
         let texts: Vec<String> = rollouts.iter().map(|r| Ok(self.tokenizer.decode(&r.tokens)?)).collect::<Result<_>>()?;
-        let offsets = offsets(&rollouts);
-        let rewards = self.score(&prompts, &rollouts, &texts, &offsets)?;
+        let rewards = self.score(&prompts, &rollouts, &texts)?;
         self.phases.lap("reward");
         let logp = rollouts.iter().flat_map(|r| r.logp.iter().copied()).collect();
         let mut experience = Experience {
             generated_at: self.state.global_step,
             prompts,
+            offsets: offsets(&rollouts),
             rollouts,
             texts,
             rewards,
-            offsets,
             logp,
             ref_logp: None,
             advantages: Advantages::default(),
@@ -104,43 +103,6 @@ impl Trainer {
         Ok(generator.run(&requests)?)
     }
 
-    /// All rewards of all completions, with the host's figures about them.
-    fn score(
-        &mut self,
-        prompts: &[Arc<Prompt>],
-        rollouts: &[Rollout],
-        texts: &[String],
-        offsets: &[u32],
-    ) -> Result<Vec<RewardColumn>> {
-        let columns = self.columns.iter().map(|name| Column {
-            name: name.clone(),
-            values: prompts.iter().map(|p| p.columns.get(name).map_or_else(|| "null".to_owned(), ToString::to_string)).collect(),
-        });
-        let batch = RewardBatch {
-            step: self.state.global_step,
-            seed: 0,
-            prompts: prompts.iter().map(|p| p.text.clone()).collect(),
-            columns: columns.collect(),
-            prompt_of: rollouts.iter().map(|r| r.prompt as u32).collect(),
-            completions: texts.to_vec(),
-            finished: rollouts.iter().map(|r| r.finished).collect(),
-            offsets: offsets.to_vec(),
-            token_ids: rollouts.iter().flat_map(|r| r.tokens.iter().copied()).collect(),
-        };
-        let mut rewards = Vec::with_capacity(self.rewards.len());
-        for (plugin, weight) in &mut self.rewards {
-            let scores = plugin.score(&batch)?;
-            self.figures.extend(reward_metrics(plugin.name(), &scores.rewards));
-            self.figures.extend(from_plugin(scores.metrics));
-            rewards.push(RewardColumn { name: plugin.name().to_owned(), weight: *weight, values: scores.rewards });
-        }
-        let scorable = (0..rollouts.len()).any(|row| rewards.iter().any(|r| r.values[row].is_some()));
-        if !scorable {
-            return Err(Error::Unfit(format!("no reward could score any completion at step {}", self.state.global_step)));
-        }
-        Ok(rewards)
-    }
-
     /// Log-probabilities under the reference model, where there is one.
     fn reference_logp(&self, experience: &Experience) -> Result<Option<Vec<f32>>> {
         let Some(reference) = &self.reference else { return Ok(None) };
@@ -154,7 +116,7 @@ impl Trainer {
     }
 
     fn estimate(&mut self, e: &Experience) -> Result<Advantages> {
-        let rollouts = Rollouts {
+        let rollouts = Arc::new(Rollouts {
             step: self.state.global_step,
             rewards: e.rewards.clone(),
             prompt_of: e.rollouts.iter().map(|r| r.prompt as u32).collect(),
@@ -165,8 +127,9 @@ impl Trainer {
             ref_logp: e.ref_logp.clone(),
             values: None,
             entropy: None,
-        };
+        });
         let mut advantages = self.algorithm.estimate(&rollouts)?;
+        self.swaps.saw_rollouts(rollouts);
         self.figures.extend(from_plugin(std::mem::take(&mut advantages.metrics)));
         Ok(advantages)
     }
@@ -189,22 +152,6 @@ pub(super) fn offsets(rollouts: &[Rollout]) -> Vec<u32> {
             at
         }))
         .collect()
-}
-
-/// `rewards/<name>/mean` and `/std` (n - 1) over the scorable completions of a generation.
-fn reward_metrics(name: &str, rewards: &[Option<f32>]) -> Vec<Metric> {
-    let scored: Vec<f64> = rewards.iter().flatten().map(|&r| f64::from(r)).collect();
-    let n = scored.len() as f64;
-    if scored.is_empty() {
-        return Vec::new();
-    }
-    let mean = scored.iter().sum::<f64>() / n;
-    let mut metrics = vec![Metric::mean(format!("rewards/{name}/mean"), mean, n)];
-    if n > 1.0 {
-        let squares: f64 = scored.iter().map(|r| (r - mean) * (r - mean)).sum();
-        metrics.push(Metric::mean(format!("rewards/{name}/std"), (squares / (n - 1.0)).sqrt(), n));
-    }
-    metrics
 }
 
 /// Lengths of completions, and of those among them that ended by themselves.

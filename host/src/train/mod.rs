@@ -7,13 +7,15 @@ mod phases;
 mod progress;
 mod run_folder;
 mod saving;
+mod scoring;
 mod setup;
 mod snapshot;
 mod step;
+mod swap;
 mod trainer;
 
 pub use origin::{Beginning, Origin};
-pub use run_folder::RunFolder;
+pub use run_folder::{INBOX, RunFolder};
 pub use setup::set_up;
 pub use trainer::{Finished, Trainer};
 

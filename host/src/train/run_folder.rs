@@ -11,6 +11,9 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+/// Name of the folder into which `rlhost swap` puts plugins.
+pub const INBOX: &str = "swap";
+
 /// An open run folder.
 pub struct RunFolder {
     path: PathBuf,
@@ -48,6 +51,20 @@ fn cut(file: &Path, keep: impl Fn(&Value) -> bool) -> Result<()> {
     let mut temporary = tempfile::NamedTempFile::new_in(parent).map_err(write_error(file))?;
     temporary.write_all(&kept.concat()).map_err(write_error(file))?;
     temporary.persist(file).map_err(|e| write_error(file)(e.error))?;
+    Ok(())
+}
+
+/// Where a run keeps a version of a plugin.
+fn plugin_file(run: &Path, name: &str, hash: &str) -> PathBuf {
+    run.join("plugins").join(format!("{name}-{}.wasm", &hash[..16]))
+}
+
+/// Keeps a plugin's bytes in a run's folder, under their hash.
+pub(super) fn keep_bytes(run: &Path, source: &Source) -> Result<()> {
+    let file = plugin_file(run, source.name(), source.hash());
+    if !file.exists() {
+        fs::write(&file, source.bytes()).map_err(write_error(&file))?;
+    }
     Ok(())
 }
 
@@ -124,11 +141,37 @@ impl RunFolder {
 
     /// Name and file of each plugin in use.
     pub fn plugin_files(&self) -> Vec<(String, PathBuf)> {
-        self.plugins.iter().map(|(name, hash)| (name.clone(), self.plugin_file(name, hash))).collect()
+        self.plugins.iter().map(|(name, hash)| (name.clone(), plugin_file(&self.path, name, hash))).collect()
     }
 
-    fn plugin_file(&self, name: &str, hash: &str) -> PathBuf {
-        self.path.join("plugins").join(format!("{name}-{}.wasm", &hash[..16]))
+    /// From now on the plugin of this name has these bytes, which have been kept.
+    pub fn use_plugin(&mut self, source: &Source) {
+        if let Some((_, hash)) = self.plugins.iter_mut().find(|(name, _)| name == source.name()) {
+            source.hash().clone_into(hash);
+        }
+    }
+
+    /// Writes a changed configuration to config.toml.
+    pub fn set_config(&mut self, config: &Config) -> Result<()> {
+        let text = toml::to_string(config).map_err(|e| Error::Unfit(format!("the configuration can't be written: {e}")))?;
+        if text != self.config {
+            let file = self.path.join("config.toml");
+            let mut temporary = tempfile::NamedTempFile::new_in(&self.path).map_err(write_error(&file))?;
+            temporary.write_all(text.as_bytes()).map_err(write_error(&file))?;
+            temporary.persist(&file).map_err(|e| write_error(&file)(e.error))?;
+            self.config = text;
+        }
+        Ok(())
+    }
+
+    /// The folder into which `rlhost swap` puts plugins, empty.
+    pub fn open_inbox(&self) -> Result<PathBuf> {
+        let inbox = self.path.join(INBOX);
+        if inbox.exists() {
+            fs::remove_dir_all(&inbox).map_err(write_error(&inbox))?;
+        }
+        fs::create_dir(&inbox).map_err(write_error(&inbox))?;
+        Ok(inbox)
     }
 
     /// Where it lies.
@@ -164,8 +207,7 @@ impl RunFolder {
 
     /// Keeps a plugin's bytes under its hash and records that it was loaded.
     pub fn keep_plugin(&mut self, source: &Source, role: &str, version: &str, config: &Value) -> Result<()> {
-        let file = self.plugin_file(source.name(), source.hash());
-        fs::write(&file, source.bytes()).map_err(write_error(&file))?;
+        keep_bytes(&self.path, source)?;
         self.plugins.push((source.name().to_owned(), source.hash().to_owned()));
         let details =
             json!({ "role": role, "plugin": source.name(), "version": version, "hash": source.hash(), "config": config });

@@ -4,7 +4,9 @@
 use super::origin::{Beginning, Origin};
 use super::phases::Phases;
 use super::saving::Saves;
+use super::scoring::Reward;
 use super::snapshot::Restored;
+use super::swap::{self, Slot, Swaps, Trial};
 use super::trainer::{Prompt, State, Trainer};
 use super::{Error, Result, RunFolder};
 use crate::config::{self, Config, LooseKey};
@@ -34,14 +36,14 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     let engine = Engine::new()?;
     let algorithm_source = beginning.plugin(&config.algorithm)?;
     settle_loose_keys(&mut config, loose, &engine, &algorithm_source)?;
-    let algorithm = PolicyPlugin::load(&engine, &algorithm_source, &config.loss, &config.loss_limits, config.seed)?;
+    let mut algorithm = PolicyPlugin::load(&engine, &algorithm_source, &config.loss, &config.loss_limits, config.seed)?;
     config.loss = algorithm.config();
     let reward_sources = config.plugin.iter().map(|e| beginning.plugin(&e.path)).collect::<Result<Vec<_>>>()?;
     let mut rewards = Vec::with_capacity(reward_sources.len());
     for (entry, source) in config.plugin.iter_mut().zip(&reward_sources) {
         let plugin = RewardPlugin::load(&engine, source, &entry.config, &entry.limits, config.seed)?;
         entry.config = plugin.config();
-        rewards.push((plugin, entry.weight as f32));
+        rewards.push(Reward::new(plugin, entry));
     }
 
     let folder_path = match (beginning, config.output_dir.as_deref()) {
@@ -69,6 +71,10 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
     }
     let dataset = fingerprint(&prompts)?;
+    let columns: BTreeSet<String> = prompts.iter().flat_map(|p| p.columns.keys().cloned()).collect();
+    let columns: Vec<String> = columns.into_iter().collect();
+    let trial = Trial::made_up(&prompts, &columns, algorithm.info().needs.ref_logp);
+    swap::dry_run(&trial, &mut algorithm, rewards.iter_mut().map(|r| &mut r.plugin))?;
     let (policy, reference) = policy_and_reference(&source, algorithm.info().needs.ref_logp, beginning)?;
     let loader = Loader::new(prompts.len(), per_generation, config.seed, config.shuffle_dataset);
     let max_steps = max_steps(&config, &loader);
@@ -111,7 +117,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         }),
     )?;
     folder.keep_plugin(&algorithm_source, "algorithm", &algorithm.info().version, &Value::Object(algorithm.config()))?;
-    for ((plugin, _), source) in rewards.iter().zip(&reward_sources) {
+    for (Reward { plugin, .. }, source) in rewards.iter().zip(&reward_sources) {
         folder.keep_plugin(source, "reward", &plugin.info().version, &Value::Object(plugin.config()))?;
     }
     let longest = prompts.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
@@ -123,8 +129,9 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         tracing::warn!("{text}");
         folder.event("warning", json!({ "text": text }))?;
     }
-    let columns: BTreeSet<String> = prompts.iter().flat_map(|p| p.columns.keys().cloned()).collect();
     let saves = Saves::new(folder.path().to_owned());
+    let mut slots = vec![Slot::algorithm(&config, algorithm_source)];
+    slots.extend(config.plugin.iter().zip(reward_sources).map(|(entry, source)| Slot::reward(entry, source)));
     let mut trainer = Trainer {
         ends: tokenizer.eos_ids(&source.architecture().eos_token_ids),
         stops: StopStrings::new(config.stop.clone()),
@@ -134,7 +141,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         tokenizer,
         prompts,
         dataset,
-        columns: columns.into_iter().collect(),
+        columns,
         loader,
         policy,
         reference,
@@ -149,6 +156,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         figures: Window::default(),
         window: Window::default(),
         saves,
+        swaps: Swaps::new(slots, trial),
         phases: Phases::new(),
         max_steps,
     };
@@ -158,6 +166,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     if let Beginning::Fork { origin, .. } = beginning {
         trainer.become_fork(origin);
     }
+    trainer.watch(engine)?;
     Ok(trainer)
 }
 

@@ -4,6 +4,7 @@ use super::experience::Experience;
 use super::origin::Parent;
 use super::saving::Best;
 use super::step::Share;
+use super::swap::{Seen, Swap};
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
 use crate::checkpoint;
@@ -54,6 +55,9 @@ struct Rest {
     since_save: Window,
     best: Option<Best>,
     parents: Vec<Parent>,
+    swaps: Vec<Swap>,
+    /// What of each plugin's file was dealt with.
+    seen: Seen,
     /// Name of each plugin with a state, and who wrote it.
     memories: BTreeMap<String, String>,
     experiences: Vec<Saved>,
@@ -216,6 +220,8 @@ impl Trainer {
             since_save: self.saves.window.clone(),
             best: self.saves.best,
             parents: self.parents.clone(),
+            swaps: self.swaps.history.clone(),
+            seen: self.swaps.seen(),
             memories: memories.iter().map(|(name, memory)| (name.clone(), memory.written_by.clone())).collect(),
             experiences: Vec::new(),
             pending,
@@ -246,6 +252,7 @@ impl Trainer {
         self.state = rest.state;
         self.window = rest.window;
         self.parents = rest.parents;
+        self.swaps.begin_at(rest.swaps, rest.seen);
         self.saves.begin_at(self.state.global_step, rest.best, rest.since_save);
         Ok(())
     }

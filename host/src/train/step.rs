@@ -97,8 +97,9 @@ impl Trainer {
         let stats = pass.stats();
         self.phases.lap("forward");
 
-        let tokens = self.tokens(share, scale, &stats.logp, &stats.entropy);
+        let tokens = Arc::new(self.tokens(share, scale, &stats.logp, &stats.entropy));
         let gradient = self.algorithm.loss(&tokens)?;
+        self.swaps.saw_tokens(tokens);
         self.figures.extend(from_plugin(gradient.metrics));
         self.phases.lap("loss");
 

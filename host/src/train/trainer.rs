@@ -4,14 +4,16 @@ use super::origin::Parent;
 use super::phases::Phases;
 use super::progress::Progress;
 use super::saving::Saves;
+use super::scoring::Reward;
 use super::step::Share;
+use super::swap::Swaps;
 use super::{Error, Result, RunFolder};
 use crate::config::Config;
 use crate::data::{Cursor, Loader, StopStrings, Tokenizer};
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, Weights};
 use crate::optim::{AdamW, Schedule};
-use crate::plugin::{Memory, Plugin, PolicyPlugin, RewardPlugin};
+use crate::plugin::{Memory, Plugin, PolicyPlugin};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -58,7 +60,7 @@ pub struct Trainer {
     pub(super) loader: Loader,
     pub(super) policy: Policy,
     pub(super) reference: Option<Frozen>,
-    pub(super) rewards: Vec<(RewardPlugin, f32)>,
+    pub(super) rewards: Vec<Reward>,
     pub(super) algorithm: PolicyPlugin,
     pub(super) optimizer: AdamW,
     pub(super) schedule: Schedule,
@@ -72,6 +74,7 @@ pub struct Trainer {
     /// Those of the steps since figures were last logged.
     pub(super) window: Window,
     pub(super) saves: Saves,
+    pub(super) swaps: Swaps,
     pub(super) phases: Phases,
     pub(super) max_steps: u64,
 }
@@ -114,10 +117,14 @@ impl Trainer {
         let (save_every, log_every) = (self.config.save_steps.of(self.max_steps), self.config.logging_steps.of(self.max_steps));
         let mut stopped = false;
         while self.state.global_step < self.max_steps && !stopped {
+            self.swap_plugins()?;
             let mark = self.mark()?;
             let before = mark.state.global_step;
             if let Err(error) = self.step() {
                 self.rewind(mark);
+                if self.roll_back(&error)? {
+                    continue;
+                }
                 return Err(error);
             }
             let step = self.state.global_step;
@@ -164,7 +171,7 @@ impl Trainer {
 
     /// All plugins, the algorithm first.
     pub(super) fn plugins_mut(&mut self) -> impl Iterator<Item = &mut Plugin> {
-        std::iter::once(&mut *self.algorithm).chain(self.rewards.iter_mut().map(|(reward, _)| &mut **reward))
+        std::iter::once(&mut *self.algorithm).chain(self.rewards.iter_mut().map(|reward| &mut *reward.plugin))
     }
 
     /// Name and state of each plugin.
@@ -191,6 +198,7 @@ impl Trainer {
 
     /// Adds a finished step's figures to those of the steps before.
     fn gather_figures(&mut self) -> Result<()> {
+        self.swap_figures();
         let figures = std::mem::take(&mut self.figures);
         self.window.merge(&figures);
         if self.config.best_by().is_some() {

@@ -10,6 +10,9 @@ use rlhost_plugin_sdk::config;
 use rlhost_plugin_sdk::slot::Slot;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 /// What it does wrong.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -26,9 +29,20 @@ pub enum Misdeed {
     Trap,
     Exit,
     Flood,
+    FloodLog,
     ReadFile,
     ReadEnvironment,
+    Connect,
     Refuse,
+    HugeReturn,
+    /// Of the smallest positive size: odd, and allowed.
+    Denormal,
+    /// Panics for some completions: those whose first token is a multiple of four.
+    TrapOnRows,
+    /// Panics in the second call of an instance.
+    TrapOnCall,
+    /// Scores by the clock and by random numbers.
+    Dice,
 }
 
 /// Settings.
@@ -42,6 +56,7 @@ pub struct Settings {
 }
 
 static SETTINGS: Slot<Settings> = Slot::new();
+static CALLS: AtomicU64 = AtomicU64::new(0);
 
 struct Hostile;
 
@@ -68,7 +83,15 @@ fn recurse(n: u64) -> u64 {
     recurse(n + 1) + local[(n % 64) as usize]
 }
 
-fn misbehave(misdeed: Misdeed, rewards: &mut Vec<Option<f32>>) -> Result<(), Error> {
+/// A number from what a plugin has no business with: the clock and the system's random numbers.
+fn dice() -> f32 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    // The hasher's keys are drawn when it is made.
+    let drawn = RandomState::new().hash_one(now);
+    (drawn % 1000) as f32
+}
+
+fn misbehave(misdeed: Misdeed, batch: &reward::Batch, rewards: &mut Vec<Option<f32>>) -> Result<(), Error> {
     match misdeed {
         Misdeed::None => {}
         Misdeed::EndlessLoop => loop {
@@ -93,6 +116,23 @@ fn misbehave(misdeed: Misdeed, rewards: &mut Vec<Option<f32>>) -> Result<(), Err
                 println!("flood {i}");
             }
         }
+        Misdeed::FloodLog => {
+            for i in 0..200_000 {
+                rlhost_plugin_sdk::log(&format!("flood {i}"));
+            }
+        }
+        Misdeed::Connect => {
+            let connected = std::net::TcpStream::connect("127.0.0.1:80").map(|_| ());
+            return Err(Error::Internal(format!("a connection gave {connected:?}")));
+        }
+        Misdeed::HugeReturn => *rewards = vec![Some(1.0); 30_000_000],
+        Misdeed::Denormal => rewards[0] = Some(f32::from_bits(1)),
+        Misdeed::TrapOnRows => {
+            let mut first_tokens = batch.offsets.windows(2).filter(|w| w[0] < w[1]).map(|w| batch.token_ids[w[0] as usize]);
+            assert!(!first_tokens.any(|t| t % 4 == 0), "a completion that it can't bear");
+        }
+        Misdeed::TrapOnCall => assert!(CALLS.fetch_add(1, Ordering::Relaxed) != 1, "the second call"),
+        Misdeed::Dice => rewards.iter_mut().for_each(|r| *r = Some(dice())),
         Misdeed::ReadFile => {
             let opened = std::fs::read("/etc/passwd");
             return Err(Error::Internal(format!("reading a file gave {opened:?}")));
@@ -111,7 +151,7 @@ impl reward::Guest for Hostile {
         let settings = SETTINGS.with(|s| Ok(s.clone()))?;
         let mut rewards: Vec<Option<f32>> = batch.offsets.windows(2).map(|w| Some(-((w[1] - w[0]) as f32))).collect();
         if batch.step >= settings.from_step {
-            misbehave(settings.misdeed, &mut rewards)?;
+            misbehave(settings.misdeed, &batch, &mut rewards)?;
         }
         Ok(reward::Scores { rewards, metrics: Vec::new() })
     }

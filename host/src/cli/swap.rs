@@ -1,0 +1,109 @@
+//! `rlhost swap`: give a run that is under way another plugin, and say what became of it.
+
+use super::Failure;
+use crate::config::{Overrides, PluginEntry};
+use crate::config::{nearest, read};
+use crate::train::INBOX;
+use anyhow::{Context, anyhow};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Arguments of `swap`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Folder of the run
+    run: PathBuf,
+    /// The plugin's name in the run, and the file that is to take its place
+    #[arg(value_name = "NAME=FILE")]
+    swap: String,
+    /// Don't wait for the run's answer
+    #[arg(long, alias = "no_wait")]
+    no_wait: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let (name, file) = args
+        .swap
+        .split_once('=')
+        .ok_or_else(|| Failure::mistake(anyhow!("{:?}: expected NAME=FILE, as in tldr_length_reward=better.wasm", args.swap)))?;
+    check(&args.run, name).map_err(Failure::Mistake)?;
+    let bytes = fs::read(file).with_context(|| format!("can't read {file}")).map_err(|e| Failure::Mistake(anyhow!("{e:#}")))?;
+    let events = args.run.join("events.jsonl");
+    let end = events.metadata().map_or(0, |m| m.len());
+    let request = send(&args.run, name, &bytes).map_err(Failure::failed)?;
+    if args.no_wait {
+        println!("sent");
+        return Ok(());
+    }
+    let answer = wait(&args.run, &events, end, &request).map_err(Failure::Failed)?;
+    if answer["event"] == "plugin_refused" {
+        return Err(Failure::failed(anyhow!("{name} is not swapped: {}", answer["reason"].as_str().unwrap_or_default())));
+    }
+    let short = |key: &str| answer[key].as_str().map(|h| h.chars().take(12).collect::<String>()).unwrap_or_default();
+    println!("{name} is swapped at step {}: {} -> {}", answer["step"], short("from"), short("to"));
+    if let Some(shadow) = answer["shadow"].as_object() {
+        let figure = |key: &str| shadow.get(key).and_then(Value::as_f64);
+        if let (Some(old), Some(new), Some(rows)) = (figure("old_mean"), figure("new_mean"), figure("rows")) {
+            let ranks = figure("rank_correlation").map_or_else(String::new, |r| format!(", rank correlation {r:.3}"));
+            println!("on the last {rows} completions: mean {old:.4} -> {new:.4}{ranks}");
+        }
+    }
+    Ok(())
+}
+
+/// Whether a run is under way there that has a plugin of this name.
+fn check(run: &Path, name: &str) -> anyhow::Result<()> {
+    let lock = File::open(run.join(".lock")).map_err(|_| anyhow!("{}: is not the folder of a run", run.display()))?;
+    if lock.try_lock().is_ok() {
+        return Err(anyhow!("{}: no rlhost is at work in this run", run.display()));
+    }
+    let (config, _) = read([run.join("config.toml").as_path()], &Overrides::default())?;
+    if !config.hot_reload {
+        return Err(anyhow!("{}: this run was started with hot_reload = false", run.display()));
+    }
+    let algorithm = PluginEntry::new(config.algorithm.clone()).name().to_owned();
+    let names: Vec<&str> = config.plugin.iter().map(PluginEntry::name).chain([algorithm.as_str()]).collect();
+    if !names.contains(&name) {
+        let meant = nearest(name, names.iter().copied()).map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+        return Err(anyhow!("this run has no plugin {name:?}{meant} It has {}", names.join(", ")));
+    }
+    Ok(())
+}
+
+/// Puts the bytes into the run's inbox in one piece, and gives the request's name.
+fn send(run: &Path, name: &str, bytes: &[u8]) -> std::io::Result<String> {
+    let inbox = run.join(INBOX);
+    let temporary = tempfile::Builder::new().prefix(".swap-").tempfile_in(run)?;
+    fs::write(temporary.path(), bytes)?;
+    // Later requests come later in the order of names.
+    let request = format!("{name}@{}", jiff::Timestamp::now().as_nanosecond());
+    temporary.persist(inbox.join(format!("{request}.wasm"))).map_err(|e| e.error)?;
+    Ok(request)
+}
+
+/// Reads the run's events until the one that answers the request.
+fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<Value> {
+    let begun = Instant::now();
+    let mut told = false;
+    loop {
+        let mut text = String::new();
+        let mut file = File::open(events).with_context(|| events.display().to_string())?;
+        file.seek(SeekFrom::Start(from))?;
+        file.read_to_string(&mut text)?;
+        let answer = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok()).find(|e| e["request"] == request);
+        if let Some(answer) = answer {
+            return Ok(answer);
+        }
+        if File::open(run.join(".lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
+            return Err(anyhow!("{}: the run ended before the swap", run.display()));
+        }
+        if !told && begun.elapsed() > Duration::from_secs(2) {
+            tracing::info!("waiting for the end of the step");
+            told = true;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

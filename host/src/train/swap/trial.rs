@@ -1,0 +1,115 @@
+//! What a plugin is tried on before it gets its place: completions made up at the beginning, and
+//! the run's own from then on.
+
+use super::slots::Loaded;
+use crate::metrics::Comparison;
+use crate::plugin::{PolicyPlugin, Result, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Scale, Tokens};
+use crate::rollout::Rollout;
+use crate::train::scoring;
+use crate::train::trainer::Prompt;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Made-up completions of a prompt.
+const COMPLETIONS: usize = 2;
+
+/// The newest batch of each kind.
+#[derive(Clone)]
+pub(in crate::train) struct Trial {
+    /// Completions, and how each reward scored them.
+    pub(super) scored: (Arc<RewardBatch>, BTreeMap<String, Vec<Option<f32>>>),
+    pub(super) rollouts: Arc<Rollouts>,
+    pub(super) tokens: Arc<Tokens>,
+}
+
+impl Trial {
+    /// Completions made up from the dataset's first prompts: one empty, one as long as the prompt's
+    /// first tokens. `with_reference` adds log-probabilities of a reference model.
+    pub(in crate::train) fn made_up(prompts: &[Arc<Prompt>], columns: &[String], with_reference: bool) -> Self {
+        let prompts = &prompts[..prompts.len().min(2)];
+        let rollout = |prompt: usize, sample: usize| {
+            let tokens: Vec<u32> = prompts[prompt].tokens.iter().take(1 + 3 * sample).copied().collect();
+            Rollout { prompt, sample, logp: vec![-1.0; tokens.len()], tokens, finished: sample == 0 }
+        };
+        let rollouts: Vec<Rollout> =
+            (0..prompts.len()).flat_map(|p| (0..COMPLETIONS).map(move |s| (p, s))).map(|(p, s)| rollout(p, s)).collect();
+        let texts: Vec<String> =
+            rollouts.iter().map(|r| if r.sample == 0 { String::new() } else { prompts[r.prompt].text.clone() }).collect();
+        let batch = scoring::batch(0, prompts, columns, &rollouts, &texts);
+        let (offsets, logp) = (batch.offsets.clone(), vec![-1.0; batch.token_ids.len()]);
+        let ref_logp = with_reference.then(|| vec![-1.1; logp.len()]);
+        let mask = vec![1; logp.len()];
+        let values = (0..rollouts.len()).map(|row| Some(row as f32)).collect();
+        let seen = Rollouts {
+            step: 0,
+            rewards: vec![RewardColumn { name: "made_up".to_owned(), weight: 1.0, values }],
+            prompt_of: batch.prompt_of.clone(),
+            finished: batch.finished.clone(),
+            offsets: offsets.clone(),
+            mask: mask.clone(),
+            logp: logp.clone(),
+            ref_logp: ref_logp.clone(),
+            values: None,
+            entropy: Some(vec![1.0; logp.len()]),
+        };
+        let scale = Scale { rows: rollouts.len() as u32, tokens: logp.len() as u64, max_completion_length: 4 };
+        let tokens = Tokens {
+            step: 0,
+            offsets,
+            mask,
+            advantages: logp.iter().enumerate().map(|(i, _)| if i % 2 == 0 { 1.0 } else { -1.0 }).collect(),
+            logp: logp.clone(),
+            old_logp: vec![-1.05; logp.len()],
+            ref_logp,
+            sampling_logp: Some(logp.clone()),
+            entropy: Some(vec![1.0; logp.len()]),
+            values: None,
+            old_values: None,
+            returns: None,
+            scale,
+        };
+        Self { scored: (Arc::new(batch), BTreeMap::new()), rollouts: Arc::new(seen), tokens: Arc::new(tokens) }
+    }
+
+    /// Tries a plugin, and says how it differs from the one whose place it wants. Afterwards it is
+    /// as if it had never been called.
+    pub(super) fn run(&self, loaded: &mut Loaded) -> Result<Value> {
+        let report = match loaded {
+            Loaded::Algorithm(plugin) => self.algorithm(plugin).map(|()| Value::Null),
+            Loaded::Reward(plugin) => self.reward(plugin),
+        };
+        loaded.plugin_mut().rewind(None);
+        report
+    }
+
+    fn algorithm(&self, plugin: &mut PolicyPlugin) -> Result<()> {
+        plugin.estimate(&self.rollouts)?;
+        plugin.loss(&self.tokens)?;
+        Ok(())
+    }
+
+    fn reward(&self, plugin: &mut RewardPlugin) -> Result<Value> {
+        let (batch, scores) = &self.scored;
+        let new = plugin.score(batch)?.rewards;
+        Ok(match scores.get(plugin.name()) {
+            Some(old) => json!(Comparison::of(old, &new)),
+            None => Value::Null,
+        })
+    }
+}
+
+/// Tries the plugins that a run begins with.
+pub(in crate::train) fn dry_run<'a>(
+    trial: &Trial,
+    algorithm: &mut PolicyPlugin,
+    rewards: impl Iterator<Item = &'a mut RewardPlugin>,
+) -> Result<()> {
+    trial.algorithm(algorithm)?;
+    algorithm.rewind(None);
+    for reward in rewards {
+        trial.reward(reward)?;
+        reward.rewind(None);
+    }
+    Ok(())
+}

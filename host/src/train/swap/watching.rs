@@ -1,0 +1,371 @@
+//! The thread beside training: sees changed files, reads them when they are whole, loads and tries
+//! what they hold, and proposes it.
+
+use super::slots::{Board, Loaded, Role, Slot};
+use crate::config::{self, Config, OnError, Overrides};
+use crate::plugin::{self, Engine, PolicyPlugin, RewardPlugin, Source, Watch};
+use crate::train::run_folder;
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// A file is whole when it has not changed for so long.
+const SETTLED: Duration = Duration::from_millis(15);
+
+/// One that is no component may still be growing for so long.
+const GROWING: Duration = Duration::from_millis(400);
+
+/// How often files are looked at when nothing tells of a change: some file systems never do.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// How a plugin came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Its file changed.
+    File,
+    /// The run's config.toml did.
+    Settings,
+    /// `rlhost swap` sent it, under this name.
+    Request(String),
+}
+
+impl Origin {
+    pub(super) fn request(&self) -> Option<&str> {
+        match self {
+            Self::Request(name) => Some(name),
+            Self::File | Self::Settings => None,
+        }
+    }
+}
+
+/// A plugin that passed its trial.
+pub(super) struct Candidate {
+    pub slot: Slot,
+    pub loaded: Loaded,
+    /// How it differs from the one in its place.
+    pub report: Value,
+    pub origin: Origin,
+    /// The step that was under way when it was seen.
+    pub noticed: u64,
+}
+
+/// What the training thread is to do between two steps.
+pub(super) enum Proposal {
+    Plugin(Box<Candidate>),
+    Settings { name: String, weight: f64, on_error: OnError },
+    Refused { name: String, hash: Option<String>, origin: Origin, reason: String },
+}
+
+pub(super) struct Watching {
+    engine: Engine,
+    board: Arc<Mutex<Board>>,
+    run: PathBuf,
+    inbox: PathBuf,
+    proposals: Sender<Proposal>,
+    /// Hash of each file that a proposal was made of, or tried to.
+    noticed: BTreeMap<String, String>,
+    /// The configuration's text when it was last dealt with.
+    config: Vec<u8>,
+    stamps: BTreeMap<PathBuf, Option<(SystemTime, u64)>>,
+}
+
+impl Watching {
+    pub(super) fn new(
+        engine: Engine,
+        board: Arc<Mutex<Board>>,
+        run: PathBuf,
+        inbox: PathBuf,
+        proposals: Sender<Proposal>,
+    ) -> Self {
+        let noticed = board.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
+        let config = fs::read(run.join("config.toml")).unwrap_or_default();
+        Self { engine, board, run, inbox, proposals, noticed, config, stamps: BTreeMap::new() }
+    }
+
+    /// Starts the thread; it ends when nobody wants its proposals any more.
+    pub(super) fn begin(mut self) -> Result<(), String> {
+        let slots = self.with(|board| board.slots.clone());
+        let files: Vec<PathBuf> =
+            slots.iter().filter_map(|slot| slot.file.clone()).chain([self.run.join("config.toml")]).collect();
+        let watch = Watch::new(&files, std::slice::from_ref(&self.inbox)).map_err(|e| e.to_string())?;
+        let work = move || {
+            let mut told = true;
+            loop {
+                let moved = self.stamped(&files);
+                if (told || moved) && !self.look() {
+                    return;
+                }
+                told = watch.changed(LOOK);
+            }
+        };
+        std::thread::Builder::new().name("plugin-watch".into()).spawn(work).map_err(|e| e.to_string())?;
+        Ok(())
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Board) -> R) -> R {
+        f(&mut self.board.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether a file looks different from the last time.
+    fn stamped(&mut self, files: &[PathBuf]) -> bool {
+        let mut moved = false;
+        for file in files {
+            let stamp = fs::metadata(file).and_then(|m| Ok((m.modified()?, m.len()))).ok();
+            moved |= self.stamps.insert(file.clone(), stamp) != Some(stamp);
+        }
+        moved
+    }
+
+    /// Deals with all that is new; false when the run has ended.
+    fn look(&mut self) -> bool {
+        self.requests() && self.files() && self.settings()
+    }
+
+    fn propose(&self, proposal: Proposal) -> bool {
+        self.proposals.send(proposal).is_ok()
+    }
+
+    /// What `rlhost swap` has put into the inbox, whole, under `<plugin>@<request>`.
+    fn requests(&mut self) -> bool {
+        let mut sent: Vec<PathBuf> = fs::read_dir(&self.inbox).into_iter().flatten().flatten().map(|e| e.path()).collect();
+        sent.retain(|path| path.extension().is_some_and(|e| e == "wasm"));
+        sent.sort();
+        for path in sent {
+            let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+            let read = fs::read(&path);
+            let _ = fs::remove_file(&path);
+            let (Some((name, _)), Ok(bytes)) = (stem.rsplit_once('@'), read) else { continue };
+            let origin = Origin::Request(stem.clone());
+            let proposal = match self.with(|board| board.slots.iter().find(|s| s.name == name).cloned()) {
+                Some(slot) => self.candidate(Slot { source: Source::new(name.to_owned(), Cow::Owned(bytes)), ..slot }, origin),
+                None => {
+                    let names = self.with(|board| board.slots.iter().map(|s| s.name.clone()).collect::<Vec<_>>().join(", "));
+                    let reason = format!("this run has no plugin of that name; it has {names}");
+                    Proposal::Refused { name: name.to_owned(), hash: None, origin, reason }
+                }
+            };
+            if !self.propose(proposal) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Files of plugins that hold something new.
+    fn files(&mut self) -> bool {
+        for slot in self.with(|board| board.slots.clone()) {
+            let Some(file) = &slot.file else { continue };
+            let Some(proposal) = self.changed_file(&slot, file) else { continue };
+            if !self.propose(proposal) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What to do about a file, when it holds something new and has stopped changing.
+    fn changed_file(&mut self, slot: &Slot, file: &Path) -> Option<Proposal> {
+        let read = || Some(Source::new(slot.name.clone(), Cow::Owned(fs::read(file).ok()?)));
+        let mut last_try = false;
+        // One that keeps changing is left for the next time it is told of.
+        for _ in 0..20 {
+            let first = read()?;
+            if self.noticed.get(&slot.name).is_some_and(|hash| hash == first.hash()) {
+                return None;
+            }
+            std::thread::sleep(SETTLED);
+            let source = read()?;
+            if first.hash() != source.hash() {
+                continue;
+            }
+            let hash = source.hash().to_owned();
+            let (proposal, whole) = self.tried(Slot { source, ..slot.clone() }, Origin::File);
+            if !whole && !last_try {
+                // Perhaps it is still being copied.
+                std::thread::sleep(GROWING);
+                last_try = read()?.hash() == hash;
+                continue;
+            }
+            self.noticed.insert(slot.name.clone(), hash);
+            return Some(proposal);
+        }
+        None
+    }
+
+    fn candidate(&self, slot: Slot, origin: Origin) -> Proposal {
+        self.tried(slot, origin).0
+    }
+
+    /// Loads and tries what is to take a slot. Also says whether it is WebAssembly as a whole.
+    fn tried(&self, slot: Slot, origin: Origin) -> (Proposal, bool) {
+        let (noticed, seed, trial) = self.with(|board| (board.step, board.config.seed, board.trial.clone()));
+        let loaded = self.load(&slot, seed);
+        let whole = !matches!(loaded, Err(plugin::Error::NotComponent { .. }));
+        let tried = loaded.map_err(|e| e.to_string()).and_then(|mut loaded| {
+            fits(&loaded, &trial)?;
+            let report = trial.run(&mut loaded).map_err(|e| e.to_string())?;
+            // The run's folder has every version before it is used.
+            run_folder::keep_bytes(&self.run, &slot.source).map_err(|e| e.to_string())?;
+            Ok((loaded, report))
+        });
+        let proposal = match tried {
+            Ok((loaded, report)) => {
+                let slot = Slot { config: loaded.plugin().config(), ..slot };
+                Proposal::Plugin(Box::new(Candidate { slot, loaded, report, origin, noticed }))
+            }
+            Err(reason) => {
+                Proposal::Refused { name: slot.name.clone(), hash: Some(slot.source.hash().to_owned()), origin, reason }
+            }
+        };
+        (proposal, whole)
+    }
+
+    fn load(&self, slot: &Slot, seed: u64) -> plugin::Result<Loaded> {
+        let Slot { source, config, limits, .. } = slot;
+        Ok(match slot.role {
+            Role::Algorithm => Loaded::Algorithm(Box::new(PolicyPlugin::load(&self.engine, source, config, limits, seed)?)),
+            Role::Reward => Loaded::Reward(Box::new(RewardPlugin::load(&self.engine, source, config, limits, seed)?)),
+        })
+    }
+
+    /// Changes in the run's config.toml.
+    fn settings(&mut self) -> bool {
+        let file = self.run.join("config.toml");
+        let now = self.with(|board| board.config.clone());
+        let mut edits = Ok(Vec::new());
+        // A text that makes no sense may still be growing.
+        for attempt in 1..=5 {
+            let Ok(text) = fs::read(&file) else { return true };
+            if text == self.config {
+                return true;
+            }
+            std::thread::sleep(SETTLED);
+            if fs::read(&file).ok().as_ref() == Some(&text) {
+                let read = config::read([file.as_path()], &Overrides::default()).map_err(|e| e.to_string());
+                edits = read.and_then(|(new, loose)| match loose.first() {
+                    Some(loose) => Err(format!("unknown key `{}`", loose.key)),
+                    None => edits_between(&now, &new),
+                });
+                if edits.is_ok() || attempt > 1 {
+                    self.config = text;
+                    break;
+                }
+                std::thread::sleep(GROWING);
+            }
+        }
+        let edits = match edits {
+            Ok(edits) => edits,
+            Err(reason) => {
+                let (name, origin) = ("config.toml".to_owned(), Origin::Settings);
+                return self.propose(Proposal::Refused { name, hash: None, origin, reason });
+            }
+        };
+        edits.into_iter().all(|edit| {
+            let proposal = match edit {
+                Edit::Settings { name, weight, on_error } => Proposal::Settings { name, weight, on_error },
+                Edit::Plugin { name, config, limits } => {
+                    let found = self.with(|board| {
+                        let of_algorithm = |s: &&Slot| s.role == Role::Algorithm;
+                        let slots = &board.slots;
+                        name.map_or_else(|| slots.iter().find(of_algorithm), |n| slots.iter().find(|s| s.name == n)).cloned()
+                    });
+                    let Some(slot) = found else { return true };
+                    self.candidate(Slot { config, limits, ..slot }, Origin::Settings)
+                }
+            };
+            self.propose(proposal)
+        })
+    }
+}
+
+/// Whether the run has what a plugin asks for.
+fn fits(loaded: &Loaded, trial: &super::Trial) -> Result<(), String> {
+    let needs = loaded.plugin().info().needs;
+    let reference = trial.rollouts.ref_logp.is_some();
+    match loaded {
+        Loaded::Algorithm(_) if needs.ref_logp && !reference => {
+            Err("it needs log-probabilities of the reference model, which this run was begun without".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A change in the run's configuration that can be made while it goes on.
+#[derive(Debug, PartialEq)]
+enum Edit {
+    Settings {
+        name: String,
+        weight: f64,
+        on_error: OnError,
+    },
+    /// Of the reward of that name, or of the algorithm.
+    Plugin {
+        name: Option<String>,
+        config: Map<String, Value>,
+        limits: config::Limits,
+    },
+}
+
+/// What differs; an error names what can't change.
+fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
+    let table = |config: &Config| match serde_json::to_value(config) {
+        Ok(Value::Object(table)) => Ok(table),
+        _ => Err("the configuration can't be compared".to_owned()),
+    };
+    let (before, after) = (table(now)?, table(new)?);
+    let live = ["plugin", "loss", "loss_limits"];
+    let fixed: Vec<&String> = after
+        .iter()
+        .filter(|(key, value)| !live.contains(&key.as_str()) && before.get(*key) != Some(value))
+        .map(|(k, _)| k)
+        .collect();
+    let allowed = "weights, on_error, settings and limits of plugins, and [loss], can";
+    if let Some(key) = fixed.first() {
+        return Err(format!("{key} can't change while the run goes on; {allowed}"));
+    }
+    let paths = |config: &Config| config.plugin.iter().map(|e| e.path.clone()).collect::<Vec<_>>();
+    if paths(now) != paths(new) {
+        return Err(format!("the list of plugins can't change while the run goes on; {allowed}"));
+    }
+    let mut edits = Vec::new();
+    if now.loss != new.loss || now.loss_limits != new.loss_limits {
+        edits.push(Edit::Plugin { name: None, config: new.loss.clone(), limits: new.loss_limits.clone() });
+    }
+    for (was, is) in now.plugin.iter().zip(&new.plugin) {
+        let name = is.name().to_owned();
+        if was.config != is.config || was.limits != is.limits {
+            edits.push(Edit::Plugin { name: Some(name.clone()), config: is.config.clone(), limits: is.limits.clone() });
+        }
+        if was.weight != is.weight || was.on_error != is.on_error {
+            edits.push(Edit::Settings { name, weight: is.weight, on_error: is.on_error });
+        }
+    }
+    Ok(edits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PluginEntry;
+
+    #[test]
+    fn weights_and_settings_may_change_and_nothing_else() {
+        let now = Config { plugin: vec![PluginEntry::new("a.wasm".into())], ..Config::default() };
+        let mut new = now.clone();
+        assert_eq!(edits_between(&now, &new), Ok(Vec::new()));
+        new.plugin[0].weight = 2.0;
+        new.loss.insert("beta".into(), 0.5.into());
+        let made = edits_between(&now, &new).unwrap();
+        assert_eq!(made.len(), 2);
+        assert_eq!(made[1], Edit::Settings { name: "a".into(), weight: 2.0, on_error: OnError::Fail });
+        new.temperature = 0.5;
+        assert!(edits_between(&now, &new).unwrap_err().starts_with("temperature can't change"));
+        let other = Config { plugin: vec![PluginEntry::new("b.wasm".into())], ..Config::default() };
+        assert!(edits_between(&now, &other).unwrap_err().contains("list of plugins"));
+    }
+}

@@ -1,0 +1,306 @@
+//! Plugins that change while the run goes on.
+
+use rlhost_tests::{HOSTILE, Place, REMEMBERING, VERSIONED, version};
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// Longest that anything here is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A run in `run` with steps of a tenth of a second, or what it is, and a good plugin in a file.
+struct Running {
+    place: Place,
+    child: Child,
+}
+
+impl Running {
+    fn start(more: &[&str]) -> Self {
+        let place = Place::new();
+        place.write("versioned.wasm", version(1));
+        Self::start_in(place, more)
+    }
+
+    fn start_in(place: Place, more: &[&str]) -> Self {
+        let plugin = ["--plugin", "versioned.wasm", "--output-dir", "run", "--max-steps", "100000", "--logging-steps", "1"];
+        let size = ["--max-completion-length", "96", "--per-device-train-batch-size", "16", "--learning-rate", "0"];
+        let child = place.start(&[&plugin[..], &size, more].concat());
+        let this = Self { place, child };
+        this.wait(|| this.steps() > 1);
+        this
+    }
+
+    fn wait(&self, done: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !done() {
+            assert!(begun.elapsed() < PATIENCE, "{}", fs::read_to_string(self.place.path("run/events.jsonl")).unwrap());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn steps(&self) -> usize {
+        fs::read(self.place.path("run/metrics.jsonl")).unwrap_or_default().iter().filter(|b| **b == b'\n').count()
+    }
+
+    /// Waits for some further steps.
+    fn on(&self, steps: usize) {
+        let now = self.steps();
+        self.wait(|| self.steps() >= now + steps);
+    }
+
+    fn count(&self, kind: &str) -> usize {
+        self.events(kind).len()
+    }
+
+    /// Events of a kind; half a line at the end is not there yet.
+    fn events(&self, kind: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.place.path("run/events.jsonl")).unwrap_or_default();
+        let lines = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+        lines.filter(|e| e["event"] == kind).collect()
+    }
+
+    /// Waits for one more event of a kind than there were.
+    fn next(&self, kind: &str, before: usize) -> Value {
+        self.wait(|| self.count(kind) > before);
+        self.events(kind).swap_remove(before)
+    }
+
+    fn reward(&self) -> f64 {
+        *self.place.figure("run", "rewards/versioned/mean").last().unwrap()
+    }
+
+    /// Ends the run as a user would, and asserts that it was well until then.
+    fn stop(mut self) -> Place {
+        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(3));
+        std::mem::take(&mut self.place)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Also when an assertion failed.
+        let _ = self.child.kill();
+    }
+}
+
+#[test]
+fn a_hundred_swaps_from_outside_each_land_within_two_steps() {
+    // Steps that take longer than compiling a plugin does, also while other tests run.
+    let running = Running::start(&["--per-device-train-batch-size", "64"]);
+    let swap = |file: &str| running.place.run(&["swap", "run", &format!("versioned={file}")]);
+    let mut last_good = 1;
+    for number in 2..=101u32 {
+        if number == 50 {
+            running.place.write("bad.wasm", b"\0asm\x0d\0\x01\0rubbish");
+            let refused = swap("bad.wasm");
+            assert_eq!(refused.code, Some(1));
+            assert!(refused.error().contains("versioned is not swapped"), "{}", refused.error());
+            running.on(2);
+            assert_eq!(running.reward(), f64::from(last_good));
+        }
+        running.place.write("next.wasm", version(number));
+        let outcome = swap("next.wasm");
+        outcome.succeeded();
+        assert!(outcome.stdout.contains("is swapped at step"), "{}", outcome.stdout);
+        last_good = number;
+    }
+    running.on(1);
+    let swaps = running.events("plugin_swapped");
+    assert_eq!((swaps.len(), running.count("plugin_refused"), running.count("plugin_rolled_back")), (100, 1, 0));
+    for swap in &swaps {
+        let (noticed, step) = (swap["noticed_at_step"].as_u64().unwrap(), swap["step"].as_u64().unwrap());
+        assert!(step <= noticed + 2, "{swap}");
+        assert!(swap["pause_ms"].is_number() && swap["shadow"]["rows"] == 64, "{swap}");
+    }
+    let place = running.stop();
+    // Every version was in its place for a step at least, and in order.
+    let mut seen = place.figure("run", "rewards/versioned/mean");
+    seen.dedup();
+    assert_eq!(seen, (1..=101).map(f64::from).collect::<Vec<_>>());
+    let steps = place.figure("run", "step");
+    assert!(steps.windows(2).all(|w| w[1] == w[0] + 1.0), "a step was left out");
+}
+
+#[test]
+fn a_file_may_be_replaced_in_any_way_and_never_runs_half_loaded() {
+    let running = Running::start(&[]);
+    let file = running.place.path("versioned.wasm");
+    let swapped_to = |number: u32, before: usize| {
+        running.next("plugin_swapped", before);
+        running.on(1);
+        running.wait(|| running.reward() == f64::from(number));
+    };
+    // Renamed over.
+    running.place.write("new", version(2));
+    fs::rename(running.place.path("new"), &file).unwrap();
+    swapped_to(2, 0);
+    // Copied over slowly.
+    let bytes = version(3);
+    let mut out = fs::File::create(&file).unwrap();
+    for part in bytes.chunks(bytes.len() / 8) {
+        out.write_all(part).unwrap();
+        std::thread::sleep(Duration::from_millis(120));
+    }
+    drop(out);
+    swapped_to(3, 1);
+    // Deleted, which changes nothing, and put back as something else.
+    fs::remove_file(&file).unwrap();
+    running.on(3);
+    assert_eq!(running.reward(), 3.0);
+    running.place.write("versioned.wasm", version(4));
+    swapped_to(4, 2);
+    // Ten times a second, for a while.
+    for number in 10..30 {
+        running.place.write("new", version(number));
+        fs::rename(running.place.path("new"), &file).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    running.wait(|| running.reward() == 29.0);
+    assert_eq!((running.count("plugin_refused"), running.count("plugin_rolled_back")), (0, 0));
+    running.stop();
+}
+
+#[test]
+fn what_does_not_fit_is_refused_by_name_and_the_old_one_stays() {
+    let running = Running::start(&["--set", "plugin.versioned.config.plus=0.5"]);
+    let grpo = {
+        running.place.train("other", &["--max-steps", "1"]).succeeded();
+        let kept = running.place.entries_of("other/plugins").into_iter().find(|n| n.starts_with("grpo-")).unwrap();
+        fs::read(running.place.path("other/plugins").join(kept)).unwrap()
+    };
+    let cases: [(&str, Vec<u8>, &str); 4] = [
+        ("rubbish", b"rubbish".to_vec(), "magic bytes"),
+        ("nothing", Vec::new(), "empty"),
+        ("another world", grpo, "rlhost:plugin/reward@0.1.0"),
+        ("another configuration", fs::read(HOSTILE).unwrap(), "plus"),
+    ];
+    for (i, (what, bytes, expected)) in cases.into_iter().enumerate() {
+        running.place.write("versioned.wasm", bytes);
+        let refused = running.next("plugin_refused", i);
+        assert!(refused["reason"].as_str().unwrap().contains(expected), "{what}: {refused}");
+        running.on(1);
+        assert_eq!(running.reward(), 1.5, "{what}");
+    }
+    running.place.write("versioned.wasm", version(2));
+    running.next("plugin_swapped", 0);
+    running.stop();
+}
+
+#[test]
+fn one_that_fails_on_real_data_gives_its_place_back() {
+    // Odd versions trap from a step on that only comes after the swap's trial.
+    let running = Running::start(&["--set", "plugin.versioned.config.trap_at=40"]);
+    running.place.write("versioned.wasm", version(2));
+    running.next("plugin_swapped", 0);
+    running.wait(|| running.steps() >= 36);
+    running.place.write("versioned.wasm", version(3));
+    let swapped = running.next("plugin_swapped", 1);
+    assert!(swapped["step"].as_u64().unwrap() < 40, "the swap came too late for this test: {swapped}");
+    let back = running.next("plugin_rolled_back", 0);
+    assert!(back["reason"].as_str().unwrap().contains("version 3 on real data"), "{back}");
+    assert_eq!((&back["step"], &back["to"]), (&Value::from(40), &swapped["from"]));
+    running.on(2);
+    assert_eq!(running.reward(), 2.0);
+    let place = running.stop();
+    let steps = place.figure("run", "step");
+    assert!(steps.windows(2).all(|w| w[1] == w[0] + 1.0), "a step was left out");
+    // From the checkpoint that the signal made, with the plugin that was in place.
+    let last = *steps.last().unwrap() as u64;
+    let on = format!("max_steps={}", last + 2);
+    place.run(&["resume", "run", "--set", &on]).succeeded();
+    assert_eq!(place.figure("run", "rewards/versioned/mean").last(), Some(&2.0));
+    let rest: Value =
+        serde_json::from_slice(&fs::read(place.path(&format!("run/checkpoint-{}/snapshot.json", last + 2))).unwrap()).unwrap();
+    assert_eq!(rest["swaps"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn weights_and_settings_in_the_runs_configuration_change_it_too() {
+    let running = Running::start(&[]);
+    let file = running.place.path("run/config.toml");
+    let edit = |from: &str, to: &str| {
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from), "{from:?} is not in {text}");
+        fs::write(&file, text.replacen(from, to, 1)).unwrap();
+    };
+    edit("weight = 1.0", "weight = 3.0");
+    let changed = running.next("settings_changed", 0);
+    assert_eq!((&changed["from"]["weight"], &changed["to"]["weight"]), (&Value::from(1.0), &Value::from(3.0)));
+    running.on(2);
+    assert_eq!(*running.place.figure("run", "reward").last().unwrap(), 3.0);
+    edit("plus = 0.0", "plus = 0.25");
+    running.next("plugin_swapped", 0);
+    running.on(2);
+    assert_eq!(running.reward(), 1.25);
+    edit("beta = 0.0", "beta = 0.0\nepsilon_high = 0.4");
+    assert_eq!(running.next("plugin_swapped", 1)["plugin"], "grpo");
+    edit("temperature = 1.0", "temperature = 0.5");
+    let refused = running.next("plugin_refused", 0);
+    assert!(refused["reason"].as_str().unwrap().contains("temperature can't change"), "{refused}");
+    edit("temperature = 0.5", "temperature = 1.0");
+    edit("plus = 0.25", "puls = 0.25");
+    let refused = running.next("plugin_refused", 1);
+    assert!(refused["reason"].as_str().unwrap().contains("puls"), "{refused}");
+    running.stop();
+}
+
+#[test]
+fn a_state_goes_over_to_the_next_version() {
+    let place = Place::new();
+    let bytes = fs::read(REMEMBERING).unwrap();
+    place.write("remembering.wasm", &bytes);
+    place.write("versioned.wasm", version(1));
+    let running = Running::start_in(place, &["--plugin", "remembering.wasm"]);
+    // The same program under another hash: an empty custom section more.
+    running.place.write("remembering.wasm", [&bytes[..], b"\0\x02\x01x"].concat());
+    let swapped = running.next("plugin_swapped", 0);
+    assert_eq!(swapped["state_handed_over"], true, "{swapped}");
+    running.on(2);
+    let place = running.stop();
+    let last = *place.checkpoints("run").last().unwrap();
+    let state: Value =
+        serde_json::from_slice(&fs::read(place.path(&format!("run/checkpoint-{last}/plugins/remembering.state"))).unwrap())
+            .unwrap();
+    assert_eq!(state["batches"], last, "a batch was forgotten, or counted twice");
+}
+
+#[test]
+fn a_resumed_run_has_the_plugin_it_had_and_sees_what_changed_meanwhile() {
+    let running = Running::start(&[]);
+    running.place.write("sent.wasm", version(7));
+    running.place.run(&["swap", "run", "versioned=sent.wasm"]).succeeded();
+    running.on(1);
+    let place = running.stop();
+    let more = |place: &Place| {
+        let last = *place.checkpoints("run").last().unwrap();
+        place.run(&["resume", "run", "--max-steps", &format!("{}", last + 12)])
+    };
+    // The file still holds version 1, which was there before the swap and is no news.
+    more(&place).succeeded();
+    assert_eq!(place.figure("run", "rewards/versioned/mean").last(), Some(&7.0));
+    place.write("versioned.wasm", version(8));
+    more(&place).succeeded();
+    assert_eq!(place.figure("run", "rewards/versioned/mean").last(), Some(&8.0));
+    let refused = place.run(&["swap", "run", "versioned=sent.wasm"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.error().contains("no rlhost is at work"), "{}", refused.error());
+}
+
+#[test]
+fn mistakes_in_a_swap_are_named() {
+    let running = Running::start(&[]);
+    let say = |arguments: &[&str]| {
+        let outcome = running.place.run(&[&["swap"], arguments].concat());
+        assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+        outcome.error().to_owned()
+    };
+    assert!(say(&["nowhere", &format!("versioned={VERSIONED}")]).contains("not the folder of a run"));
+    assert!(say(&["run", "versioned"]).contains("NAME=FILE"));
+    let near = say(&["run", &format!("version={VERSIONED}")]);
+    assert!(near.contains("did you mean \"versioned\"") && near.contains("grpo"), "{near}");
+    assert!(say(&["run", "versioned=nowhere.wasm"]).contains("nowhere.wasm"));
+    running.stop();
+}
