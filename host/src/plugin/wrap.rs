@@ -1,0 +1,261 @@
+//! Core modules made into components, so that a language needs no component tools of its own:
+//! whatever exports the contract's functions under their canonical names will do.
+
+use std::collections::BTreeSet;
+use wasmparser::{Parser, Payload};
+use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
+use wit_parser::{InterfaceId, Package, Resolve};
+
+const CONTRACT: &str = include_str!("../../../plugin-sdk/wit/rlhost-plugin.wit");
+
+const PREVIEW1: &str = "wasi_snapshot_preview1";
+/// A preview 1 that opens onto nothing.
+const PREVIEW1_STUB: &str = include_str!("preview1.wat");
+
+/// The custom section in which wit-bindgen and its kin say what world a module is of.
+const WORLD_SECTION: &str = "component-type";
+
+/// What tells a core module's world.
+#[derive(Default)]
+struct Outline {
+    exports: BTreeSet<String>,
+    imports: Vec<(String, String)>,
+    says_its_world: bool,
+}
+
+impl Outline {
+    fn of(core: &[u8]) -> Result<Self, wasmparser::BinaryReaderError> {
+        let mut outline = Self::default();
+        for payload in Parser::new(0).parse_all(core) {
+            match payload? {
+                Payload::ExportSection(exports) => {
+                    for export in exports {
+                        outline.exports.insert(export?.name.to_owned());
+                    }
+                }
+                Payload::ImportSection(imports) => {
+                    for import in imports.into_imports() {
+                        let import = import?;
+                        outline.imports.push((import.module.to_owned(), import.name.to_owned()));
+                    }
+                }
+                Payload::CustomSection(section) => outline.says_its_world |= section.name().starts_with(WORLD_SECTION),
+                _ => {}
+            }
+        }
+        Ok(outline)
+    }
+}
+
+/// Makes a component of a core module. Its world follows from its `component-type` section or,
+/// without one, from the names of its exports.
+pub(super) fn component(core: &[u8]) -> Result<Vec<u8>, String> {
+    let outline = Outline::of(core).map_err(|e| format!("it is damaged: {e}"))?;
+    let stub = wat::parse_str(PREVIEW1_STUB).map_err(|e| e.to_string())?;
+    let stub_outline = Outline::of(&stub).map_err(|e| e.to_string())?;
+    for needed in ["memory", "cabi_realloc"] {
+        if !outline.exports.contains(needed) {
+            return Err(format!("it is a core module that does not export {needed:?}, through which its arguments would come"));
+        }
+    }
+    if let Some((_, name)) = outline.imports.iter().find(|(m, n)| m == PREVIEW1 && !stub_outline.exports.contains(n)) {
+        return Err(format!("it imports {name:?} of {PREVIEW1}, which has no such function"));
+    }
+
+    let mut module = core.to_vec();
+    if !outline.says_its_world {
+        let world = World::of(&outline)?;
+        embed_component_metadata(&mut module, &world.resolve, world.id, StringEncoding::UTF8, false)
+            .map_err(|e| format!("{e:#}"))?;
+    }
+    ComponentEncoder::default()
+        .validate(true)
+        .module(&module)
+        .and_then(|encoder| encoder.adapter(PREVIEW1, &stub))
+        .and_then(|encoder| encoder.encode())
+        .map_err(|e| format!("it can't be made into a component: {e:#}"))
+}
+
+struct World {
+    resolve: Resolve,
+    id: wit_parser::WorldId,
+}
+
+impl World {
+    fn of(outline: &Outline) -> Result<Self, String> {
+        let mut resolve = Resolve::default();
+        let contract = resolve.push_str("rlhost-plugin.wit", CONTRACT).map_err(|e| format!("{e:#}"))?;
+        let package = &resolve.packages[contract];
+        let mut text = format!("package rlhost:wrapped; world wrapped {{ import {};", interface_name(package, "host"));
+        for name in exported_interfaces(&resolve, package, outline)? {
+            text.push_str(&format!("export {name};"));
+        }
+        text.push('}');
+        check_imports(&resolve, package, outline)?;
+
+        let wrapped = resolve.push_str("wrapped.wit", &text).map_err(|e| format!("{e:#}"))?;
+        let id = resolve.select_world(&[wrapped], None).map_err(|e| format!("{e:#}"))?;
+        Ok(Self { resolve, id })
+    }
+}
+
+/// As in `rlhost:plugin/reward@0.1.0`.
+fn interface_name(package: &Package, interface: &str) -> String {
+    package.name.interface_id(interface)
+}
+
+fn functions(resolve: &Resolve, interface: InterfaceId) -> impl Iterator<Item = &str> {
+    resolve.interfaces[interface].functions.keys().map(String::as_str)
+}
+
+/// The contract's interfaces of which the module exports a function: it must then have them whole.
+fn exported_interfaces(resolve: &Resolve, package: &Package, outline: &Outline) -> Result<Vec<String>, String> {
+    let mut found = Vec::new();
+    let mut known = BTreeSet::new();
+    for (short, &id) in package.interfaces.iter().filter(|(short, _)| *short != "host") {
+        let name = interface_name(package, short);
+        let wanted: Vec<String> = functions(resolve, id).map(|function| format!("{name}#{function}")).collect();
+        let missing: Vec<&str> = wanted.iter().map(String::as_str).filter(|w| !outline.exports.contains(*w)).collect();
+        if missing.len() < wanted.len() {
+            if !missing.is_empty() {
+                return Err(format!("it exports a part of {name} but not {}", missing.join(", ")));
+            }
+            found.push(name);
+        }
+        known.extend(wanted);
+    }
+
+    let contract = format!("{}:{}/", package.name.namespace, package.name.name);
+    let strange = outline.exports.iter().find(|e| e.starts_with(&contract) && !known.contains(*e));
+    if let Some(strange) = strange {
+        return Err(format!("it exports {strange}, which is not in this rlhost's contract; that has {}", listed(&known)));
+    }
+    let plugin = interface_name(package, "plugin");
+    if !found.contains(&plugin) {
+        return Err(format!(
+            "it is a core module that does not export {plugin}#describe; it exports {}",
+            listed(&outline.exports)
+        ));
+    }
+    Ok(found)
+}
+
+/// Without a world of its own, a module may import the contract's `host` and preview 1.
+fn check_imports(resolve: &Resolve, package: &Package, outline: &Outline) -> Result<(), String> {
+    let host = interface_name(package, "host");
+    let offered: Vec<&str> = package.interfaces.get("host").map_or_else(Vec::new, |&id| functions(resolve, id).collect());
+    for (module, name) in &outline.imports {
+        let fine = module == PREVIEW1 || *module == host && offered.contains(&name.as_str());
+        if !fine {
+            return Err(format!(
+                "it imports {name:?} of {module:?}, which rlhost does not offer to a core module; it offers {PREVIEW1} and {host} ({})",
+                offered.join(", ")
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn listed(names: &BTreeSet<String>) -> String {
+    if names.is_empty() { "nothing".to_owned() } else { names.iter().map(String::as_str).collect::<Vec<_>>().join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wit_component::DecodedWasm;
+
+    const MEMORY: &str = r#"
+        (memory (export "memory") 1)
+        (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) unreachable)"#;
+    const PLUGIN: &str = r#"
+        (func (export "rlhost:plugin/plugin@0.1.0#describe") (result i32) unreachable)
+        (func (export "rlhost:plugin/plugin@0.1.0#configure") (param i32 i32) (result i32) unreachable)"#;
+    const REWARD: &str = r#"
+        (func (export "rlhost:plugin/reward@0.1.0#score")
+          (param i64 i64 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32) unreachable)"#;
+    const ESTIMATE: &str = r#"(func (export "rlhost:plugin/policy@0.1.0#estimate") (param i32) (result i32) unreachable)"#;
+    const LOSS: &str = r#"(func (export "rlhost:plugin/policy@0.1.0#loss") (param i32) (result i32) unreachable)"#;
+
+    fn module(parts: &[&str]) -> Vec<u8> {
+        wat::parse_str(format!("(module {})", parts.join("\n"))).unwrap()
+    }
+
+    fn wrapped(parts: &[&str]) -> Result<Vec<u8>, String> {
+        component(&module(parts))
+    }
+
+    /// Imports and exports of a component.
+    fn doors(component: &[u8]) -> (Vec<String>, Vec<String>) {
+        let DecodedWasm::Component(resolve, world) = wit_component::decode(component).unwrap() else { panic!("no component") };
+        let world = &resolve.worlds[world];
+        let imports = world.imports.keys().map(|k| resolve.name_world_key(k)).collect();
+        let exports = world.exports.keys().map(|k| resolve.name_world_key(k)).collect();
+        (imports, exports)
+    }
+
+    #[test]
+    fn the_world_follows_from_the_exports() {
+        let (_, exports) = doors(&wrapped(&[MEMORY, PLUGIN, REWARD]).unwrap());
+        assert_eq!(exports, ["rlhost:plugin/plugin@0.1.0", "rlhost:plugin/reward@0.1.0"]);
+        let (_, exports) = doors(&wrapped(&[MEMORY, PLUGIN, ESTIMATE, LOSS]).unwrap());
+        assert_eq!(exports, ["rlhost:plugin/plugin@0.1.0", "rlhost:plugin/policy@0.1.0"]);
+    }
+
+    #[test]
+    fn a_world_that_the_module_names_itself_is_taken() {
+        let mut core = module(&[MEMORY, PLUGIN, REWARD]);
+        let world = World::of(&Outline::of(&core).unwrap()).unwrap();
+        embed_component_metadata(&mut core, &world.resolve, world.id, StringEncoding::UTF8, false).unwrap();
+        let (_, exports) = doors(&component(&core).unwrap());
+        assert_eq!(exports.len(), 2, "{exports:?}");
+    }
+
+    #[test]
+    fn preview_1_leads_to_no_import() {
+        let stub = Outline::of(&wat::parse_str(PREVIEW1_STUB).unwrap()).unwrap();
+        assert!(stub.exports.len() > 40, "{:?}", stub.exports);
+        let using = r#"
+            (import "wasi_snapshot_preview1" "clock_time_get" (func (param i32 i64 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "random_get" (func (param i32 i32) (result i32)))
+            (import "wasi_snapshot_preview1" "proc_exit" (func (param i32)))
+            (import "rlhost:plugin/host@0.1.0" "log" (func (param i32 i32 i32)))"#;
+        let (imports, _) = doors(&wrapped(&[using, MEMORY, PLUGIN, REWARD]).unwrap());
+        assert!(imports.iter().all(|i| i.starts_with("rlhost:plugin/")), "{imports:?}");
+    }
+
+    #[track_caller]
+    fn refused(parts: &[&str], words: &[&str]) {
+        let error = wrapped(parts).unwrap_err();
+        assert!(words.iter().all(|w| error.contains(w)), "{error}");
+    }
+
+    #[test]
+    fn a_missing_export_is_named() {
+        refused(&[PLUGIN, REWARD], &["\"memory\""]);
+        refused(&[MEMORY], &["rlhost:plugin/plugin@0.1.0#describe", "it exports cabi_realloc, memory"]);
+        refused(&[MEMORY, REWARD], &["rlhost:plugin/plugin@0.1.0#describe"]);
+        refused(&[MEMORY, PLUGIN, LOSS], &["a part of rlhost:plugin/policy@0.1.0", "policy@0.1.0#estimate"]);
+        let other = r#"(func (export "rlhost:plugin/reward@9.0.0#score"))"#;
+        refused(&[MEMORY, PLUGIN, other], &["reward@9.0.0#score", "reward@0.1.0#score"]);
+    }
+
+    #[test]
+    fn an_unknown_import_is_named() {
+        refused(
+            &[r#"(import "env" "abort" (func))"#, MEMORY, PLUGIN, REWARD],
+            &["\"abort\" of \"env\"", "rlhost:plugin/host@0.1.0"],
+        );
+        refused(
+            &[r#"(import "wasi_snapshot_preview1" "fork" (func))"#, MEMORY, PLUGIN, REWARD],
+            &["\"fork\"", "no such function"],
+        );
+    }
+
+    #[test]
+    fn a_function_of_another_shape_is_refused() {
+        let crooked = r#"(func (export "rlhost:plugin/reward@0.1.0#score") (param i32) (result i32) unreachable)"#;
+        refused(&[MEMORY, PLUGIN, crooked], &["score", "type mismatch"]);
+        assert!(component(b"\0asm\x01\0\0\0\xff").unwrap_err().contains("damaged"));
+    }
+}
