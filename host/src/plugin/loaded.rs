@@ -5,10 +5,11 @@ use super::engine::{Engine, TICK};
 use super::instance::{Memory, Running};
 use super::sandbox::Sandbox;
 use super::world::{self, Described, Remembering, Role, plugin, types};
-use super::{Error, Needs, Result, Source, schema};
+use super::{Error, Needs, Result, Source, schema, wrap};
 use crate::config::Limits;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::time::Duration;
 use wasmtime::component::{Component, Instance as Linked, InstancePre};
 use wasmtime::{Store, Trap};
@@ -228,18 +229,19 @@ pub(super) fn said(error: types::Error) -> String {
 }
 
 fn compile(engine: &Engine, source: &Source) -> Result<Component> {
-    let bytes = source.bytes();
+    let fail = |detail: &str| Error::NotComponent { name: source.name().to_owned(), detail: detail.to_owned() };
+    let bytes = component_bytes(source)?;
+    Component::new(&engine.wasmtime, bytes).map_err(|e| fail(&format!("{:#}", e.root_cause())))
+}
+
+/// The bytes of a component: the plugin's own, or those that a core module is wrapped into.
+pub(super) fn component_bytes(source: &Source) -> Result<Cow<'_, [u8]>> {
     let fail = |detail: &str| Error::NotComponent { name: source.name().to_owned(), detail: detail.to_owned() };
     // The preamble's fifth byte tells a core module (1) from a component.
-    match bytes {
-        [b'\0', b'a', b's', b'm', 1, ..] => {
-            return Err(fail(
-                "it is a core module; build it for wasm32-wasip2, or make a component of it with wasm-tools component new",
-            ));
-        }
-        [b'\0', b'a', b's', b'm', ..] => {}
-        [] => return Err(fail("the file is empty")),
-        _ => return Err(fail("the file does not begin with WebAssembly's magic bytes")),
+    match source.bytes() {
+        core @ [b'\0', b'a', b's', b'm', 1, ..] => wrap::component(core).map(Cow::Owned).map_err(|e| fail(&e)),
+        component @ [b'\0', b'a', b's', b'm', ..] => Ok(Cow::Borrowed(component)),
+        [] => Err(fail("the file is empty")),
+        _ => Err(fail("the file does not begin with WebAssembly's magic bytes")),
     }
-    Component::new(&engine.wasmtime, bytes).map_err(|e| fail(&format!("{:#}", e.root_cause())))
 }

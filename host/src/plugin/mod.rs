@@ -16,6 +16,7 @@ mod schema;
 mod source;
 mod watch;
 mod world;
+mod wrap;
 
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
