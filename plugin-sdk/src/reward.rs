@@ -3,6 +3,7 @@
 pub use crate::bindings::contract::plugin::Needs;
 use crate::bindings::contract::reward::{Batch, Scores};
 use crate::{Error, Metric};
+use serde::de::DeserializeOwned;
 
 /// One completion with all that is known of it.
 #[derive(Clone, Copy)]
@@ -36,11 +37,41 @@ impl<'a> Sample<'a> {
         }
     }
 
-    /// The prompt's value in a column of the dataset, as JSON text.
+    /// The prompt's value in a column of the dataset, as JSON text; `null` where its row has none.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<&'a str> {
         let prompt = *self.batch.prompt_of.get(self.row)? as usize;
         self.batch.columns.iter().find(|c| c.name == name)?.values.get(prompt).map(String::as_str)
+    }
+
+    /// The prompt's value in a column of the dataset as a `T`, or none where its row has no value
+    /// there.
+    ///
+    /// # Errors
+    /// If the value is no `T`, or no row of the dataset has such a column.
+    ///
+    /// ```
+    /// use rlhost_plugin_sdk::prelude::*;
+    /// use rlhost_plugin_sdk::reward::testing::Case;
+    ///
+    /// let columns = vec![("words".into(), "12".into()), ("topic".into(), "null".into())];
+    /// Case { columns, ..Case::default() }.run(|sample| {
+    ///     assert_eq!(sample.column_as::<u32>("words").unwrap(), Some(12));
+    ///     assert_eq!(sample.column_as::<String>("topic").unwrap(), None);
+    ///     assert!(sample.column_as::<String>("words").is_err());
+    ///     assert!(sample.column_as::<u32>("wodrs").is_err());
+    /// });
+    /// ```
+    pub fn column_as<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
+        let Some(json) = self.column(name) else {
+            let known: Vec<&str> = self.batch.columns.iter().map(|c| c.name.as_str()).collect();
+            let known = if known.is_empty() { "none but the prompt".into() } else { known.join(", ") };
+            return Err(Error::Input(format!("no row of the dataset has a column {name:?}; its columns: {known}")));
+        };
+        serde_json::from_str(json).map_err(|e| {
+            let shown: String = json.chars().take(80).collect();
+            Error::Input(format!("the dataset's column {name:?} holds {shown}, which does not do here: {e}"))
+        })
     }
 
     /// The optimizer step that this batch was made for.
@@ -118,27 +149,63 @@ pub fn all_columns() -> Needs {
 ///     |config, sample| sample.completion.matches(&config.word).count() as f32
 /// }
 /// ```
+///
+/// What can be made of the configuration once, or may be wrong with it beyond what its types say,
+/// goes into a function that `prepared` names. It runs when the plugin is configured, before
+/// anything is trained, and the closure sees what it made in place of the configuration:
+///
+/// ```
+/// use rlhost_plugin_sdk::prelude::*;
+///
+/// #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+/// #[serde(default, deny_unknown_fields)]
+/// struct Settings {
+///     /// Words to look for, separated by spaces.
+///     words: String,
+/// }
+///
+/// fn words(settings: Settings) -> Result<Vec<String>, Error> {
+///     match settings.words.split_whitespace().map(str::to_owned).collect::<Vec<_>>() {
+///         words if words.is_empty() => Err(Error::Config("words is empty; name at least one".into())),
+///         words => Ok(words),
+///     }
+/// }
+///
+/// reward! {
+///     config: Settings,
+///     prepared: Vec<String> = words,
+///     needs: COMPLETION_TEXT,
+///     |words, sample| words.iter().filter(|word| sample.completion.contains(*word)).count() as f32
+/// }
+///
+/// # use rlhost_plugin_sdk::bindings::contract::plugin::Guest;
+/// assert!(__Plugin::configure(r#"{"words": "thank please"}"#.into()).is_ok());
+/// assert!(__Plugin::configure(r#"{"words": " "}"#.into()).is_err());
+/// ```
 #[macro_export]
 macro_rules! reward {
+    ($(#[$meta:meta])* config: $config:ty, prepared: $prepared:ty = $prepare:expr, needs: $($need:ident)|+, |$c:ident, $s:ident| $body:expr) => {
+        $crate::reward!(@export [$(#[$meta])*], $config, $prepared = $prepare, $($crate::reward::Needs::$need)|+, |$c, $s| $body);
+    };
     ($(#[$meta:meta])* config: $config:ty, needs: $($need:ident)|+, |$c:ident, $s:ident| $body:expr) => {
-        $crate::reward!(@export [$(#[$meta])*], $config, $($crate::reward::Needs::$need)|+, |$c, $s| $body);
+        $crate::reward!(@export [$(#[$meta])*], $config, $config = ::core::result::Result::Ok, $($crate::reward::Needs::$need)|+, |$c, $s| $body);
     };
     ($(#[$meta:meta])* config: $config:ty, |$c:ident, $s:ident| $body:expr) => {
-        $crate::reward!(@export [$(#[$meta])*], $config, $crate::reward::all_columns(), |$c, $s| $body);
+        $crate::reward!(@export [$(#[$meta])*], $config, $config = ::core::result::Result::Ok, $crate::reward::all_columns(), |$c, $s| $body);
     };
     ($(#[$meta:meta])* |$s:ident| $body:expr) => {
-        $crate::reward!(@export [$(#[$meta])*], $crate::config::NoConfig, $crate::reward::all_columns(), |_config, $s| $body);
+        $crate::reward!($(#[$meta])* config: $crate::config::NoConfig, |_config, $s| $body);
     };
-    (@export [$(#[$meta:meta])*], $config:ty, $needs:expr, |$c:ident, $s:ident| $body:expr) => {
+    (@export [$(#[$meta:meta])*], $config:ty, $prepared:ty = $prepare:expr, $needs:expr, |$c:ident, $s:ident| $body:expr) => {
         $(#[$meta])*
         #[allow(clippy::redundant_closure_call)]
-        pub fn score($c: &$config, $s: &$crate::reward::Sample<'_>) -> ::core::result::Result<::core::option::Option<f32>, $crate::Error> {
+        pub fn score($c: &$prepared, $s: &$crate::reward::Sample<'_>) -> ::core::result::Result<::core::option::Option<f32>, $crate::Error> {
             $crate::reward::IntoScore::into_score((|| $body)())
         }
 
         #[doc(hidden)]
         pub struct __Plugin;
-        static __CONFIG: $crate::slot::Slot<$config> = $crate::slot::Slot::new();
+        static __PREPARED: $crate::slot::Slot<$prepared> = $crate::slot::Slot::new();
 
         impl $crate::bindings::contract::plugin::Guest for __Plugin {
             fn describe() -> $crate::bindings::contract::plugin::Info {
@@ -153,7 +220,7 @@ macro_rules! reward {
             }
 
             fn configure(config: ::std::string::String) -> ::core::result::Result<(), $crate::Error> {
-                $crate::config::parse::<$config>(&config).map(|c| __CONFIG.set(c))
+                $crate::config::parse::<$config>(&config).and_then($prepare).map(|prepared| __PREPARED.set(prepared))
             }
         }
 
@@ -161,7 +228,7 @@ macro_rules! reward {
             fn score(
                 batch: $crate::bindings::contract::reward::Batch,
             ) -> ::core::result::Result<$crate::bindings::contract::reward::Scores, $crate::Error> {
-                __CONFIG.with(|config| $crate::reward::score_rows(&batch, |sample| score(config, sample)))
+                __PREPARED.with(|prepared| $crate::reward::score_rows(&batch, |sample| score(prepared, sample)))
             }
         }
 
