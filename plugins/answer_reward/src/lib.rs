@@ -1,0 +1,209 @@
+//! Whether the final answer of a completion is the one in the dataset, as numbers or as text.
+
+use rlhost_plugin_sdk::prelude::*;
+use serde_json::Value;
+
+pub mod number;
+
+/// How two answers are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// As numbers: 1,080 is $1080.00, and 3/4 is 0.75. Rows whose reference has no number have no
+    /// score.
+    Numeric,
+    /// As texts, character by character, without the space around them.
+    Exact,
+}
+
+/// Where an answer stands in a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Extract {
+    /// After the last `####`, up to the end of the line.
+    Hashes,
+    /// In the last `\boxed{...}`.
+    Boxed,
+    /// The last number.
+    LastNumber,
+    /// All of it.
+    Whole,
+}
+
+/// Settings.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The dataset's column with the reference. What counts of it stands after the last `####`;
+    /// without one, in the last `\boxed{...}`; without either, it is all of it. Rows without a
+    /// value there have no score.
+    pub column: String,
+    /// How answers are compared.
+    pub mode: Mode,
+    /// Where the answer may stand in a completion; the first of these that finds one counts. Of
+    /// several numbers in that place the last counts.
+    #[schemars(length(min = 1))]
+    pub extract: Vec<Extract>,
+    /// By how much a number may differ, as a part of the reference: 0.01 is one per cent.
+    #[schemars(range(min = 0.0))]
+    pub tolerance: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let extract = vec![Extract::Hashes, Extract::Boxed, Extract::LastNumber];
+        Self { column: "answer".into(), mode: Mode::Numeric, extract, tolerance: 0.0 }
+    }
+}
+
+impl Settings {
+    fn is_right(&self, completion: &str, reference: &str) -> Option<bool> {
+        let reference = after_hashes(reference).or_else(|| boxed(reference)).unwrap_or(reference).trim();
+        let mut places = self.extract.iter().filter_map(|way| way.find(completion));
+        match self.mode {
+            Mode::Exact => Some(places.next().is_some_and(|answer| answer == reference)),
+            Mode::Numeric => {
+                let number = |text: &str| number::last(&number::plain(text)).map(|written| written.number);
+                let reference = number(reference)?;
+                Some(places.find_map(number).is_some_and(|answer| answer.agrees_with(reference, self.tolerance)))
+            }
+        }
+    }
+}
+
+impl Extract {
+    fn find(self, completion: &str) -> Option<&str> {
+        match self {
+            Self::Hashes => after_hashes(completion),
+            Self::Boxed => boxed(completion),
+            Self::LastNumber => number::last(completion).map(|written| written.text),
+            Self::Whole => Some(completion.trim()),
+        }
+    }
+}
+
+fn after_hashes(text: &str) -> Option<&str> {
+    let (_, after) = text.rsplit_once("####")?;
+    after.trim().lines().next().map(str::trim)
+}
+
+fn boxed(text: &str) -> Option<&str> {
+    let (_, after) = text.rsplit_once("\\boxed{")?;
+    let mut depth = 1;
+    for (at, character) in after.char_indices() {
+        depth += match character {
+            '{' => 1,
+            '}' => -1,
+            _ => 0,
+        };
+        if depth == 0 {
+            return after.get(..at).map(str::trim);
+        }
+    }
+    None
+}
+
+/// The reference as text, or none where the row has none.
+fn reference(sample: &Sample<'_>, column: &str) -> Result<Option<String>, Error> {
+    match sample.column_as(column)? {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(Value::Number(number)) => Ok(Some(number.to_string())),
+        Some(other) => {
+            Err(Error::Input(format!("the dataset's column {column:?} holds {other}; a reference is a text or a number")))
+        }
+    }
+}
+
+reward! {
+    /// 1 for the right answer, 0 for another one or none.
+    config: Settings,
+    needs: COMPLETION_TEXT | DATASET_COLUMNS,
+    |config, sample| {
+        let reference = reference(sample, &config.column)?;
+        let right = reference.and_then(|reference| config.is_right(sample.completion, &reference));
+        Ok::<_, Error>(right.map(|right| if right { 1.0 } else { 0.0 }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlhost_plugin_sdk::reward::testing::Case;
+
+    fn score_of(completion: &str, reference: &Value, settings: &Settings) -> Result<Option<f32>, Error> {
+        let columns = vec![("answer".into(), reference.to_string())];
+        Case { completion: completion.into(), columns, ..Case::default() }.run(|sample| score(settings, sample))
+    }
+
+    fn numeric(completion: &str, reference: &str) -> Option<f32> {
+        score_of(completion, &reference.into(), &Settings::default()).unwrap()
+    }
+
+    /// In the style of GSM8K.
+    const ROWS: [&str; 6] = [
+        "A crate holds 12 * 4 = <<12*4=48>>48 jars.\nTwo crates hold 48 * 2 = <<48*2=96>>96 jars.\n#### 96",
+        "The boat costs $900 + $180 = $<<900+180=1080>>1080.\n#### 1,080",
+        "Half of 5 litres is 5/2 = <<5/2=2.5>>2.5 litres.\n#### 2.5",
+        "At dawn it is 3 - 8 = <<3-8=-5>>-5 degrees.\n#### -5",
+        "She keeps 100 - 85 = <<100-85=15>>15% of it.\n#### 15%",
+        "They need 2000000 / 2 = $<<2000000/2=1000000>>1,000,000.\n#### $1,000,000",
+    ];
+
+    #[test]
+    fn a_reference_is_right_by_itself_and_wrong_for_others() {
+        for (i, row) in ROWS.iter().enumerate() {
+            for (j, other) in ROWS.iter().enumerate() {
+                assert_eq!(numeric(other, row), Some(if i == j { 1.0 } else { 0.0 }), "{other} for {row}");
+            }
+        }
+    }
+
+    #[test]
+    fn finds_answers_in_the_order_that_is_set() {
+        assert_eq!(numeric("Twice 4 is 8.\n#### 8 eggs\nShe had 3 hens.", "8"), Some(1.0));
+        assert_eq!(numeric(r"So \boxed{x = \frac{1}{2}}, which took 3 steps.", "#### 0.5"), Some(1.0));
+        assert_eq!(numeric("That makes $1,080.00.", "#### 1080"), Some(1.0));
+        assert_eq!(numeric("#### Result\nIt is 7.", "7"), Some(1.0));
+        assert_eq!(numeric("#### 7\n#### 8", "7"), Some(0.0));
+        assert_eq!(numeric("I can't say.", "7"), Some(0.0));
+        assert_eq!(numeric("", "7"), Some(0.0));
+
+        let boxed_only = Settings { extract: vec![Extract::Boxed], ..Settings::default() };
+        assert_eq!(score_of("#### 7", &"7".into(), &boxed_only).unwrap(), Some(0.0));
+        assert_eq!(score_of(r"\boxed{7}", &"7".into(), &boxed_only).unwrap(), Some(1.0));
+        assert_eq!(score_of(r"\boxed{7", &"7".into(), &boxed_only).unwrap(), Some(0.0));
+    }
+
+    #[test]
+    fn reads_references_of_all_kinds() {
+        let with = |reference| score_of("so 7", &reference, &Settings::default());
+        assert_eq!(with(7.into()).unwrap(), Some(1.0));
+        assert_eq!(with(7.0.into()).unwrap(), Some(1.0));
+        assert_eq!(with(r"Work: 9. \boxed{7}".into()).unwrap(), Some(1.0));
+        assert_eq!(with(Value::Null).unwrap(), None);
+        assert_eq!(with("seven".into()).unwrap(), None);
+        let error = with(serde_json::json!(["7"])).unwrap_err().to_string();
+        assert!(error.contains("answer") && error.contains("text or a number"), "{error}");
+    }
+
+    #[test]
+    fn a_column_that_no_row_has_is_an_error() {
+        let settings = Settings { column: "solution".into(), ..Settings::default() };
+        let error = score_of("7", &"7".into(), &settings).unwrap_err().to_string();
+        assert!(error.contains("solution") && error.contains("answer"), "{error}");
+    }
+
+    #[test]
+    fn exact_answers_are_the_same_text() {
+        let exact = Settings { mode: Mode::Exact, ..Settings::default() };
+        let whole = Settings { extract: vec![Extract::Hashes, Extract::Whole], ..exact.clone() };
+        assert_eq!(score_of("Because.\n#### Paris \nDone", &"#### Paris".into(), &exact).unwrap(), Some(1.0));
+        assert_eq!(score_of("#### paris", &"Paris".into(), &exact).unwrap(), Some(0.0));
+        assert_eq!(score_of("It is 18.", &"18".into(), &exact).unwrap(), Some(1.0));
+        assert_eq!(score_of("It is 18.0", &"18".into(), &exact).unwrap(), Some(0.0));
+        assert_eq!(score_of(" Paris\n", &"Paris".into(), &whole).unwrap(), Some(1.0));
+        assert_eq!(score_of("In Paris", &"Paris".into(), &whole).unwrap(), Some(0.0));
+        assert_eq!(score_of(r"\boxed{\text{yes}}", &r"Thus \boxed{\text{yes}}".into(), &exact).unwrap(), Some(1.0));
+    }
+}
