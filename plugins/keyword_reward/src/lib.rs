@@ -1,0 +1,200 @@
+//! Words and phrases that completions must not have, and others that they should have.
+
+use aho_corasick::AhoCorasick;
+use rlhost_plugin_sdk::prelude::*;
+
+/// How hits become a score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scoring {
+    /// The sum of `block_score` for each place where something of the blocklist stands and
+    /// `allow_score` for each entry of the allowlist that is there at all, but no less than
+    /// `floor`.
+    PerHit,
+    /// 1 where nothing of the blocklist and everything of the allowlist is there, else 0.
+    AllOrNothing,
+}
+
+/// Settings.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Words or phrases that a completion must not have.
+    pub blocklist: Vec<String>,
+    /// Words or phrases that it should have.
+    pub allowlist: Vec<String>,
+    /// Whether capital and small letters are the same.
+    pub ignore_case: bool,
+    /// Whether `art` is not to be found in `cart` or `arts`.
+    pub whole_words: bool,
+    /// How hits become a score.
+    pub scoring: Scoring,
+    /// What each place with something of the blocklist adds, `per_hit`.
+    pub block_score: f64,
+    /// What each entry of the allowlist adds, `per_hit`; once, so that repeating it gains nothing.
+    pub allow_score: f64,
+    /// The least score, `per_hit`.
+    pub floor: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            blocklist: Vec::new(),
+            allowlist: Vec::new(),
+            ignore_case: true,
+            whole_words: true,
+            scoring: Scoring::PerHit,
+            block_score: -1.0,
+            allow_score: 1.0,
+            floor: -5.0,
+        }
+    }
+}
+
+/// The settings with their lists made ready to be searched for.
+pub struct Lists {
+    settings: Settings,
+    /// Finds the entries of the blocklist and, numbered on, those of the allowlist.
+    finder: AhoCorasick,
+}
+
+impl Lists {
+    /// Prepares the settings' lists.
+    ///
+    /// # Errors
+    /// If both lists are empty or an entry is, or if the lists are too long to search for.
+    pub fn new(mut settings: Settings) -> Result<Self, Error> {
+        let fail = |detail: &str| Err(Error::Config(detail.to_owned()));
+        if settings.blocklist.is_empty() && settings.allowlist.is_empty() {
+            return fail("blocklist and allowlist are both empty; give words or phrases for one of them");
+        }
+        for (name, list) in [("blocklist", &mut settings.blocklist), ("allowlist", &mut settings.allowlist)] {
+            if list.iter().any(|entry| entry.trim().is_empty()) {
+                return fail(&format!("{name} has an empty entry; an entry is a word or a phrase"));
+            }
+            if settings.ignore_case {
+                list.iter_mut().for_each(|entry| *entry = entry.to_lowercase());
+            }
+            // Each entry counts once, however often it was given.
+            list.sort();
+            list.dedup();
+        }
+        let finder = AhoCorasick::new(settings.blocklist.iter().chain(&settings.allowlist))
+            .map_err(|e| Error::Config(format!("blocklist and allowlist can't be searched for: {e}")))?;
+        Ok(Self { settings, finder })
+    }
+
+    /// Scores a completion.
+    #[must_use]
+    pub fn score(&self, completion: &str) -> f64 {
+        let settings = &self.settings;
+        let lower = settings.ignore_case.then(|| completion.to_lowercase());
+        let text = lower.as_deref().unwrap_or(completion);
+        let mut blocked = 0_usize;
+        let mut allowed = vec![false; settings.allowlist.len()];
+        for hit in self.finder.find_overlapping_iter(text) {
+            if settings.whole_words && !(is_boundary(text, hit.start()) && is_boundary(text, hit.end())) {
+                continue;
+            }
+            match hit.pattern().as_usize().checked_sub(settings.blocklist.len()) {
+                None => blocked += 1,
+                Some(entry) => allowed[entry] = true,
+            }
+        }
+        let there = allowed.iter().filter(|there| **there).count();
+        match settings.scoring {
+            Scoring::PerHit => {
+                let sum = settings.block_score * blocked as f64 + settings.allow_score * there as f64;
+                sum.max(settings.floor)
+            }
+            Scoring::AllOrNothing if blocked == 0 && there == allowed.len() => 1.0,
+            Scoring::AllOrNothing => 0.0,
+        }
+    }
+}
+
+/// Whether no word goes on across a place in a text.
+fn is_boundary(text: &str, at: usize) -> bool {
+    let in_word = |c: char| c.is_alphanumeric() || c == '_';
+    !(text[..at].ends_with(in_word) && text[at..].starts_with(in_word))
+}
+
+reward! {
+    /// A score by the words and phrases that are there and those that are not.
+    config: Settings,
+    prepared: Lists = Lists::new,
+    needs: COMPLETION_TEXT,
+    |lists, sample| lists.score(sample.completion) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlhost_plugin_sdk::reward::testing::Case;
+
+    fn list(entries: &[&str]) -> Vec<String> {
+        entries.iter().map(|&entry| entry.to_owned()).collect()
+    }
+
+    fn score_of(completion: &str, settings: Settings) -> f32 {
+        let lists = Lists::new(settings).unwrap();
+        Case { completion: completion.into(), ..Case::default() }.run(|sample| score(&lists, sample)).unwrap().unwrap()
+    }
+
+    fn blocking(entries: &[&str]) -> Settings {
+        Settings { blocklist: list(entries), ..Settings::default() }
+    }
+
+    #[test]
+    fn each_blocked_place_costs_down_to_the_floor() {
+        let settings = || Settings { block_score: -0.5, floor: -1.25, ..blocking(&["as an AI", "sorry"]) };
+        assert_eq!(score_of("Here you are.", settings()), 0.0);
+        assert_eq!(score_of("Sorry, as an ai I can't.", settings()), -1.0);
+        assert_eq!(score_of("sorry sorry sorry", settings()), -1.25);
+    }
+
+    #[test]
+    fn each_allowed_entry_counts_once() {
+        let settings = || Settings { allowlist: list(&["thanks", "please"]), allow_score: 0.5, ..blocking(&["now"]) };
+        assert_eq!(score_of("Thanks, thanks, thanks!", settings()), 0.5);
+        assert_eq!(score_of("Please. Thanks.", settings()), 1.0);
+        assert_eq!(score_of("Please now, now.", settings()), -1.5);
+    }
+
+    #[test]
+    fn all_or_nothing_wants_everything() {
+        let settings =
+            || Settings { allowlist: list(&["thanks", "please"]), scoring: Scoring::AllOrNothing, ..blocking(&["now"]) };
+        assert_eq!(score_of("Please, and thanks.", settings()), 1.0);
+        assert_eq!(score_of("Thanks.", settings()), 0.0);
+        assert_eq!(score_of("Now, please, and thanks.", settings()), 0.0);
+    }
+
+    #[test]
+    fn case_and_word_ends_count_where_told() {
+        assert_eq!(score_of("Smart art, arts", blocking(&["ART"])), -1.0);
+        assert_eq!(score_of("Smart art, arts", Settings { whole_words: false, ..blocking(&["ART"]) }), -3.0);
+        assert_eq!(score_of("ART art", Settings { ignore_case: false, ..blocking(&["ART"]) }), -1.0);
+        assert_eq!(score_of("ÄRGER, ärgerlich", blocking(&["Ärger"])), -1.0);
+        assert_eq!(score_of("art_1", blocking(&["art"])), 0.0);
+        // Where an entry ends in something else than a letter, its neighbour may be one.
+        assert_eq!(score_of("wow!!no C++11", blocking(&["!!", "C++"])), -2.0);
+    }
+
+    #[test]
+    fn entries_inside_of_others_are_found_too() {
+        assert_eq!(score_of("a bad word", blocking(&["bad", "bad word", "word"])), -3.0);
+        assert_eq!(score_of("bad", blocking(&["bad", "BAD"])), -1.0);
+        let both = Settings { allowlist: list(&["bad"]), allow_score: 3.0, ..blocking(&["bad"]) };
+        assert_eq!(score_of("bad", both), 2.0);
+    }
+
+    #[test]
+    fn empty_lists_and_entries_are_refused_when_configured() {
+        let refusal = |settings| Lists::new(settings).err().unwrap().to_string();
+        assert!(refusal(Settings::default()).contains("both empty"));
+        let error = refusal(Settings { allowlist: list(&["fine", " "]), ..Settings::default() });
+        assert!(error.contains("allowlist"), "{error}");
+    }
+}
