@@ -6,6 +6,8 @@
 
 mod checkpoint;
 mod generate;
+mod plugin;
+mod replay;
 mod resume;
 mod swap;
 mod train;
@@ -45,6 +47,10 @@ enum Other {
     Resume(resume::Args),
     /// Give a run that is under way another plugin
     Swap(swap::Args),
+    /// Score a run's completions with another reward, and compare
+    Replay(replay::Args),
+    /// Tools for those who write plugins
+    Plugin(plugin::Args),
     /// List a run's checkpoints, or check that they are whole
     Checkpoint(checkpoint::Args),
 }
@@ -101,6 +107,8 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
             Ok(Other::Generate(args)) => generate::run(&args),
             Ok(Other::Resume(args)) => resume::run(&args),
             Ok(Other::Swap(args)) => swap::run(&args),
+            Ok(Other::Replay(args)) => replay::run(&args),
+            Ok(Other::Plugin(args)) => plugin::run(&args),
             Ok(Other::Checkpoint(args)) => checkpoint::run(&args),
             Err(error) => Err(Failure::mistake(error)),
         },

@@ -4,7 +4,7 @@
 use super::engine::Engine;
 use super::loaded::{Call, Info, Loaded, said};
 use super::sandbox::Sandbox;
-use super::world::{Remembering, Role, types};
+use super::world::{Observing, Remembering, Role, types};
 use super::{Result, Source};
 use crate::config::Limits;
 use rayon::prelude::*;
@@ -83,6 +83,26 @@ impl Plugin {
 
     pub(super) fn seed(&self) -> u64 {
         self.loaded.seed
+    }
+
+    /// Tells it the step's figures, where it wants to hear them.
+    pub fn observe(&mut self, step: u64, figures: &[(String, f64)]) -> Result<()> {
+        if !self.loaded.observes {
+            return Ok(());
+        }
+        self.call(Call::at("observe", step), |store, linked| {
+            Ok(Ok(Observing::new(&mut *store, linked)?.rlhost_plugin_observer().call_observe(&mut *store, step, figures)?))
+        })
+    }
+
+    /// Whether it exports `observer`.
+    pub fn observes(&self) -> bool {
+        self.loaded.observes
+    }
+
+    /// Bytes of memory that its largest instance has.
+    pub fn memory_used(&self) -> usize {
+        self.idle.iter().map(|running| running.store.data().ceiling.used()).max().unwrap_or(0)
     }
 
     /// Whether what it answers depends on earlier calls, in a way that nothing can carry over to

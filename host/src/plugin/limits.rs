@@ -20,6 +20,11 @@ impl Ceiling {
         Self { bytes, table_elements: limits.table_elements as usize, used: 0, refused: false }
     }
 
+    /// Bytes in use.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
     fn grow(&mut self, current: usize, desired: usize) -> bool {
         let growth = desired.saturating_sub(current);
         let fits = self.used.saturating_add(growth) <= self.bytes;

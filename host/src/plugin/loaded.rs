@@ -44,6 +44,8 @@ pub(super) struct Loaded {
     pub info: Info,
     /// Whether it exports `state`.
     pub remembers: bool,
+    /// Whether it exports `observer`.
+    pub observes: bool,
     pre: InstancePre<Sandbox>,
 }
 
@@ -120,6 +122,7 @@ impl Loaded {
             config: Map::new(),
             info,
             remembers: world::exports(&component, &engine.wasmtime, "state"),
+            observes: world::exports(&component, &engine.wasmtime, "observer"),
             pre,
         };
         let mut plain = this.instantiate()?;
@@ -228,7 +231,7 @@ pub(super) fn said(error: types::Error) -> String {
     }
 }
 
-fn compile(engine: &Engine, source: &Source) -> Result<Component> {
+pub(super) fn compile(engine: &Engine, source: &Source) -> Result<Component> {
     let fail = |detail: &str| Error::NotComponent { name: source.name().to_owned(), detail: detail.to_owned() };
     let bytes = component_bytes(source)?;
     Component::new(&engine.wasmtime, bytes).map_err(|e| fail(&format!("{:#}", e.root_cause())))

@@ -3,6 +3,7 @@
 //! Flat slices go in and come out; no tensor, file, clock or network reaches a plugin. Whatever
 //! a plugin returns is checked before anything else sees it.
 
+mod any;
 mod capture;
 mod embedded;
 mod engine;
@@ -10,6 +11,7 @@ mod instance;
 mod limits;
 mod loaded;
 mod policy;
+mod preference;
 mod reward;
 mod sandbox;
 mod schema;
@@ -18,15 +20,18 @@ mod watch;
 mod world;
 mod wrap;
 
+pub use any::{AnyPlugin, Outline, as_component};
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
 pub use instance::{Memory, Plugin};
 pub use loaded::Info;
 pub use policy::{Advantages, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens};
+pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Side};
 pub use reward::{Column, Outcome, RewardBatch, RewardPlugin, Scores};
 pub use source::Source;
 pub use watch::Watch;
 
+pub use world::Role;
 pub use world::types::{Metric, Reduction};
 
 /// Columns that a plugin asks for; the host makes and sends only these.

@@ -93,9 +93,7 @@ impl PolicyPlugin {
             Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_loss(&mut *store, tokens)
         })?;
         let check = Check { name: self.name(), function: "loss", step: tokens.step, tokens: tokens.mask.len() };
-        if !given.loss.is_finite() {
-            return Err(check.wrong(format!("returned a loss of {}", given.loss)));
-        }
+        check.number("a loss", given.loss)?;
         check.derivatives("d_logp", &given.d_logp, &tokens.mask)?;
         for (name, column) in [("d_entropy", &given.d_entropy), ("d_values", &given.d_values)] {
             if let Some(column) = column {
@@ -108,19 +106,23 @@ impl PolicyPlugin {
 }
 
 /// Checks of returned columns, with what their errors name.
-struct Check<'a> {
-    name: &'a str,
-    function: &'static str,
-    step: u64,
-    tokens: usize,
+pub(super) struct Check<'a> {
+    pub name: &'a str,
+    pub function: &'static str,
+    pub step: u64,
+    pub tokens: usize,
 }
 
 impl Check<'_> {
-    fn wrong(&self, detail: String) -> Error {
+    pub(super) fn wrong(&self, detail: String) -> Error {
         Error::Call { name: self.name.to_owned(), function: self.function, step: Some(self.step), detail }
     }
 
-    fn column(&self, what: &str, column: &[f32]) -> Result<()> {
+    pub(super) fn number(&self, what: &str, number: f64) -> Result<()> {
+        if number.is_finite() { Ok(()) } else { Err(self.wrong(format!("returned {what} of {number}"))) }
+    }
+
+    pub(super) fn column(&self, what: &str, column: &[f32]) -> Result<()> {
         if column.len() != self.tokens {
             return Err(self.wrong(format!("returned {} {what} for {} tokens", column.len(), self.tokens)));
         }

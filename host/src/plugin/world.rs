@@ -51,6 +51,51 @@ mod guiding {
 }
 
 #[allow(missing_docs)]
+mod preferring {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world preferring {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/preference@0.1.0;
+            }
+        ",
+        path: "../plugin-sdk/wit",
+        with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
+    });
+}
+
+#[allow(missing_docs)]
+mod pairing_up {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world pairing-up {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/pairing@0.1.0;
+            }
+        ",
+        path: "../plugin-sdk/wit",
+        with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
+    });
+}
+
+#[allow(missing_docs)]
+mod observing {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world observing {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/observer@0.1.0;
+            }
+        ",
+        path: "../plugin-sdk/wit",
+        with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
+    });
+}
+
+#[allow(missing_docs)]
 mod remembering {
     wasmtime::component::bindgen!({
         inline: "
@@ -71,33 +116,57 @@ pub(super) use described::exports::rlhost::plugin::plugin;
 pub(super) use described::rlhost::plugin::{host, types};
 pub(super) use guiding::Guiding;
 pub(super) use guiding::exports::rlhost::plugin::policy;
+pub(super) use observing::Observing;
+pub(super) use pairing_up::PairingUp;
+pub(super) use pairing_up::exports::rlhost::plugin::pairing;
+pub(super) use preferring::Preferring;
+pub(super) use preferring::exports::rlhost::plugin::preference;
 pub(super) use remembering::Remembering;
 pub(super) use rewarding::Rewarding;
 pub(super) use rewarding::exports::rlhost::plugin::reward;
 
-/// What a plugin is to be used as.
+/// What a plugin is used as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub enum Role {
+    /// It scores completions.
     Reward,
+    /// It gives advantages and a loss for completions.
     Policy,
+    /// It gives a loss for pairs.
+    Preference,
+    /// It makes pairs of completions, and gives a loss for them.
+    OnlinePreference,
 }
 
 const PACKAGE: &str = "rlhost:plugin/";
 const VERSION: &str = "0.1";
 
 impl Role {
-    fn interface(self) -> &'static str {
+    /// All roles, those first whose exports include another's.
+    const ALL: [Self; 4] = [Self::OnlinePreference, Self::Preference, Self::Policy, Self::Reward];
+
+    fn interfaces(self) -> &'static [&'static str] {
         match self {
-            Self::Reward => "reward",
-            Self::Policy => "policy",
+            Self::Reward => &["reward"],
+            Self::Policy => &["policy"],
+            Self::Preference => &["preference"],
+            Self::OnlinePreference => &["preference", "pairing"],
         }
     }
 
-    fn name(self) -> &'static str {
+    /// In words.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Reward => "a reward",
             Self::Policy => "an algorithm",
+            Self::Preference => "a preference algorithm",
+            Self::OnlinePreference => "an online preference algorithm",
         }
+    }
+
+    /// The role that a component's exports are of.
+    pub(super) fn of(component: &Component, engine: &wasmtime::Engine) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.interfaces().iter().all(|interface| exports(component, engine, interface)))
     }
 
     /// Checks exports and imports by name; types are checked when the component is linked.
@@ -109,7 +178,7 @@ impl Role {
             .filter(|(_, item)| matches!(item.ty, ComponentItem::ComponentInstance(_)))
             .map(|(name, _)| name.to_owned())
             .collect();
-        for wanted in ["plugin", self.interface()] {
+        for wanted in std::iter::once(&"plugin").chain(self.interfaces()) {
             let prefix = format!("{PACKAGE}{wanted}@");
             match exports.iter().find(|e| e.starts_with(&prefix)) {
                 Some(export) if export[prefix.len()..].starts_with(&format!("{VERSION}.")) => {}

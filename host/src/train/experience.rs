@@ -128,7 +128,7 @@ impl Trainer {
             values: None,
             entropy: None,
         });
-        let mut advantages = self.algorithm.estimate(&rollouts)?;
+        let mut advantages = self.algorithm.as_policy()?.estimate(&rollouts)?;
         self.swaps.saw_rollouts(rollouts);
         self.figures.extend(from_plugin(std::mem::take(&mut advantages.metrics)));
         Ok(advantages)

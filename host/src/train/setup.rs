@@ -14,7 +14,7 @@ use crate::data::{self, Loader, Prompt as Asked, PromptRow, StopStrings, Tokeniz
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, tiny};
 use crate::optim::{AdamW, Schedule, Settings};
-use crate::plugin::{Engine, PolicyPlugin, RewardPlugin, Source};
+use crate::plugin::{AnyPlugin, Engine, Outline, RewardPlugin, Role, Source};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeSet, VecDeque};
@@ -36,8 +36,10 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     let engine = Engine::new()?;
     let algorithm_source = beginning.plugin(&config.algorithm)?;
     settle_loose_keys(&mut config, loose, &engine, &algorithm_source)?;
-    let mut algorithm = PolicyPlugin::load(&engine, &algorithm_source, &config.loss, &config.loss_limits, config.seed)?;
-    config.loss = algorithm.config();
+    let role = Role::Policy;
+    let mut algorithm = AnyPlugin::load(&engine, &algorithm_source, role, &config.loss, &config.loss_limits, config.seed)?;
+    config.loss = algorithm.plugin().config();
+    let about = algorithm.plugin().info().clone();
     let reward_sources = config.plugin.iter().map(|e| beginning.plugin(&e.path)).collect::<Result<Vec<_>>>()?;
     let mut rewards = Vec::with_capacity(reward_sources.len());
     for (entry, source) in config.plugin.iter_mut().zip(&reward_sources) {
@@ -73,9 +75,9 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     let dataset = fingerprint(&prompts)?;
     let columns: BTreeSet<String> = prompts.iter().flat_map(|p| p.columns.keys().cloned()).collect();
     let columns: Vec<String> = columns.into_iter().collect();
-    let trial = Trial::made_up(&prompts, &columns, algorithm.info().needs.ref_logp);
+    let trial = Trial::made_up(&prompts, &columns, about.needs.ref_logp);
     swap::dry_run(&trial, &mut algorithm, rewards.iter_mut().map(|r| &mut r.plugin))?;
-    let (policy, reference) = policy_and_reference(&source, algorithm.info().needs.ref_logp, beginning)?;
+    let (policy, reference) = policy_and_reference(&source, about.needs.ref_logp, beginning)?;
     let loader = Loader::new(prompts.len(), per_generation, config.seed, config.shuffle_dataset);
     let max_steps = max_steps(&config, &loader);
     let schedule = schedule(&mut config, policy.weights().parameters(), max_steps);
@@ -116,7 +118,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
             "max_steps": max_steps,
         }),
     )?;
-    folder.keep_plugin(&algorithm_source, "algorithm", &algorithm.info().version, &Value::Object(algorithm.config()))?;
+    folder.keep_plugin(&algorithm_source, "algorithm", &about.version, &Value::Object(config.loss.clone()))?;
     for (Reward { plugin, .. }, source) in rewards.iter().zip(&reward_sources) {
         folder.keep_plugin(source, "reward", &plugin.info().version, &Value::Object(plugin.config()))?;
     }
@@ -130,7 +132,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         folder.event("warning", json!({ "text": text }))?;
     }
     let saves = Saves::new(folder.path().to_owned());
-    let mut slots = vec![Slot::algorithm(&config, algorithm_source)];
+    let mut slots = vec![Slot::algorithm(&config, algorithm_source, role)];
     slots.extend(config.plugin.iter().zip(reward_sources).map(|(entry, source)| Slot::reward(entry, source)));
     let mut trainer = Trainer {
         ends: tokenizer.eos_ids(&source.architecture().eos_token_ids),
@@ -203,8 +205,9 @@ fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine,
     if loose.is_empty() {
         return Ok(());
     }
-    let plain = PolicyPlugin::load(engine, algorithm, &Map::new(), &config.loss_limits, config.seed)?;
-    let schema: Value = serde_json::from_str(&plain.info().config_schema).unwrap_or_default();
+    let role = Outline::of(engine, algorithm)?.role(algorithm)?;
+    let plain = AnyPlugin::load(engine, algorithm, role, &Map::new(), &config.loss_limits, config.seed)?;
+    let schema: Value = serde_json::from_str(&plain.plugin().info().config_schema).unwrap_or_default();
     let known: Vec<String> = schema["properties"].as_object().map(|p| p.keys().cloned().collect()).unwrap_or_default();
     for LooseKey { key, value, place } in loose {
         if !known.contains(&key) {

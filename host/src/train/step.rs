@@ -98,7 +98,7 @@ impl Trainer {
         self.phases.lap("forward");
 
         let tokens = Arc::new(self.tokens(share, scale, &stats.logp, &stats.entropy));
-        let gradient = self.algorithm.loss(&tokens)?;
+        let gradient = self.algorithm.as_policy()?.loss(&tokens)?;
         self.swaps.saw_tokens(tokens);
         self.figures.extend(from_plugin(gradient.metrics));
         self.phases.lap("loss");
@@ -111,7 +111,7 @@ impl Trainer {
     /// The columns that the loss sees. Weights that have not changed since the generation give
     /// the old log-probabilities too, so that the first update's ratios are exactly one.
     fn tokens(&self, share: &Share, scale: Scale, logp: &[f32], entropy: &[f32]) -> Tokens {
-        let (e, needs) = (&share.experience, self.algorithm.info().needs);
+        let (e, needs) = (&share.experience, self.algorithm.plugin().info().needs);
         let range = e.tokens(&share.rows);
         let first = e.offsets[share.rows.start];
         let on_policy = e.generated_at == self.state.global_step;

@@ -13,7 +13,7 @@ use crate::data::{Cursor, Loader, StopStrings, Tokenizer};
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, Weights};
 use crate::optim::{AdamW, Schedule};
-use crate::plugin::{Memory, Plugin, PolicyPlugin};
+use crate::plugin::{AnyPlugin, Memory, Plugin};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -61,7 +61,7 @@ pub struct Trainer {
     pub(super) policy: Policy,
     pub(super) reference: Option<Frozen>,
     pub(super) rewards: Vec<Reward>,
-    pub(super) algorithm: PolicyPlugin,
+    pub(super) algorithm: AnyPlugin,
     pub(super) optimizer: AdamW,
     pub(super) schedule: Schedule,
     pub(super) gradients: Weights,
@@ -171,7 +171,7 @@ impl Trainer {
 
     /// All plugins, the algorithm first.
     pub(super) fn plugins_mut(&mut self) -> impl Iterator<Item = &mut Plugin> {
-        std::iter::once(&mut *self.algorithm).chain(self.rewards.iter_mut().map(|reward| &mut *reward.plugin))
+        std::iter::once(self.algorithm.plugin_mut()).chain(self.rewards.iter_mut().map(|reward| &mut *reward.plugin))
     }
 
     /// Name and state of each plugin.

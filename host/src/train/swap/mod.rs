@@ -13,10 +13,10 @@ use super::trainer::Trainer;
 use super::{Error, Result};
 use crate::config::OnError;
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, Engine, Plugin, RewardBatch, RewardColumn, Rollouts, Tokens};
+use crate::plugin::{self, AnyPlugin, Engine, Plugin, RewardBatch, RewardColumn, Rollouts, Tokens};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use slots::{Board, Loaded};
+use slots::Board;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,7 +41,7 @@ pub(super) struct Swap {
 
 /// A plugin that another took the place of, while that one is on trial.
 struct Before {
-    loaded: Loaded,
+    loaded: AnyPlugin,
     slot: Slot,
     /// The step until which it waits.
     until: u64,
@@ -222,17 +222,17 @@ impl Trainer {
     }
 
     /// Puts a plugin into its place, with its slot's settings, and gives the one that was there.
-    fn exchange(&mut self, loaded: Loaded, slot: &Slot) -> Loaded {
+    fn exchange(&mut self, loaded: AnyPlugin, slot: &Slot) -> AnyPlugin {
         match loaded {
-            Loaded::Algorithm(new) => {
-                (self.config.loss, self.config.loss_limits) = (new.config(), new.limits().clone());
-                Loaded::Algorithm(Box::new(std::mem::replace(&mut self.algorithm, *new)))
-            }
-            Loaded::Reward(new) => {
+            AnyPlugin::Reward(new) => {
                 let index = self.rewards.iter().position(|r| r.plugin.name() == slot.name).unwrap_or_default();
                 let entry = &mut self.config.plugin[index];
                 (entry.config, entry.limits) = (new.config(), new.limits().clone());
-                Loaded::Reward(Box::new(std::mem::replace(&mut self.rewards[index].plugin, *new)))
+                AnyPlugin::Reward(Box::new(std::mem::replace(&mut self.rewards[index].plugin, *new)))
+            }
+            new @ (AnyPlugin::Policy(_) | AnyPlugin::Preference(_)) => {
+                (self.config.loss, self.config.loss_limits) = (new.plugin().config(), new.plugin().limits().clone());
+                std::mem::replace(&mut self.algorithm, new)
             }
         }
     }

@@ -2,20 +2,13 @@
 
 use super::trial::Trial;
 use crate::config::{Config, Limits, PluginEntry};
-use crate::plugin::{Plugin, PolicyPlugin, RewardPlugin, Source};
+use crate::plugin::{Role, Source};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Hash of each plugin's file when it was last dealt with.
 pub(in crate::train) type Seen = BTreeMap<String, String>;
-
-/// What a plugin is there for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    Algorithm,
-    Reward,
-}
 
 /// The place of a plugin and what is in it.
 #[derive(Clone, Debug)]
@@ -31,10 +24,10 @@ pub(in crate::train) struct Slot {
 
 impl Slot {
     /// The algorithm's place.
-    pub(in crate::train) fn algorithm(config: &Config, source: Source) -> Self {
+    pub(in crate::train) fn algorithm(config: &Config, source: Source, role: Role) -> Self {
         Self {
             name: source.name().to_owned(),
-            role: Role::Algorithm,
+            role,
             file: file(&config.algorithm),
             source,
             config: config.loss.clone(),
@@ -58,28 +51,6 @@ impl Slot {
 fn file(location: &str) -> Option<PathBuf> {
     let path = std::path::absolute(location).ok()?;
     (path.is_file() || location.contains(['/', '\\'])).then_some(path)
-}
-
-/// A plugin, loaded.
-pub(super) enum Loaded {
-    Algorithm(Box<PolicyPlugin>),
-    Reward(Box<RewardPlugin>),
-}
-
-impl Loaded {
-    pub(super) fn plugin(&self) -> &Plugin {
-        match self {
-            Self::Algorithm(plugin) => plugin,
-            Self::Reward(plugin) => plugin,
-        }
-    }
-
-    pub(super) fn plugin_mut(&mut self) -> &mut Plugin {
-        match self {
-            Self::Algorithm(plugin) => plugin,
-            Self::Reward(plugin) => plugin,
-        }
-    }
 }
 
 /// What both threads know.

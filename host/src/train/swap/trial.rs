@@ -1,9 +1,8 @@
 //! What a plugin is tried on before it gets its place: completions made up at the beginning, and
 //! the run's own from then on.
 
-use super::slots::Loaded;
 use crate::metrics::Comparison;
-use crate::plugin::{PolicyPlugin, Result, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Scale, Tokens};
+use crate::plugin::{AnyPlugin, Pairs, Result, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Scale, Side, Tokens};
 use crate::rollout::Rollout;
 use crate::train::scoring;
 use crate::train::trainer::Prompt;
@@ -21,6 +20,7 @@ pub(in crate::train) struct Trial {
     pub(super) scored: (Arc<RewardBatch>, BTreeMap<String, Vec<Option<f32>>>),
     pub(super) rollouts: Arc<Rollouts>,
     pub(super) tokens: Arc<Tokens>,
+    pub(super) pairs: Arc<Pairs>,
 }
 
 impl Trial {
@@ -69,24 +69,30 @@ impl Trial {
             returns: None,
             scale,
         };
-        Self { scored: (Arc::new(batch), BTreeMap::new()), rollouts: Arc::new(seen), tokens: Arc::new(tokens) }
+        let side = |logp: f32, tokens: usize| Side {
+            offsets: vec![0, tokens as u32],
+            logp: vec![logp; tokens],
+            ref_logp: with_reference.then(|| vec![logp - 0.1; tokens]),
+            mean_logits: Some(vec![0.0; tokens]),
+        };
+        let scale = Scale { rows: 1, tokens: 3, max_completion_length: 4 };
+        let pairs = Pairs { step: 0, chosen: side(-1.0, 3), rejected: side(-1.5, 2), scale };
+        let (scored, rollouts) = ((Arc::new(batch), BTreeMap::new()), Arc::new(seen));
+        Self { scored, rollouts, tokens: Arc::new(tokens), pairs: Arc::new(pairs) }
     }
 
     /// Tries a plugin, and says how it differs from the one whose place it wants. Afterwards it is
     /// as if it had never been called.
-    pub(super) fn run(&self, loaded: &mut Loaded) -> Result<Value> {
-        let report = match loaded {
-            Loaded::Algorithm(plugin) => self.algorithm(plugin).map(|()| Value::Null),
-            Loaded::Reward(plugin) => self.reward(plugin),
+    pub(super) fn run(&self, any: &mut AnyPlugin) -> Result<Value> {
+        let report = match any {
+            AnyPlugin::Reward(plugin) => self.reward(plugin),
+            AnyPlugin::Policy(plugin) => {
+                plugin.estimate(&self.rollouts).and_then(|_| plugin.loss(&self.tokens)).map(|_| Value::Null)
+            }
+            AnyPlugin::Preference(plugin) => plugin.loss(&self.pairs).map(|_| Value::Null),
         };
-        loaded.plugin_mut().rewind(None);
+        any.plugin_mut().rewind(None);
         report
-    }
-
-    fn algorithm(&self, plugin: &mut PolicyPlugin) -> Result<()> {
-        plugin.estimate(&self.rollouts)?;
-        plugin.loss(&self.tokens)?;
-        Ok(())
     }
 
     fn reward(&self, plugin: &mut RewardPlugin) -> Result<Value> {
@@ -102,11 +108,10 @@ impl Trial {
 /// Tries the plugins that a run begins with.
 pub(in crate::train) fn dry_run<'a>(
     trial: &Trial,
-    algorithm: &mut PolicyPlugin,
+    algorithm: &mut AnyPlugin,
     rewards: impl Iterator<Item = &'a mut RewardPlugin>,
 ) -> Result<()> {
-    trial.algorithm(algorithm)?;
-    algorithm.rewind(None);
+    trial.run(algorithm)?;
     for reward in rewards {
         trial.reward(reward)?;
         reward.rewind(None);

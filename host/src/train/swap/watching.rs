@@ -1,9 +1,9 @@
 //! The thread beside training: sees changed files, reads them when they are whole, loads and tries
 //! what they hold, and proposes it.
 
-use super::slots::{Board, Loaded, Role, Slot};
+use super::slots::{Board, Slot};
 use crate::config::{self, Config, OnError, Overrides};
-use crate::plugin::{self, Engine, PolicyPlugin, RewardPlugin, Source, Watch};
+use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch};
 use crate::train::run_folder;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -46,7 +46,7 @@ impl Origin {
 /// A plugin that passed its trial.
 pub(super) struct Candidate {
     pub slot: Slot,
-    pub loaded: Loaded,
+    pub loaded: AnyPlugin,
     /// How it differs from the one in its place.
     pub report: Value,
     pub origin: Origin,
@@ -204,7 +204,7 @@ impl Watching {
     /// Loads and tries what is to take a slot. Also says whether it is WebAssembly as a whole.
     fn tried(&self, slot: Slot, origin: Origin) -> (Proposal, bool) {
         let (noticed, seed, trial) = self.with(|board| (board.step, board.config.seed, board.trial.clone()));
-        let loaded = self.load(&slot, seed);
+        let loaded = AnyPlugin::load(&self.engine, &slot.source, slot.role, &slot.config, &slot.limits, seed);
         let whole = !matches!(loaded, Err(plugin::Error::NotComponent { .. }));
         let tried = loaded.map_err(|e| e.to_string()).and_then(|mut loaded| {
             fits(&loaded, &trial)?;
@@ -223,14 +223,6 @@ impl Watching {
             }
         };
         (proposal, whole)
-    }
-
-    fn load(&self, slot: &Slot, seed: u64) -> plugin::Result<Loaded> {
-        let Slot { source, config, limits, .. } = slot;
-        Ok(match slot.role {
-            Role::Algorithm => Loaded::Algorithm(Box::new(PolicyPlugin::load(&self.engine, source, config, limits, seed)?)),
-            Role::Reward => Loaded::Reward(Box::new(RewardPlugin::load(&self.engine, source, config, limits, seed)?)),
-        })
     }
 
     /// Changes in the run's config.toml.
@@ -270,7 +262,7 @@ impl Watching {
                 Edit::Settings { name, weight, on_error } => Proposal::Settings { name, weight, on_error },
                 Edit::Plugin { name, config, limits } => {
                     let found = self.with(|board| {
-                        let of_algorithm = |s: &&Slot| s.role == Role::Algorithm;
+                        let of_algorithm = |s: &&Slot| s.role != Role::Reward;
                         let slots = &board.slots;
                         name.map_or_else(|| slots.iter().find(of_algorithm), |n| slots.iter().find(|s| s.name == n)).cloned()
                     });
@@ -284,11 +276,11 @@ impl Watching {
 }
 
 /// Whether the run has what a plugin asks for.
-fn fits(loaded: &Loaded, trial: &super::Trial) -> Result<(), String> {
+fn fits(loaded: &AnyPlugin, trial: &super::Trial) -> Result<(), String> {
     let needs = loaded.plugin().info().needs;
     let reference = trial.rollouts.ref_logp.is_some();
     match loaded {
-        Loaded::Algorithm(_) if needs.ref_logp && !reference => {
+        AnyPlugin::Policy(_) | AnyPlugin::Preference(_) if needs.ref_logp && !reference => {
             Err("it needs log-probabilities of the reference model, which this run was begun without".to_owned())
         }
         _ => Ok(()),

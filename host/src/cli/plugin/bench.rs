@@ -1,0 +1,64 @@
+//! `rlhost plugin bench`: how long a plugin's calls take.
+
+use super::{Given, samples};
+use crate::plugin::{AnyPlugin, Engine, Outline, Source};
+use std::time::{Duration, Instant};
+
+/// Time that is spent on each line.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// Median time of a call, after one that warms up.
+fn median(mut call: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
+    call()?;
+    let begun = Instant::now();
+    let mut times = Vec::new();
+    while begun.elapsed() < PATIENCE || times.len() < 3 {
+        let at = Instant::now();
+        call()?;
+        times.push(at.elapsed());
+    }
+    times.sort_unstable();
+    Ok(times[times.len() / 2])
+}
+
+fn line(what: &str, units: usize, unit: &str, time: Duration) {
+    let each = time.as_secs_f64() * 1e9 / units.max(1) as f64;
+    println!("{what:<26} {:>12.1} us  {each:>12.1} ns a {unit}", time.as_secs_f64() * 1e6);
+}
+
+pub(super) fn run(given: &Given) -> anyhow::Result<()> {
+    let (engine, source) = (Engine::new()?, Source::open(&given.plugin)?);
+    let role = Outline::of(&engine, &source)?.role(&source)?;
+    let begun = Instant::now();
+    let mut any = given.load(&engine, &source, role)?;
+    println!("{:<26} {:>12.1} us", "load", begun.elapsed().as_secs_f64() * 1e6);
+    times(&mut any, given)
+}
+
+/// A table of times, for whatever role the plugin has.
+pub(super) fn times(any: &mut AnyPlugin, given: &Given) -> anyhow::Result<()> {
+    match any {
+        AnyPlugin::Reward(plugin) => {
+            for rows in [8, 64, 512] {
+                let batch = samples::rewards(given.dataset.as_deref(), rows)?;
+                let time = median(|| Ok(plugin.score(&batch).map(drop)?))?;
+                line(&format!("score, {rows} completions"), rows, "completion", time);
+            }
+        }
+        AnyPlugin::Policy(plugin) => {
+            let (rollouts, tokens) = samples::policy(64, 1024);
+            let n = tokens.logp.len();
+            let time = median(|| Ok(plugin.estimate(&rollouts).map(drop)?))?;
+            line(&format!("estimate, {n} tokens"), n, "token", time);
+            let time = median(|| Ok(plugin.loss(&tokens).map(drop)?))?;
+            line(&format!("loss, {n} tokens"), n, "token", time);
+        }
+        AnyPlugin::Preference(plugin) => {
+            let pairs = samples::pairs(64, 512);
+            let n = pairs.chosen.logp.len() + pairs.rejected.logp.len();
+            let time = median(|| Ok(plugin.loss(&pairs).map(drop)?))?;
+            line(&format!("loss, {n} tokens"), n, "token", time);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! `rlhost plugin check`: a plugin as a run would use it, before a run does.
+
+use super::gradient::{self, Verdict};
+use super::{Given, bench, samples};
+use crate::cli::Failure;
+use crate::plugin::{AnyPlugin, Engine, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardPlugin, Source};
+use anyhow::anyhow;
+
+/// Completions that a reward is tried on.
+const ROWS: usize = 40;
+
+/// Lines of the report, and what went wrong.
+#[derive(Default)]
+struct Report {
+    failures: usize,
+}
+
+impl Report {
+    fn line(&mut self, good: bool, what: &str, detail: &str) {
+        self.failures += usize::from(!good);
+        println!("{} {what:<24} {detail}", if good { "ok  " } else { "FAIL" });
+    }
+
+    /// Takes the outcome of a call: its value, or a line that says how it failed.
+    fn call<T>(&mut self, what: &str, outcome: crate::plugin::Result<T>) -> Option<T> {
+        match outcome {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.line(false, what, &error.to_string());
+                None
+            }
+        }
+    }
+}
+
+pub(super) fn run(given: &Given) -> Result<(), Failure> {
+    let engine = Engine::new().map_err(Failure::mistake)?;
+    let source = Source::open(&given.plugin).map_err(Failure::mistake)?;
+    let outline = Outline::of(&engine, &source).map_err(Failure::mistake)?;
+    let role = outline.role(&source).map_err(Failure::mistake)?;
+    let mut report = Report::default();
+    let load = || given.load(&engine, &source, role).map_err(Failure::Mistake);
+    let (mut any, mut other) = (load()?, load()?);
+    let info = any.plugin().info();
+    report.line(true, "contract", &format!("{} {}, {}", info.name, info.version, role.name()));
+    match (&mut any, &mut other) {
+        (AnyPlugin::Reward(plugin), AnyPlugin::Reward(other)) => {
+            let batch = samples::rewards(given.dataset.as_deref(), ROWS).map_err(Failure::mistake)?;
+            check_reward(&mut report, plugin, other, &batch);
+        }
+        (AnyPlugin::Policy(plugin), AnyPlugin::Policy(other)) => check_policy(&mut report, plugin, other),
+        (AnyPlugin::Preference(plugin), AnyPlugin::Preference(other)) => check_preference(&mut report, plugin, other),
+        _ => {}
+    }
+    let memory = any.plugin().memory_used();
+    report.line(true, "memory", &format!("{} of {} MiB", indicatif::HumanBytes(memory as u64), any.plugin().limits().memory_mb));
+    if any.plugin().forgets() {
+        report.line(true, "state", "it keeps a state that it can't hand over; a resumed run will not be the same");
+    }
+    if report.failures == 0 {
+        bench::times(&mut any, given).map_err(Failure::Failed)?;
+        return Ok(());
+    }
+    Err(Failure::failed(anyhow!("{} of the checks failed", report.failures)))
+}
+
+fn check_reward(report: &mut Report, plugin: &mut RewardPlugin, other: &mut RewardPlugin, batch: &RewardBatch) {
+    let Some(first) = report.call("score", plugin.score(batch)) else { return };
+    let scored = first.rewards.iter().flatten().count();
+    report.line(true, "score", &format!("{scored} of {ROWS} sample completions have a score"));
+    let Some(again) = report.call("determinism", other.score(batch)) else { return };
+    let same = first.rewards == again.rewards;
+    report.line(
+        same,
+        "determinism",
+        if same { "a second instance gives the same" } else { "a second instance gives other scores" },
+    );
+    if !plugin.info().stateless {
+        return;
+    }
+    let Some(twice) = report.call("statelessness", plugin.score(batch)) else { return };
+    let same = twice.rewards == first.rewards;
+    report.line(
+        same,
+        "statelessness",
+        if same { "a second call gives the same" } else { "it says stateless: true, and a second call gives other scores" },
+    );
+    let turned: Vec<usize> = (0..ROWS).rev().collect();
+    for row in turned {
+        let Some(alone) = report.call("row independence", plugin.score(&only(batch, row))) else { return };
+        if alone.rewards[0] != first.rewards[row] {
+            let (together, alone) = (first.rewards[row], alone.rewards[0]);
+            let detail = format!("it says stateless: true, and row {row} has {together:?} among others and {alone:?} alone");
+            return report.line(false, "row independence", &detail);
+        }
+    }
+    report.line(true, "row independence", "each row alone has the score it has among others");
+}
+
+/// A batch of one row.
+fn only(batch: &RewardBatch, row: usize) -> RewardBatch {
+    let tokens = batch.offsets[row] as usize..batch.offsets[row + 1] as usize;
+    RewardBatch {
+        prompt_of: vec![batch.prompt_of[row]],
+        completions: vec![batch.completions[row].clone()],
+        finished: vec![batch.finished[row]],
+        offsets: vec![0, tokens.len() as u32],
+        token_ids: batch.token_ids[tokens].to_vec(),
+        ..batch.clone()
+    }
+}
+
+fn check_policy(report: &mut Report, plugin: &mut PolicyPlugin, other: &mut PolicyPlugin) {
+    let (rollouts, tokens) = samples::policy(12, 24);
+    let Some(advantages) = report.call("estimate", plugin.estimate(&rollouts)) else { return };
+    report.line(true, "estimate", &format!("advantages for {} tokens", advantages.advantages.len()));
+    if let Some(again) = report.call("determinism", other.estimate(&rollouts)) {
+        let (Ok(one), Ok(two)) = (plugin.loss(&tokens), other.loss(&tokens)) else {
+            return report.line(false, "loss", "it fails on random tokens");
+        };
+        let same = advantages.advantages == again.advantages && one.loss == two.loss && one.d_logp == two.d_logp;
+        report.line(
+            same,
+            "determinism",
+            if same { "a second instance gives the same" } else { "a second instance gives something else" },
+        );
+    }
+    if let Some((verdicts, detached)) = report.call("gradient", gradient::policy(plugin, &tokens)) {
+        gradients(report, &verdicts);
+        if detached {
+            report.line(true, "stop-gradient", "ratios are held fixed in its derivative");
+        }
+    }
+}
+
+fn check_preference(report: &mut Report, plugin: &mut PreferencePlugin, other: &mut PreferencePlugin) {
+    let pairs = samples::pairs(10, 20);
+    let Some(first) = report.call("loss", plugin.loss(&pairs)) else { return };
+    report.line(true, "loss", &format!("{:.6} for random pairs", first.loss));
+    if let Some(again) = report.call("determinism", other.loss(&pairs)) {
+        let same = first.loss == again.loss && first.d_chosen == again.d_chosen && first.d_rejected == again.d_rejected;
+        report.line(
+            same,
+            "determinism",
+            if same { "a second instance gives the same" } else { "a second instance gives something else" },
+        );
+    }
+    if let Some(verdicts) = report.call("gradient", gradient::preference(plugin, &pairs)) {
+        gradients(report, &verdicts);
+    }
+}
+
+fn gradients(report: &mut Report, verdicts: &[Verdict]) {
+    for Verdict { column, distance, at, kinks } in verdicts {
+        let good = verdicts.iter().any(|v| v.column == *column && v.good());
+        let place = if good { String::new() } else { format!(" at token {at}") };
+        let left = if *kinks > 0 { format!(", {kinks} tokens at a kink left out") } else { String::new() };
+        let detail = format!("within {distance:.1e} of finite differences{place}{left}");
+        report.line(good, column, &detail);
+    }
+}

@@ -1,0 +1,124 @@
+//! Derivatives that a loss plugin returns, against finite differences of the loss it returns.
+
+use crate::plugin::{PairGradient, Pairs, PolicyPlugin, PreferencePlugin, Result, Tokens};
+
+/// Half the distance of the two points of a central difference.
+const STEP: f32 = 1.0 / 512.0;
+
+/// How far a derivative may be from its finite difference, relative to the greatest of the column.
+const TOLERANCE: f64 = 5e-3;
+
+/// Tokens that are tried.
+const TRIED: usize = 48;
+
+/// How a column of derivatives fared.
+pub(super) struct Verdict {
+    pub column: &'static str,
+    /// Greatest distance, relative to the greatest derivative.
+    pub distance: f64,
+    /// The token where it is.
+    pub at: usize,
+    /// Tokens left out, since the loss has a kink there.
+    pub kinks: usize,
+}
+
+impl Verdict {
+    pub(super) fn good(&self) -> bool {
+        self.distance <= TOLERANCE
+    }
+}
+
+/// Compares a column of derivatives with differences of `loss`, which takes a token and how far to
+/// move it.
+fn compare(column: &'static str, given: &[f32], mut loss: impl FnMut(usize, f32) -> Result<f64>) -> Result<Verdict> {
+    let greatest = given.iter().map(|d| f64::from(d.abs())).fold(0.0, f64::max);
+    let mut verdict = Verdict { column, distance: 0.0, at: 0, kinks: 0 };
+    let stride = given.len().div_ceil(TRIED).max(1);
+    for at in (0..given.len()).step_by(stride) {
+        let (low, middle, high) = (loss(at, -STEP)?, loss(at, 0.0)?, loss(at, STEP)?);
+        let h = f64::from(STEP);
+        let (left, right) = ((middle - low) / h, (high - middle) / h);
+        let central = (high - low) / (2.0 * h);
+        let scale = greatest.max(central.abs()).max(1e-9);
+        // At a kink the two one-sided slopes differ by more than curvature explains.
+        if (left - right).abs() > 0.05 * scale {
+            verdict.kinks += 1;
+            continue;
+        }
+        let distance = (f64::from(given[at]) - central).abs() / scale;
+        if distance > verdict.distance {
+            (verdict.distance, verdict.at) = (distance, at);
+        }
+    }
+    Ok(verdict)
+}
+
+/// A policy's derivatives. A loss may hold a ratio fixed (stop-gradient); its derivative by the
+/// log-probability is then the one in which the old log-probability moves along, and the better
+/// of the two verdicts counts. The flag says whether it was that one.
+pub(super) fn policy(plugin: &mut PolicyPlugin, tokens: &Tokens) -> Result<(Vec<Verdict>, bool)> {
+    let given = plugin.loss(tokens)?;
+    let mut tokens = tokens.clone();
+    let mut by_logp = |along: bool| {
+        compare("d_logp", &given.d_logp, |at, by| {
+            let kept = (tokens.logp[at], tokens.old_logp[at], tokens.sampling_logp.as_ref().map(|s| s[at]));
+            tokens.logp[at] += by;
+            if along {
+                tokens.old_logp[at] += by;
+                if let Some(sampling) = &mut tokens.sampling_logp {
+                    sampling[at] += by;
+                }
+            }
+            let loss = plugin.loss(&tokens).map(|g| g.loss);
+            (tokens.logp[at], tokens.old_logp[at]) = (kept.0, kept.1);
+            if let (Some(sampling), Some(was)) = (&mut tokens.sampling_logp, kept.2) {
+                sampling[at] = was;
+            }
+            loss
+        })
+    };
+    let plain = by_logp(false)?;
+    let held = if plain.good() { None } else { Some(by_logp(true)?).filter(Verdict::good) };
+    let detached = held.is_some();
+    let mut verdicts = vec![held.unwrap_or(plain)];
+    if let Some(d_entropy) = &given.d_entropy {
+        verdicts.push(compare("d_entropy", d_entropy, |at, by| {
+            let mut moved = tokens.clone();
+            if let Some(entropy) = &mut moved.entropy {
+                entropy[at] += by;
+            }
+            plugin.loss(&moved).map(|g| g.loss)
+        })?);
+    }
+    if let Some(d_values) = &given.d_values {
+        verdicts.push(compare("d_values", d_values, |at, by| {
+            let mut moved = tokens.clone();
+            if let Some(values) = &mut moved.values {
+                values[at] += by;
+            }
+            plugin.loss(&moved).map(|g| g.loss)
+        })?);
+    }
+    Ok((verdicts, detached))
+}
+
+/// A preference algorithm's derivatives.
+pub(super) fn preference(plugin: &mut PreferencePlugin, pairs: &Pairs) -> Result<Vec<Verdict>> {
+    let PairGradient { d_chosen, d_rejected, .. } = plugin.loss(pairs)?;
+    let mut pairs = pairs.clone();
+    let chosen = compare("d_chosen", &d_chosen, |at, by| {
+        let was = pairs.chosen.logp[at];
+        pairs.chosen.logp[at] += by;
+        let loss = plugin.loss(&pairs).map(|g| g.loss);
+        pairs.chosen.logp[at] = was;
+        loss
+    })?;
+    let rejected = compare("d_rejected", &d_rejected, |at, by| {
+        let was = pairs.rejected.logp[at];
+        pairs.rejected.logp[at] += by;
+        let loss = plugin.loss(&pairs).map(|g| g.loss);
+        pairs.rejected.logp[at] = was;
+        loss
+    })?;
+    Ok(vec![chosen, rejected])
+}

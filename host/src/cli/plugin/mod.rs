@@ -1,0 +1,151 @@
+//! `rlhost plugin`: tools for those who write plugins.
+
+mod bench;
+mod check;
+mod gradient;
+mod samples;
+
+use super::Failure;
+use crate::config::{Limits, scalar};
+use crate::plugin::{self, AnyPlugin, Engine, Outline, Role, Source};
+use anyhow::anyhow;
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+
+/// Arguments of `plugin`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Show what a plugin is: its role, settings, needs, imports and size
+    Inspect(Given),
+    /// Check a plugin as a run would use it: contract, limits, determinism, gradients, speed
+    Check(Given),
+    /// Time a plugin's calls
+    Bench(Given),
+    /// Make a component of a core module, and check that it is a plugin
+    Build {
+        /// The core module
+        file: PathBuf,
+        /// Where the component goes; beside the module, as NAME.component.wasm, if not given
+        #[arg(long, short)]
+        output: Option<PathBuf>,
+    },
+}
+
+/// A plugin and its settings.
+#[derive(clap::Args)]
+struct Given {
+    /// A path, or the file name of an embedded plugin
+    plugin: String,
+    /// A setting, as in --set target=8
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// JSON lines whose prompts and columns a reward is tried on
+    #[arg(long)]
+    dataset: Option<PathBuf>,
+}
+
+impl Given {
+    fn settings(&self) -> anyhow::Result<Map<String, Value>> {
+        let pair = |set: &String| {
+            let (key, text) = set.split_once('=').ok_or_else(|| anyhow!("--set {set}: expected KEY=VALUE"))?;
+            Ok((key.trim().replace('-', "_"), serde_json::to_value(scalar(text))?))
+        };
+        self.set.iter().map(pair).collect()
+    }
+
+    fn load(&self, engine: &Engine, source: &Source, role: Role) -> anyhow::Result<AnyPlugin> {
+        Ok(AnyPlugin::load(engine, source, role, &self.settings()?, &Limits::default(), 0)?)
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.action {
+        Action::Inspect(given) => inspect(given).map_err(Failure::Mistake),
+        Action::Check(given) => check::run(given),
+        Action::Bench(given) => bench::run(given).map_err(Failure::Mistake),
+        Action::Build { file, output } => build(file, output.as_deref()).map_err(Failure::Mistake),
+    }
+}
+
+fn inspect(given: &Given) -> anyhow::Result<()> {
+    let (engine, source) = (Engine::new()?, Source::open(&given.plugin)?);
+    let outline = Outline::of(&engine, &source)?;
+    let role = outline.role(&source)?;
+    let any = given.load(&engine, &source, role)?;
+    let (plugin, info) = (any.plugin(), any.plugin().info());
+    println!("{} {}: {}", info.name, info.version, info.description);
+    println!("role:     {}", role.name());
+    let made = if outline.wrapped { ", wrapped from a core module" } else { "" };
+    println!("size:     {}{made}", indicatif::HumanBytes(outline.bytes as u64));
+    println!("hash:     {}", source.hash());
+    println!("keeps:    {}", keeps(plugin));
+    println!("needs:    {}", needs(&info.needs));
+    println!("imports:  {}", list(&outline.imports));
+    println!("exports:  {}", list(&outline.exports));
+    println!("settings:");
+    for line in settings(&info.config_schema, &any.plugin().config()) {
+        println!("    {line}");
+    }
+    Ok(())
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}
+
+fn keeps(plugin: &plugin::Plugin) -> &'static str {
+    match (plugin.info().stateless, plugin.forgets()) {
+        (true, _) => "nothing: calls may be split by rows and run side by side",
+        (false, false) => "a state, which goes through checkpoints and swaps",
+        (false, true) => "a state that it can't hand over: a resumed run will not be the same (export `state`)",
+    }
+}
+
+fn needs(needs: &plugin::Needs) -> String {
+    let all = [
+        ("prompt text", needs.prompt_text),
+        ("completion text", needs.completion_text),
+        ("token ids", needs.token_ids),
+        ("dataset columns", needs.dataset_columns),
+        ("log-probabilities of a reference model", needs.ref_logp),
+        ("log-probabilities when sampled", needs.sampling_logp),
+        ("values of a critic", needs.values),
+        ("entropies", needs.entropy),
+        ("mean logits", needs.mean_logits),
+    ];
+    let wanted: Vec<String> = all.iter().filter(|(_, wanted)| *wanted).map(|(name, _)| (*name).to_owned()).collect();
+    list(&wanted)
+}
+
+/// One line a setting: name, value, and what its schema says of it.
+fn settings(schema: &str, config: &Map<String, Value>) -> Vec<String> {
+    let schema: Value = serde_json::from_str(schema).unwrap_or_default();
+    let properties = schema["properties"].as_object().cloned().unwrap_or_default();
+    if properties.is_empty() {
+        return vec!["none".to_owned()];
+    }
+    let line = |(name, property): (&String, &Value)| {
+        let value = config.get(name).map_or_else(|| "not given".to_owned(), ToString::to_string);
+        let text = property["description"].as_str().unwrap_or_default();
+        format!("{name} = {value}  {}", text.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    properties.iter().map(line).collect()
+}
+
+fn build(file: &std::path::Path, output: Option<&std::path::Path>) -> anyhow::Result<()> {
+    let source = Source::open(&file.display().to_string())?;
+    let component = plugin::as_component(&source)?;
+    let made = Source::new(source.name().to_owned(), component.into());
+    let outline = Outline::of(&Engine::new()?, &made)?;
+    let role = outline.role(&made)?;
+    let output = output.map_or_else(|| file.with_extension("component.wasm"), PathBuf::from);
+    std::fs::write(&output, made.bytes()).map_err(|e| anyhow!("can't write {}: {e}", output.display()))?;
+    println!("{}: {}, {}", output.display(), role.name(), indicatif::HumanBytes(outline.bytes as u64));
+    Ok(())
+}

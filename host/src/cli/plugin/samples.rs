@@ -1,0 +1,145 @@
+//! What plugins are tried on here: completions of many shapes, and random columns of numbers.
+
+use crate::data::{self, Prompt};
+use crate::plugin::{Column, Pairs, RewardBatch, RewardColumn, Rollouts, Scale, Side, Tokens};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+const PROMPTS: [&str; 4] = ["What is 3 + 4?", "Summarise: the cat sat on the mat.\nTL;DR:", "", "Schreibe höflich: 你好 🙂"];
+
+const COMPLETIONS: [&str; 10] = [
+    "",
+    " ",
+    "7",
+    "<think>\n3 + 4 is 7\n</think>\nThe answer is 7. #### 7",
+    "A cat sat on a mat.",
+    "{\"answer\": [1, 2.5, null], \"ok\": true}",
+    "höflich, 你好 🙂 – wirklich\u{0} \u{202e}",
+    "the the the the the the the the the the the the the the the the",
+    "\\boxed{3/4} costs $1,234.50, or 12% less\r\n\tno?",
+    "{\"answer\": ",
+];
+
+/// A reward batch of `rows` completions; prompts and columns are a dataset's where one is given.
+pub(super) fn rewards(dataset: Option<&Path>, rows: usize) -> data::Result<RewardBatch> {
+    let given = dataset.map(data::read_prompts).transpose()?;
+    let (prompts, columns) = match given {
+        None => (PROMPTS.map(str::to_owned).to_vec(), Vec::new()),
+        Some(given) => {
+            let given = &given[..given.len().min(rows.div_ceil(2).max(1))];
+            let text = |prompt: &Prompt| match prompt {
+                Prompt::Text(text) => text.clone(),
+                Prompt::Chat(messages) => messages.iter().map(|m| m.content.clone()).collect::<Vec<_>>().join("\n"),
+            };
+            let names: BTreeSet<&String> = given.iter().flat_map(|row| row.columns.keys()).collect();
+            let value = |row: &data::PromptRow, name: &str| row.columns.get(name).unwrap_or(&Value::Null).to_string();
+            let column =
+                |name: &&String| Column { name: (*name).clone(), values: given.iter().map(|row| value(row, name)).collect() };
+            (given.iter().map(|row| text(&row.prompt)).collect(), names.iter().map(column).collect())
+        }
+    };
+    let texts: Vec<String> = (0..rows).map(|i| COMPLETIONS[i % COMPLETIONS.len()].to_owned()).collect();
+    let ids: Vec<Vec<u32>> = texts.iter().map(|t| t.bytes().map(u32::from).chain([0]).collect()).collect();
+    let mut offsets = vec![0];
+    for ids in &ids {
+        offsets.push(offsets.last().copied().unwrap_or(0) + ids.len() as u32);
+    }
+    Ok(RewardBatch {
+        step: 3,
+        seed: 0,
+        prompt_of: (0..rows).map(|row| (row * prompts.len() / rows.max(1)) as u32).collect(),
+        prompts,
+        columns,
+        finished: (0..rows).map(|row| row % 3 != 1).collect(),
+        completions: texts,
+        offsets,
+        token_ids: ids.concat(),
+    })
+}
+
+/// Random lengths, one row empty of counted tokens.
+struct Random(ChaCha8Rng);
+
+impl Random {
+    fn column(&mut self, tokens: usize, low: f32, high: f32) -> Vec<f32> {
+        (0..tokens).map(|_| self.0.random_range(low..high)).collect()
+    }
+
+    fn offsets(&mut self, rows: usize, longest: u32) -> Vec<u32> {
+        let mut offsets = vec![0];
+        for _ in 0..rows {
+            offsets.push(offsets.last().copied().unwrap_or(0) + self.0.random_range(1..=longest));
+        }
+        offsets
+    }
+
+    /// A column that keeps near another.
+    fn near(&mut self, column: &[f32], distance: f32) -> Vec<f32> {
+        column.iter().map(|x| x + self.0.random_range(-distance..distance)).collect()
+    }
+}
+
+/// A generation of `rows` completions and a micro-batch of all of them. Every row has about
+/// `longest / 2` tokens.
+pub(super) fn policy(rows: usize, longest: u32) -> (Rollouts, Tokens) {
+    let mut random = Random(ChaCha8Rng::seed_from_u64(5));
+    let offsets = random.offsets(rows, longest);
+    let n = offsets.last().copied().unwrap_or(0) as usize;
+    let old_logp = random.column(n, -4.0, -0.1);
+    let logp = random.near(&old_logp, 0.3);
+    let ref_logp = random.near(&old_logp, 0.4);
+    let old_values = random.column(n, -1.0, 1.0);
+    let mask: Vec<u8> = (0..n).map(|_| u8::from(random.0.random_range(0..8) != 0)).collect();
+    let entropy = random.column(n, 0.1, 3.0);
+    let values = (0..rows).map(|row| (row % 7 != 6).then(|| random.0.random_range(-1.0..1.0))).collect();
+    let rollouts = Rollouts {
+        step: 3,
+        rewards: vec![RewardColumn { name: "sample".to_owned(), weight: 1.0, values }],
+        prompt_of: (0..rows).map(|row| (row / 4) as u32).collect(),
+        finished: (0..rows).map(|row| row % 3 != 1).collect(),
+        offsets: offsets.clone(),
+        mask: mask.clone(),
+        logp: old_logp.clone(),
+        ref_logp: Some(ref_logp.clone()),
+        values: Some(old_values.clone()),
+        entropy: Some(entropy.clone()),
+    };
+    let tokens = Tokens {
+        step: 3,
+        offsets,
+        scale: Scale {
+            rows: rows as u32 * 2,
+            tokens: 2 * mask.iter().map(|&m| u64::from(m)).sum::<u64>(),
+            max_completion_length: longest,
+        },
+        mask,
+        advantages: random.column(n, -1.5, 1.5),
+        sampling_logp: Some(random.near(&old_logp, 0.01)),
+        logp,
+        old_logp,
+        ref_logp: Some(ref_logp),
+        entropy: Some(entropy),
+        values: Some(random.near(&old_values, 0.1)),
+        returns: Some(random.near(&old_values, 1.0)),
+        old_values: Some(old_values),
+    };
+    (rollouts, tokens)
+}
+
+/// `rows` pairs.
+pub(super) fn pairs(rows: usize, longest: u32) -> Pairs {
+    let mut random = Random(ChaCha8Rng::seed_from_u64(6));
+    let mut side = || {
+        let offsets = random.offsets(rows, longest);
+        let n = offsets.last().copied().unwrap_or(0) as usize;
+        let logp = random.column(n, -3.0, -0.1);
+        let ref_logp = Some(random.near(&logp, 0.3));
+        Side { offsets, ref_logp, mean_logits: Some(random.column(n, -1.0, 1.0)), logp }
+    };
+    let (chosen, rejected) = (side(), side());
+    let tokens = 2 * chosen.logp.len() as u64;
+    Pairs { step: 3, chosen, rejected, scale: Scale { rows: 2 * rows as u32, tokens, max_completion_length: longest } }
+}

@@ -1,0 +1,155 @@
+//! `rlhost replay`: what another reward would have said of a run's completions.
+
+use super::Failure;
+use crate::config::{Limits, Overrides, read, scalar};
+use crate::data;
+use crate::metrics::Comparison;
+use crate::plugin::{Column, Engine, RewardBatch, RewardPlugin, Source};
+use anyhow::{Context, anyhow};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Completions shown at the end.
+const SHOWN: usize = 5;
+
+/// Arguments of `replay`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Folder of the run
+    run: PathBuf,
+    /// The reward: a path, or the file name of an embedded one
+    #[arg(long)]
+    plugin: String,
+    /// A setting of it, as in --set target=8
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Compare with this reward of the run alone
+    #[arg(long)]
+    with: Option<String>,
+}
+
+/// A line of completions.jsonl, as far as rewards see it.
+#[derive(Deserialize)]
+struct Recorded {
+    step: u64,
+    row: usize,
+    prompt: String,
+    completion: String,
+    completion_ids: Vec<u32>,
+    finished: bool,
+    rewards: BTreeMap<String, Option<f32>>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    replay(args).map_err(Failure::Mistake)
+}
+
+fn replay(args: &Args) -> anyhow::Result<()> {
+    let file = args.run.join("completions.jsonl");
+    let text = std::fs::read_to_string(&file).map_err(|e| anyhow!("can't read {}: {e}", file.display()))?;
+    let parse = |(i, line): (usize, &str)| {
+        serde_json::from_str::<Recorded>(line).map_err(|e| anyhow!("{}:{}: {e}", file.display(), i + 1))
+    };
+    let recorded = text.lines().enumerate().map(parse).collect::<anyhow::Result<Vec<_>>>()?;
+    if recorded.is_empty() {
+        return Err(anyhow!("{}: holds no completions (log_completions = none?)", file.display()));
+    }
+    let mut settings = Map::new();
+    for set in &args.set {
+        let (key, value) = set.split_once('=').ok_or_else(|| anyhow!("--set {set}: expected KEY=VALUE"))?;
+        settings.insert(key.trim().replace('-', "_"), serde_json::to_value(scalar(value))?);
+    }
+    let (config, _) = read([args.run.join("config.toml").as_path()], &Overrides::default())?;
+    let columns = dataset(config.dataset.as_deref())?;
+    let source = Source::open(&args.plugin)?;
+    let mut plugin = RewardPlugin::load(&Engine::new()?, &source, &settings, &Limits::default(), config.seed)?;
+    let mut scores = Vec::with_capacity(recorded.len());
+    for generation in recorded.chunk_by(|a, b| a.step == b.step) {
+        scores.extend(plugin.score(&batch(generation, &columns)).with_context(|| "the new reward failed")?.rewards);
+    }
+
+    let names: BTreeSet<&String> = recorded.iter().flat_map(|r| r.rewards.keys()).collect();
+    let wanted: Vec<&String> = names.into_iter().filter(|name| args.with.as_ref().is_none_or(|with| with == *name)).collect();
+    if wanted.is_empty() {
+        return Err(anyhow!("the run has no reward of that name"));
+    }
+    let steps = recorded.last().map_or(0, |r| r.step) + 1;
+    println!("{} completions of {steps} steps, scored by {} ({})", recorded.len(), source.name(), &source.hash()[..12]);
+    println!(
+        "{:<28} {:>10} {:>10} {:>10} {:>10} {:>8}",
+        "compared with", "its mean", "new mean", "mean diff", "max diff", "ranks"
+    );
+    for name in &wanted {
+        let old: Vec<Option<f32>> = recorded.iter().map(|r| r.rewards.get(*name).copied().flatten()).collect();
+        let c = Comparison::of(&old, &scores);
+        let ranks = c.rank_correlation.map_or_else(|| "-".to_owned(), |r| format!("{r:.3}"));
+        println!(
+            "{name:<28} {:>10.4} {:>10.4} {:>10.4} {:>10.4} {ranks:>8}",
+            c.old_mean, c.new_mean, c.mean_difference, c.max_difference
+        );
+        if c.one_sided > 0 {
+            println!("{:<28} {} completions are scored by one of the two alone", "", c.one_sided);
+        }
+    }
+    show_furthest(&recorded, wanted[0], &scores);
+    Ok(())
+}
+
+/// Columns of the dataset, by row.
+fn dataset(path: Option<&str>) -> anyhow::Result<Vec<Map<String, Value>>> {
+    let Some(path) = path else { return Ok(Vec::new()) };
+    Ok(data::read_prompts(Path::new(path))?.into_iter().map(|row| row.columns).collect())
+}
+
+fn batch(generation: &[Recorded], dataset: &[Map<String, Value>]) -> RewardBatch {
+    let mut rows: Vec<usize> = Vec::new();
+    let mut prompts = Vec::new();
+    let mut prompt_of = Vec::new();
+    for recorded in generation {
+        if rows.last() != Some(&recorded.row) {
+            rows.push(recorded.row);
+            prompts.push(recorded.prompt.clone());
+        }
+        prompt_of.push(rows.len() as u32 - 1);
+    }
+    let names: BTreeSet<&String> = dataset.iter().flat_map(Map::keys).collect();
+    let value = |row: &usize, name: &str| dataset.get(*row).and_then(|c| c.get(name)).unwrap_or(&Value::Null).to_string();
+    let column = |name: &&String| Column { name: (*name).clone(), values: rows.iter().map(|row| value(row, name)).collect() };
+    let mut offsets = vec![0];
+    for recorded in generation {
+        offsets.push(offsets.last().copied().unwrap_or(0) + recorded.completion_ids.len() as u32);
+    }
+    RewardBatch {
+        step: generation.first().map_or(0, |r| r.step),
+        seed: 0,
+        columns: names.iter().map(column).collect(),
+        prompts,
+        prompt_of,
+        completions: generation.iter().map(|r| r.completion.clone()).collect(),
+        finished: generation.iter().map(|r| r.finished).collect(),
+        offsets,
+        token_ids: generation.iter().flat_map(|r| r.completion_ids.iter().copied()).collect(),
+    }
+}
+
+/// The completions on which the two differ most.
+fn show_furthest(recorded: &[Recorded], name: &str, scores: &[Option<f32>]) {
+    let distance = |(r, new): &(&Recorded, &Option<f32>)| {
+        let old = r.rewards.get(name).copied().flatten();
+        old.zip(**new).map_or(0.0, |(old, new)| (old - new).abs())
+    };
+    let mut all: Vec<(&Recorded, &Option<f32>)> = recorded.iter().zip(scores).collect();
+    all.sort_by(|a, b| distance(b).total_cmp(&distance(a)));
+    all.retain(|pair| distance(pair) > 0.0);
+    if all.is_empty() {
+        return println!("no completion has another score");
+    }
+    println!("furthest from {name}:");
+    for (r, new) in all.into_iter().take(SHOWN) {
+        let short: String = r.completion.chars().take(60).collect();
+        let figure = |score: Option<f32>| score.map_or_else(|| "none".to_owned(), |s| format!("{s:.4}"));
+        println!("  step {:>5}  {} -> {}  {short:?}", r.step, figure(r.rewards.get(name).copied().flatten()), figure(*new));
+    }
+}

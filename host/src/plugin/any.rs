@@ -1,0 +1,123 @@
+//! A plugin of whatever role.
+
+use super::engine::Engine;
+use super::instance::Plugin;
+use super::loaded::{compile, component_bytes};
+use super::world::Role;
+use super::{Error, PolicyPlugin, PreferencePlugin, Result, RewardPlugin, Source};
+use crate::config::Limits;
+use serde_json::{Map, Value};
+
+/// A loaded plugin.
+pub enum AnyPlugin {
+    /// It scores completions.
+    Reward(Box<RewardPlugin>),
+    /// It gives advantages and a loss for completions.
+    Policy(Box<PolicyPlugin>),
+    /// It gives a loss for pairs, and perhaps makes them.
+    Preference(Box<PreferencePlugin>),
+}
+
+impl AnyPlugin {
+    /// Loads and configures a plugin in a role.
+    pub fn load(
+        engine: &Engine,
+        source: &Source,
+        role: Role,
+        config: &Map<String, Value>,
+        limits: &Limits,
+        seed: u64,
+    ) -> Result<Self> {
+        Ok(match role {
+            Role::Reward => Self::Reward(Box::new(RewardPlugin::load(engine, source, config, limits, seed)?)),
+            Role::Policy => Self::Policy(Box::new(PolicyPlugin::load(engine, source, config, limits, seed)?)),
+            Role::Preference | Role::OnlinePreference => {
+                let online = role == Role::OnlinePreference;
+                Self::Preference(Box::new(PreferencePlugin::load(engine, source, online, config, limits, seed)?))
+            }
+        })
+    }
+
+    /// The plugin as a policy.
+    pub fn as_policy(&mut self) -> Result<&mut PolicyPlugin> {
+        let name = self.plugin().name().to_owned();
+        match self {
+            Self::Policy(plugin) => Ok(plugin),
+            _ => Err(Error::WrongWorld { name, wanted: Role::Policy.name(), detail: "it was loaded as something else".into() }),
+        }
+    }
+
+    /// The plugin as a preference algorithm.
+    pub fn as_preference(&mut self) -> Result<&mut PreferencePlugin> {
+        let name = self.plugin().name().to_owned();
+        match self {
+            Self::Preference(plugin) => Ok(plugin),
+            _ => {
+                Err(Error::WrongWorld { name, wanted: Role::Preference.name(), detail: "it was loaded as something else".into() })
+            }
+        }
+    }
+
+    /// What all roles have.
+    pub fn plugin(&self) -> &Plugin {
+        match self {
+            Self::Reward(plugin) => plugin,
+            Self::Policy(plugin) => plugin,
+            Self::Preference(plugin) => plugin,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn plugin_mut(&mut self) -> &mut Plugin {
+        match self {
+            Self::Reward(plugin) => plugin,
+            Self::Policy(plugin) => plugin,
+            Self::Preference(plugin) => plugin,
+        }
+    }
+}
+
+/// What a plugin's bytes tell before it is run.
+#[derive(Debug)]
+pub struct Outline {
+    /// Whether it is a core module, which rlhost wraps into a component.
+    pub wrapped: bool,
+    /// The component's size.
+    pub bytes: usize,
+    /// The role that its exports are of.
+    pub role: Option<Role>,
+    /// What it imports.
+    pub imports: Vec<String>,
+    /// What it exports.
+    pub exports: Vec<String>,
+}
+
+impl Outline {
+    /// Reads a plugin's bytes.
+    pub fn of(engine: &Engine, source: &Source) -> Result<Self> {
+        let component = compile(engine, source)?;
+        let ty = component.component_type();
+        let bytes = component_bytes(source)?;
+        Ok(Self {
+            wrapped: bytes.len() != source.bytes().len(),
+            bytes: bytes.len(),
+            role: Role::of(&component, &engine.wasmtime),
+            imports: ty.imports(&engine.wasmtime).map(|(name, _)| name.to_owned()).collect(),
+            exports: ty.exports(&engine.wasmtime).map(|(name, _)| name.to_owned()).collect(),
+        })
+    }
+
+    /// The role, or an error that says what the plugin exports instead.
+    pub fn role(&self, source: &Source) -> Result<Role> {
+        self.role.ok_or_else(|| Error::WrongWorld {
+            name: source.name().to_owned(),
+            wanted: "a plugin",
+            detail: format!("it exports neither reward, policy nor preference; it exports {}", self.exports.join(", ")),
+        })
+    }
+}
+
+/// The bytes of a component: the plugin's own, or those that a core module is wrapped into.
+pub fn as_component(source: &Source) -> Result<Vec<u8>> {
+    Ok(component_bytes(source)?.into_owned())
+}

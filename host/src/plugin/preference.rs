@@ -1,0 +1,104 @@
+//! Preference plugins: a loss over pairs of completions with its derivatives, and, for those that
+//! make their pairs themselves, the choice of pairs among a generation's completions.
+
+use super::engine::Engine;
+use super::instance::Plugin;
+use super::loaded::Call;
+use super::policy::Check;
+use super::world::{PairingUp, Preferring, Role, pairing, preference};
+use super::{Metric, Result, Rollouts, Source};
+use crate::config::Limits;
+use serde_json::{Map, Value};
+use std::ops::{Deref, DerefMut};
+
+pub use super::world::pairing::Pair;
+pub use super::world::preference::{Pairs, Side};
+
+/// A micro-batch of pairs' part of the loss and its derivatives, per token.
+#[derive(Clone, Debug, Default)]
+pub struct PairGradient {
+    /// This micro-batch's part of the step's loss.
+    pub loss: f64,
+    /// By the log-probabilities of the chosen completions.
+    pub d_chosen: Vec<f32>,
+    /// By those of the rejected ones.
+    pub d_rejected: Vec<f32>,
+    /// Figures to log.
+    pub metrics: Vec<Metric>,
+}
+
+/// Pairs of a generation's completions.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// Rows of the chosen and the rejected completion.
+    pub pairs: Vec<Pair>,
+    /// Figures to log.
+    pub metrics: Vec<Metric>,
+}
+
+/// A loaded preference algorithm.
+pub struct PreferencePlugin {
+    plugin: Plugin,
+}
+
+impl Deref for PreferencePlugin {
+    type Target = Plugin;
+
+    fn deref(&self) -> &Plugin {
+        &self.plugin
+    }
+}
+
+impl DerefMut for PreferencePlugin {
+    fn deref_mut(&mut self) -> &mut Plugin {
+        &mut self.plugin
+    }
+}
+
+impl PreferencePlugin {
+    /// Loads and configures; `seed` is the run's. `online` ones make their pairs themselves.
+    pub fn load(
+        engine: &Engine,
+        source: &Source,
+        online: bool,
+        config: &Map<String, Value>,
+        limits: &Limits,
+        seed: u64,
+    ) -> Result<Self> {
+        let role = if online { Role::OnlinePreference } else { Role::Preference };
+        Ok(Self { plugin: Plugin::load(engine, source, role, config, limits, seed)? })
+    }
+
+    /// One micro-batch's part of the loss.
+    pub fn loss(&mut self, pairs: &Pairs) -> Result<PairGradient> {
+        let given: preference::Gradient = self.plugin.call(Call::at("loss", pairs.step), |store, linked| {
+            Preferring::new(&mut *store, linked)?.rlhost_plugin_preference().call_loss(&mut *store, pairs)
+        })?;
+        let check = |tokens| Check { name: self.name(), function: "loss", step: pairs.step, tokens };
+        check(0).number("a loss", given.loss)?;
+        check(pairs.chosen.logp.len()).column("d_chosen", &given.d_chosen)?;
+        check(pairs.rejected.logp.len()).column("d_rejected", &given.d_rejected)?;
+        let metrics = super::checked_metrics(given.metrics).map_err(|e| check(0).wrong(e))?;
+        Ok(PairGradient { loss: given.loss, d_chosen: given.d_chosen, d_rejected: given.d_rejected, metrics })
+    }
+
+    /// Pairs among a generation's completions; both of a pair continue one prompt.
+    pub fn choose(&mut self, rollouts: &Rollouts) -> Result<Choice> {
+        let given: pairing::Choice = self.plugin.call(Call::at("choose", rollouts.step), |store, linked| {
+            PairingUp::new(&mut *store, linked)?.rlhost_plugin_pairing().call_choose(&mut *store, rollouts)
+        })?;
+        let check = Check { name: self.name(), function: "choose", step: rollouts.step, tokens: 0 };
+        let rows = rollouts.prompt_of.len();
+        for pair in &given.pairs {
+            let of = |row: u32| rollouts.prompt_of.get(row as usize);
+            if of(pair.chosen).is_none() || of(pair.chosen) != of(pair.rejected) || pair.chosen == pair.rejected {
+                let (chosen, rejected) = (pair.chosen, pair.rejected);
+                return Err(check.wrong(format!(
+                    "returned a pair of rows {chosen} and {rejected}, which are not two of the {rows} completions, of one prompt"
+                )));
+            }
+        }
+        let metrics = super::checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
+        Ok(Choice { pairs: given.pairs, metrics })
+    }
+}
