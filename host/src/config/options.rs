@@ -126,8 +126,8 @@ pub struct Config {
     /// Threads for arithmetic; one a core if not given.
     pub num_threads: Option<usize>,
 
-    /// Completions of each prompt.
-    pub num_generations: usize,
+    /// Completions of each prompt; 8 if not given, and 2 for algorithms that pair them.
+    pub num_generations: Option<usize>,
     /// Longest completion, in tokens.
     pub max_completion_length: usize,
     /// Sampling temperature.
@@ -145,7 +145,10 @@ pub struct Config {
     /// Most sequences generated side by side.
     pub max_num_seqs: usize,
 
-    /// Completions in a micro-batch.
+    /// Longest prompt with an answer of a preference dataset, in tokens; longer ones lose their end.
+    pub max_length: Option<usize>,
+
+    /// Completions, or pairs, in a micro-batch.
     pub per_device_train_batch_size: usize,
     /// Micro-batches in an optimizer step.
     pub gradient_accumulation_steps: usize,
@@ -220,7 +223,7 @@ impl Default for Config {
             algorithm: "grpo".into(),
             seed: 42,
             num_threads: None,
-            num_generations: 8,
+            num_generations: None,
             max_completion_length: 512,
             temperature: 1.0,
             top_p: 1.0,
@@ -229,6 +232,7 @@ impl Default for Config {
             repetition_penalty: 1.0,
             stop: Vec::new(),
             max_num_seqs: 256,
+            max_length: Some(1024),
             per_device_train_batch_size: 8,
             gradient_accumulation_steps: 1,
             steps_per_generation: None,
@@ -273,9 +277,9 @@ impl Config {
         self.per_device_train_batch_size * self.steps_per_generation()
     }
 
-    /// Micro-batches in a pass over a dataset of so many generations.
-    pub fn micro_batches_per_epoch(&self, generations: usize) -> usize {
-        generations * self.steps_per_generation() * self.num_iterations
+    /// Completions of each prompt.
+    pub fn group(&self) -> usize {
+        self.num_generations.unwrap_or(8)
     }
 
     /// The figure by which checkpoints are compared, and whether more of it is better.
@@ -286,6 +290,6 @@ impl Config {
 
     /// Prompts in one generation.
     pub fn prompts_per_generation(&self) -> usize {
-        self.generation_batch_size() / self.num_generations
+        self.generation_batch_size() / self.group()
     }
 }

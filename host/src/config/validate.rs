@@ -1,12 +1,13 @@
 //! Values that can't be used, and combinations that don't fit.
 
-use super::Config;
+use super::{Config, Error};
 
 impl Config {
     /// The first thing that is wrong: key and what would be right.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
-        let at_least_one: [(&'static str, usize); 7] = [
-            ("num_generations", self.num_generations),
+        let at_least_one: [(&'static str, usize); 8] = [
+            ("num_generations", self.num_generations.unwrap_or(2)),
+            ("max_length", self.max_length.unwrap_or(1)),
             ("max_completion_length", self.max_completion_length),
             ("max_num_seqs", self.max_num_seqs),
             ("per_device_train_batch_size", self.per_device_train_batch_size),
@@ -23,19 +24,6 @@ impl Config {
             if let Some(fault) = period.fault() {
                 return Err((key, fault));
             }
-        }
-        if self.num_generations < 2 {
-            return Err(("num_generations", "must be at least 2: a completion is judged beside others of its prompt".into()));
-        }
-        if !self.generation_batch_size().is_multiple_of(self.num_generations) {
-            let detail = format!(
-                "{} must divide the completions of a generation, per_device_train_batch_size {} x steps_per_generation {} = {}",
-                self.num_generations,
-                self.per_device_train_batch_size,
-                self.steps_per_generation(),
-                self.generation_batch_size()
-            );
-            return Err(("num_generations", detail));
         }
         if !(self.temperature > 0.0 && self.temperature.is_finite()) {
             return Err(("temperature", format!("is {}; training samples at a temperature above 0", self.temperature)));
@@ -60,6 +48,31 @@ impl Config {
         }
         self.check_optimizer()?;
         self.check_plugins()
+    }
+
+    /// What a run that generates completions needs beyond that.
+    ///
+    /// # Errors
+    /// The key that is wrong, and what would be right.
+    pub fn check_generation(&self) -> Result<(), Error> {
+        let invalid = |key: &str, detail: String| Err(Error::Invalid { place: key.to_owned(), detail });
+        if self.group() < 2 {
+            return invalid("num_generations", "must be at least 2: a completion is judged beside others of its prompt".into());
+        }
+        if !self.generation_batch_size().is_multiple_of(self.group()) {
+            let detail = format!(
+                "{} must divide the completions of a generation, per_device_train_batch_size {} x steps_per_generation {} = {}",
+                self.group(),
+                self.per_device_train_batch_size,
+                self.steps_per_generation(),
+                self.generation_batch_size()
+            );
+            return invalid("num_generations", detail);
+        }
+        if self.plugin.is_empty() {
+            return invalid("plugin", "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm".into());
+        }
+        Ok(())
     }
 
     fn check_optimizer(&self) -> Result<(), (&'static str, String)> {
@@ -92,9 +105,6 @@ impl Config {
     }
 
     fn check_plugins(&self) -> Result<(), (&'static str, String)> {
-        if self.plugin.is_empty() {
-            return Err(("plugin", "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm".into()));
-        }
         for (i, entry) in self.plugin.iter().enumerate() {
             if !entry.weight.is_finite() {
                 return Err(("plugin", format!("{}: weight must be a finite number", entry.name())));

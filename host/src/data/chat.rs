@@ -3,15 +3,27 @@
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, Value, context};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Message {
     /// Who speaks: system, user or assistant.
+    #[serde(alias = "from", deserialize_with = "role")]
     pub role: String,
     /// What is said.
+    #[serde(alias = "value")]
     pub content: String,
+}
+
+/// ShareGPT's names of those who speak are understood too.
+fn role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    Ok(match name.as_str() {
+        "human" => "user".to_owned(),
+        "gpt" => "assistant".to_owned(),
+        _ => name,
+    })
 }
 
 /// Instructions that a template may take before it is stopped.

@@ -14,11 +14,13 @@ pub struct Cursor {
     pub taken: usize,
 }
 
-/// Deals rows in batches of a fixed size; what is left of a pass and fills no batch is dropped.
+/// Deals rows in batches of a fixed size; what is left of a pass and fills no batch is dropped,
+/// or dealt as it is.
 #[derive(Clone, Debug)]
 pub struct Loader {
     rows: usize,
     batch: usize,
+    partial: bool,
     seed: u64,
     shuffle: bool,
     cursor: Cursor,
@@ -26,9 +28,10 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// `rows` must be at least `batch`.
-    pub fn new(rows: usize, batch: usize, seed: u64, shuffle: bool) -> Self {
-        let mut this = Self { rows, batch, seed, shuffle, cursor: Cursor::default(), order: Vec::new() };
+    /// `rows` must be at least `batch`, or at least one where the rest of a pass is dealt too
+    /// (`partial`).
+    pub fn new(rows: usize, batch: usize, seed: u64, shuffle: bool, partial: bool) -> Self {
+        let mut this = Self { rows, batch, partial, seed, shuffle, cursor: Cursor::default(), order: Vec::new() };
         this.deal();
         this
     }
@@ -53,17 +56,19 @@ impl Loader {
 
     /// Batches in a pass.
     pub fn batches_per_epoch(&self) -> usize {
-        self.rows / self.batch
+        if self.partial { self.rows.div_ceil(self.batch) } else { self.rows / self.batch }
     }
 
     /// The next batch's row indices.
     pub fn next_batch(&mut self) -> Vec<usize> {
-        if self.cursor.taken + self.batch > self.rows {
+        let left = self.rows.saturating_sub(self.cursor.taken);
+        if left < if self.partial { 1 } else { self.batch } {
             self.cursor = Cursor { epoch: self.cursor.epoch + 1, taken: 0 };
             self.deal();
         }
-        let batch = self.order[self.cursor.taken..self.cursor.taken + self.batch].to_vec();
-        self.cursor.taken += self.batch;
+        let end = (self.cursor.taken + self.batch).min(self.rows);
+        let batch = self.order[self.cursor.taken..end].to_vec();
+        self.cursor.taken = end;
         batch
     }
 
@@ -79,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_pass_deals_each_row_once_and_drops_the_partial_batch() {
-        let mut loader = Loader::new(10, 3, 1, true);
+        let mut loader = Loader::new(10, 3, 1, true, false);
         let mut seen: Vec<usize> = (0..3).flat_map(|_| loader.next_batch()).collect();
         assert_eq!(loader.cursor(), Cursor { epoch: 0, taken: 9 });
         seen.sort_unstable();
@@ -90,14 +95,21 @@ mod tests {
     }
 
     #[test]
+    fn a_pass_may_end_with_a_partial_batch() {
+        let mut loader = Loader::new(5, 2, 1, true, true);
+        let sizes: Vec<usize> = (0..4).map(|_| loader.next_batch().len()).collect();
+        assert_eq!((sizes, loader.batches_per_epoch()), (vec![2, 2, 1, 2], 3));
+    }
+
+    #[test]
     fn a_loader_at_a_cursor_goes_on_like_the_first() {
-        let mut whole = Loader::new(11, 2, 9, true);
+        let mut whole = Loader::new(11, 2, 9, true, false);
         for _ in 0..13 {
-            let mut resumed = Loader::new(11, 2, 9, true);
+            let mut resumed = Loader::new(11, 2, 9, true, false);
             resumed.seek(whole.cursor());
             assert_eq!(resumed.next_batch(), whole.next_batch());
         }
-        let plain: Vec<usize> = Loader::new(4, 4, 9, false).next_batch();
+        let plain: Vec<usize> = Loader::new(4, 4, 9, false, false).next_batch();
         assert_eq!(plain, [0, 1, 2, 3]);
     }
 }

@@ -3,11 +3,14 @@
 
 mod chat;
 mod loader;
+mod preferences;
 mod prompts;
+mod rows;
 mod tokenizer;
 
 pub use chat::{ChatTemplate, Message};
 pub use loader::{Cursor, Loader};
+pub use preferences::{PreferenceRow, read_preferences};
 pub use prompts::{Prompt, PromptRow, parse_prompts, read_prompts};
 pub use tokenizer::{StopStrings, Tokenizer};
 

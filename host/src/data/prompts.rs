@@ -1,9 +1,9 @@
-//! Prompt datasets in JSON lines: a column `prompt`, a string or a conversation, and any others,
+//! Prompt datasets: a column `prompt`, a string or a conversation, and any others,
 //! which the rewards see.
 
+use super::rows::{self, Row};
 use super::{Error, Message, Result};
 use serde_json::{Map, Value};
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 /// What the model is asked.
@@ -26,65 +26,48 @@ pub struct PromptRow {
     pub columns: Map<String, Value>,
 }
 
-/// Reads a whole prompt dataset; empty lines are passed over.
+/// Reads a whole prompt dataset.
 ///
 /// # Errors
 /// Names the file and line of the first row that can't be used, with the columns that are there.
 pub fn read_prompts(path: &Path) -> Result<Vec<PromptRow>> {
-    let io = |source| Error::Io { path: path.to_owned(), source };
-    let file = std::fs::File::open(path).map_err(io)?;
-    if file.metadata().map_err(io)?.is_dir() {
-        return Err(Error::Dataset { path: path.to_owned(), detail: "is a folder; a dataset is a file of JSON lines".into() });
-    }
-    parse_prompts(path, BufReader::new(file))
+    prompts(path, rows::read(path)?)
 }
 
-/// [`read_prompts`] from any reader; `path` stands in the errors.
-pub fn parse_prompts(path: &Path, reader: impl BufRead) -> Result<Vec<PromptRow>> {
-    let io = |source| Error::Io { path: path.to_owned(), source };
-    let mut rows = Vec::new();
-    for (i, line) in reader.lines().enumerate() {
-        let wrong = |detail| Error::Row { path: path.to_owned(), line: i + 1, detail };
-        let line = line.map_err(|e| match e.kind() {
-            std::io::ErrorKind::InvalidData => wrong("is not UTF-8 text".into()),
-            _ => io(e),
-        })?;
-        if !line.trim().is_empty() {
-            rows.push(parse_row(i + 1, &line).map_err(wrong)?);
-        }
-    }
-    if rows.is_empty() {
-        return Err(Error::Dataset { path: path.to_owned(), detail: "holds no prompts".into() });
-    }
-    Ok(rows)
+/// [`read_prompts`] from bytes at hand; `path` stands in the errors.
+pub fn parse_prompts(path: &Path, bytes: &[u8]) -> Result<Vec<PromptRow>> {
+    prompts(path, rows::parse(path, bytes)?)
 }
 
-fn parse_row(line: usize, text: &str) -> std::result::Result<PromptRow, String> {
-    let value: Value = serde_json::from_str(text).map_err(|e| {
-        // serde_json counts lines too, and here there is but one.
-        let said = e.to_string();
-        let said = said.split(" at line ").next().unwrap_or_default();
-        format!("is not a line of JSON: {said} at column {}", e.column())
-    })?;
-    let Value::Object(mut columns) = value else {
-        return Err("is not a JSON object".into());
-    };
-    let found = columns.keys().cloned().collect::<Vec<_>>().join(", ");
-    let prompt = match columns.shift_remove("prompt") {
-        Some(Value::String(text)) if text.is_empty() => return Err("column \"prompt\" is empty".into()),
-        Some(Value::String(text)) => Prompt::Text(text),
-        Some(messages @ Value::Array(_)) => {
-            let messages: Vec<Message> = serde_json::from_value(messages)
-                .map_err(|e| format!("column \"prompt\" is no list of messages with \"role\" and \"content\": {e}"))?;
+fn prompts(path: &Path, rows: Vec<Row>) -> Result<Vec<PromptRow>> {
+    let prompt_row =
+        |(line, columns)| prompt_row(line, columns).map_err(|detail| Error::Row { path: path.to_owned(), line, detail });
+    rows.into_iter().map(prompt_row).collect()
+}
+
+fn prompt_row(line: usize, mut columns: Map<String, Value>) -> std::result::Result<PromptRow, String> {
+    let found = rows::names(&columns);
+    let value = columns.shift_remove("prompt").ok_or_else(|| format!("has no column \"prompt\"; it has {found}"))?;
+    Ok(PromptRow { line, prompt: text_or_chat("prompt", value)?, columns })
+}
+
+/// A string, or a list of messages with `role` and `content` (or `from` and `value`, as ShareGPT
+/// has them), or one such message.
+pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<Prompt, String> {
+    let value = if value.is_object() { Value::Array(vec![value]) } else { value };
+    match value {
+        Value::String(text) if text.is_empty() => Err(format!("column {column:?} is empty")),
+        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::Array(messages) => {
+            let messages: Vec<Message> = serde_json::from_value(Value::Array(messages))
+                .map_err(|e| format!("column {column:?} is no list of messages with \"role\" and \"content\": {e}"))?;
             if messages.is_empty() {
-                return Err("column \"prompt\" is an empty conversation".into());
+                return Err(format!("column {column:?} is an empty conversation"));
             }
-            Prompt::Chat(messages)
+            Ok(Prompt::Chat(messages))
         }
-        Some(_) => return Err("column \"prompt\" is neither a string nor a list of messages".into()),
-        None => return Err(format!("has no column \"prompt\"; it has {}", if found.is_empty() { "none" } else { &found })),
-    };
-    Ok(PromptRow { line, prompt, columns })
+        _ => Err(format!("column {column:?} is neither a string nor a list of messages")),
+    }
 }
 
 #[cfg(test)]
@@ -114,14 +97,15 @@ mod tests {
         assert!(broken.contains(":2: is not a line of JSON"), "{broken}");
         let missing = read_text("{\"question\": \"a\", \"answer\": 1}\n").unwrap_err();
         assert!(missing.contains(":1:") && missing.contains("question, answer"), "{missing}");
-        assert!(read_text("\n\n").unwrap_err().contains("no prompts"));
+        assert!(read_text("\n\n").unwrap_err().contains("no rows"));
     }
 
     proptest! {
         #[test]
         fn no_line_makes_the_reader_panic(line in "\\PC{0,60}", shaped in "[{}\\[\\]\":,a-z0-9prompt ]{0,60}") {
-            let _ = parse_row(1, &line);
-            let _ = parse_row(1, &shaped);
+            let path = Path::new("p");
+            let _ = parse_prompts(path, line.as_bytes());
+            let _ = parse_prompts(path, shaped.as_bytes());
         }
     }
 }

@@ -65,6 +65,11 @@ impl Tokenizer {
         model.iter().copied().chain(own).collect()
     }
 
+    /// The text of the ending token, if there is one.
+    pub fn eos_text(&self) -> Option<String> {
+        self.eos.and_then(|id| self.inner.id_to_token(id))
+    }
+
     /// Token ids of a text; `special` adds what the tokenizer puts around a text (a beginning
     /// token, say).
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {

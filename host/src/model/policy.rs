@@ -101,6 +101,11 @@ impl Pass<'_> {
         &self.stats
     }
 
+    /// Mean over the vocabulary of each selected prediction's raw logits.
+    pub fn mean_logits(&self) -> Result<Vec<f32>> {
+        Ok(logprob::mean_logits(&self.hidden, self.policy.decoder.weights.output())?)
+    }
+
     /// Adds the gradients of all parameters into `grads`, from the loss's derivatives with
     /// respect to each log-probability and entropy.
     pub fn backward(self, d_logp: &[f32], d_entropy: Option<&[f32]>, grads: &Weights) -> Result<()> {

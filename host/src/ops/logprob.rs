@@ -142,3 +142,16 @@ pub fn weigh(logits: &mut [f32]) {
         *z = exp(*z - top);
     }
 }
+
+/// Mean over the vocabulary of the raw logits of each row, `[M]`: the hidden state times the mean
+/// row of the output matrix.
+pub fn mean_logits(hidden: &Tensor, w: &Tensor) -> Result<Vec<f32>> {
+    let ((_, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
+    let (hs, ws) = (read(hidden)?, read(w)?);
+    let mut sums = vec![0f64; d];
+    for row in ws.chunks_exact(d) {
+        sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x));
+    }
+    let dot = |row: &[f32]| row.iter().zip(&sums).map(|(x, sum)| f64::from(*x) * sum).sum::<f64>();
+    Ok(hs.chunks_exact(d).map(|row| (dot(row) / vocab as f64) as f32).collect())
+}

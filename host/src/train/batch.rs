@@ -3,9 +3,8 @@
 use super::experience::Experience;
 use crate::model::Selected;
 use crate::ops::Forest;
-use std::ops::Range;
 
-/// Completions `rows` of an experience as one forest. The selected predictions stand in the
+/// Completions of an experience as one forest. The selected predictions stand in the
 /// order of the experience's flat token columns.
 pub(super) struct MicroBatch {
     pub forest: Forest,
@@ -13,10 +12,10 @@ pub(super) struct MicroBatch {
 }
 
 impl MicroBatch {
-    pub(super) fn pack(experience: &Experience, rows: Range<usize>) -> Self {
+    pub(super) fn pack(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
         let (mut forest, mut selected) = (Forest::new(), Selected::default());
         let mut current: Option<(usize, usize)> = None;
-        for rollout in &experience.rollouts[rows] {
+        for rollout in rows.into_iter().map(|row| &experience.rollouts[row]) {
             let prompt = match current {
                 Some((index, segment)) if index == rollout.prompt => segment,
                 _ => forest.push(&experience.prompts[rollout.prompt].tokens, None),

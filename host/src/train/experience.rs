@@ -2,9 +2,10 @@
 
 use super::Result;
 use super::batch::MicroBatch;
+use super::pairs::Pair;
 use super::trainer::{Prompt, Trainer};
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, Advantages, RewardColumn, Rollouts};
+use crate::plugin::{self, Advantages, RewardColumn, Role, Rollouts};
 use crate::rollout::{Generator, Request, Rollout, Sampling};
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub(super) struct Experience {
     pub logp: Vec<f32>,
     pub ref_logp: Option<Vec<f32>>,
     pub advantages: Advantages,
+    /// For algorithms that learn from pairs.
+    pub pairs: Vec<Pair>,
 }
 
 impl Experience {
@@ -67,10 +70,15 @@ impl Trainer {
             logp,
             ref_logp: None,
             advantages: Advantages::default(),
+            pairs: Vec::new(),
         };
         experience.ref_logp = self.reference_logp(&experience)?;
         self.phases.lap("reference");
-        experience.advantages = self.estimate(&experience)?;
+        if self.role == Role::OnlinePreference {
+            experience.pairs = self.choose(&experience)?;
+        } else {
+            experience.advantages = self.estimate(&experience)?;
+        }
         self.phases.lap("advantage");
         self.record(&experience)?;
         self.state.generation += 1;
@@ -99,35 +107,24 @@ impl Trainer {
             stops: &stops,
         };
         let requests: Vec<Request> =
-            prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, samples: c.num_generations }).collect();
+            prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, samples: c.group() }).collect();
         Ok(generator.run(&requests)?)
     }
 
     /// Log-probabilities under the reference model, where there is one.
-    fn reference_logp(&self, experience: &Experience) -> Result<Option<Vec<f32>>> {
+    pub(super) fn reference_logp(&self, experience: &Experience) -> Result<Option<Vec<f32>>> {
         let Some(reference) = &self.reference else { return Ok(None) };
         let rows = experience.rollouts.len();
-        let mut all = Vec::with_capacity(experience.logp.len());
+        let mut all = Vec::with_capacity(experience.offsets.last().map_or(0, |end| *end as usize));
         for first in (0..rows).step_by(self.config.per_device_train_batch_size) {
             let batch = MicroBatch::pack(experience, first..(first + self.config.per_device_train_batch_size).min(rows));
-            all.extend(reference.score(&batch.forest, &batch.selected, self.config.temperature as f32)?.logp);
+            all.extend(reference.score(&batch.forest, &batch.selected, self.temperature())?.logp);
         }
         Ok(Some(all))
     }
 
     fn estimate(&mut self, e: &Experience) -> Result<Advantages> {
-        let rollouts = Arc::new(Rollouts {
-            step: self.state.global_step,
-            rewards: e.rewards.clone(),
-            prompt_of: e.rollouts.iter().map(|r| r.prompt as u32).collect(),
-            finished: e.rollouts.iter().map(|r| r.finished).collect(),
-            offsets: e.offsets.clone(),
-            mask: vec![1; e.logp.len()],
-            logp: e.logp.clone(),
-            ref_logp: e.ref_logp.clone(),
-            values: None,
-            entropy: None,
-        });
+        let rollouts = Arc::new(rollouts_seen(self.state.global_step, e));
         let mut advantages = self.algorithm.as_policy()?.estimate(&rollouts)?;
         self.swaps.saw_rollouts(rollouts);
         self.figures.extend(from_plugin(std::mem::take(&mut advantages.metrics)));
@@ -137,10 +134,24 @@ impl Trainer {
     /// The host's figures about a generation, and its completions in the run's folder.
     fn record(&mut self, e: &Experience) -> Result<()> {
         self.figures.extend(length_metrics(&e.rollouts));
-        let prompt_tokens: usize = e.rollouts.iter().map(|r| e.prompts[r.prompt].tokens.len()).sum();
-        self.state.num_tokens += (prompt_tokens + e.logp.len()) as u64;
-        self.figures.extend([Metric::new("num_tokens", self.state.num_tokens as f64, Reduction::Max)]);
+        self.count_tokens(e);
         self.folder.log_completions(self.config.log_completions, e)
+    }
+}
+
+/// A generation as algorithms see it.
+pub(super) fn rollouts_seen(step: u64, e: &Experience) -> Rollouts {
+    Rollouts {
+        step,
+        rewards: e.rewards.clone(),
+        prompt_of: e.rollouts.iter().map(|r| r.prompt as u32).collect(),
+        finished: e.rollouts.iter().map(|r| r.finished).collect(),
+        offsets: e.offsets.clone(),
+        mask: vec![1; e.logp.len()],
+        logp: e.logp.clone(),
+        ref_logp: e.ref_logp.clone(),
+        values: None,
+        entropy: None,
     }
 }
 

@@ -1,8 +1,10 @@
 //! The training loop: the one room that opens every door.
 
 mod batch;
+mod dataset;
 mod experience;
 mod origin;
+mod pairs;
 mod phases;
 mod progress;
 mod run_folder;

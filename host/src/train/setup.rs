@@ -7,22 +7,17 @@ use super::saving::Saves;
 use super::scoring::Reward;
 use super::snapshot::Restored;
 use super::swap::{self, Slot, Swaps, Trial};
-use super::trainer::{Prompt, State, Trainer};
-use super::{Error, Result, RunFolder};
+use super::trainer::{State, Trainer};
+use super::{Error, Result, RunFolder, dataset};
 use crate::config::{self, Config, LooseKey};
-use crate::data::{self, Loader, Prompt as Asked, PromptRow, StopStrings, Tokenizer};
+use crate::data::{Loader, StopStrings, Tokenizer};
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, tiny};
 use crate::optim::{AdamW, Schedule, Settings};
 use crate::plugin::{AnyPlugin, Engine, Outline, RewardPlugin, Role, Source};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-/// Prompts for runs that name no dataset.
-const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/stories/prompts.jsonl");
 
 /// Where a run keeps the model that was made for it.
 const MADE_MODEL: &str = "model";
@@ -36,10 +31,22 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     let engine = Engine::new()?;
     let algorithm_source = beginning.plugin(&config.algorithm)?;
     settle_loose_keys(&mut config, loose, &engine, &algorithm_source)?;
-    let role = Role::Policy;
+    let role = match Outline::of(&engine, &algorithm_source)?.role(&algorithm_source)? {
+        // Refused when it is loaded, in words.
+        Role::Reward => Role::Policy,
+        role => role,
+    };
     let mut algorithm = AnyPlugin::load(&engine, &algorithm_source, role, &config.loss, &config.loss_limits, config.seed)?;
     config.loss = algorithm.plugin().config();
     let about = algorithm.plugin().info().clone();
+    if about.needs.values {
+        return Err(Error::Unfit(format!("{} needs a critic's values, and this rlhost has no critic yet", about.name)));
+    }
+    let online = role != Role::Preference;
+    if online {
+        config.num_generations.get_or_insert(if role == Role::OnlinePreference { 2 } else { 8 });
+        config.check_generation()?;
+    }
     let reward_sources = config.plugin.iter().map(|e| beginning.plugin(&e.path)).collect::<Result<Vec<_>>>()?;
     let mut rewards = Vec::with_capacity(reward_sources.len());
     for (entry, source) in config.plugin.iter_mut().zip(&reward_sources) {
@@ -66,20 +73,26 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
             source.path().display()
         )));
     }
-    let prompts = read_dataset(config.dataset.as_deref().map(Path::new), &tokenizer, context)?;
-    let per_generation = config.prompts_per_generation();
-    if prompts.len() < per_generation {
-        let detail = format!("the dataset has {} prompts and one generation takes {per_generation}", prompts.len());
+    let path = config.dataset.as_deref().map(Path::new);
+    let prompts = if online {
+        dataset::prompts(path, &tokenizer, context)?
+    } else {
+        dataset::pairs(path, &tokenizer, config.max_length.unwrap_or(context).min(context))?
+    };
+    let batch = if online { config.prompts_per_generation() } else { config.per_device_train_batch_size };
+    if online && prompts.len() < batch {
+        let detail = format!("the dataset has {} prompts and one generation takes {batch}", prompts.len());
         return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
     }
-    let dataset = fingerprint(&prompts)?;
+    let dataset = dataset::fingerprint(&prompts)?;
     let columns: BTreeSet<String> = prompts.iter().flat_map(|p| p.columns.keys().cloned()).collect();
     let columns: Vec<String> = columns.into_iter().collect();
     let trial = Trial::made_up(&prompts, &columns, about.needs.ref_logp);
     swap::dry_run(&trial, &mut algorithm, rewards.iter_mut().map(|r| &mut r.plugin))?;
     let (policy, reference) = policy_and_reference(&source, about.needs.ref_logp, beginning)?;
-    let loader = Loader::new(prompts.len(), per_generation, config.seed, config.shuffle_dataset);
-    let max_steps = max_steps(&config, &loader);
+    let loader = Loader::new(prompts.len(), batch, config.seed, config.shuffle_dataset, !online);
+    let shares_per_batch = if online { config.steps_per_generation() * config.num_iterations } else { 1 };
+    let max_steps = max_steps(&config, loader.batches_per_epoch() * shares_per_batch);
     let schedule = schedule(&mut config, policy.weights().parameters(), max_steps);
     let settings = Settings {
         beta1: config.adam_beta1,
@@ -123,7 +136,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         folder.keep_plugin(source, "reward", &plugin.info().version, &Value::Object(plugin.config()))?;
     }
     let longest = prompts.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
-    if longest + config.max_completion_length > context {
+    if online && longest + config.max_completion_length > context {
         let text = format!(
             "completions of the longest prompt ({longest} tokens) end at the model's context of {context} tokens, before max_completion_length {}",
             config.max_completion_length
@@ -145,6 +158,8 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         dataset,
         columns,
         loader,
+        shares_per_batch,
+        role,
         policy,
         reference,
         rewards,
@@ -175,17 +190,6 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
 /// Paths in a run's configuration hold wherever it is resumed from.
 fn absolute(path: String) -> String {
     std::path::absolute(&path).map_or(path, |whole| whole.display().to_string())
-}
-
-/// SHA-256 of all prompts with their columns.
-fn fingerprint(prompts: &[Arc<Prompt>]) -> Result<String> {
-    let mut hash = Sha256::new();
-    for prompt in prompts {
-        let row = serde_json::to_vec(&(&prompt.tokens, &prompt.columns)).map_err(|e| Error::Unfit(e.to_string()))?;
-        hash.update((row.len() as u64).to_le_bytes());
-        hash.update(&row);
-    }
-    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
 /// The policy, at the start or as the checkpoint has it, and the model that the run began with.
@@ -275,46 +279,11 @@ fn keep_model(from: &Path, to: &Path) -> Result<ModelFolder> {
     Ok(ModelFolder::open(to)?)
 }
 
-fn read_dataset(path: Option<&Path>, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Arc<Prompt>>> {
-    let (path, rows) = match path {
-        Some(path) => (path.to_owned(), data::read_prompts(path)?),
-        None => {
-            let path = PathBuf::from("built-in prompts");
-            let rows = data::parse_prompts(&path, BUILT_IN_PROMPTS.as_bytes())?;
-            (path, rows)
-        }
-    };
-    let prepare = |(index, row): (usize, PromptRow)| {
-        let (text, tokens) = match &row.prompt {
-            Asked::Text(text) => (text.clone(), tokenizer.encode(text, true)?),
-            Asked::Chat(messages) => {
-                let text = tokenizer.render_chat(messages, true)?;
-                let tokens = tokenizer.encode(&text, false)?;
-                (text, tokens)
-            }
-        };
-        let wrong = |detail: String| data::Error::Row { path: path.clone(), line: row.line, detail };
-        if tokens.is_empty() {
-            return Err(wrong("the prompt has no tokens".into()).into());
-        }
-        if tokens.len() >= context {
-            return Err(wrong(format!(
-                "the prompt is {} tokens long; the model's context is {context}, completion included",
-                tokens.len()
-            ))
-            .into());
-        }
-        Ok(Arc::new(Prompt { row: index, text, tokens, columns: row.columns }))
-    };
-    rows.into_iter().enumerate().map(prepare).collect()
-}
-
-/// Optimizer steps of the run.
-fn max_steps(config: &Config, loader: &Loader) -> u64 {
+/// Optimizer steps of the run, whose pass over the data has so many micro-batches.
+fn max_steps(config: &Config, micro_batches: usize) -> u64 {
     if let Ok(steps) = u64::try_from(config.max_steps) {
         return steps;
     }
-    let micro_batches = config.micro_batches_per_epoch(loader.batches_per_epoch());
     let updates = micro_batches.div_ceil(config.gradient_accumulation_steps);
     ((config.num_train_epochs * updates as f64).ceil() as u64).max(1)
 }

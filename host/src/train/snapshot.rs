@@ -2,6 +2,7 @@
 
 use super::experience::Experience;
 use super::origin::Parent;
+use super::pairs::Pair;
 use super::saving::Best;
 use super::step::Share;
 use super::swap::{Seen, Swap};
@@ -79,6 +80,7 @@ struct Saved {
     advantages: Vec<f32>,
     returns: Option<Vec<f32>>,
     mask: Vec<u8>,
+    pairs: Vec<Pair>,
 }
 
 impl Saved {
@@ -93,6 +95,7 @@ impl Saved {
             advantages: e.advantages.advantages.clone(),
             returns: e.advantages.returns.clone(),
             mask: e.advantages.mask.clone(),
+            pairs: e.pairs.clone(),
         }
     }
 
@@ -109,6 +112,7 @@ impl Saved {
             rewards: self.rewards.into_iter().map(|(name, weight, values)| RewardColumn { name, weight, values }).collect(),
             ref_logp: self.ref_logp,
             advantages: Advantages { advantages: self.advantages, returns: self.returns, mask: self.mask, metrics: Vec::new() },
+            pairs: self.pairs,
         })
     }
 }
@@ -243,7 +247,7 @@ impl Trainer {
             let experiences: Option<Vec<Arc<Experience>>> = restored.collect();
             let experiences = experiences.ok_or_else(|| unfit(format!("{REST}: rollouts without their prompts")))?;
             for (index, start, end) in rest.pending {
-                let experience = experiences.get(index).filter(|e| start <= end && end <= e.rollouts.len());
+                let experience = experiences.get(index).filter(|e| start <= end && end <= e.rollouts.len().max(e.pairs.len()));
                 let experience = experience.ok_or_else(|| unfit(format!("{REST}: a micro-batch without its rollouts")))?.clone();
                 self.pending.push_back(Share { experience, rows: start..end });
             }

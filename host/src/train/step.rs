@@ -7,11 +7,12 @@ use super::trainer::Trainer;
 use super::{Error, Result};
 use crate::metrics::{Metric, Reduction};
 use crate::ops;
-use crate::plugin::{Scale, Tokens};
+use crate::plugin::{Role, Scale, Tokens};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Completions `rows` of an experience, waiting to be trained on.
+/// Completions `rows` of an experience, or for algorithms that learn from pairs its pairs of that
+/// range, waiting to be trained on.
 #[derive(Clone)]
 pub(super) struct Share {
     pub experience: Arc<Experience>,
@@ -67,21 +68,35 @@ impl Trainer {
     }
 
     /// One more generation, dealt as `num_iterations` rounds of `steps_per_generation`
-    /// micro-batches.
+    /// micro-batches; or the dataset's next pairs, which are one.
     fn refill(&mut self) -> Result<()> {
+        if self.role == Role::Preference {
+            let experience = Arc::new(self.take_pairs()?);
+            let rows = 0..experience.pairs.len();
+            self.pending.push_back(Share { experience, rows });
+            return Ok(());
+        }
         let experience = Arc::new(self.generate()?);
-        let size = self.config.per_device_train_batch_size;
+        let parts = self.config.steps_per_generation();
+        let size = if self.role == Role::Policy { experience.rollouts.len() } else { experience.pairs.len() };
         for _ in 0..self.config.num_iterations {
-            for i in 0..self.config.steps_per_generation() {
-                self.pending.push_back(Share { experience: experience.clone(), rows: i * size..(i + 1) * size });
+            for i in 0..parts {
+                let rows = size * i / parts..size * (i + 1) / parts;
+                self.pending.push_back(Share { experience: experience.clone(), rows });
             }
         }
         Ok(())
     }
 
-    /// What the whole step holds.
+    /// What the whole step holds: completions with their counted tokens, or pairs with the tokens of
+    /// the chosen ones.
     fn scale(&self, shares: &[Share]) -> Scale {
-        let tokens = |s: &Share| s.experience.advantages.mask[s.experience.tokens(&s.rows)].iter().filter(|&&m| m == 1).count();
+        let tokens = |Share { experience: e, rows }: &Share| match self.role {
+            Role::Policy | Role::Reward => e.advantages.mask[e.tokens(rows)].iter().filter(|&&m| m == 1).count(),
+            Role::Preference | Role::OnlinePreference => {
+                e.pairs[rows.clone()].iter().map(|&(chosen, _)| e.rollouts[chosen].tokens.len()).sum()
+            }
+        };
         Scale {
             rows: shares.iter().map(|s| s.rows.len() as u32).sum(),
             tokens: shares.iter().map(|s| tokens(s) as u64).sum(),
@@ -92,8 +107,11 @@ impl Trainer {
     /// Forward, the algorithm's loss, backward: adds one micro-batch to the gradients and gives
     /// its part of the loss.
     fn accumulate(&mut self, share: &Share, scale: Scale) -> Result<f64> {
+        if self.role != Role::Policy {
+            return self.accumulate_pairs(share, scale);
+        }
         let batch = MicroBatch::pack(&share.experience, share.rows.clone());
-        let pass = self.policy.forward(&batch.forest, &batch.selected, self.config.temperature as f32)?;
+        let pass = self.policy.forward(&batch.forest, &batch.selected, self.temperature())?;
         let stats = pass.stats();
         self.phases.lap("forward");
 

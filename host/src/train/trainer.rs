@@ -13,7 +13,7 @@ use crate::data::{Cursor, Loader, StopStrings, Tokenizer};
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, Weights};
 use crate::optim::{AdamW, Schedule};
-use crate::plugin::{AnyPlugin, Memory, Plugin};
+use crate::plugin::{AnyPlugin, Memory, Plugin, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -30,6 +30,14 @@ pub(super) struct Prompt {
     pub tokens: Vec<u32>,
     /// The dataset's other columns.
     pub columns: Map<String, Value>,
+    /// Its answers, in a preference dataset.
+    pub answers: Option<Answers>,
+}
+
+/// Two answers, in tokens.
+pub(super) struct Answers {
+    pub chosen: Vec<u32>,
+    pub rejected: Vec<u32>,
 }
 
 /// Counters of a run.
@@ -58,6 +66,10 @@ pub struct Trainer {
     /// Names of the dataset's other columns.
     pub(super) columns: Vec<String>,
     pub(super) loader: Loader,
+    /// Micro-batches that a batch of the loader makes.
+    pub(super) shares_per_batch: usize,
+    /// What the algorithm's plugin is.
+    pub(super) role: Role,
     pub(super) policy: Policy,
     pub(super) reference: Option<Frozen>,
     pub(super) rewards: Vec<Reward>,
@@ -200,6 +212,13 @@ impl Trainer {
     fn gather_figures(&mut self) -> Result<()> {
         self.swap_figures();
         let figures = std::mem::take(&mut self.figures);
+        let step = self.state.global_step;
+        if self.plugins_mut().any(|plugin| plugin.observes()) {
+            let reduced: Vec<(String, f64)> = figures.clone().take().into_iter().collect();
+            for plugin in self.plugins_mut() {
+                plugin.observe(step, &reduced)?;
+            }
+        }
         self.window.merge(&figures);
         if self.config.best_by().is_some() {
             self.saves.window.merge(&figures);
@@ -220,9 +239,15 @@ impl Trainer {
         Ok(figures)
     }
 
+    /// What logits are divided by in training: the sampling temperature, for algorithms that learn
+    /// from sampled tokens one by one.
+    pub(super) fn temperature(&self) -> f32 {
+        if self.role == Role::Policy { self.config.temperature as f32 } else { 1.0 }
+    }
+
     /// Passes over the dataset that were trained on, with the fraction of the present one.
     pub(super) fn epoch(&self) -> f64 {
         let micro_batches = self.state.global_step as f64 * self.config.gradient_accumulation_steps as f64;
-        micro_batches / self.config.micro_batches_per_epoch(self.loader.batches_per_epoch()) as f64
+        micro_batches / (self.loader.batches_per_epoch() * self.shares_per_batch) as f64
     }
 }

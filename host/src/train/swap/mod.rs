@@ -13,7 +13,7 @@ use super::trainer::Trainer;
 use super::{Error, Result};
 use crate::config::OnError;
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, AnyPlugin, Engine, Plugin, RewardBatch, RewardColumn, Rollouts, Tokens};
+use crate::plugin::{self, AnyPlugin, Engine, Pairs, Plugin, RewardBatch, RewardColumn, Rollouts, Tokens};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use slots::Board;
@@ -82,6 +82,11 @@ impl Swaps {
     /// The newest micro-batch as the algorithm saw it.
     pub(super) fn saw_tokens(&self, tokens: Arc<Tokens>) {
         self.with(|board| board.trial.tokens = tokens);
+    }
+
+    /// The newest micro-batch of pairs.
+    pub(super) fn saw_pairs(&self, pairs: Arc<Pairs>) {
+        self.with(|board| board.trial.pairs = pairs);
     }
 
     /// What of each plugin's file has been taken note of.

@@ -1,0 +1,133 @@
+//! Preference datasets: a prompt, a chosen and a rejected completion; the prompt may be what both
+//! have in common.
+
+use super::prompts::text_or_chat;
+use super::rows::{self, Row};
+use super::{Error, Message, Prompt, Result};
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// One row of a preference dataset.
+#[derive(Clone, Debug)]
+pub struct PreferenceRow {
+    /// Line in the file, or place in its array, from 1.
+    pub line: usize,
+    /// What was asked.
+    pub prompt: Prompt,
+    /// The answer that was preferred, of the prompt's kind.
+    pub chosen: Prompt,
+    /// The answer that was not.
+    pub rejected: Prompt,
+    /// All other columns.
+    pub columns: Map<String, Value>,
+}
+
+/// Reads a whole preference dataset.
+///
+/// # Errors
+/// Names the file and line of the first row that can't be used, with the columns that are there.
+pub fn read_preferences(path: &Path) -> Result<Vec<PreferenceRow>> {
+    let row =
+        |(line, columns): Row| preference(line, columns).map_err(|detail| Error::Row { path: path.to_owned(), line, detail });
+    rows::read(path)?.into_iter().map(row).collect()
+}
+
+fn preference(line: usize, mut columns: Map<String, Value>) -> std::result::Result<PreferenceRow, String> {
+    let found = rows::names(&columns);
+    let mut answer = |name: &str| {
+        let missing = || {
+            format!(
+                "has no column {name:?}; a preference dataset has \"prompt\", \"chosen\" and \"rejected\", and this row {found}"
+            )
+        };
+        text_or_chat(name, columns.shift_remove(name).ok_or_else(missing)?)
+    };
+    let (chosen, rejected) = (answer("chosen")?, answer("rejected")?);
+    // LLaMA-Factory's ShareGPT files call the prompt so.
+    let prompt = columns.shift_remove("prompt").or_else(|| columns.shift_remove("conversations"));
+    let (prompt, chosen, rejected) = match prompt.map(|value| text_or_chat("prompt", value)).transpose()? {
+        Some(prompt) => (prompt, chosen, rejected),
+        None => in_common(chosen, rejected)?,
+    };
+    let kind = |p: &Prompt| matches!(p, Prompt::Chat(_));
+    if kind(&prompt) != kind(&chosen) || kind(&prompt) != kind(&rejected) {
+        return Err("prompt, chosen and rejected are not of one kind: all strings, or all lists of messages".into());
+    }
+    Ok(PreferenceRow { line, prompt, chosen, rejected, columns })
+}
+
+/// Splits off what two answers begin with in common, as TRL's `extract_prompt` does: whole
+/// messages, or characters up to a space that precedes the difference.
+fn in_common(chosen: Prompt, rejected: Prompt) -> std::result::Result<(Prompt, Prompt, Prompt), String> {
+    let nothing = || "has no column \"prompt\", and its answers have no beginning in common".to_owned();
+    match (chosen, rejected) {
+        (Prompt::Chat(mut chosen), Prompt::Chat(mut rejected)) => {
+            let same = chosen.iter().zip(&rejected).take_while(|(a, b)| a == b).count();
+            if same == 0 {
+                return Err(nothing());
+            }
+            let prompt: Vec<Message> = chosen.drain(..same).collect();
+            rejected.drain(..same);
+            if chosen.is_empty() || rejected.is_empty() {
+                return Err("one of its answers is but the beginning of the other".into());
+            }
+            Ok((Prompt::Chat(prompt), Prompt::Chat(chosen), Prompt::Chat(rejected)))
+        }
+        (Prompt::Text(chosen), Prompt::Text(rejected)) => {
+            let same = chosen.char_indices().zip(rejected.chars()).find(|((_, a), b)| a != b).map(|((at, _), _)| at);
+            let mut same = same.unwrap_or_else(|| chosen.len().min(rejected.len()));
+            if chosen[..same].ends_with(' ') {
+                same -= 1;
+            }
+            if same == 0 {
+                return Err(nothing());
+            }
+            let rest = |text: &str| Prompt::Text(text[same..].to_owned());
+            Ok((Prompt::Text(chosen[..same].to_owned()), rest(&chosen), rest(&rejected)))
+        }
+        _ => Err("chosen and rejected are not of one kind: both strings, or both lists of messages".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(row: Value) -> std::result::Result<PreferenceRow, String> {
+        let Value::Object(columns) = row else { panic!("a test gives an object") };
+        preference(1, columns)
+    }
+
+    fn text(prompt: &Prompt) -> &str {
+        let Prompt::Text(text) = prompt else { panic!("{prompt:?}") };
+        text
+    }
+
+    #[test]
+    fn prompts_are_given_or_what_the_answers_have_in_common() {
+        let given = read(json!({"prompt": "p", "chosen": "c", "rejected": "r", "score": 3})).unwrap();
+        assert_eq!((text(&given.prompt), text(&given.chosen), given.columns["score"].as_i64()), ("p", "c", Some(3)));
+        let implied = read(json!({"chosen": "The sky is blue.", "rejected": "The sky is green."})).unwrap();
+        assert_eq!((text(&implied.prompt), text(&implied.chosen), text(&implied.rejected)), ("The sky is", " blue.", " green."));
+        let message = |role: &str, content: &str| json!({"role": role, "content": content});
+        let chat = read(json!({
+            "chosen": [message("user", "q"), message("assistant", "a")],
+            "rejected": [message("user", "q"), message("assistant", "b")],
+        }))
+        .unwrap();
+        assert_eq!(chat.prompt, Prompt::Chat(vec![Message { role: "user".into(), content: "q".into() }]));
+        let from = |from: &str, value: &str| json!({"from": from, "value": value});
+        let sharegpt = json!({"conversations": [from("human", "q")], "chosen": from("gpt", "a"), "rejected": from("gpt", "b")});
+        assert_eq!(read(sharegpt).unwrap().chosen, Prompt::Chat(vec![Message { role: "assistant".into(), content: "a".into() }]));
+    }
+
+    #[test]
+    fn what_is_missing_or_mixed_is_named() {
+        let missing = read(json!({"prompt": "p", "chosen": "c"})).unwrap_err();
+        assert!(missing.contains("\"rejected\"") && missing.contains("prompt, chosen"), "{missing}");
+        assert!(read(json!({"chosen": "a", "rejected": "b"})).unwrap_err().contains("in common"));
+        let mixed = read(json!({"prompt": "p", "chosen": "c", "rejected": [{"role": "assistant", "content": "r"}]}));
+        assert!(mixed.unwrap_err().contains("one kind"));
+    }
+}

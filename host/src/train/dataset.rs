@@ -1,0 +1,132 @@
+//! The dataset as the run takes it: prompts in tokens, and for pairs their two answers.
+
+use super::trainer::{Answers, Prompt};
+use super::{Error, Result};
+use crate::data::{self, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Prompts for runs that name no dataset.
+const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/stories/prompts.jsonl");
+
+/// Reads the prompts of a dataset, or the built-in ones; none may fill the model's context.
+pub(super) fn prompts(path: Option<&Path>, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Arc<Prompt>>> {
+    let (path, rows) = match path {
+        Some(path) => (path.to_owned(), data::read_prompts(path)?),
+        None => {
+            let path = PathBuf::from("built-in prompts");
+            let rows = data::parse_prompts(&path, BUILT_IN_PROMPTS.as_bytes())?;
+            (path, rows)
+        }
+    };
+    let prepare = |(index, row): (usize, PromptRow)| {
+        let (text, tokens) = asked(&row.prompt, tokenizer)?;
+        let wrong = |detail: String| data::Error::Row { path: path.clone(), line: row.line, detail };
+        if tokens.is_empty() {
+            return Err(wrong("the prompt has no tokens".into()).into());
+        }
+        if tokens.len() >= context {
+            return Err(wrong(format!(
+                "the prompt is {} tokens long; the model's context is {context}, completion included",
+                tokens.len()
+            ))
+            .into());
+        }
+        Ok(Arc::new(Prompt { row: index, text, tokens, columns: row.columns, answers: None }))
+    };
+    rows.into_iter().enumerate().map(prepare).collect()
+}
+
+fn asked(prompt: &Asked, tokenizer: &Tokenizer) -> Result<(String, Vec<u32>)> {
+    match prompt {
+        Asked::Text(text) => Ok((text.clone(), tokenizer.encode(text, true)?)),
+        Asked::Chat(messages) => {
+            let text = tokenizer.render_chat(messages, true)?;
+            let tokens = tokenizer.encode(&text, false)?;
+            Ok((text, tokens))
+        }
+    }
+}
+
+/// Reads the pairs of a preference dataset. A prompt with an answer is at most `longest` tokens
+/// long: answers lose their end, and pairs whose prompt alone is as long are left out.
+pub(super) fn pairs(path: Option<&Path>, tokenizer: &Tokenizer, longest: usize) -> Result<Vec<Arc<Prompt>>> {
+    let Some(path) = path else {
+        let detail = "is missing: this algorithm learns from a dataset with \"prompt\", \"chosen\" and \"rejected\"";
+        return Err(Error::Unfit(format!("dataset: {detail}")));
+    };
+    let rows = data::read_preferences(path)?;
+    let all = rows.len();
+    let mut pairs = Vec::with_capacity(all);
+    let mut merged = 0;
+    for row in rows {
+        let (mut pair, cut) = pair(&row, tokenizer)?;
+        merged += usize::from(cut);
+        let room = longest.saturating_sub(pair.tokens.len());
+        let wrong = |detail: &str| data::Error::Row { path: path.to_owned(), line: row.line, detail: detail.into() };
+        let Some(answers) = &mut pair.answers else { continue };
+        if answers.chosen.is_empty() || answers.rejected.is_empty() || pair.tokens.is_empty() {
+            return Err(wrong("its prompt or one of its answers has no tokens").into());
+        }
+        if room == 0 {
+            continue;
+        }
+        answers.chosen.truncate(room);
+        answers.rejected.truncate(room);
+        pair.row = pairs.len();
+        pairs.push(Arc::new(pair));
+    }
+    if pairs.len() < all {
+        tracing::warn!("{} of {all} pairs are left out: their prompts alone have {longest} tokens or more", all - pairs.len());
+    }
+    if pairs.is_empty() {
+        return Err(Error::Unfit(format!("{}: no pair is left; raise max_length", path.display())));
+    }
+    if merged > 0 {
+        tracing::warn!(
+            "in {merged} pairs the prompt's last tokens merge with an answer's first; there the answer begins earlier"
+        );
+    }
+    Ok(pairs)
+}
+
+/// A pair in tokens. Each answer is tokenised together with its prompt, and begins where that
+/// differs from the prompt alone, as in TRL; also says whether that is before the prompt's end.
+fn pair(row: &PreferenceRow, tokenizer: &Tokenizer) -> Result<(Prompt, bool)> {
+    let (text, alone) = asked(&row.prompt, tokenizer)?;
+    let whole = |answer: &Asked| -> Result<Vec<u32>> {
+        Ok(match (&row.prompt, answer) {
+            (Asked::Chat(prompt), Asked::Chat(answer)) => {
+                let messages = [prompt.clone(), answer.clone()].concat();
+                tokenizer.encode(&tokenizer.render_chat(&messages, false)?, false)?
+            }
+            (_, Asked::Text(answer)) => {
+                let end = tokenizer.eos_text().filter(|eos| !answer.ends_with(eos)).unwrap_or_default();
+                tokenizer.encode(&format!("{text}{answer}{end}"), true)?
+            }
+            // `read_preferences` lets no mixture through.
+            (Asked::Text(_), Asked::Chat(_)) => Vec::new(),
+        })
+    };
+    let (mut chosen, mut rejected) = (whole(&row.chosen)?, whole(&row.rejected)?);
+    let same = |tokens: &[u32]| alone.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+    let begin = same(&chosen).min(same(&rejected));
+    chosen.drain(..begin);
+    rejected.drain(..begin);
+    let cut = begin < alone.len();
+    let (tokens, answers) = (alone[..begin].to_vec(), Some(Answers { chosen, rejected }));
+    Ok((Prompt { row: 0, text, tokens, columns: row.columns.clone(), answers }, cut))
+}
+
+/// SHA-256 of all prompts with their columns and answers.
+pub(super) fn fingerprint(prompts: &[Arc<Prompt>]) -> Result<String> {
+    let mut hash = Sha256::new();
+    for prompt in prompts {
+        let answers = prompt.answers.as_ref().map(|a| (&a.chosen, &a.rejected));
+        let row = serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers)).map_err(|e| Error::Unfit(e.to_string()))?;
+        hash.update((row.len() as u64).to_le_bytes());
+        hash.update(&row);
+    }
+    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+}

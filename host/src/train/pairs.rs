@@ -1,0 +1,123 @@
+//! Pairs of completions: a preference dataset's, or those that the algorithm makes of a
+//! generation; and a micro-batch of them through forward, loss and backward.
+
+use super::batch::MicroBatch;
+use super::experience::{Experience, from_plugin, offsets, rollouts_seen};
+use super::step::Share;
+use super::trainer::{Prompt, Trainer};
+use super::{Error, Result};
+use crate::metrics::{Metric, Reduction};
+use crate::plugin::{Advantages, Pairs, Scale, Side};
+use crate::rollout::Rollout;
+use std::sync::Arc;
+
+/// Rows of the chosen and of the rejected completion.
+pub(super) type Pair = (usize, usize);
+
+impl Trainer {
+    /// The dataset's next batch of pairs, as completions of their prompts.
+    pub(super) fn take_pairs(&mut self) -> Result<Experience> {
+        let prompts: Vec<Arc<Prompt>> = self.loader.next_batch().into_iter().map(|i| self.prompts[i].clone()).collect();
+        let mut rollouts = Vec::with_capacity(2 * prompts.len());
+        for (prompt, row) in prompts.iter().enumerate() {
+            let answers = row.answers.as_ref().ok_or_else(|| Error::Unfit("a prompt without its answers".into()))?;
+            for (sample, tokens) in [&answers.chosen, &answers.rejected].into_iter().enumerate() {
+                rollouts.push(Rollout { prompt, sample, tokens: tokens.clone(), logp: Vec::new(), finished: true });
+            }
+        }
+        let mut experience = Experience {
+            generated_at: self.state.global_step,
+            pairs: (0..prompts.len()).map(|i| (2 * i, 2 * i + 1)).collect(),
+            prompts,
+            offsets: offsets(&rollouts),
+            rollouts,
+            texts: Vec::new(),
+            rewards: Vec::new(),
+            logp: Vec::new(),
+            ref_logp: None,
+            advantages: Advantages::default(),
+        };
+        experience.ref_logp = self.reference_logp(&experience)?;
+        self.phases.lap("reference");
+        self.count_tokens(&experience);
+        Ok(experience)
+    }
+
+    /// Tokens that pass through training, prompts once a completion.
+    pub(super) fn count_tokens(&mut self, e: &Experience) {
+        let tokens: usize = e.rollouts.iter().map(|r| e.prompts[r.prompt].tokens.len() + r.tokens.len()).sum();
+        self.state.num_tokens += tokens as u64;
+        self.figures.extend([Metric::new("num_tokens", self.state.num_tokens as f64, Reduction::Max)]);
+    }
+
+    /// The pairs that the algorithm makes of a generation.
+    pub(super) fn choose(&mut self, e: &Experience) -> Result<Vec<Pair>> {
+        let rollouts = Arc::new(rollouts_seen(self.state.global_step, e));
+        let choice = self.algorithm.as_preference()?.choose(&rollouts)?;
+        self.swaps.saw_rollouts(rollouts);
+        self.figures.extend(from_plugin(choice.metrics));
+        Ok(choice.pairs.iter().map(|pair| (pair.chosen as usize, pair.rejected as usize)).collect())
+    }
+
+    /// Forward, the algorithm's loss, backward for the pairs of a share: adds to the gradients and
+    /// gives its part of the loss.
+    pub(super) fn accumulate_pairs(&mut self, share: &Share, scale: Scale) -> Result<f64> {
+        let e = &share.experience;
+        let rows: Vec<usize> = e.pairs[share.rows.clone()].iter().flat_map(|&(chosen, rejected)| [chosen, rejected]).collect();
+        if rows.is_empty() {
+            return Ok(0.0);
+        }
+        let needs = self.algorithm.plugin().info().needs;
+        let batch = MicroBatch::pack(e, rows.iter().copied());
+        let pass = self.policy.forward(&batch.forest, &batch.selected, self.temperature())?;
+        let mean_logits = if needs.mean_logits { Some(pass.mean_logits()?) } else { None };
+        let stats = pass.stats();
+        let tokens = stats.entropy.len() as f64;
+        let entropy = stats.entropy.iter().map(|h| f64::from(*h)).sum::<f64>() / tokens;
+        self.phases.lap("forward");
+
+        let (mut chosen, mut rejected) = (empty_side(e, &mean_logits), empty_side(e, &mean_logits));
+        let mut at = 0;
+        for (i, &row) in rows.iter().enumerate() {
+            let side = if i % 2 == 0 { &mut chosen } else { &mut rejected };
+            let length = e.rollouts[row].tokens.len();
+            side.logp.extend(&stats.logp[at..at + length]);
+            if let (Some(into), Some(from)) = (&mut side.mean_logits, &mean_logits) {
+                into.extend(&from[at..at + length]);
+            }
+            if let (Some(into), Some(from)) = (&mut side.ref_logp, &e.ref_logp) {
+                into.extend(&from[e.tokens(&(row..row + 1))]);
+            }
+            side.offsets.push(side.logp.len() as u32);
+            at += length;
+        }
+        let pairs = Arc::new(Pairs { step: self.state.global_step, chosen, rejected, scale });
+        let gradient = self.algorithm.as_preference()?.loss(&pairs)?;
+        self.figures.extend(from_plugin(gradient.metrics));
+        self.figures.extend([Metric::mean("entropy", entropy, tokens)]);
+        self.phases.lap("loss");
+
+        // Back into the order of the rows.
+        let sides = [(&pairs.chosen.offsets, &gradient.d_chosen), (&pairs.rejected.offsets, &gradient.d_rejected)];
+        let d_logp: Vec<f32> = (0..rows.len())
+            .flat_map(|i| {
+                let (offsets, d) = sides[i % 2];
+                d[offsets[i / 2] as usize..offsets[i / 2 + 1] as usize].iter().copied()
+            })
+            .collect();
+        self.swaps.saw_pairs(pairs);
+        pass.backward(&d_logp, None, &self.gradients)?;
+        self.phases.lap("backward");
+        Ok(gradient.loss)
+    }
+}
+
+/// A side without tokens, with the columns that it is to have.
+fn empty_side(e: &Experience, mean_logits: &Option<Vec<f32>>) -> Side {
+    Side {
+        offsets: vec![0],
+        logp: Vec::new(),
+        ref_logp: e.ref_logp.as_ref().map(|_| Vec::new()),
+        mean_logits: mean_logits.as_ref().map(|_| Vec::new()),
+    }
+}
