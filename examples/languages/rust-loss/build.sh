@@ -1,0 +1,7 @@
+#!/bin/sh
+# Builds plugin.wasm into the folder $1.
+set -eu
+out=$(mkdir -p "$1" && cd "$1" && pwd)
+cd "$(dirname "$0")"
+cargo build --locked --release --target wasm32-wasip2
+cp "${CARGO_TARGET_DIR:-target}/wasm32-wasip2/release/reinforce_rust.wasm" "$out/plugin.wasm"
