@@ -38,7 +38,7 @@ install_tools() {
         command -v npm >/dev/null || { echo "no npm"; return 1; }
         mkdir -p "$own"
         cp "$folder/package.json" "$own"
-        npm install --prefix "$own" --no-audit --no-fund >"$log" 2>&1 || { grep -m 1 'npm error' "$log"; return 1; }
+        npm install --prefix "$own" --no-audit --no-fund >"$log" 2>&1 || { grep 'npm error' "$log" | head -n 2 | tail -n 1; return 1; }
     fi
     if [ -f "$folder/Cargo.toml" ]; then
         command -v cargo >/dev/null || { echo "no cargo"; return 1; }
