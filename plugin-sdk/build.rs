@@ -12,6 +12,14 @@ const STATEFUL: &str = "
         include rlhost:plugin/reward-plugin@0.1.0;
         export rlhost:plugin/state@0.1.0;
     }
+    world stateful-policy-plugin {
+        include rlhost:plugin/policy-plugin@0.1.0;
+        export rlhost:plugin/state@0.1.0;
+    }
+    world observing-policy-plugin {
+        include stateful-policy-plugin;
+        export rlhost:plugin/observer@0.1.0;
+    }
 ";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,7 +28,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (contract, _) = resolve.push_path("wit")?;
     let stateful = resolve.push_str("stateful.wit", STATEFUL)?;
     let out = std::env::var("OUT_DIR")?;
-    for (package, world) in [(contract, "reward-plugin"), (contract, "policy-plugin"), (stateful, "stateful-reward-plugin")] {
+    let worlds = [
+        (contract, "reward-plugin"),
+        (contract, "policy-plugin"),
+        (stateful, "stateful-reward-plugin"),
+        (stateful, "stateful-policy-plugin"),
+        (stateful, "observing-policy-plugin"),
+    ];
+    for (package, world) in worlds {
         let id = resolve.select_world(&[package], Some(world))?;
         let section = metadata::encode(&resolve, id, StringEncoding::UTF8, None, false)?;
         std::fs::write(Path::new(&out).join(format!("{world}.component-type")), section)?;

@@ -31,4 +31,6 @@ pub mod worlds {
     pub const REWARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/reward-plugin.component-type"));
     pub const STATEFUL_REWARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stateful-reward-plugin.component-type"));
     pub const POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy-plugin.component-type"));
+    pub const STATEFUL_POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stateful-policy-plugin.component-type"));
+    pub const OBSERVING_POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/observing-policy-plugin.component-type"));
 }

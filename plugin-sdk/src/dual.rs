@@ -39,6 +39,34 @@ impl Dual {
         Self { value: e, slope: e * self.slope }
     }
 
+    /// `e` to this power, less 1: exact where the power is small.
+    #[must_use]
+    pub fn exp_m1(self) -> Self {
+        Self { value: self.value.exp_m1(), slope: self.value.exp() * self.slope }
+    }
+
+    /// Natural logarithm.
+    #[must_use]
+    pub fn ln(self) -> Self {
+        Self { value: self.value.ln(), slope: self.slope / self.value }
+    }
+
+    /// `1 / (1 + e^-x)`.
+    #[must_use]
+    pub fn sigmoid(self) -> Self {
+        // Of two equal forms, the one whose power of e cannot overflow.
+        let e = (-self.value.abs()).exp();
+        let value = if self.value < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) };
+        Self { value, slope: e / ((1.0 + e) * (1.0 + e)) * self.slope }
+    }
+
+    /// The logarithm of the sigmoid, finite for every finite value.
+    #[must_use]
+    pub fn log_sigmoid(self) -> Self {
+        let value = self.value.min(0.0) - (-self.value.abs()).exp().ln_1p();
+        Self { value, slope: (-self).sigmoid().value * self.slope }
+    }
+
     /// The lesser of two; the first where they are equal.
     #[must_use]
     pub fn min(self, other: impl Into<Self>) -> Self {
@@ -117,6 +145,24 @@ mod tests {
             let difference = (f(Dual::variable(x + h)).value - f(Dual::variable(x - h)).value) / (2.0 * h);
             let slope = f(Dual::variable(x)).slope;
             assert!((slope - difference).abs() < 2e-3, "at {x}: {slope} against {difference}");
+        }
+        for (name, g, at) in [
+            ("exp_m1", Dual::exp_m1 as fn(Dual) -> Dual, [-1.2f32, 0.0, 0.9]),
+            ("ln", Dual::ln, [0.8, 1.0, 2.5]),
+            ("sigmoid", Dual::sigmoid, [-2.0, 0.0, 3.0]),
+            ("log_sigmoid", Dual::log_sigmoid, [-2.0, 0.0, 3.0]),
+        ] {
+            for x in at {
+                let h = 1e-2;
+                let difference = (g(Dual::variable(x + h)).value - g(Dual::variable(x - h)).value) / (2.0 * h);
+                let slope = g(Dual::variable(x)).slope;
+                assert!((slope - difference).abs() < 1e-3, "{name} at {x}: {slope} against {difference}");
+            }
+        }
+        for far in [-200.0f32, 200.0] {
+            for y in [Dual::variable(far).sigmoid(), Dual::variable(far).log_sigmoid()] {
+                assert!(y.value.is_finite() && y.slope.is_finite());
+            }
         }
         assert_eq!((Dual::variable(2.0).detach() * Dual::variable(2.0)).slope, 2.0);
     }

@@ -24,6 +24,8 @@ pub mod dual;
 pub mod metric;
 pub mod policy;
 pub mod reward;
+pub mod rows;
+pub mod scores;
 #[doc(hidden)]
 pub mod slot;
 pub mod stateful;
@@ -37,6 +39,14 @@ pub fn log(message: &str) {
     bindings::host::log(bindings::host::Level::Info, message);
     #[cfg(not(target_arch = "wasm32"))]
     eprintln!("{message}");
+}
+
+/// A line in the run's log that asks for attention.
+pub fn warn(message: &str) {
+    #[cfg(target_arch = "wasm32")]
+    bindings::host::log(bindings::host::Level::Warn, message);
+    #[cfg(not(target_arch = "wasm32"))]
+    eprintln!("warning: {message}");
 }
 
 /// What a reward needs in scope.

@@ -23,6 +23,12 @@ impl Metric {
         (count > 0.0).then(|| Self::mean(name, sum / count, count))
     }
 
+    /// The mean of `count` values that sum up to `sum`. Where a step had none, zero, as TRL logs
+    /// it, at a weight that no other value feels.
+    pub fn ratio(name: impl Into<String>, sum: f64, count: f64) -> Self {
+        if count > 0.0 { Self::mean(name, sum / count, count) } else { Self::mean(name, 0.0, f64::MIN_POSITIVE) }
+    }
+
     /// A plain sum.
     pub fn sum(name: impl Into<String>, value: f64) -> Self {
         Self::new(name, value, 1.0, Reduction::Sum)

@@ -6,7 +6,8 @@ pub use crate::bindings::contract::plugin::Needs;
 pub use crate::bindings::contract::policy::{Advantages, Gradient, Tokens};
 pub use crate::bindings::types::{RewardColumn, Rollouts, Scale};
 use crate::config::Config;
-use std::ops::Range;
+pub use crate::rows::rows;
+use crate::stateful::State;
 
 /// An online policy algorithm.
 pub trait Policy: Sized + Send + 'static {
@@ -28,9 +29,30 @@ pub trait Policy: Sized + Send + 'static {
     fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error>;
 }
 
-/// The tokens of each row, as ranges.
-pub fn rows(offsets: &[u32]) -> impl Iterator<Item = Range<usize>> + '_ {
-    offsets.windows(2).map(|w| w[0] as usize..w[1] as usize)
+/// An algorithm that remembers: what it learned as it went, an adapted coefficient say, goes
+/// through checkpoints and hot swaps. Exported by `policy_plugin!(MyType, stateful);`.
+pub trait Stateful: Policy {
+    /// What it remembers. Its settings are no part of it: they may change where a run is forked
+    /// or a plugin swapped, so that a state must be able to meet new ones.
+    type State: State;
+
+    /// Its state, to be read for a snapshot and replaced by one.
+    fn state(&mut self) -> &mut Self::State;
+}
+
+/// An algorithm that adapts to what training does. Exported by
+/// `policy_plugin!(MyType, observing);`, with its state: what it adapts would else be lost with
+/// every checkpoint.
+pub trait Observing: Stateful {
+    /// Hears the figures of an optimizer step after it, reduced over micro-batches and ranks, so
+    /// that all ranks adapt alike. What a step had nothing of is not among them.
+    fn observe(&mut self, step: u64, metrics: &[(String, f64)]);
+}
+
+/// A figure by its name, of those that [`Observing::observe`] hears.
+#[must_use]
+pub fn figure(metrics: &[(String, f64)], name: &str) -> Option<f64> {
+    metrics.iter().find(|(n, _)| n == name).map(|&(_, value)| value)
 }
 
 /// Where an exported algorithm keeps itself and its settings.
@@ -40,11 +62,109 @@ pub struct Exported<P: Policy> {
     pub policy: P,
 }
 
-/// Exports a type that implements [`Policy`](crate::policy::Policy). Name and version are the
-/// crate's.
+/// Exports a type that implements [`Policy`](crate::policy::Policy); with `stateful`, its
+/// [state](crate::policy::Stateful) too, and with `observing`, its state and
+/// [what hears the figures](crate::policy::Observing). Name and version are the crate's.
+///
+/// ```
+/// use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens, figure};
+/// use rlhost_plugin_sdk::{config::NoConfig, prelude::*};
+///
+/// /// The highest KL divergence so far.
+/// #[derive(Default, Deserialize, Serialize)]
+/// struct Peak(f64);
+///
+/// #[derive(Default)]
+/// struct Watching {
+///     peak: Peak,
+/// }
+///
+/// impl Policy for Watching {
+///     // ...
+/// #   type Config = NoConfig;
+/// #   const DESCRIPTION: &'static str = "Watches";
+/// #   fn needs(_: &NoConfig) -> Needs {
+/// #       Needs::empty()
+/// #   }
+/// #   fn new(_: NoConfig) -> Result<Self, Error> {
+/// #       Ok(Self::default())
+/// #   }
+/// #   fn estimate(&mut self, _: &Rollouts) -> Result<Advantages, Error> {
+/// #       Err(Error::Internal("a test".into()))
+/// #   }
+/// #   fn loss(&mut self, _: &Tokens) -> Result<Gradient, Error> {
+/// #       Err(Error::Internal("a test".into()))
+/// #   }
+/// }
+///
+/// impl Stateful for Watching {
+///     type State = Peak;
+///     fn state(&mut self) -> &mut Peak {
+///         &mut self.peak
+///     }
+/// }
+///
+/// impl Observing for Watching {
+///     fn observe(&mut self, _step: u64, metrics: &[(String, f64)]) {
+///         self.peak.0 = figure(metrics, "kl").map_or(self.peak.0, |kl| kl.max(self.peak.0));
+///     }
+/// }
+///
+/// policy_plugin!(Watching, observing);
+///
+/// # use rlhost_plugin_sdk::bindings::contract::{observer::Guest as _, plugin::Guest as _, state::Guest as _};
+/// # assert!(__Plugin::snapshot().is_err());
+/// # __Plugin::configure("{}".into()).unwrap();
+/// # __Plugin::observe(1, vec![("reward".into(), 9.0), ("kl".into(), 2.5)]);
+/// # __Plugin::observe(2, vec![("kl".into(), 1.5)]);
+/// # let snapshot = __Plugin::snapshot().unwrap();
+/// # assert_eq!(snapshot, b"2.5");
+/// # __Plugin::configure("{}".into()).unwrap();
+/// # assert_eq!(__Plugin::snapshot().unwrap(), b"0.0");
+/// # __Plugin::restore(snapshot, "watching 0.1.0".into()).unwrap();
+/// # assert_eq!(__Plugin::snapshot().unwrap(), b"2.5");
+/// # assert!(__Plugin::restore(b"{".to_vec(), "watching 0.1.0".into()).is_err());
+/// # assert!(!__Plugin::describe().stateless);
+/// ```
 #[macro_export]
 macro_rules! policy_plugin {
     ($policy:ty) => {
+        $crate::policy_plugin!(@policy $policy, stateless: true);
+        $crate::export_interfaces!(__Plugin, POLICY, policy: __export_rlhost_plugin_policy_0_1_0_cabi);
+    };
+    ($policy:ty, stateful) => {
+        $crate::policy_plugin!(@policy $policy, stateless: false);
+        $crate::policy_plugin!(@state $policy);
+        $crate::export_interfaces!(
+            __Plugin,
+            STATEFUL_POLICY,
+            policy: __export_rlhost_plugin_policy_0_1_0_cabi,
+            state: __export_rlhost_plugin_state_0_1_0_cabi
+        );
+    };
+    ($policy:ty, observing) => {
+        $crate::policy_plugin!(@policy $policy, stateless: false);
+        $crate::policy_plugin!(@state $policy);
+
+        impl $crate::bindings::contract::observer::Guest for __Plugin {
+            fn observe(step: u64, metrics: ::std::vec::Vec<(::std::string::String, f64)>) {
+                // Without a plugin there is nobody to hear it, and the contract has no answer here.
+                let _ = __POLICY.with(|p| {
+                    $crate::policy::Observing::observe(&mut p.policy, step, &metrics);
+                    ::core::result::Result::Ok(())
+                });
+            }
+        }
+
+        $crate::export_interfaces!(
+            __Plugin,
+            OBSERVING_POLICY,
+            policy: __export_rlhost_plugin_policy_0_1_0_cabi,
+            state: __export_rlhost_plugin_state_0_1_0_cabi,
+            observer: __export_rlhost_plugin_observer_0_1_0_cabi
+        );
+    };
+    (@policy $policy:ty, stateless: $stateless:literal) => {
         #[doc(hidden)]
         pub struct __Plugin;
         static __POLICY: $crate::slot::Slot<$crate::policy::Exported<$policy>> = $crate::slot::Slot::new();
@@ -62,7 +182,7 @@ macro_rules! policy_plugin {
                     description: <$policy>::DESCRIPTION.into(),
                     config_schema: $crate::config::schema::<<$policy as Policy>::Config>(),
                     needs,
-                    stateless: true,
+                    stateless: $stateless,
                 }
             }
 
@@ -85,7 +205,21 @@ macro_rules! policy_plugin {
                 __POLICY.with(|p| $crate::policy::Policy::loss(&mut p.policy, &tokens))
             }
         }
+    };
+    (@state $policy:ty) => {
+        impl $crate::bindings::contract::state::Guest for __Plugin {
+            fn snapshot() -> ::core::result::Result<::std::vec::Vec<u8>, $crate::Error> {
+                __POLICY.with(|p| $crate::stateful::snapshot($crate::policy::Stateful::state(&mut p.policy)))
+            }
 
-        $crate::export_interfaces!(__Plugin, POLICY, policy: __export_rlhost_plugin_policy_0_1_0_cabi);
+            fn restore(
+                snapshot: ::std::vec::Vec<u8>,
+                _written_by: ::std::string::String,
+            ) -> ::core::result::Result<(), $crate::Error> {
+                __POLICY.with(|p| {
+                    $crate::stateful::restored(&snapshot).map(|state| *$crate::policy::Stateful::state(&mut p.policy) = state)
+                })
+            }
+        }
     };
 }

@@ -1,4 +1,4 @@
-//! Rewards that remember: their state goes through checkpoints and hot swaps.
+//! Plugins that remember: their state goes through checkpoints and hot swaps.
 
 use crate::Error;
 use crate::bindings::contract::reward::{Batch, Scores};
@@ -24,7 +24,7 @@ impl<T: IntoScores> IntoScores for Result<T, Error> {
     }
 }
 
-/// What a reward remembers. Derive `Serialize` and `Deserialize`, and implement `Default` for the
+/// What a reward or an algorithm remembers. Derive `Serialize` and `Deserialize`, and implement `Default` for the
 /// beginning of a run. Mark it `#[serde(default)]` and a later version may have further fields.
 pub trait State: Serialize + DeserializeOwned + Default + Send + 'static {}
 

@@ -1,0 +1,100 @@
+//! Rewards of a generation, for algorithms: one score a row, statistics that know unscorable
+//! rows, and the figures that every algorithm logs of them.
+
+use crate::Metric;
+use crate::bindings::types::Rollouts;
+
+/// The weighted sum of the rewards that a row has; none where it has none, which makes it
+/// unscorable: it has no advantage and counts in no baseline.
+#[must_use]
+pub fn scores(rollouts: &Rollouts) -> Vec<Option<f64>> {
+    (0..rollouts.prompt_of.len())
+        .map(|row| {
+            let given = rollouts.rewards.iter().filter_map(|c| Some(f64::from(c.weight) * f64::from(c.values[row]?)));
+            given.fold(None, |sum, r| Some(sum.unwrap_or(0.0) + r))
+        })
+        .collect()
+}
+
+/// The values of each prompt's rows, those that are there.
+#[must_use]
+pub fn by_prompt(prompt_of: &[u32], values: &[Option<f64>]) -> Vec<Vec<f64>> {
+    let prompts = prompt_of.iter().max().map_or(0, |&p| p as usize + 1);
+    let mut groups = vec![Vec::new(); prompts];
+    for (&prompt, value) in prompt_of.iter().zip(values) {
+        groups[prompt as usize].extend(value);
+    }
+    groups
+}
+
+/// Mean and standard deviation (n - 1). A single value has a deviation of zero, and none has
+/// neither.
+#[must_use]
+pub fn mean_and_std(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
+    let values: Vec<f64> = values.into_iter().collect();
+    let n = values.len() as f64;
+    if values.is_empty() {
+        return None;
+    }
+    let mean = values.iter().sum::<f64>() / n;
+    let squares: f64 = values.iter().map(|v| (v - mean) * (v - mean)).sum();
+    Some((mean, if n > 1.0 { (squares / (n - 1.0)).sqrt() } else { 0.0 }))
+}
+
+/// Whether values don't differ, as TRL tells it (`torch.isclose` to zero, which a deviation of
+/// fewer than two values is not).
+#[must_use]
+pub fn all_alike(values: &[f64]) -> bool {
+    values.len() > 1 && mean_and_std(values.iter().copied()).is_some_and(|(_, std)| std <= 1e-8)
+}
+
+/// `reward` and `reward_std`, over all rows that have a score.
+#[must_use]
+pub fn metrics(scores: &[Option<f64>]) -> Vec<Metric> {
+    let n = scores.iter().flatten().count() as f64;
+    let Some((mean, std)) = mean_and_std(scores.iter().flatten().copied()) else { return Vec::new() };
+    let mut metrics = vec![Metric::mean("reward", mean, n)];
+    if n > 1.0 {
+        metrics.push(Metric::mean("reward_std", std, n));
+    }
+    metrics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bindings::types::RewardColumn;
+
+    #[test]
+    fn scores_are_weighted_sums_of_what_there_is() {
+        let column = |weight, values: &[Option<f32>]| RewardColumn { name: "r".into(), weight, values: values.to_vec() };
+        let rollouts = Rollouts {
+            step: 0,
+            rewards: vec![column(2.0, &[Some(1.0), None, None]), column(-1.0, &[Some(0.5), Some(3.0), None])],
+            prompt_of: vec![0, 0, 1],
+            finished: vec![true; 3],
+            offsets: vec![0; 4],
+            mask: Vec::new(),
+            logp: Vec::new(),
+            ref_logp: None,
+            values: None,
+            entropy: None,
+        };
+        let scores = scores(&rollouts);
+        assert_eq!(scores, [Some(1.5), Some(-3.0), None]);
+        assert_eq!(by_prompt(&rollouts.prompt_of, &scores), [vec![1.5, -3.0], vec![]]);
+        let figures: Vec<(String, f64, f64)> = metrics(&scores).into_iter().map(|m| (m.name, m.value, m.weight)).collect();
+        assert_eq!(figures, [("reward".into(), -0.75, 2.0), ("reward_std".into(), (2.0f64 * 2.25 * 2.25).sqrt(), 2.0)]);
+        assert!(metrics(&[None, None]).is_empty());
+    }
+
+    #[test]
+    fn deviations_are_those_of_trl() {
+        // `TestNanStd` in TRL: 1, 2, 3 and nothing.
+        let std = |values: &[Option<f64>]| mean_and_std(values.iter().flatten().copied());
+        assert_eq!(std(&[Some(1.0), Some(2.0), Some(3.0), None]), Some((2.0, 1.0)));
+        assert_eq!(std(&[Some(5.0), None]), Some((5.0, 0.0)));
+        assert_eq!(std(&[None]), None);
+        assert!(all_alike(&[0.1, 0.1]) && !all_alike(&[0.1]) && !all_alike(&[0.1, 0.2]));
+    }
+}
