@@ -1,92 +1,83 @@
 //! Rewards to advantages: centred on the mean of the prompt's completions, then scaled.
 
-use crate::settings::{ScaleRewards, Settings};
+use crate::settings::{MultiObjectiveAggregation, ScaleRewards, Settings};
 use rlhost_plugin_sdk::Metric;
-use rlhost_plugin_sdk::policy::{Advantages, Rollouts, rows};
+use rlhost_plugin_sdk::policy::{Advantages, Rollouts};
+use rlhost_plugin_sdk::rows::rows;
+use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, scores};
 
 /// Added to a standard deviation before dividing by it.
 const STD_EPSILON: f64 = 1e-4;
 
-/// Weighted sum of the rewards that a row has; none where it has none.
-fn total_rewards(rollouts: &Rollouts) -> Vec<Option<f64>> {
-    (0..rollouts.prompt_of.len())
-        .map(|row| {
-            let given = rollouts.rewards.iter().filter_map(|c| Some(f64::from(c.weight) * f64::from(c.values[row]?)));
-            given.fold(None, |sum, r| Some(sum.unwrap_or(0.0) + r))
-        })
-        .collect()
-}
-
-/// Mean and standard deviation (n - 1) of what is there; a deviation of zero for fewer than two.
-fn mean_and_std(values: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
-    let n = values.clone().count() as f64;
-    if n == 0.0 {
-        return None;
-    }
-    let mean = values.clone().sum::<f64>() / n;
-    let squares: f64 = values.map(|v| (v - mean) * (v - mean)).sum();
-    Some((mean, if n > 1.0 { (squares / (n - 1.0)).sqrt() } else { 0.0 }))
+/// Advantages of rows, and of each row whether the deviation that it was, or would be, scaled by
+/// is zero.
+struct Estimated {
+    advantages: Vec<f64>,
+    zero_std: Vec<bool>,
 }
 
 pub(crate) fn estimate(settings: &Settings, rollouts: &Rollouts) -> Advantages {
-    let rewards = total_rewards(rollouts);
-    let prompts = rollouts.prompt_of.iter().max().map_or(0, |&p| p as usize + 1);
-    let mut of_prompt: Vec<Vec<f64>> = vec![Vec::new(); prompts];
-    for (&prompt, reward) in rollouts.prompt_of.iter().zip(&rewards) {
-        of_prompt[prompt as usize].extend(reward);
-    }
-    let groups: Vec<Option<(f64, f64)>> = of_prompt.iter().map(|g| mean_and_std(g.iter().copied())).collect();
-    let whole = mean_and_std(rewards.iter().flatten().copied());
-
-    let advantage_of = |row: usize| -> f32 {
-        let (Some(reward), Some((mean, group_std))) = (rewards[row], groups[rollouts.prompt_of[row] as usize]) else {
-            return 0.0;
-        };
-        let centred = reward - mean;
-        let scaled = match settings.scale_rewards {
-            ScaleRewards::None => centred,
-            ScaleRewards::Group => centred / (group_std + STD_EPSILON),
-            ScaleRewards::Batch => centred / (whole.map_or(0.0, |(_, std)| std) + STD_EPSILON),
-        };
-        scaled as f32
+    let scores = scores(rollouts);
+    let estimated = match settings.multi_objective_aggregation {
+        MultiObjectiveAggregation::SumThenNormalize => sum_then_normalize(settings.scale_rewards, rollouts, &scores),
+        MultiObjectiveAggregation::NormalizeThenSum => normalize_then_sum(rollouts, &scores),
     };
     let mut advantages = vec![0.0; rollouts.mask.len()];
     let mut mask = rollouts.mask.clone();
     for (row, tokens) in rows(&rollouts.offsets).enumerate() {
-        advantages[tokens.clone()].fill(advantage_of(row));
+        advantages[tokens.clone()].fill(estimated.advantages[row] as f32);
+        // It has counted in its group's baseline all the same, as in TRL.
         if settings.mask_truncated_completions && !rollouts.finished[row] {
             mask[tokens].fill(0);
         }
     }
-    Advantages { advantages, returns: None, mask: Some(mask), metrics: metrics(settings, rollouts, &rewards, &of_prompt, whole) }
+    let mut metrics = scores::metrics(&scores);
+    metrics.extend(Metric::mean_of("frac_reward_zero_std", estimated.zero_std.iter().map(|&zero| f64::from(u8::from(zero)))));
+    Advantages { advantages, returns: None, mask: Some(mask), metrics }
 }
 
-/// The figures of a generation, as TRL forms them: `reward_std` is that of all scorable rows
-/// whatever the scaling, and a group with fewer than two scores has no deviation that could be
-/// zero.
-fn metrics(
-    settings: &Settings,
-    rollouts: &Rollouts,
-    rewards: &[Option<f64>],
-    groups: &[Vec<f64>],
-    whole: Option<(f64, f64)>,
-) -> Vec<Metric> {
-    let scorable: Vec<f64> = rewards.iter().flatten().copied().collect();
-    let has_zero_std =
-        |scores: &[f64]| scores.len() > 1 && mean_and_std(scores.iter().copied()).is_some_and(|(_, std)| std.abs() <= 1e-8);
-    let zero_std = rollouts.prompt_of.iter().map(|&p| match settings.scale_rewards {
-        ScaleRewards::Batch => has_zero_std(&scorable),
-        ScaleRewards::Group | ScaleRewards::None => has_zero_std(&groups[p as usize]),
+/// `A = (r - mean of its group) / (deviation + 1e-4)`, r being the weighted sum of the rewards,
+/// by the deviation of the group (Shao et al. 2024), of the batch (arXiv 2508.08221) or by
+/// nothing (Dr. GRPO, arXiv 2503.20783).
+fn sum_then_normalize(scaling: ScaleRewards, rollouts: &Rollouts, scores: &[Option<f64>]) -> Estimated {
+    let groups = by_prompt(&rollouts.prompt_of, scores);
+    let of_group: Vec<Option<(f64, f64)>> = groups.iter().map(|g| mean_and_std(g.iter().copied())).collect();
+    let scorable: Vec<f64> = scores.iter().flatten().copied().collect();
+    let batch_std = mean_and_std(scorable.iter().copied()).map_or(0.0, |(_, std)| std);
+
+    let advantage_of = |(row, score): (usize, &Option<f64>)| -> f64 {
+        let (Some(score), Some((mean, group_std))) = (score, of_group[rollouts.prompt_of[row] as usize]) else {
+            return 0.0;
+        };
+        match scaling {
+            ScaleRewards::None => score - mean,
+            ScaleRewards::Group => (score - mean) / (group_std + STD_EPSILON),
+            ScaleRewards::Batch => (score - mean) / (batch_std + STD_EPSILON),
+        }
+    };
+    let zero_std = rollouts.prompt_of.iter().map(|&prompt| match scaling {
+        ScaleRewards::Batch => all_alike(&scorable),
+        ScaleRewards::Group | ScaleRewards::None => all_alike(&groups[prompt as usize]),
     });
-    let mut metrics: Vec<Metric> = [
-        Metric::mean_of("reward", scorable.iter().copied()),
-        Metric::mean_of("frac_reward_zero_std", zero_std.map(|zero| f64::from(u8::from(zero)))),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    if let (Some((_, std)), true) = (whole, scorable.len() > 1) {
-        metrics.push(Metric::mean("reward_std", std, scorable.len() as f64));
+    Estimated { advantages: scores.iter().enumerate().map(advantage_of).collect(), zero_std: zero_std.collect() }
+}
+
+/// `R = sum_k w_k (r_k - mean_k) / (deviation_k + 1e-4)` within the group, and
+/// `A = (R - mean) / (deviation + 1e-4)` over the batch (GDPO, arXiv 2601.05242), whatever
+/// `scale_rewards` says. A reward that a row doesn't have adds nothing to it.
+fn normalize_then_sum(rollouts: &Rollouts, scores: &[Option<f64>]) -> Estimated {
+    let mut sums: Vec<Option<f64>> = scores.iter().map(|score| score.map(|_| 0.0)).collect();
+    for column in &rollouts.rewards {
+        let values: Vec<Option<f64>> = column.values.iter().map(|v| v.map(f64::from)).collect();
+        let of_group: Vec<_> = by_prompt(&rollouts.prompt_of, &values).into_iter().map(mean_and_std).collect();
+        for ((sum, value), &prompt) in sums.iter_mut().zip(values).zip(&rollouts.prompt_of) {
+            if let (Some(sum), Some(value), Some((mean, std))) = (sum, value, of_group[prompt as usize]) {
+                *sum += f64::from(column.weight) * (value - mean) / (std + STD_EPSILON);
+            }
+        }
     }
-    metrics
+    let scorable: Vec<f64> = sums.iter().flatten().copied().collect();
+    let (mean, std) = mean_and_std(scorable.iter().copied()).unwrap_or_default();
+    let advantages = sums.iter().map(|sum| sum.map_or(0.0, |sum| (sum - mean) / (std + STD_EPSILON)));
+    Estimated { advantages: advantages.collect(), zero_std: vec![all_alike(&scorable); sums.len()] }
 }

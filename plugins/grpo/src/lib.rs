@@ -1,34 +1,55 @@
-//! Group Relative Policy Optimization (Shao et al. 2024) with the loss types grpo, bnpo,
-//! dr_grpo (Liu et al. 2025) and dapo (Yu et al. 2025). Names, defaults and figures as in TRL.
+//! Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) and its kin, with
+//! names, defaults and figures as in TRL.
+//!
+//! - `advantage`: rewards to advantages
+//! - `surrogate`: what one token loses, by loss type
+//! - `loss`: from tokens to the loss of a micro-batch and its derivatives
+//! - `masks`: tokens and completions that the policy's loss leaves out
+//! - `entropy`: the entropy bonus and its adaptive coefficient
+//! - `figures`: what is logged of a loss
 
 mod advantage;
+mod entropy;
+mod figures;
 mod loss;
+mod masks;
 pub mod settings;
+mod surrogate;
 #[cfg(test)]
 mod tests;
 
+use entropy::EntropyControl;
 use rlhost_plugin_sdk::Error;
-use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens};
-pub use settings::{LossType, ScaleRewards, Settings};
+use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens};
+pub use settings::{ImportanceSamplingLevel, LossType, MultiObjectiveAggregation, ScaleRewards, Settings};
 
 /// The algorithm with its settings.
 pub struct Grpo {
     settings: Settings,
+    control: EntropyControl,
 }
 
 impl Policy for Grpo {
     type Config = Settings;
-    const DESCRIPTION: &'static str = "Group Relative Policy Optimization (grpo, bnpo, dr_grpo, dapo)";
+    const DESCRIPTION: &'static str =
+        "Group Relative Policy Optimization (grpo, bnpo, dr_grpo, dapo, cispo, sapo, luspo, vespo; GSPO, GDPO)";
 
     fn needs(config: &Settings) -> Needs {
-        if config.beta > 0.0 { Needs::ENTROPY | Needs::REF_LOGP } else { Needs::ENTROPY }
+        let mut needs = Needs::ENTROPY;
+        if config.beta > 0.0 {
+            needs |= Needs::REF_LOGP;
+        }
+        if config.off_policy_mask_threshold.is_some() {
+            needs |= Needs::SAMPLING_LOGP;
+        }
+        needs
     }
 
     fn new(settings: Settings) -> Result<Self, Error> {
-        if settings.delta.is_some_and(|delta| delta <= 1.0 + settings.epsilon) {
-            return Err(Error::Config("delta must be greater than 1 + epsilon".into()));
+        for doubt in settings.doubts() {
+            rlhost_plugin_sdk::warn(&doubt);
         }
-        Ok(Self { settings })
+        Ok(Self { settings, control: EntropyControl::default() })
     }
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
@@ -36,8 +57,22 @@ impl Policy for Grpo {
     }
 
     fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
-        loss::loss(&self.settings, tokens)
+        loss::loss(&self.settings, &self.control, tokens)
     }
 }
 
-rlhost_plugin_sdk::policy_plugin!(Grpo);
+impl Stateful for Grpo {
+    type State = EntropyControl;
+
+    fn state(&mut self) -> &mut EntropyControl {
+        &mut self.control
+    }
+}
+
+impl Observing for Grpo {
+    fn observe(&mut self, _step: u64, metrics: &[(String, f64)]) {
+        self.control.observe(&self.settings, metrics);
+    }
+}
+
+rlhost_plugin_sdk::policy_plugin!(Grpo, observing);

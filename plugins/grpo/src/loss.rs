@@ -1,136 +1,90 @@
-//! The clipped surrogate, token by token.
+//! A micro-batch's part of the loss and its derivatives, from what its tokens lose.
 
-use crate::settings::{LossType, Settings};
+use crate::entropy::{EntropyControl, bonus};
+use crate::figures::{Figures, RowSums};
+use crate::masks::{high_entropy, near_policy};
+use crate::settings::{ImportanceSamplingLevel, LossType, Settings};
+use crate::surrogate::{Token, lost, sequence_log_ratio};
+use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::policy::{Gradient, Tokens, rows};
-use rlhost_plugin_sdk::{Error, Metric};
+use rlhost_plugin_sdk::policy::{Gradient, Scale, Tokens};
+use rlhost_plugin_sdk::rows::{counted, masked_mean, rows, spread};
 
-/// The settings as the arithmetic takes them.
-struct Bounds {
-    low: f32,
-    high: f32,
-    delta: Option<f32>,
-    beta: f32,
-    correct_kl: bool,
-}
-
-impl Bounds {
-    fn of(s: &Settings) -> Self {
-        Self {
-            low: 1.0 - s.epsilon as f32,
-            high: 1.0 + s.epsilon_high.unwrap_or(s.epsilon) as f32,
-            delta: s.delta.map(|d| d as f32),
-            beta: s.beta as f32,
-            correct_kl: s.use_bias_correction_kl,
-        }
+/// How much a token's loss weighs in the step's. `bnpo`, which upstream divides by the tokens of
+/// each micro-batch, divides by those of the step, as everything does here, and equals `dapo`.
+fn weight(loss_type: LossType, scale: &Scale, row_tokens: usize) -> f64 {
+    let (rows, tokens) = (f64::from(scale.rows.max(1)), (scale.tokens as f64).max(1.0));
+    match loss_type {
+        LossType::Grpo | LossType::Sapo => 1.0 / (row_tokens.max(1) as f64 * rows),
+        LossType::Bnpo | LossType::Dapo | LossType::Cispo | LossType::Vespo => 1.0 / tokens,
+        LossType::DrGrpo => 1.0 / (rows * f64::from(scale.max_completion_length.max(1))),
+        LossType::Luspo => 1.0 / rows,
     }
 }
 
-/// `-min(min(ratio, delta) A, clip(ratio) A)` and, with `beta`, the KL estimate
-/// `e^d - d - 1`, `d = ref_logp - logp`. Gives the loss and the KL term.
-fn token_loss(s: &Bounds, logp: f32, old_logp: f32, ref_logp: Option<f32>, advantage: f32) -> (Dual, Dual) {
-    let logp = Dual::variable(logp);
-    let ratio = (logp - old_logp).exp();
-    let bounded = s.delta.map_or(ratio, |delta| ratio.min(delta));
-    let clipped = ratio.clamp(s.low, s.high);
-    let mut loss = -(bounded * advantage).min(clipped * advantage);
-    let mut kl = Dual::constant(0.0);
-    if let Some(ref_logp) = ref_logp {
-        let d = -logp + ref_logp;
-        kl = d.exp() - d - 1.0;
-        if s.correct_kl {
-            kl = kl * ratio;
-        }
-        loss = loss + kl * s.beta;
-    }
-    (loss, kl)
-}
-
-/// Sums over a micro-batch's masked tokens.
-#[derive(Default)]
-struct Sums {
-    tokens: f64,
-    kl: f64,
-    entropy: f64,
-    low: f64,
-    high: f64,
-    /// Least and greatest share of a completion's tokens that are clipped on either side.
-    low_min: Option<f64>,
-    high_max: Option<f64>,
-}
-
-impl Sums {
-    /// Takes the sums of one completion in.
-    fn add(&mut self, row: &Sums) {
-        if row.tokens == 0.0 {
-            return;
-        }
-        self.tokens += row.tokens;
-        self.kl += row.kl;
-        self.entropy += row.entropy;
-        self.low += row.low;
-        self.high += row.high;
-        let (low, high) = (row.low / row.tokens, row.high / row.tokens);
-        self.low_min = Some(self.low_min.map_or(low, |least| least.min(low)));
-        self.high_max = Some(self.high_max.map_or(high, |most| most.max(high)));
+fn given<'a>(column: &'a Option<Vec<f32>>, needed: bool, what: &str) -> Result<Option<&'a [f32]>, Error> {
+    match column.as_deref() {
+        None if needed => Err(Error::Input(format!("the settings need {what}, which the batch does not have"))),
+        column => Ok(column),
     }
 }
 
-pub(crate) fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
-    let ref_logp = if s.beta > 0.0 {
-        Some(t.ref_logp.as_deref().ok_or_else(|| Error::Input("beta needs the reference log-probabilities".into()))?)
-    } else {
-        None
-    };
-    let entropy = t.entropy.as_deref();
-    let bounds = Bounds::of(s);
+pub(crate) fn loss(s: &Settings, control: &EntropyControl, t: &Tokens) -> Result<Gradient, Error> {
+    let ref_logp = given(&t.ref_logp, s.beta > 0.0, "reference log-probabilities")?.filter(|_| s.beta > 0.0);
+    let entropy = given(&t.entropy, s.top_entropy_quantile < 1.0 || s.has_entropy_bonus(), "entropies")?;
+    let top = entropy.filter(|_| s.top_entropy_quantile < 1.0);
+    let top = top.map(|entropy| high_entropy(entropy, &t.mask, 1.0 - s.top_entropy_quantile));
+    let log_ratio = |i: usize| f64::from(t.logp[i]) - f64::from(t.old_logp[i]);
+
     let mut d_logp = vec![0.0; t.logp.len()];
-    let (mut loss, mut sums) = (0.0f64, Sums::default());
+    let (mut policy, mut figures) = (0.0f64, Figures::default());
     for row in rows(&t.offsets) {
-        let row_tokens = t.mask[row.clone()].iter().filter(|&&m| m != 0).count() as f64;
-        let weight = 1.0
-            / match s.loss_type {
-                LossType::Grpo => row_tokens.max(1.0) * f64::from(t.scale.rows),
-                LossType::Bnpo | LossType::Dapo => (t.scale.tokens as f64).max(1.0),
-                LossType::DrGrpo => f64::from(t.scale.rows) * f64::from(t.scale.max_completion_length),
+        let tokens = counted(&t.mask, row.clone());
+        let n = tokens.clone().count();
+        let weight = weight(s.loss_type, &t.scale, n);
+        let mean_log_ratio = masked_mean(&t.mask, row.clone(), log_ratio) as f32;
+        let sequence_log_ratio = sequence_log_ratio(tokens.clone().map(log_ratio));
+        let near = s.off_policy_mask_threshold.is_none_or(|threshold| {
+            let sampling_logp = t.sampling_logp.as_ref().unwrap_or(&t.old_logp);
+            near_policy(&t.logp, sampling_logp, &t.mask, row.clone(), threshold)
+        });
+        // Of the row's mean log-ratio, on which all its tokens depend where it is what counts.
+        let mut by_mean = 0.0;
+        let mut sums = RowSums::default();
+        for i in tokens {
+            let in_top = top.as_ref().is_none_or(|top| top[i]);
+            let token = |logp: Dual, log_ratio: Dual| Token {
+                logp,
+                log_ratio,
+                ref_logp: ref_logp.map(|r| r[i]),
+                advantage: t.advantages[i],
+                kept: in_top && (near || t.advantages[i] >= 0.0),
+                sequence_log_ratio,
             };
-        let mut of_row = Sums::default();
-        for i in row.filter(|&i| t.mask[i] != 0) {
-            let advantage = t.advantages[i];
-            let (token, kl) = token_loss(&bounds, t.logp[i], t.old_logp[i], ref_logp.map(|r| r[i]), advantage);
-            loss += weight * f64::from(token.value);
-            d_logp[i] = (weight * f64::from(token.slope)) as f32;
-            let ratio = (t.logp[i] - t.old_logp[i]).exp();
-            of_row.tokens += 1.0;
-            of_row.kl += f64::from(kl.value);
-            of_row.entropy += entropy.map_or(0.0, |e| f64::from(e[i]));
-            of_row.low += f64::from(u8::from(ratio < bounds.low && advantage < 0.0));
-            of_row.high += f64::from(u8::from(ratio > bounds.high && advantage > 0.0));
+            let logp = Dual::variable(t.logp[i]);
+            let lost = match s.importance_sampling_level {
+                ImportanceSamplingLevel::Token => lost(s, &token(logp, logp - t.old_logp[i])),
+                ImportanceSamplingLevel::Sequence => {
+                    by_mean += weight * f64::from(lost(s, &token(logp.detach(), Dual::variable(mean_log_ratio))).loss.slope);
+                    lost(s, &token(logp, Dual::constant(mean_log_ratio)))
+                }
+            };
+            policy += weight * f64::from(lost.loss.value);
+            d_logp[i] = (weight * f64::from(lost.loss.slope)) as f32;
+            sums.add(&lost, entropy.map_or(0.0, |e| e[i]), in_top);
         }
-        sums.add(&of_row);
+        spread(by_mean / n.max(1) as f64, &t.mask, row, &mut d_logp);
+        figures.add(s, &sums);
     }
-    Ok(Gradient { loss, d_logp, d_entropy: None, d_values: None, metrics: sums.metrics(ref_logp.is_some(), entropy.is_some()) })
-}
 
-impl Sums {
-    fn metrics(&self, kl: bool, entropy: bool) -> Vec<Metric> {
-        let n = self.tokens;
-        if n == 0.0 {
-            return Vec::new();
+    let metrics = figures.metrics(s, control, policy, t.scale.rows);
+    let coef = if s.has_entropy_bonus() { control.applied(s) } else { 0.0 };
+    let (bonus, d_entropy) = match entropy.filter(|_| coef != 0.0) {
+        Some(entropy) => {
+            let (bonus, d_entropy) = bonus(coef, t, entropy, top.as_deref());
+            (bonus, Some(d_entropy))
         }
-        let mut all = vec![
-            Metric::mean("clip_ratio/low_mean", self.low / n, n),
-            Metric::min("clip_ratio/low_min", self.low_min.unwrap_or(0.0)),
-            Metric::mean("clip_ratio/high_mean", self.high / n, n),
-            Metric::max("clip_ratio/high_max", self.high_max.unwrap_or(0.0)),
-            Metric::mean("clip_ratio/region_mean", (self.low + self.high) / n, n),
-        ];
-        if kl {
-            all.push(Metric::mean("kl", self.kl / n, n));
-        }
-        if entropy {
-            all.push(Metric::mean("entropy", self.entropy / n, n));
-        }
-        all
-    }
+        None => (0.0, None),
+    };
+    Ok(Gradient { loss: policy + bonus, d_logp, d_entropy, d_values: None, metrics })
 }

@@ -1,0 +1,92 @@
+//! What one token loses.
+
+use crate::settings::{LossType, Settings};
+use rlhost_plugin_sdk::dual::Dual;
+
+/// A token, with whatever its loss may depend on.
+#[derive(Clone, Copy)]
+pub(crate) struct Token {
+    pub logp: Dual,
+    /// Logarithm of the importance ratio: of the token's own, or of its completion's.
+    pub log_ratio: Dual,
+    pub ref_logp: Option<f32>,
+    pub advantage: f32,
+    /// Whether the masks leave it in the policy's loss. The KL term stays in either case.
+    pub kept: bool,
+    /// [`sequence_log_ratio`] of its completion, for vespo.
+    pub sequence_log_ratio: f64,
+}
+
+/// What a token loses, and the parts that are logged.
+pub(crate) struct Lost {
+    pub loss: Dual,
+    pub kl: f32,
+    pub phi: f32,
+    pub clipped_low: bool,
+    pub clipped_high: bool,
+}
+
+/// The policy's loss, by loss type:
+///
+/// - grpo, bnpo, dr_grpo, dapo, luspo: `-min(min(ratio, delta) A, clip(ratio, 1 - epsilon,
+///   1 + epsilon_high) A)` (PPO's, Schulman et al. 2017; delta from INTELLECT-2, arXiv 2505.07291)
+/// - cispo: `-sg(min(ratio, epsilon_high)) A logp` (MiniMax-M1, arXiv 2506.13585)
+/// - sapo: `-4/tau sigmoid(tau (ratio - 1)) A`, tau by the sign of A (arXiv 2511.20347)
+/// - vespo: `-sg(phi) A logp` (arXiv 2602.10693)
+///
+/// and on top, with `beta`, the KL estimate `e^d - d - 1`, `d = ref_logp - logp` (Schulman's k3),
+/// times the ratio where that bias is corrected (DeepSeek-V3.2, arXiv 2512.02556).
+pub(crate) fn lost(s: &Settings, t: &Token) -> Lost {
+    let (low, high) = (1.0 - s.epsilon as f32, 1.0 + s.high() as f32);
+    let ratio = t.log_ratio.exp();
+    let mut lost = Lost { loss: Dual::constant(0.0), kl: 0.0, phi: 1.0, clipped_low: false, clipped_high: false };
+    let policy = match s.loss_type {
+        LossType::Grpo | LossType::Bnpo | LossType::DrGrpo | LossType::Dapo | LossType::Luspo => {
+            let bounded = s.delta.map_or(ratio, |delta| ratio.min(delta as f32));
+            lost.clipped_low = bounded.value < low && t.advantage < 0.0;
+            lost.clipped_high = bounded.value > high && t.advantage > 0.0;
+            -(bounded * t.advantage).min(ratio.clamp(low, high) * t.advantage)
+        }
+        LossType::Cispo => {
+            let cap = s.high() as f32;
+            lost.clipped_high = ratio.value > cap && t.advantage > 0.0;
+            -(ratio.min(cap).detach() * t.advantage * t.logp)
+        }
+        LossType::Sapo => {
+            let tau = if t.advantage > 0.0 { s.sapo_temperature_pos } else { s.sapo_temperature_neg } as f32;
+            -(((ratio - 1.0) * tau).sigmoid() * (4.0 / tau) * t.advantage)
+        }
+        LossType::Vespo => {
+            lost.phi = phi(s, t.sequence_log_ratio, t.advantage);
+            -(t.logp * (lost.phi * t.advantage))
+        }
+    };
+    if t.kept {
+        lost.loss = policy;
+    }
+    if let Some(ref_logp) = t.ref_logp {
+        let d = -t.logp + ref_logp;
+        let estimate = d.exp_m1() - d;
+        let kl = if s.use_bias_correction_kl { estimate * ratio } else { estimate };
+        lost.kl = kl.value;
+        lost.loss = lost.loss + kl * s.beta as f32;
+    }
+    lost
+}
+
+/// The least logarithm of a completion's ratio that vespo tells apart, and the greatest.
+const LOG_RATIO_RANGE: (f64, f64) = (-18.420_680_743_952_367, 20.0);
+
+/// The logarithm of a completion's ratio as vespo takes it: the sum over its tokens, each within
+/// 20 of zero, within the range from `ln 1e-8` to 20.
+pub(crate) fn sequence_log_ratio(log_ratios: impl Iterator<Item = f64>) -> f64 {
+    log_ratios.map(|r| r.clamp(-20.0, 20.0)).sum::<f64>().clamp(LOG_RATIO_RANGE.0, LOG_RATIO_RANGE.1)
+}
+
+/// Vespo's weight of a completion, `w^k e^(lambda (1 - w))`, 1 where its ratio w is.
+fn phi(s: &Settings, log_w: f64, advantage: f32) -> f32 {
+    let (k, lambda) = if advantage >= 0.0 { (s.vespo_k_pos, s.vespo_lambda_pos) } else { (s.vespo_k_neg, s.vespo_lambda_neg) };
+    let lambda = lambda.max(1e-4);
+    let phi = (lambda + k * log_w - lambda * log_w.exp()).exp() as f32;
+    if phi.is_finite() { phi } else { 0.0 }
+}

@@ -1,0 +1,92 @@
+//! The losses in f64, straight from the papers' formulas. What the formulas detach is taken at
+//! `base`, so that differences of the closed form are the derivatives that are meant.
+
+use super::*;
+
+/// Log-probabilities and entropies at which the loss is wanted.
+#[derive(Clone)]
+pub(super) struct Point {
+    pub logp: Vec<f64>,
+    pub entropy: Vec<f64>,
+}
+
+impl Point {
+    pub(super) fn of(t: &Tokens) -> Self {
+        let wide = |column: &[f32]| column.iter().map(|&x| f64::from(x)).collect();
+        Self { logp: wide(&t.logp), entropy: wide(t.entropy.as_ref().unwrap()) }
+    }
+}
+
+fn at(column: &[f32], i: usize) -> f64 {
+    f64::from(column[i])
+}
+
+/// Entropy threshold by sorting, between the two nearest.
+fn threshold(s: &Settings, t: &Tokens, base: &Point) -> f64 {
+    let mut all: Vec<f64> = (0..t.mask.len()).filter(|&i| t.mask[i] == 1).map(|i| base.entropy[i]).collect();
+    all.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    let rank = (1.0 - s.top_entropy_quantile) * (all.len() - 1) as f64;
+    let below = rank.floor() as usize;
+    all[below] + (rank - rank.floor()) * (all[rank.ceil() as usize] - all[below])
+}
+
+pub(super) fn loss(s: &Settings, t: &Tokens, coef: f64, p: &Point, base: &Point) -> f64 {
+    let cut = if s.top_entropy_quantile < 1.0 { threshold(s, t, base) } else { f64::NEG_INFINITY };
+    let mut total = 0.0;
+    for row in t.offsets.windows(2) {
+        let row: Vec<usize> = (row[0] as usize..row[1] as usize).filter(|&i| t.mask[i] == 1).collect();
+        let n = row.len() as f64;
+        if row.is_empty() {
+            continue;
+        }
+        let log_ratio = |p: &Point, i: usize| p.logp[i] - at(&t.old_logp, i);
+        let mean = |p: &Point| row.iter().map(|&i| log_ratio(p, i)).sum::<f64>() / n;
+        let away = row.iter().map(|&i| at(t.sampling_logp.as_ref().unwrap(), i) - base.logp[i]).sum::<f64>() / n;
+        let log_w = row.iter().map(|&i| log_ratio(base, i)).sum::<f64>();
+        let mut sum = 0.0;
+        for &i in &row {
+            let ratio_at = |p: &Point| match s.importance_sampling_level {
+                ImportanceSamplingLevel::Token => log_ratio(p, i).exp(),
+                ImportanceSamplingLevel::Sequence => mean(p).exp(),
+            };
+            let (a, ratio) = (at(&t.advantages, i), ratio_at(p));
+            let high = s.epsilon_high.unwrap_or(s.epsilon);
+            let mut token = match s.loss_type {
+                LossType::Cispo => -ratio_at(base).min(high) * a * p.logp[i],
+                LossType::Sapo => {
+                    let tau = if a > 0.0 { s.sapo_temperature_pos } else { s.sapo_temperature_neg };
+                    -4.0 / tau * a / (1.0 + (-tau * (ratio - 1.0)).exp())
+                }
+                LossType::Vespo => {
+                    let (k, lambda) =
+                        if a >= 0.0 { (s.vespo_k_pos, s.vespo_lambda_pos) } else { (s.vespo_k_neg, s.vespo_lambda_neg) };
+                    let w = log_w.exp();
+                    -w.powf(k) * (lambda * (1.0 - w)).exp() * a * p.logp[i]
+                }
+                _ => {
+                    let unclipped = s.delta.map_or(ratio, |d| ratio.min(d)) * a;
+                    -unclipped.min(ratio.clamp(1.0 - s.epsilon, 1.0 + high) * a)
+                }
+            };
+            if s.off_policy_mask_threshold.is_some_and(|most| a < 0.0 && away > most) || base.entropy[i] < cut {
+                token = 0.0;
+            }
+            if s.beta > 0.0 {
+                let d = at(t.ref_logp.as_ref().unwrap(), i) - p.logp[i];
+                token += s.beta * (d.exp() - d - 1.0) * if s.use_bias_correction_kl { ratio } else { 1.0 };
+            }
+            sum += token;
+        }
+        let (rows, tokens, longest) = (f64::from(t.scale.rows), t.scale.tokens as f64, f64::from(t.scale.max_completion_length));
+        total += match s.loss_type {
+            LossType::Grpo | LossType::Sapo => sum / n / rows,
+            LossType::Bnpo | LossType::Dapo | LossType::Cispo | LossType::Vespo => sum / tokens,
+            LossType::DrGrpo => sum / (rows * longest),
+            LossType::Luspo => sum / rows,
+        };
+    }
+    let counted: Vec<usize> = (0..t.mask.len()).filter(|&i| t.mask[i] == 1).collect();
+    let kept: Vec<f64> = counted.iter().filter(|&&i| base.entropy[i] >= cut).map(|&i| p.entropy[i]).collect();
+    let mean_entropy = kept.iter().sum::<f64>() / kept.len().max(1) as f64;
+    total - coef * mean_entropy * counted.len() as f64 / t.scale.tokens as f64
+}

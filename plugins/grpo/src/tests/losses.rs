@@ -1,0 +1,131 @@
+//! Values and gradients of every loss against the closed form.
+
+use super::closed_form::{Point, loss as closed_form};
+use super::*;
+
+const TYPES: [LossType; 8] = [
+    LossType::Grpo,
+    LossType::Bnpo,
+    LossType::DrGrpo,
+    LossType::Dapo,
+    LossType::Cispo,
+    LossType::Sapo,
+    LossType::Luspo,
+    LossType::Vespo,
+];
+
+/// Every type at both levels with each of these further settings.
+fn all_settings() -> Vec<Settings> {
+    let plain = Settings::default;
+    let further = [
+        plain(),
+        Settings { epsilon_high: Some(0.28), beta: 0.3, ..plain() },
+        Settings { epsilon_high: Some(0.4), delta: Some(1.5), beta: 0.3, use_bias_correction_kl: false, ..plain() },
+        Settings { delta: Some(1.1), off_policy_mask_threshold: Some(0.02), beta: 0.1, ..plain() },
+        Settings { top_entropy_quantile: 0.4, entropy_coef: 0.05, beta: 0.2, ..plain() },
+        Settings { entropy_coef: -0.02, epsilon_high: Some(1.2), off_policy_mask_threshold: Some(-0.1), ..plain() },
+        Settings { sapo_temperature_pos: 2.0, sapo_temperature_neg: 0.7, vespo_k_pos: 1.0, vespo_lambda_neg: 0.5, ..plain() },
+    ];
+    let mut all = Vec::new();
+    for loss_type in TYPES {
+        for importance_sampling_level in [ImportanceSamplingLevel::Token, ImportanceSamplingLevel::Sequence] {
+            all.extend(further.iter().map(|s| Settings { loss_type, importance_sampling_level, ..s.clone() }));
+        }
+    }
+    all
+}
+
+fn loss_of(s: &Settings, t: &Tokens) -> Gradient {
+    Grpo::new(s.clone()).unwrap().loss(t).unwrap()
+}
+
+#[test]
+fn losses_and_gradients_follow_the_closed_form() {
+    for seed in 0..4 {
+        let t = batch(&[5, 1, 4, 3, 7, 2], seed);
+        let base = Point::of(&t);
+        for s in all_settings() {
+            let got = loss_of(&s, &t);
+            let what = format!("seed {seed}, {s:?}");
+            let want = closed_form(&s, &t, s.entropy_coef, &base, &base);
+            assert!((got.loss - want).abs() <= 1e-5 * want.abs().max(0.05), "{what}: {} is not {want}", got.loss);
+
+            let slope = |move_it: &dyn Fn(&mut Point, f64)| {
+                let moved = |by: f64| {
+                    let mut p = base.clone();
+                    move_it(&mut p, by);
+                    closed_form(&s, &t, s.entropy_coef, &p, &base)
+                };
+                (moved(1e-5) - moved(-1e-5)) / 2e-5
+            };
+            let n = t.mask.len();
+            let d_logp: Vec<f64> = (0..n).map(|i| slope(&|p, by| p.logp[i] += by)).collect();
+            close(&format!("d_logp, {what}"), &got.d_logp, &d_logp);
+            match got.d_entropy {
+                Some(d) => {
+                    let d_entropy: Vec<f64> = (0..n).map(|i| slope(&|p, by| p.entropy[i] += by)).collect();
+                    close(&format!("d_entropy, {what}"), &d, &d_entropy);
+                }
+                None => assert_eq!(s.entropy_coef, 0.0),
+            }
+            assert!((0..n).all(|i| t.mask[i] == 1 || got.d_logp[i] == 0.0), "{what}");
+        }
+    }
+}
+
+#[test]
+fn micro_batches_add_up_to_the_step() {
+    let t = batch(&[5, 1, 4, 3, 7, 2], 11);
+    // The quantile of entropies is each micro-batch's own.
+    for s in all_settings().into_iter().filter(|s| s.top_entropy_quantile == 1.0) {
+        let whole = loss_of(&s, &t);
+        for first in [1, 3, 5] {
+            let [a, b] = halves(&t, first).map(|half| loss_of(&s, &half));
+            assert!((a.loss + b.loss - whole.loss).abs() < 1e-12, "{s:?}");
+            assert_eq!([a.d_logp, b.d_logp].concat(), whole.d_logp, "{s:?}");
+            if let (Some(a), Some(b), Some(whole)) = (a.d_entropy, b.d_entropy, &whole.d_entropy) {
+                let all: Vec<f64> = whole.iter().map(|&d| f64::from(d)).collect();
+                close("d_entropy", &[a, b].concat(), &all);
+            }
+        }
+    }
+}
+
+#[test]
+fn on_policy_every_type_pushes_by_the_advantage() {
+    let mut t = batch(&[3, 3, 1, 1, 4], 3);
+    t.old_logp = t.logp.clone();
+    let tokens = t.scale.tokens as f64;
+    for loss_type in [LossType::Bnpo, LossType::Dapo, LossType::Cispo, LossType::Vespo] {
+        let s = Settings { loss_type, epsilon_high: (loss_type == LossType::Cispo).then_some(5.0), ..Settings::default() };
+        let want: Vec<f64> = (0..t.mask.len()).map(|i| -f64::from(t.mask[i]) * f64::from(t.advantages[i]) / tokens).collect();
+        close(&format!("{loss_type:?}"), &loss_of(&s, &t).d_logp, &want);
+    }
+}
+
+#[test]
+fn ratios_far_out_stay_finite() {
+    let mut t = batch(&[6, 4, 2, 2], 5);
+    for (i, old) in t.old_logp.iter_mut().enumerate() {
+        *old = t.logp[i] + if i % 2 == 0 { 30.0 } else { -30.0 };
+    }
+    for s in all_settings() {
+        let got = loss_of(&s, &t);
+        assert!(got.loss.is_finite() && got.d_logp.iter().all(|d| d.is_finite()), "{s:?}");
+    }
+}
+
+#[test]
+fn what_the_settings_need_must_be_there() {
+    let t = batch(&[2, 2], 1);
+    let refused = |s: Settings, t: &Tokens| matches!(Grpo::new(s).unwrap().loss(t), Err(Error::Input(_)));
+    assert!(refused(Settings { beta: 0.1, ..Settings::default() }, &Tokens { ref_logp: None, ..t.clone() }));
+    let without = Tokens { entropy: None, ..t };
+    assert!(refused(Settings { top_entropy_quantile: 0.5, ..Settings::default() }, &without));
+    assert!(refused(Settings { entropy_coef: 0.1, ..Settings::default() }, &without));
+    assert!(!refused(Settings::default(), &without));
+    let needs = |s: &Settings| Grpo::needs(s);
+    assert_eq!(needs(&Settings::default()), Needs::ENTROPY);
+    let all = Settings { beta: 0.1, off_policy_mask_threshold: Some(0.5), ..Settings::default() };
+    assert_eq!(needs(&all), Needs::ENTROPY | Needs::REF_LOGP | Needs::SAMPLING_LOGP);
+}

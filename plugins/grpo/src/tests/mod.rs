@@ -1,0 +1,103 @@
+//! The plugin against closed forms in f64 that share no code with it, and numbers worked out by
+//! hand.
+
+mod adaptive;
+mod advantages;
+mod closed_form;
+mod figures;
+mod losses;
+mod masked_out;
+
+use super::*;
+use rlhost_plugin_sdk::Metric;
+use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
+
+/// Fails unless a column is another, to 1e-5 of each entry and, where terms cancel, to 1e-6 of
+/// the column's greatest.
+fn close(what: &str, got: &[f32], want: &[f64]) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    let greatest = want.iter().fold(0.0f64, |most, w| most.max(w.abs()));
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        let allowed = (1e-5 * w.abs()).max(1e-6 * greatest);
+        assert!((f64::from(*g) - w).abs() <= allowed, "{what}: entry {i} is {g}, not {w}");
+    }
+}
+
+/// A figure's value and weight.
+fn figure(metrics: &[Metric], name: &str) -> Option<(f64, f64)> {
+    metrics.iter().find(|m| m.name == name).map(|m| (m.value, m.weight))
+}
+
+/// Numbers between -1 and 1 that look random.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    fn column(&mut self, n: usize, middle: f32, width: f32) -> Vec<f32> {
+        (0..n).map(|_| middle + width * self.next()).collect()
+    }
+}
+
+/// A micro-batch of rows with these lengths, some tokens masked, what stands there being wild;
+/// the third row fully masked, the fourth without an advantage.
+fn batch(lengths: &[u32], seed: u64) -> Tokens {
+    let mut noise = Noise(seed);
+    let mut offsets = vec![0];
+    let (mut mask, mut advantages) = (Vec::new(), Vec::new());
+    for (row, &length) in lengths.iter().enumerate() {
+        offsets.push(offsets[row] + length);
+        mask.extend((0..length).map(|i| u8::from(row != 2 && (i == 0 || noise.next() > -0.5))));
+        advantages.extend(vec![if row == 3 { 0.0 } else { 1.5 * noise.next() }; length as usize]);
+    }
+    let n = mask.len();
+    let wild =
+        |column: Vec<f32>| -> Vec<f32> { column.iter().zip(&mask).map(|(&x, &m)| if m == 0 { -40.0 } else { x }).collect() };
+    let logp = noise.column(n, -1.5, 1.2);
+    let near = |noise: &mut Noise, width: f32| -> Vec<f32> { logp.iter().map(|l| l + width * noise.next()).collect() };
+    let (old_logp, ref_logp, sampling_logp) = (near(&mut noise, 0.6), near(&mut noise, 0.7), near(&mut noise, 0.8));
+    let tokens = mask.iter().filter(|&&m| m == 1).count() as u64 + 7;
+    Tokens {
+        step: 0,
+        offsets,
+        advantages,
+        old_logp,
+        ref_logp: Some(wild(ref_logp)),
+        sampling_logp: Some(wild(sampling_logp)),
+        entropy: Some(wild(noise.column(n, 1.5, 1.4))),
+        logp: wild(logp.clone()),
+        values: None,
+        old_values: None,
+        returns: None,
+        scale: Scale { rows: lengths.len() as u32 + 2, tokens, max_completion_length: 17 },
+        mask,
+    }
+}
+
+/// The rows of a batch as two, with the scale of both.
+fn halves(t: &Tokens, first: usize) -> [Tokens; 2] {
+    let cut = t.offsets[first] as usize;
+    let part = |rows: std::ops::Range<usize>, tokens: std::ops::Range<usize>| {
+        let of = |column: &[f32]| column[tokens.clone()].to_vec();
+        let maybe = |column: &Option<Vec<f32>>| column.as_ref().map(|c| of(c));
+        Tokens {
+            step: t.step,
+            offsets: t.offsets[rows.start..=rows.end].iter().map(|o| o - t.offsets[rows.start]).collect(),
+            mask: t.mask[tokens.clone()].to_vec(),
+            advantages: of(&t.advantages),
+            logp: of(&t.logp),
+            old_logp: of(&t.old_logp),
+            ref_logp: maybe(&t.ref_logp),
+            sampling_logp: maybe(&t.sampling_logp),
+            entropy: maybe(&t.entropy),
+            values: None,
+            old_values: None,
+            returns: None,
+            scale: t.scale,
+        }
+    };
+    [part(0..first, 0..cut), part(first..t.offsets.len() - 1, cut..t.mask.len())]
+}
