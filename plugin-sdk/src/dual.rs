@@ -1,29 +1,54 @@
-//! Values that carry their derivative with respect to one variable: forward-mode
-//! differentiation, for losses whose token terms depend on one log-probability each (or on one
-//! per-row sum).
+//! Values that carry their derivatives with respect to a few variables: forward-mode
+//! differentiation, for losses whose token terms depend on one log-probability each, or whose
+//! pair terms depend on one sum per completion.
 
+use std::array::from_fn;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-/// A value and its derivative.
+/// A value and its derivatives by `N` variables. In f64, since a sum of log-probabilities over a
+/// long completion leaves f32 too few digits for the difference of two.
+///
+/// ```
+/// use rlhost_plugin_sdk::dual::Dual;
+///
+/// let [chosen, rejected] = Dual::variables([-12.5, -14.0]);
+/// let loss = -((chosen - rejected) * 0.1).log_sigmoid();
+/// assert_eq!(loss.slopes[0], -loss.slopes[1]);
+/// assert!(loss.slopes[0] < 0.0);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Dual {
+pub struct Dual<const N: usize = 1> {
     /// The value.
-    pub value: f32,
-    /// Its derivative with respect to the variable.
-    pub slope: f32,
+    pub value: f64,
+    /// Its derivative by each variable.
+    pub slopes: [f64; N],
 }
 
-impl Dual {
-    /// The variable itself.
+impl Dual<1> {
+    /// The only variable.
     #[must_use]
-    pub fn variable(value: f32) -> Self {
-        Self { value, slope: 1.0 }
+    pub fn variable(value: impl Into<f64>) -> Self {
+        Self { value: value.into(), slopes: [1.0] }
+    }
+
+    /// The derivative by the only variable.
+    #[must_use]
+    pub fn slope(self) -> f64 {
+        self.slopes[0]
+    }
+}
+
+impl<const N: usize> Dual<N> {
+    /// All variables, in the order of their derivatives.
+    #[must_use]
+    pub fn variables(values: [f64; N]) -> [Self; N] {
+        from_fn(|i| Self { value: values[i], slopes: from_fn(|j| f64::from(u8::from(i == j))) })
     }
 
     /// A constant.
     #[must_use]
-    pub fn constant(value: f32) -> Self {
-        Self { value, slope: 0.0 }
+    pub fn constant(value: impl Into<f64>) -> Self {
+        Self { value: value.into(), slopes: [0.0; N] }
     }
 
     /// The same value, taken as a constant (stop-gradient).
@@ -32,39 +57,63 @@ impl Dual {
         Self::constant(self.value)
     }
 
+    /// A function of this, by its value and derivative here.
+    fn chain(self, value: f64, slope: f64) -> Self {
+        Self { value, slopes: self.slopes.map(|s| s * slope) }
+    }
+
+    /// A function of this and another, by its value and derivatives here.
+    fn join(self, other: Self, value: f64, slope: f64, other_slope: f64) -> Self {
+        Self { value, slopes: from_fn(|i| slope * self.slopes[i] + other_slope * other.slopes[i]) }
+    }
+
     /// `e` to this power.
     #[must_use]
     pub fn exp(self) -> Self {
         let e = self.value.exp();
-        Self { value: e, slope: e * self.slope }
+        self.chain(e, e)
     }
 
-    /// `e` to this power, less 1: exact where the power is small.
+    /// `e` to this power, less one: exact near zero.
     #[must_use]
     pub fn exp_m1(self) -> Self {
-        Self { value: self.value.exp_m1(), slope: self.value.exp() * self.slope }
+        self.chain(self.value.exp_m1(), self.value.exp())
     }
 
-    /// Natural logarithm.
+    /// The natural logarithm.
     #[must_use]
     pub fn ln(self) -> Self {
-        Self { value: self.value.ln(), slope: self.slope / self.value }
+        self.chain(self.value.ln(), 1.0 / self.value)
     }
 
-    /// `1 / (1 + e^-x)`.
+    /// `1 / (1 + e^-x)`, without overflow.
     #[must_use]
     pub fn sigmoid(self) -> Self {
-        // Of two equal forms, the one whose power of e cannot overflow.
-        let e = (-self.value.abs()).exp();
-        let value = if self.value < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) };
-        Self { value, slope: e / ((1.0 + e) * (1.0 + e)) * self.slope }
+        self.chain(sigmoid(self.value), sigmoid(self.value) * sigmoid(-self.value))
     }
 
-    /// The logarithm of the sigmoid, finite for every finite value.
+    /// The logarithm of [`Dual::sigmoid`], exact where that is nearly 0 or 1.
     #[must_use]
     pub fn log_sigmoid(self) -> Self {
-        let value = self.value.min(0.0) - (-self.value.abs()).exp().ln_1p();
-        Self { value, slope: (-self).sigmoid().value * self.slope }
+        self.chain(self.value.min(0.0) - (-self.value.abs()).exp().ln_1p(), sigmoid(-self.value))
+    }
+
+    /// The absolute value; the derivative vanishes at zero.
+    #[must_use]
+    pub fn abs(self) -> Self {
+        self.chain(self.value.abs(), if self.value == 0.0 { 0.0 } else { self.value.signum() })
+    }
+
+    /// A whole power.
+    #[must_use]
+    pub fn powi(self, n: i32) -> Self {
+        self.chain(self.value.powi(n), f64::from(n) * self.value.powi(n - 1))
+    }
+
+    /// The square.
+    #[must_use]
+    pub fn square(self) -> Self {
+        self * self
     }
 
     /// The lesser of two; the first where they are equal.
@@ -83,53 +132,65 @@ impl Dual {
 
     /// Limited to `low..=high`; the derivative vanishes outside.
     #[must_use]
-    pub fn clamp(self, low: f32, high: f32) -> Self {
+    pub fn clamp(self, low: impl Into<Self>, high: impl Into<Self>) -> Self {
         self.max(low).min(high)
     }
 }
 
-impl From<f32> for Dual {
+fn sigmoid(x: f64) -> f64 {
+    // The exponent is never positive, so that nothing overflows.
+    let e = (-x.abs()).exp();
+    if x < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) }
+}
+
+impl<const N: usize> From<f32> for Dual<N> {
     fn from(value: f32) -> Self {
         Self::constant(value)
     }
 }
 
-impl<T: Into<Dual>> Add<T> for Dual {
-    type Output = Self;
-    fn add(self, other: T) -> Self {
-        let other = other.into();
-        Self { value: self.value + other.value, slope: self.slope + other.slope }
+impl<const N: usize> From<f64> for Dual<N> {
+    fn from(value: f64) -> Self {
+        Self::constant(value)
     }
 }
 
-impl<T: Into<Dual>> Sub<T> for Dual {
+impl<const N: usize, T: Into<Self>> Add<T> for Dual<N> {
+    type Output = Self;
+    fn add(self, other: T) -> Self {
+        let other = other.into();
+        self.join(other, self.value + other.value, 1.0, 1.0)
+    }
+}
+
+impl<const N: usize, T: Into<Self>> Sub<T> for Dual<N> {
     type Output = Self;
     fn sub(self, other: T) -> Self {
         self + -other.into()
     }
 }
 
-impl<T: Into<Dual>> Mul<T> for Dual {
+impl<const N: usize, T: Into<Self>> Mul<T> for Dual<N> {
     type Output = Self;
     fn mul(self, other: T) -> Self {
         let other = other.into();
-        Self { value: self.value * other.value, slope: self.slope * other.value + self.value * other.slope }
+        self.join(other, self.value * other.value, other.value, self.value)
     }
 }
 
-impl<T: Into<Dual>> Div<T> for Dual {
+impl<const N: usize, T: Into<Self>> Div<T> for Dual<N> {
     type Output = Self;
     fn div(self, other: T) -> Self {
         let other = other.into();
         let value = self.value / other.value;
-        Self { value, slope: (self.slope - value * other.slope) / other.value }
+        self.join(other, value, 1.0 / other.value, -value / other.value)
     }
 }
 
-impl Neg for Dual {
+impl<const N: usize> Neg for Dual<N> {
     type Output = Self;
     fn neg(self) -> Self {
-        Self { value: -self.value, slope: -self.slope }
+        Self { value: -self.value, slopes: self.slopes.map(|s| -s) }
     }
 }
 
@@ -137,33 +198,75 @@ impl Neg for Dual {
 mod tests {
     use super::*;
 
+    type Function = fn(Dual) -> Dual;
+    type OfTwo = fn(Dual<2>, Dual<2>) -> Dual<2>;
+
+    fn close(got: f64, want: f64, what: &str) {
+        assert!((got - want).abs() <= 1e-7 * want.abs().max(1.0), "{what}: {got} against {want}");
+    }
+
     #[test]
     fn slopes_follow_finite_differences() {
-        let f = |x: Dual| (x - 0.3).exp() * x / (x + 2.0) - x.clamp(-0.5, 0.5) * 3.0 + x.min(0.1).max(-4.0);
-        for x in [-1.2f32, -0.2, 0.05, 0.3, 0.9] {
-            let h = 1e-3;
-            let difference = (f(Dual::variable(x + h)).value - f(Dual::variable(x - h)).value) / (2.0 * h);
-            let slope = f(Dual::variable(x)).slope;
-            assert!((slope - difference).abs() < 2e-3, "at {x}: {slope} against {difference}");
-        }
-        for (name, g, at) in [
-            ("exp_m1", Dual::exp_m1 as fn(Dual) -> Dual, [-1.2f32, 0.0, 0.9]),
-            ("ln", Dual::ln, [0.8, 1.0, 2.5]),
-            ("sigmoid", Dual::sigmoid, [-2.0, 0.0, 3.0]),
-            ("log_sigmoid", Dual::log_sigmoid, [-2.0, 0.0, 3.0]),
-        ] {
-            for x in at {
-                let h = 1e-2;
-                let difference = (g(Dual::variable(x + h)).value - g(Dual::variable(x - h)).value) / (2.0 * h);
-                let slope = g(Dual::variable(x)).slope;
-                assert!((slope - difference).abs() < 1e-3, "{name} at {x}: {slope} against {difference}");
+        let functions: [(&str, Function); 12] = [
+            ("all", |x| (x - 0.3).exp() * x / (x + 2.0) - x.clamp(-0.5, 0.5) * 3.0 + x.min(0.1).max(-4.0)),
+            ("exp", Dual::exp),
+            ("ln", |x| (x + 2.0).ln()),
+            ("sigmoid", Dual::sigmoid),
+            ("log_sigmoid", Dual::log_sigmoid),
+            ("abs", Dual::abs),
+            ("powi", |x| x.powi(3) - x.powi(-2)),
+            ("square", Dual::square),
+            ("min", |x| x.square().min(x + 0.5)),
+            ("max", |x| x.square().max(x + 0.5)),
+            ("clamp", |x| x.clamp(-0.5, 0.5)),
+            ("detach", |x| (x - x.detach()) * 2.0 + x),
+        ];
+        for (name, f) in functions {
+            for x in [-1.2, -0.2, 0.05, 0.3, 0.9] {
+                let h = 1e-5;
+                let difference = (f(Dual::variable(x + h)).value - f(Dual::variable(x - h)).value) / (2.0 * h);
+                // To differences a detached value is none.
+                let difference = if name == "detach" { difference + 2.0 } else { difference };
+                close(f(Dual::variable(x)).slope(), difference, &format!("{name} at {x}"));
             }
         }
-        for far in [-200.0f32, 200.0] {
-            for y in [Dual::variable(far).sigmoid(), Dual::variable(far).log_sigmoid()] {
-                assert!(y.value.is_finite() && y.slope.is_finite());
+        assert_eq!((Dual::variable(2.0).detach() * Dual::variable(2.0)).slope(), 2.0);
+    }
+
+    #[test]
+    fn each_variable_has_its_own_slope() {
+        let functions: [(&str, OfTwo); 6] = [
+            ("add and multiply", |x, y| (x + y * 2.0) * (y - 1.0f32)),
+            ("divide", |x, y| x / (y + 3.0)),
+            ("pair loss", |x, y| -((x - y) * 0.7).log_sigmoid()),
+            ("sigmoid", |x, y| (x * y).sigmoid() + (x - y).abs()),
+            ("min and max", |x, y| x.min(y) * 2.0 + x.max(y).square()),
+            ("clamp", |x, y| (x * 2.0).clamp(y - 1.0, y + 1.0)),
+        ];
+        for (name, f) in functions {
+            let value = |x: f64, y: f64| {
+                let [x, y] = Dual::variables([x, y]);
+                f(x, y).value
+            };
+            for (x, y) in [(-1.2, 0.4), (0.3, -0.8), (1.7, 1.1)] {
+                let h = 1e-5;
+                let [dx, dy] = Dual::variables([x, y]);
+                let slopes = f(dx, dy).slopes;
+                close(slopes[0], (value(x + h, y) - value(x - h, y)) / (2.0 * h), &format!("{name} at {x}, {y}, by x"));
+                close(slopes[1], (value(x, y + h) - value(x, y - h)) / (2.0 * h), &format!("{name} at {x}, {y}, by y"));
             }
         }
-        assert_eq!((Dual::variable(2.0).detach() * Dual::variable(2.0)).slope, 2.0);
+    }
+
+    #[test]
+    fn sigmoids_are_exact_far_out() {
+        for x in [-1e6, -800.0, -40.0, 40.0, 800.0, 1e6] {
+            let (s, l) = (Dual::variable(x).sigmoid(), Dual::variable(x).log_sigmoid());
+            assert!([s.value, s.slope(), l.value, l.slope()].iter().all(|v| v.is_finite()), "{s:?} {l:?}");
+        }
+        assert_eq!(Dual::variable(-800.0).log_sigmoid(), Dual { value: -800.0, slopes: [1.0] });
+        let far = Dual::variable(40.0).log_sigmoid();
+        close(far.value / -(-40.0f64).exp(), 1.0, "log-sigmoid of 40");
+        close(far.slope() / (-40.0f64).exp(), 1.0, "its slope");
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn loss(s: &Settings, control: &EntropyControl, t: &Tokens) -> Result
         let tokens = counted(&t.mask, row.clone());
         let n = tokens.clone().count();
         let weight = weight(s.loss_type, &t.scale, n);
-        let mean_log_ratio = masked_mean(&t.mask, row.clone(), log_ratio) as f32;
+        let mean_log_ratio = masked_mean(&t.mask, row.clone(), log_ratio);
         let sequence_log_ratio = sequence_log_ratio(tokens.clone().map(log_ratio));
         let near = s.off_policy_mask_threshold.is_none_or(|threshold| {
             let sampling_logp = t.sampling_logp.as_ref().unwrap_or(&t.old_logp);
@@ -65,12 +65,12 @@ pub(crate) fn loss(s: &Settings, control: &EntropyControl, t: &Tokens) -> Result
             let lost = match s.importance_sampling_level {
                 ImportanceSamplingLevel::Token => lost(s, &token(logp, logp - t.old_logp[i])),
                 ImportanceSamplingLevel::Sequence => {
-                    by_mean += weight * f64::from(lost(s, &token(logp.detach(), Dual::variable(mean_log_ratio))).loss.slope);
+                    by_mean += weight * lost(s, &token(logp.detach(), Dual::variable(mean_log_ratio))).loss.slope();
                     lost(s, &token(logp, Dual::constant(mean_log_ratio)))
                 }
             };
-            policy += weight * f64::from(lost.loss.value);
-            d_logp[i] = (weight * f64::from(lost.loss.slope)) as f32;
+            policy += weight * lost.loss.value;
+            d_logp[i] = (weight * lost.loss.slope()) as f32;
             sums.add(&lost, entropy.map_or(0.0, |e| e[i]), in_top);
         }
         spread(by_mean / n.max(1) as f64, &t.mask, row, &mut d_logp);

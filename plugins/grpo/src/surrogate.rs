@@ -37,23 +37,23 @@ pub(crate) struct Lost {
 /// and on top, with `beta`, the KL estimate `e^d - d - 1`, `d = ref_logp - logp` (Schulman's k3),
 /// times the ratio where that bias is corrected (DeepSeek-V3.2, arXiv 2512.02556).
 pub(crate) fn lost(s: &Settings, t: &Token) -> Lost {
-    let (low, high) = (1.0 - s.epsilon as f32, 1.0 + s.high() as f32);
+    let (low, high) = (1.0 - s.epsilon, 1.0 + s.high());
     let ratio = t.log_ratio.exp();
     let mut lost = Lost { loss: Dual::constant(0.0), kl: 0.0, phi: 1.0, clipped_low: false, clipped_high: false };
     let policy = match s.loss_type {
         LossType::Grpo | LossType::Bnpo | LossType::DrGrpo | LossType::Dapo | LossType::Luspo => {
-            let bounded = s.delta.map_or(ratio, |delta| ratio.min(delta as f32));
+            let bounded = s.delta.map_or(ratio, |delta| ratio.min(delta));
             lost.clipped_low = bounded.value < low && t.advantage < 0.0;
             lost.clipped_high = bounded.value > high && t.advantage > 0.0;
             -(bounded * t.advantage).min(ratio.clamp(low, high) * t.advantage)
         }
         LossType::Cispo => {
-            let cap = s.high() as f32;
+            let cap = s.high();
             lost.clipped_high = ratio.value > cap && t.advantage > 0.0;
             -(ratio.min(cap).detach() * t.advantage * t.logp)
         }
         LossType::Sapo => {
-            let tau = if t.advantage > 0.0 { s.sapo_temperature_pos } else { s.sapo_temperature_neg } as f32;
+            let tau = if t.advantage > 0.0 { s.sapo_temperature_pos } else { s.sapo_temperature_neg };
             -(((ratio - 1.0) * tau).sigmoid() * (4.0 / tau) * t.advantage)
         }
         LossType::Vespo => {
@@ -68,8 +68,8 @@ pub(crate) fn lost(s: &Settings, t: &Token) -> Lost {
         let d = -t.logp + ref_logp;
         let estimate = d.exp_m1() - d;
         let kl = if s.use_bias_correction_kl { estimate * ratio } else { estimate };
-        lost.kl = kl.value;
-        lost.loss = lost.loss + kl * s.beta as f32;
+        lost.kl = kl.value as f32;
+        lost.loss = lost.loss + kl * s.beta;
     }
     lost
 }

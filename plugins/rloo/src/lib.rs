@@ -133,7 +133,7 @@ fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
 /// `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)` for each completion, averaged;
 /// the ratio is that of the completion as a whole, `exp(sum_t (logp - old_logp))`.
 fn loss(s: &Settings, t: &Tokens) -> Gradient {
-    let (low, high) = (1.0 - s.epsilon as f32, 1.0 + s.epsilon_high.unwrap_or(s.epsilon) as f32);
+    let (low, high) = (1.0 - s.epsilon, 1.0 + s.epsilon_high.unwrap_or(s.epsilon));
     let weight = 1.0 / f64::from(t.scale.rows.max(1));
     let mut d_logp = vec![0.0; t.logp.len()];
     let mut total = 0.0;
@@ -143,10 +143,10 @@ fn loss(s: &Settings, t: &Tokens) -> Gradient {
         let log_ratio = masked_sum(&t.mask, row.clone(), |i| f64::from(t.logp[i]) - f64::from(t.old_logp[i]));
         // A row that is masked as a whole stays in the mean, with a ratio of 1, as in TRL.
         let advantage = t.advantages.get(row.start).copied().filter(|_| !row.is_empty()).unwrap_or(0.0);
-        let ratio = Dual::variable(log_ratio as f32).exp();
+        let ratio = Dual::variable(log_ratio).exp();
         let lost = -(ratio * advantage).min(ratio.clamp(low, high) * advantage);
-        total += weight * f64::from(lost.value);
-        spread(weight * f64::from(lost.slope), &t.mask, row.clone(), &mut d_logp);
+        total += weight * lost.value;
+        spread(weight * lost.slope(), &t.mask, row.clone(), &mut d_logp);
 
         clipped_low.push(f64::from(u8::from(ratio.value < low && advantage < 0.0)));
         clipped_high.push(f64::from(u8::from(ratio.value > high && advantage > 0.0)));
