@@ -34,6 +34,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (stateful, "stateful-reward-plugin"),
         (stateful, "stateful-policy-plugin"),
         (stateful, "observing-policy-plugin"),
+        (contract, "preference-plugin"),
+        (contract, "online-preference-plugin"),
     ];
     for (package, world) in worlds {
         let id = resolve.select_world(&[package], Some(world))?;

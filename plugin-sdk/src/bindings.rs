@@ -33,4 +33,6 @@ pub mod worlds {
     pub const POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy-plugin.component-type"));
     pub const STATEFUL_POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stateful-policy-plugin.component-type"));
     pub const OBSERVING_POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/observing-policy-plugin.component-type"));
+    pub const PREFERENCE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/preference-plugin.component-type"));
+    pub const ONLINE_PREFERENCE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/online-preference-plugin.component-type"));
 }

@@ -11,7 +11,8 @@
 //! }
 //! ```
 //!
-//! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`.
+//! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`, or, over
+//! pairs of completions, [`preference::Preference`] and `preference_plugin!(MyType);`.
 //! Build either with `cargo build --release --target wasm32-wasip2` as a `cdylib`.
 
 #[cfg(doctest)]
@@ -22,7 +23,9 @@ pub mod bindings;
 pub mod config;
 pub mod dual;
 pub mod metric;
+pub mod pairing;
 pub mod policy;
+pub mod preference;
 pub mod reward;
 pub mod rows;
 pub mod scores;
@@ -53,7 +56,7 @@ pub fn warn(message: &str) {
 pub mod prelude {
     pub use crate::config::Config;
     pub use crate::reward::Sample;
-    pub use crate::{Error, Metric, policy_plugin, reward, stateful_reward};
+    pub use crate::{Error, Metric, online_preference_plugin, policy_plugin, preference_plugin, reward, stateful_reward};
     pub use schemars::JsonSchema;
     pub use serde::{Deserialize, Serialize};
 }

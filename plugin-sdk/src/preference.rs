@@ -1,0 +1,313 @@
+//! Preference algorithms: a loss over pairs of completions, with its derivatives per token.
+
+use crate::bindings::contract::plugin::Info;
+pub use crate::bindings::contract::plugin::Needs;
+pub use crate::bindings::contract::preference::{Gradient, Pairs, Side};
+pub use crate::bindings::types::Scale;
+use crate::config::Config;
+use crate::dual::Dual;
+pub use crate::policy::rows;
+use crate::{Error, Metric};
+
+/// A preference algorithm.
+///
+/// ```
+/// use rlhost_plugin_sdk::config::NoConfig;
+/// use rlhost_plugin_sdk::dual::Dual;
+/// use rlhost_plugin_sdk::prelude::*;
+/// use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference, Total, figures};
+///
+/// /// Raises the chosen completion over the rejected one, without a reference model.
+/// struct Margin;
+///
+/// impl Preference for Margin {
+///     type Config = NoConfig;
+///     const DESCRIPTION: &'static str = "Logistic loss of the difference";
+///
+///     fn needs(_: &NoConfig) -> Needs {
+///         Needs::empty()
+///     }
+///
+///     fn new(_: NoConfig) -> Result<Self, Error> {
+///         Ok(Self)
+///     }
+///
+///     fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error> {
+///         let (chosen, rejected) = (pairs.chosen.logps(), pairs.rejected.logps());
+///         let mut total = Total::new(pairs);
+///         for row in 0..chosen.len() {
+///             let [c, r] = Dual::variables([chosen[row], rejected[row]]);
+///             total.add(row, row, -(c - r).log_sigmoid() / f64::from(pairs.scale.rows));
+///         }
+///         Ok(total.gradient(pairs, figures(pairs, None, [&chosen, &rejected])))
+///     }
+/// }
+///
+/// preference_plugin!(Margin);
+/// ```
+pub trait Preference: Sized + Send + 'static {
+    /// Its settings.
+    type Config: Config;
+    /// One line for people.
+    const DESCRIPTION: &'static str;
+
+    /// The columns it needs under these settings.
+    fn needs(config: &Self::Config) -> Needs;
+
+    /// Takes its settings.
+    fn new(config: Self::Config) -> Result<Self, Error>;
+
+    /// One micro-batch's part of the loss, and its derivatives. To be divided by `pairs.scale`:
+    /// its `rows` are the pairs of the whole step, its `tokens` those of their chosen completions.
+    fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error>;
+}
+
+impl Side {
+    /// The number of tokens of each completion.
+    #[must_use]
+    pub fn lengths(&self) -> Vec<f64> {
+        rows(&self.offsets).map(|tokens| tokens.len() as f64).collect()
+    }
+
+    /// The log-probability of each completion: the sum over its tokens.
+    #[must_use]
+    pub fn logps(&self) -> Vec<f64> {
+        self.sums(&self.logp)
+    }
+
+    /// The same under the reference model.
+    ///
+    /// # Errors
+    /// If the host gave none, which it does only if `needs` has no `REF_LOGP`.
+    pub fn ref_logps(&self) -> Result<Vec<f64>, Error> {
+        let missing = || Error::Input("the reference log-probabilities are not there".into());
+        Ok(self.sums(self.ref_logp.as_deref().ok_or_else(missing)?))
+    }
+
+    fn sums(&self, values: &[f32]) -> Vec<f64> {
+        rows(&self.offsets).map(|tokens| values[tokens].iter().map(|&v| f64::from(v)).sum()).collect()
+    }
+
+    /// Each completion's derivative at all of its tokens.
+    #[must_use]
+    pub fn spread(&self, by_row: &[f64]) -> Vec<f32> {
+        let mut by_token = vec![0.0; self.logp.len()];
+        for (tokens, &slope) in rows(&self.offsets).zip(by_row) {
+            by_token[tokens].fill(slope as f32);
+        }
+        by_token
+    }
+
+    fn check(&self, name: &str) -> Result<usize, Error> {
+        let tokens = self.logp.len();
+        let ends_right = self.offsets.first() == Some(&0) && self.offsets.last().is_some_and(|&end| end as usize == tokens);
+        if !ends_right || !self.offsets.is_sorted() {
+            return Err(Error::Input(format!("the offsets of the {name} completions don't fit {tokens} tokens")));
+        }
+        if [&self.ref_logp, &self.mean_logits].into_iter().flatten().any(|column| column.len() != tokens) {
+            return Err(Error::Input(format!("the columns of the {name} completions differ in length")));
+        }
+        Ok(self.offsets.len() - 1)
+    }
+}
+
+impl Pairs {
+    /// Says what is wrong with the lengths of the columns; the exported plugin asks before `loss`.
+    ///
+    /// # Errors
+    /// If they don't fit one another.
+    pub fn check(&self) -> Result<(), Error> {
+        let (chosen, rejected) = (self.chosen.check("chosen")?, self.rejected.check("rejected")?);
+        if chosen == rejected {
+            Ok(())
+        } else {
+            Err(Error::Input(format!("{chosen} chosen completions and {rejected} rejected")))
+        }
+    }
+}
+
+/// The loss of a micro-batch and its derivative by the log-probability of each completion.
+#[derive(Clone, Debug)]
+pub struct Total {
+    /// The sum of all terms.
+    pub loss: f64,
+    /// Its derivatives by the chosen completions' log-probabilities.
+    pub by_chosen: Vec<f64>,
+    /// Its derivatives by the rejected completions' log-probabilities.
+    pub by_rejected: Vec<f64>,
+}
+
+impl Total {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(pairs: &Pairs) -> Self {
+        let zeros = vec![0.0; pairs.chosen.offsets.len().saturating_sub(1)];
+        Self { loss: 0.0, by_chosen: zeros.clone(), by_rejected: zeros }
+    }
+
+    /// Adds a term whose variables are the log-probabilities of a chosen completion and of a
+    /// rejected one.
+    pub fn add(&mut self, chosen: usize, rejected: usize, term: Dual<2>) {
+        self.loss += term.value;
+        self.by_chosen[chosen] += term.slopes[0];
+        self.by_rejected[rejected] += term.slopes[1];
+    }
+
+    /// The loss with its derivatives by token, for losses that weigh all tokens of a completion
+    /// alike.
+    #[must_use]
+    pub fn gradient(self, pairs: &Pairs, metrics: Vec<Metric>) -> Gradient {
+        let (d_chosen, d_rejected) = (pairs.chosen.spread(&self.by_chosen), pairs.rejected.spread(&self.by_rejected));
+        Gradient { loss: self.loss, d_chosen, d_rejected, metrics }
+    }
+}
+
+/// The figures that every preference algorithm reports, under TRL's names: `rewards/*` of the
+/// chosen and the rejected completions where there are any, `logps/*`, and `logits/*` where the
+/// host gives mean logits. Those of completions are averaged over pairs, those of logits over
+/// tokens.
+#[must_use]
+pub fn figures(pairs: &Pairs, rewards: Option<[&[f64]; 2]>, logps: [&[f64]; 2]) -> Vec<Metric> {
+    let mut figures = Vec::new();
+    if let Some([chosen, rejected]) = rewards {
+        let both = || chosen.iter().zip(rejected);
+        figures.push(mean("rewards/chosen", chosen));
+        figures.push(mean("rewards/rejected", rejected));
+        figures.push(Metric::mean_of("rewards/accuracies", both().map(|(c, r)| f64::from(u8::from(c > r)))));
+        figures.push(Metric::mean_of("rewards/margins", both().map(|(c, r)| c - r)));
+    }
+    figures.extend([mean("logps/chosen", logps[0]), mean("logps/rejected", logps[1])]);
+    for (name, side) in [("logits/chosen", &pairs.chosen), ("logits/rejected", &pairs.rejected)] {
+        let logits = side.mean_logits.iter().flatten();
+        figures.push(Metric::mean_of(name, logits.map(|&l| f64::from(l))));
+    }
+    figures.into_iter().flatten().collect()
+}
+
+fn mean(name: &str, values: &[f64]) -> Option<Metric> {
+    Metric::mean_of(name, values.iter().copied())
+}
+
+/// Where an exported algorithm keeps itself and its settings.
+#[doc(hidden)]
+pub struct Exported<P: Preference> {
+    pub config: P::Config,
+    pub algorithm: P,
+}
+
+#[doc(hidden)]
+pub fn configured<P: Preference>(config: &str) -> Result<Exported<P>, Error> {
+    let config: P::Config = crate::config::parse(config)?;
+    Ok(Exported { algorithm: P::new(config.clone())?, config })
+}
+
+#[doc(hidden)]
+#[must_use]
+pub fn described<P: Preference>(name: &str, version: &str, exported: Option<&Exported<P>>) -> Info {
+    Info {
+        name: name.into(),
+        version: version.into(),
+        description: P::DESCRIPTION.into(),
+        config_schema: crate::config::schema::<P::Config>(),
+        needs: exported.map_or_else(|| P::needs(&P::Config::default()), |e| P::needs(&e.config)),
+        stateless: true,
+    }
+}
+
+/// Exports a type that implements [`Preference`](crate::preference::Preference). Name and version
+/// are the crate's.
+#[macro_export]
+macro_rules! preference_plugin {
+    ($algorithm:ty) => {
+        $crate::preference_plugin!(@interfaces $algorithm);
+        $crate::export_interfaces!(__Plugin, PREFERENCE, preference: __export_rlhost_plugin_preference_0_1_0_cabi);
+    };
+    (@interfaces $algorithm:ty) => {
+        #[doc(hidden)]
+        pub struct __Plugin;
+        static __ALGORITHM: $crate::slot::Slot<$crate::preference::Exported<$algorithm>> = $crate::slot::Slot::new();
+
+        impl $crate::bindings::contract::plugin::Guest for __Plugin {
+            fn describe() -> $crate::bindings::contract::plugin::Info {
+                __ALGORITHM.read(|e| $crate::preference::described(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"), e))
+            }
+
+            fn configure(config: ::std::string::String) -> ::core::result::Result<(), $crate::Error> {
+                $crate::preference::configured(&config).map(|exported| __ALGORITHM.set(exported))
+            }
+        }
+
+        impl $crate::bindings::contract::preference::Guest for __Plugin {
+            fn loss(
+                pairs: $crate::preference::Pairs,
+            ) -> ::core::result::Result<$crate::preference::Gradient, $crate::Error> {
+                pairs.check()?;
+                __ALGORITHM.with(|e| $crate::preference::Preference::loss(&mut e.algorithm, &pairs))
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(offsets: &[u32], logp: &[f32]) -> Side {
+        let mean_logits = Some(logp.iter().map(|l| l * 10.0).collect());
+        Side { offsets: offsets.to_vec(), logp: logp.to_vec(), ref_logp: None, mean_logits }
+    }
+
+    fn pairs() -> Pairs {
+        let chosen = side(&[0, 2, 3], &[-1.0, -2.0, -4.0]);
+        let rejected = side(&[0, 1, 4], &[-1.0, -0.5, -0.5, -1.0]);
+        Pairs { step: 0, chosen, rejected, scale: Scale { rows: 2, tokens: 3, max_completion_length: 0 } }
+    }
+
+    #[test]
+    fn sums_are_by_completion_and_derivatives_go_to_all_of_its_tokens() {
+        let p = pairs();
+        assert_eq!((p.chosen.logps(), p.chosen.lengths()), (vec![-3.0, -4.0], vec![2.0, 1.0]));
+        assert!(matches!(p.chosen.ref_logps(), Err(Error::Input(_))));
+        let mut total = Total::new(&p);
+        total.add(0, 1, Dual { value: 0.5, slopes: [0.25, -0.25] });
+        total.add(1, 1, Dual { value: 1.5, slopes: [2.0, -2.0] });
+        let gradient = total.gradient(&p, Vec::new());
+        assert_eq!((gradient.loss, gradient.d_chosen), (2.0, vec![0.25, 0.25, 2.0]));
+        assert_eq!(gradient.d_rejected, [0.0, -2.25, -2.25, -2.25]);
+    }
+
+    #[test]
+    fn figures_are_weighted_by_pairs_and_tokens() {
+        let p = pairs();
+        let figures = figures(&p, Some([&[1.0, 2.0], &[0.0, 3.0]]), [&p.chosen.logps(), &p.rejected.logps()]);
+        let given: Vec<(&str, f64, f64)> = figures.iter().map(|m| (m.name.as_str(), m.value, m.weight)).collect();
+        let wanted = [
+            ("rewards/chosen", 1.5, 2.0),
+            ("rewards/rejected", 1.5, 2.0),
+            ("rewards/accuracies", 0.5, 2.0),
+            ("rewards/margins", 0.0, 2.0),
+            ("logps/chosen", -3.5, 2.0),
+            ("logps/rejected", -1.5, 2.0),
+            ("logits/chosen", -70.0 / 3.0, 3.0),
+            ("logits/rejected", -7.5, 4.0),
+        ];
+        assert_eq!(given, wanted);
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_are_refused() {
+        assert!(pairs().check().is_ok());
+        let broken: [fn(&mut Pairs); 5] = [
+            |p| p.chosen.offsets = vec![0, 3],
+            |p| p.chosen.offsets = vec![0, 2, 4],
+            |p| p.chosen.offsets = vec![],
+            |p| p.rejected.offsets = vec![0, 5, 4],
+            |p| p.rejected.mean_logits = Some(vec![0.0]),
+        ];
+        for breaks in broken {
+            let mut p = pairs();
+            breaks(&mut p);
+            assert!(matches!(p.check(), Err(Error::Input(_))), "{:?}", p.chosen.offsets);
+        }
+    }
+}
