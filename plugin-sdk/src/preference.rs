@@ -1,5 +1,7 @@
 //! Preference algorithms: a loss over pairs of completions, with its derivatives per token.
 
+pub mod testing;
+
 use crate::bindings::contract::plugin::Info;
 pub use crate::bindings::contract::plugin::Needs;
 pub use crate::bindings::contract::preference::{Gradient, Pairs, Side};

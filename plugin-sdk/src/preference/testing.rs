@@ -1,0 +1,87 @@
+//! Made-up pairs and a check of gradients, for an algorithm's own tests.
+
+use super::{Gradient, Pairs, Scale, Side};
+use std::ops::Range;
+
+/// Numbers from 0 to 1 without a pattern, the same for the same seed.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / (1u64 << 24) as f32
+    }
+
+    fn side(&mut self, lengths: &[u32]) -> Side {
+        let mut offsets = vec![0];
+        lengths.iter().for_each(|n| offsets.push(offsets[offsets.len() - 1] + n));
+        let logp: Vec<f32> = (0..lengths.iter().sum()).map(|_| -3.0 * self.next()).collect();
+        let ref_logp = Some(logp.iter().map(|l| l + 4.0 * self.next() - 2.0).collect());
+        let mean_logits = Some(logp.iter().map(|_| self.next()).collect());
+        Side { offsets, logp, ref_logp, mean_logits }
+    }
+}
+
+/// Five pairs of unequal lengths with all columns: a micro-batch of a step with seven pairs, whose
+/// chosen completions have 31 tokens.
+#[must_use]
+pub fn pairs(seed: u64) -> Pairs {
+    let mut noise = Noise(seed);
+    let (chosen, rejected) = (noise.side(&[4, 1, 3, 6, 2]), noise.side(&[2, 5, 3, 1, 4]));
+    Pairs { step: 0, chosen, rejected, scale: Scale { rows: 7, tokens: 31, max_completion_length: 0 } }
+}
+
+/// Some of the pairs, as a smaller micro-batch of the same step.
+#[must_use]
+pub fn part(pairs: &Pairs, rows: Range<usize>) -> Pairs {
+    let side = |side: &Side| {
+        let offsets = &side.offsets[rows.start..=rows.end];
+        let tokens = offsets[0] as usize..offsets[offsets.len() - 1] as usize;
+        let cut = |values: &Option<Vec<f32>>| values.as_ref().map(|v| v[tokens.clone()].to_vec());
+        Side {
+            offsets: offsets.iter().map(|o| o - offsets[0]).collect(),
+            logp: side.logp[tokens.clone()].to_vec(),
+            ref_logp: cut(&side.ref_logp),
+            mean_logits: cut(&side.mean_logits),
+        }
+    };
+    Pairs { chosen: side(&pairs.chosen), rejected: side(&pairs.rejected), ..pairs.clone() }
+}
+
+/// What a loss gives for the pairs of [`pairs`] in micro-batches of two, one and two.
+pub fn in_parts(pairs: &Pairs, mut loss: impl FnMut(&Pairs) -> Gradient) -> Gradient {
+    let mut sum = Gradient { loss: 0.0, d_chosen: Vec::new(), d_rejected: Vec::new(), metrics: Vec::new() };
+    for rows in [0..2, 2..3, 3..5] {
+        let given = loss(&part(pairs, rows));
+        sum.loss += given.loss;
+        sum.d_chosen.extend(given.d_chosen);
+        sum.d_rejected.extend(given.d_rejected);
+    }
+    sum
+}
+
+/// Compares a gradient with a loss written down anew, as a function of the log-probabilities of
+/// all chosen and all rejected tokens: its value and, by central differences, each derivative, to
+/// 1e-5 of them.
+///
+/// # Panics
+/// If they differ.
+pub fn assert_follows(got: &Gradient, pairs: &Pairs, what: &str, wanted: impl Fn(&[f64], &[f64]) -> f64) {
+    let close = |got: f64, want: f64, where_: &str| {
+        assert!((got - want).abs() <= 1e-5 * want.abs() + 1e-9, "{what}: {where_}: {got} against {want}");
+    };
+    let wide = |values: &[f32]| -> Vec<f64> { values.iter().map(|&v| f64::from(v)).collect() };
+    let (chosen, rejected) = (wide(&pairs.chosen.logp), wide(&pairs.rejected.logp));
+    close(got.loss, wanted(&chosen, &rejected), "loss");
+    let h = 1e-5;
+    let moved = |at: &[f64], i: usize, by: f64| [&at[..i], &[at[i] + by], &at[i + 1..]].concat();
+    assert_eq!((got.d_chosen.len(), got.d_rejected.len()), (chosen.len(), rejected.len()), "{what}");
+    for (i, &slope) in got.d_chosen.iter().enumerate() {
+        let at = |by: f64| wanted(&moved(&chosen, i, by), &rejected);
+        close(f64::from(slope), (at(h) - at(-h)) / (2.0 * h), &format!("chosen token {i}"));
+    }
+    for (i, &slope) in got.d_rejected.iter().enumerate() {
+        let at = |by: f64| wanted(&chosen, &moved(&rejected, i, by));
+        close(f64::from(slope), (at(h) - at(-h)) / (2.0 * h), &format!("rejected token {i}"));
+    }
+}

@@ -1,0 +1,44 @@
+//! Direct Preference Optimization (Rafailov et al. 2023) and the losses that came after it, with
+//! f-divergences and LD-DPO. Names, defaults and figures as in TRL; see [`settings::LossType`]
+//! for the losses.
+//!
+//! What differs from TRL:
+//! - `sft` is a mean over the chosen tokens of the whole optimizer step, not of a micro-batch.
+//! - `sft` alone needs no reference model and then reports no `rewards/*`.
+//! - `aot` and `aot_unpaired` sort the pairs of one micro-batch, as in TRL, so that for these two
+//!   the size of a micro-batch does change the loss.
+//! - WPO's `use_weighting` isn't offered: it needs the sum of squared probabilities at each token.
+
+mod loss;
+pub mod settings;
+#[cfg(test)]
+mod tests;
+
+use rlhost_plugin_sdk::Error;
+use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference};
+pub use settings::{FDivergence, LossType, LossTypes, Settings};
+
+/// The algorithm with its settings.
+pub struct Dpo {
+    settings: Settings,
+}
+
+impl Preference for Dpo {
+    type Config = Settings;
+    const DESCRIPTION: &'static str = "Direct Preference Optimization, with fifteen losses";
+
+    fn needs(config: &Settings) -> Needs {
+        if config.has_reference() { Needs::MEAN_LOGITS | Needs::REF_LOGP } else { Needs::MEAN_LOGITS }
+    }
+
+    fn new(settings: Settings) -> Result<Self, Error> {
+        settings.check()?;
+        Ok(Self { settings })
+    }
+
+    fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error> {
+        loss::loss(&self.settings, pairs)
+    }
+}
+
+rlhost_plugin_sdk::preference_plugin!(Dpo);

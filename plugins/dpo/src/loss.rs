@@ -1,0 +1,158 @@
+//! Losses over pairs, each written once as the formula of its paper; derivatives come along.
+
+use crate::settings::{FDivergence, LossType, Settings};
+use rlhost_plugin_sdk::Error;
+use rlhost_plugin_sdk::dual::Dual;
+use rlhost_plugin_sdk::preference::{Gradient, Pairs, Side, Total, figures, rows};
+
+/// Greatest exponent in a score, beyond which f32 overflows. TRL has it for the alpha divergence.
+const MAX_EXPONENT: f64 = 80.0;
+
+/// The completions of one side.
+struct Completions {
+    /// The weight of each token: 1, or `ld_alpha` beyond the other completion's length.
+    weights: Vec<f64>,
+    /// Weighted sums of the log-probabilities, by completion.
+    logps: Vec<f64>,
+    /// The same under the reference model.
+    ref_logps: Vec<f64>,
+    lengths: Vec<f64>,
+}
+
+impl Completions {
+    fn new(s: &Settings, side: &Side, other: &Side) -> Result<Self, Error> {
+        let mut weights = vec![1.0; side.logp.len()];
+        if let Some(alpha) = s.ld_alpha {
+            for (tokens, others) in rows(&side.offsets).zip(rows(&other.offsets)) {
+                weights[tokens].iter_mut().skip(others.len()).for_each(|w| *w = alpha);
+            }
+        }
+        let sums = |values: &[f32]| -> Vec<f64> {
+            rows(&side.offsets).map(|tokens| tokens.map(|i| weights[i] * f64::from(values[i])).sum()).collect()
+        };
+        let logps = sums(&side.logp);
+        let ref_logps = if s.has_reference() {
+            let missing = || Error::Input("the reference log-probabilities are not there; reference_free needs none".into());
+            sums(side.ref_logp.as_deref().ok_or_else(missing)?)
+        } else {
+            vec![0.0; logps.len()]
+        };
+        Ok(Self { logps, ref_logps, lengths: side.lengths(), weights })
+    }
+
+    fn log_ratios(&self) -> Vec<f64> {
+        self.logps.iter().zip(&self.ref_logps).map(|(logp, reference)| logp - reference).collect()
+    }
+}
+
+/// What the f-divergence makes of a log-ratio: `f'` of the ratio (f-DPO, Wang et al. 2023).
+fn score(s: &Settings, log_ratio: Dual<2>) -> Dual<2> {
+    match s.f_divergence_type {
+        FDivergence::ReverseKl => log_ratio,
+        FDivergence::ForwardKl => -(-log_ratio).min(MAX_EXPONENT).exp() + 1.0,
+        FDivergence::JsDivergence => log_ratio.log_sigmoid() + std::f64::consts::LN_2,
+        FDivergence::AlphaDivergence => {
+            let power = s.f_alpha_divergence_coef - 1.0;
+            if power.abs() < 1e-6 { log_ratio } else { ((log_ratio * power).min(MAX_EXPONENT).exp() - 1.0) / power }
+        }
+    }
+}
+
+/// The loss of one pair, from the log-ratios `c` and `r` and the lengths of its completions.
+fn pair_loss(s: &Settings, kind: LossType, [c, r]: [Dual<2>; 2], [c_length, r_length]: [f64; 2]) -> Dual<2> {
+    let (s_c, s_r) = (score(s, c), score(s, r));
+    let x = (s_c - s_r) * s.beta;
+    let per_token = s_c / c_length.max(1.0) - s_r / r_length.max(1.0);
+    let (c_reward, r_reward) = (c * s.beta, r * s.beta);
+    let flipped = s.label_smoothing;
+    let target = 0.5 / s.beta;
+    match kind {
+        LossType::Sigmoid => -x.log_sigmoid(),
+        LossType::Hinge => (-x + 1.0).max(0.0),
+        LossType::Ipo => (per_token - target).square(),
+        LossType::SigmoidNorm => -(per_token * s.beta).log_sigmoid(),
+        LossType::ExoPair => {
+            x.sigmoid() * (x.log_sigmoid() - (-flipped).ln_1p()) + (-x).sigmoid() * ((-x).log_sigmoid() - flipped.ln())
+        }
+        LossType::NcaPair => -c_reward.log_sigmoid() - (-c_reward).log_sigmoid() * 0.5 - (-r_reward).log_sigmoid() * 0.5,
+        LossType::Robust => ((-x).log_sigmoid() * flipped - x.log_sigmoid() * (1.0 - flipped)) / (1.0 - 2.0 * flipped),
+        LossType::BcoPair => -c_reward.log_sigmoid() - (-r_reward).log_sigmoid(),
+        LossType::SppoHard => (c - target).square() + (r + target).square(),
+        LossType::Aot | LossType::AotUnpaired => -x.log_sigmoid() * (1.0 - flipped) - (-x).log_sigmoid() * flipped,
+        LossType::ApoZero => r_reward.sigmoid() - c_reward.sigmoid() + 1.0,
+        LossType::ApoDown => c_reward.sigmoid() - (c_reward - r_reward).sigmoid() + 1.0,
+        LossType::Discopop => {
+            let mix = x / s.discopop_tau;
+            // One exponent for the mix and e^-x: apart they would be 0 times infinity.
+            (mix.log_sigmoid() - x).exp() - (-mix).sigmoid() * x.log_sigmoid()
+        }
+        // Its terms are tokens, not pairs.
+        LossType::Sft => Dual::constant(0.0),
+    }
+}
+
+/// For each entry of `a`, the entry of `b` that has the same place in order.
+fn of_equal_rank(a: &[f64], b: &[f64]) -> Vec<usize> {
+    let order = |values: &[f64]| {
+        let mut order: Vec<usize> = (0..values.len()).collect();
+        order.sort_by(|&i, &j| values[i].total_cmp(&values[j]));
+        order
+    };
+    let mut partners = vec![0; a.len()];
+    for (i, j) in order(a).into_iter().zip(order(b)) {
+        partners[i] = j;
+    }
+    partners
+}
+
+fn differences(a: &[f64], b: &[f64]) -> Vec<f64> {
+    a.iter().zip(b).map(|(a, b)| a - b).collect()
+}
+
+pub(crate) fn loss(s: &Settings, p: &Pairs) -> Result<Gradient, Error> {
+    let chosen = Completions::new(s, &p.chosen, &p.rejected)?;
+    let rejected = Completions::new(s, &p.rejected, &p.chosen)?;
+    let ref_margins = differences(&chosen.ref_logps, &rejected.ref_logps);
+    let (chosen_ratios, rejected_ratios) = (chosen.log_ratios(), rejected.log_ratios());
+
+    let mut total = Total::new(p);
+    let mut sft = 0.0;
+    for (kind, weight) in s.terms() {
+        let partners = match kind {
+            LossType::Aot => of_equal_rank(&differences(&chosen.logps, &rejected.logps), &ref_margins),
+            LossType::AotUnpaired => of_equal_rank(&chosen_ratios, &rejected_ratios),
+            LossType::Sft => {
+                sft += weight / (p.scale.tokens as f64).max(1.0);
+                continue;
+            }
+            _ => (0..chosen.logps.len()).collect(),
+        };
+        for (row, partner) in partners.into_iter().enumerate() {
+            // The partner of `aot` is the reference model's margin of another pair; the
+            // completions stay together.
+            let (other, ref_chosen, ref_rejected) = match kind {
+                LossType::Aot => (row, ref_margins[partner], 0.0),
+                _ => (partner, chosen.ref_logps[row], rejected.ref_logps[partner]),
+            };
+            let [c, r] = Dual::variables([chosen.logps[row], rejected.logps[other]]);
+            let ratios = [c - ref_chosen, r - ref_rejected];
+            let lengths = [chosen.lengths[row], rejected.lengths[other]];
+            total.add(row, other, pair_loss(s, kind, ratios, lengths) * (weight / f64::from(p.scale.rows)));
+        }
+    }
+    let all_tokens: f64 = p.chosen.logp.iter().map(|&logp| f64::from(logp)).sum();
+    let spread = |side: &Side, of: &Completions, by_row: &[f64], by_token: f64| -> Vec<f32> {
+        let rows = rows(&side.offsets).zip(by_row);
+        rows.flat_map(|(tokens, slope)| tokens.map(move |i| (slope * of.weights[i] + by_token) as f32)).collect()
+    };
+    let scaled = |ratios: &[f64]| -> Vec<f64> { ratios.iter().map(|ratio| s.beta * ratio).collect() };
+    let rewards = [scaled(&chosen_ratios), scaled(&rejected_ratios)];
+    // Of sft alone there are none: it has asked for no reference model.
+    let rewards = (s.has_reference() || s.reference_free).then_some([rewards[0].as_slice(), &rewards[1]]);
+    Ok(Gradient {
+        loss: total.loss - sft * all_tokens,
+        d_chosen: spread(&p.chosen, &chosen, &total.by_chosen, -sft),
+        d_rejected: spread(&p.rejected, &rejected, &total.by_rejected, 0.0),
+        metrics: figures(p, rewards, [&chosen.logps, &rejected.logps]),
+    })
+}

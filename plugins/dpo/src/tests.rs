@@ -1,0 +1,289 @@
+//! The plugin against closed forms in f64, written from the papers' formulas.
+
+use super::*;
+use rlhost_plugin_sdk::preference::testing::{assert_follows, in_parts, pairs, part};
+use rlhost_plugin_sdk::preference::{Scale, Side};
+
+const ALL: [LossType; 15] = [
+    LossType::Sigmoid,
+    LossType::Hinge,
+    LossType::Ipo,
+    LossType::SigmoidNorm,
+    LossType::ExoPair,
+    LossType::NcaPair,
+    LossType::Robust,
+    LossType::BcoPair,
+    LossType::SppoHard,
+    LossType::Aot,
+    LossType::AotUnpaired,
+    LossType::ApoZero,
+    LossType::ApoDown,
+    LossType::Discopop,
+    LossType::Sft,
+];
+
+/// Those of the difference of both completions.
+const WITH_DIVERGENCE: [LossType; 8] = [
+    LossType::Sigmoid,
+    LossType::SigmoidNorm,
+    LossType::Hinge,
+    LossType::Ipo,
+    LossType::ExoPair,
+    LossType::Robust,
+    LossType::Discopop,
+    LossType::Sft,
+];
+
+fn with(kinds: &[LossType]) -> Settings {
+    Settings { loss_type: LossTypes::Several(kinds.to_vec()), ..Settings::default() }
+}
+
+fn loss(s: &Settings, p: &Pairs) -> Gradient {
+    Dpo::new(s.clone()).unwrap().loss(p).unwrap()
+}
+
+fn ln_sigma(x: f64) -> f64 {
+    (1.0 / (1.0 + (-x).exp())).ln()
+}
+
+/// Sums by completion; tokens past the other completion's length count `alpha`.
+fn sums(side: &Side, values: &[f64], other: &Side, alpha: f64) -> Vec<f64> {
+    let (ends, others) = (&side.offsets, &other.offsets);
+    let mut all = Vec::new();
+    for row in 0..ends.len() - 1 {
+        let shared = (others[row + 1] - others[row]) as usize;
+        let values = &values[ends[row] as usize..ends[row + 1] as usize];
+        all.push(values.iter().enumerate().map(|(t, v)| if t < shared { *v } else { alpha * v }).sum());
+    }
+    all
+}
+
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// The loss of one kind, straight from the formulas.
+fn closed_form(kind: LossType, s: &Settings, p: &Pairs, chosen: &[f64], rejected: &[f64]) -> f64 {
+    let wide = |values: &Option<Vec<f32>>| -> Vec<f64> {
+        values.as_ref().unwrap().iter().map(|&v| if s.reference_free { 0.0 } else { f64::from(v) }).collect()
+    };
+    let alpha = s.ld_alpha.unwrap_or(1.0);
+    let pi_c = sums(&p.chosen, chosen, &p.rejected, alpha);
+    let pi_r = sums(&p.rejected, rejected, &p.chosen, alpha);
+    let ref_c = sums(&p.chosen, &wide(&p.chosen.ref_logp), &p.rejected, alpha);
+    let ref_r = sums(&p.rejected, &wide(&p.rejected.ref_logp), &p.chosen, alpha);
+    let n = pi_c.len();
+    let minus = |a: &[f64], b: &[f64]| -> Vec<f64> { (0..n).map(|i| a[i] - b[i]).collect() };
+    let (c, r) = (minus(&pi_c, &ref_c), minus(&pi_r, &ref_r));
+    let (b, e) = (s.beta, s.label_smoothing);
+    let smoothed = |d: f64| -(1.0 - e) * ln_sigma(b * d) - e * ln_sigma(-b * d);
+    let score = |x: f64| match s.f_divergence_type {
+        FDivergence::ReverseKl => x,
+        FDivergence::ForwardKl => 1.0 - (-x).exp(),
+        FDivergence::JsDivergence => 2.0f64.ln() + ln_sigma(x),
+        FDivergence::AlphaDivergence => {
+            let a = s.f_alpha_divergence_coef;
+            (((a - 1.0) * x).exp() - 1.0) / (a - 1.0)
+        }
+    };
+    let mut sum = 0.0;
+    for i in 0..n {
+        let (s_c, s_r) = (score(c[i]), score(r[i]));
+        let n_c = f64::from(p.chosen.offsets[i + 1] - p.chosen.offsets[i]);
+        let n_r = f64::from(p.rejected.offsets[i + 1] - p.rejected.offsets[i]);
+        let d = s_c - s_r;
+        sum += match kind {
+            LossType::Sigmoid => -ln_sigma(b * d),
+            LossType::Hinge => (1.0 - b * d).max(0.0),
+            LossType::Ipo => (s_c / n_c - s_r / n_r - 1.0 / (2.0 * b)).powi(2),
+            LossType::SigmoidNorm => -ln_sigma(b * (s_c / n_c - s_r / n_r)),
+            LossType::ExoPair => {
+                let (q, other) = (ln_sigma(b * d).exp(), ln_sigma(-b * d).exp());
+                q * (q.ln() - (1.0 - e).ln()) + other * (other.ln() - e.ln())
+            }
+            LossType::NcaPair => -ln_sigma(b * c[i]) - 0.5 * ln_sigma(-b * c[i]) - 0.5 * ln_sigma(-b * r[i]),
+            LossType::Robust => (-(1.0 - e) * ln_sigma(b * d) + e * ln_sigma(-b * d)) / (1.0 - 2.0 * e),
+            LossType::BcoPair => -ln_sigma(b * c[i]) - ln_sigma(-b * r[i]),
+            LossType::SppoHard => (c[i] - 0.5 / b).powi(2) + (r[i] + 0.5 / b).powi(2),
+            LossType::Aot => smoothed(sorted(minus(&pi_c, &pi_r))[i] - sorted(minus(&ref_c, &ref_r))[i]),
+            LossType::AotUnpaired => smoothed(sorted(c.clone())[i] - sorted(r.clone())[i]),
+            LossType::ApoZero => 1.0 - ln_sigma(b * c[i]).exp() + ln_sigma(b * r[i]).exp(),
+            LossType::ApoDown => ln_sigma(b * c[i]).exp() + 1.0 - ln_sigma(b * (c[i] - r[i])).exp(),
+            LossType::Discopop => {
+                let (x, g) = (b * d, ln_sigma(b * d / s.discopop_tau).exp());
+                -(1.0 - g) * ln_sigma(x) + g * (-x).exp()
+            }
+            LossType::Sft => 0.0,
+        };
+    }
+    if kind == LossType::Sft {
+        return -chosen.iter().sum::<f64>() / p.scale.tokens as f64;
+    }
+    sum / f64::from(p.scale.rows)
+}
+
+fn compare(s: &Settings, p: &Pairs) {
+    assert_follows(&loss(s, p), p, &format!("{s:?}"), |chosen, rejected| {
+        s.terms().into_iter().map(|(kind, weight)| weight * closed_form(kind, s, p, chosen, rejected)).sum()
+    });
+}
+
+#[test]
+fn loss_and_gradient_follow_the_closed_form_for_every_type() {
+    for kind in ALL {
+        for (seed, (beta, label_smoothing, ld_alpha, reference_free)) in
+            [(0.1, 0.1, None, false), (0.7, 0.2, None, false), (0.3, 0.01, Some(0.4), false), (0.2, 0.1, Some(0.0), true)]
+                .into_iter()
+                .enumerate()
+        {
+            compare(&Settings { beta, label_smoothing, ld_alpha, reference_free, ..with(&[kind]) }, &pairs(seed as u64));
+        }
+    }
+}
+
+#[test]
+fn loss_and_gradient_follow_the_closed_form_for_every_divergence() {
+    for kind in WITH_DIVERGENCE {
+        for f_divergence_type in [FDivergence::ForwardKl, FDivergence::JsDivergence, FDivergence::AlphaDivergence] {
+            for (seed, f_alpha_divergence_coef) in [(11, 0.5), (12, 1.3)] {
+                let divergence = Settings { f_divergence_type, f_alpha_divergence_coef, ..with(&[kind]) };
+                compare(&Settings { beta: 0.4, label_smoothing: 0.1, ..divergence }, &pairs(seed));
+            }
+        }
+    }
+    // An alpha of 1 is the limit of the others: reverse KL.
+    let p = pairs(13);
+    let limit = Settings { f_divergence_type: FDivergence::AlphaDivergence, f_alpha_divergence_coef: 1.0, ..Settings::default() };
+    assert_eq!(loss(&limit, &p).loss, loss(&Settings::default(), &p).loss);
+}
+
+#[test]
+fn several_losses_add_up_by_their_weights() {
+    let p = pairs(3);
+    let kinds = [LossType::Sigmoid, LossType::BcoPair, LossType::AotUnpaired, LossType::Sft];
+    compare(&with(&kinds), &p);
+    compare(&Settings { loss_weights: Some(vec![0.8, 0.2, 0.0, 1.5]), ld_alpha: Some(0.5), ..with(&kinds) }, &p);
+}
+
+#[test]
+fn micro_batches_add_up_to_the_whole_except_where_pairs_are_sorted() {
+    let p = pairs(5);
+    for kind in ALL {
+        let s = Settings { label_smoothing: 0.1, ld_alpha: Some(0.6), ..with(&[kind]) };
+        let whole = loss(&s, &p);
+        let sum = in_parts(&p, |p| loss(&s, p));
+        let same = (sum.loss - whole.loss).abs() < 1e-12 && (sum.d_chosen, sum.d_rejected) == (whole.d_chosen, whole.d_rejected);
+        assert_eq!(same, !matches!(kind, LossType::Aot | LossType::AotUnpaired), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_single_pair_has_no_order_and_aot_is_the_logistic_loss() {
+    let one = part(&pairs(5), 1..2);
+    let of = |kind| loss(&with(&[kind]), &one);
+    for kind in [LossType::Aot, LossType::AotUnpaired] {
+        assert!((of(kind).loss - of(LossType::Sigmoid).loss).abs() < 1e-12, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_policy_that_is_its_reference_loses_ln_2() {
+    let mut p = pairs(9);
+    p.scale.rows = 5;
+    for side in [&mut p.chosen, &mut p.rejected] {
+        side.ref_logp = Some(side.logp.clone());
+    }
+    for kind in [LossType::Sigmoid, LossType::SigmoidNorm, LossType::Aot, LossType::AotUnpaired] {
+        assert!((loss(&with(&[kind]), &p).loss - std::f64::consts::LN_2).abs() < 1e-12, "{kind:?}");
+    }
+}
+
+#[test]
+fn huge_margins_stay_finite() {
+    let side = |logp: f32| Side { offsets: vec![0, 1], logp: vec![logp], ref_logp: Some(vec![-5e4]), mean_logits: None };
+    let scale = Scale { rows: 1, tokens: 1, max_completion_length: 0 };
+    let finite = |s: &Settings| {
+        for (chosen, rejected) in [(-1e5, 0.0), (0.0, -1e5), (0.0, 0.0), (-1e5, -1e5)] {
+            let got = loss(s, &Pairs { step: 0, chosen: side(chosen), rejected: side(rejected), scale });
+            assert!(got.loss.is_finite() && got.d_chosen[0].is_finite() && got.d_rejected[0].is_finite(), "{s:?} {got:?}");
+        }
+    };
+    for kind in ALL {
+        finite(&Settings { label_smoothing: 0.1, ..with(&[kind]) });
+    }
+    for f_divergence_type in [FDivergence::ForwardKl, FDivergence::JsDivergence, FDivergence::AlphaDivergence] {
+        finite(&Settings { f_divergence_type, ..Settings::default() });
+    }
+}
+
+#[test]
+fn figures_are_those_of_trl() {
+    let side = |offsets: &[u32], logp: &[f32], ref_logp: &[f32]| Side {
+        offsets: offsets.to_vec(),
+        logp: logp.to_vec(),
+        ref_logp: Some(ref_logp.to_vec()),
+        mean_logits: Some(logp.iter().map(|l| 2.0 * l).collect()),
+    };
+    let p = Pairs {
+        step: 0,
+        chosen: side(&[0, 2, 3], &[-1.0, -2.0, -4.0], &[-1.5, -3.5, -2.0]),
+        rejected: side(&[0, 1, 2], &[-3.0, -2.0], &[-2.0, -1.0]),
+        scale: Scale { rows: 2, tokens: 3, max_completion_length: 0 },
+    };
+    let given = |s: &Settings| -> Vec<(String, f64, f64)> {
+        loss(s, &p).metrics.into_iter().map(|m| (m.name, m.value, m.weight)).collect()
+    };
+    // Log-ratios: chosen 2 and -2, rejected -1 and -1.
+    let wanted = [
+        ("rewards/chosen", 0.0, 2.0),
+        ("rewards/rejected", -0.5, 2.0),
+        ("rewards/accuracies", 0.5, 2.0),
+        ("rewards/margins", 0.5, 2.0),
+        ("logps/chosen", -3.5, 2.0),
+        ("logps/rejected", -2.5, 2.0),
+        ("logits/chosen", -14.0 / 3.0, 3.0),
+        ("logits/rejected", -5.0, 2.0),
+    ];
+    let wanted: Vec<(String, f64, f64)> = wanted.into_iter().map(|(name, v, w)| (name.to_owned(), v, w)).collect();
+    assert_eq!(given(&Settings { beta: 0.5, ..Settings::default() }), wanted);
+    // Without a reference model there is nothing that sft could call a reward.
+    assert_eq!(given(&with(&[LossType::Sft])), wanted[4..]);
+}
+
+#[test]
+fn the_reference_model_is_asked_for_where_the_loss_has_one() {
+    assert!(Dpo::needs(&Settings::default()).contains(Needs::REF_LOGP));
+    assert!(Dpo::needs(&with(&[LossType::Sft, LossType::Aot])).contains(Needs::REF_LOGP));
+    let mut p = pairs(1);
+    p.chosen.ref_logp = None;
+    assert!(matches!(Dpo::new(Settings::default()).unwrap().loss(&p), Err(rlhost_plugin_sdk::Error::Input(_))));
+    for s in [with(&[LossType::Sft]), Settings { reference_free: true, ..Settings::default() }] {
+        assert!(!Dpo::needs(&s).contains(Needs::REF_LOGP));
+        assert!(loss(&s, &p).loss.is_finite());
+    }
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused() {
+    let refused = |s: Settings| matches!(Dpo::new(s), Err(rlhost_plugin_sdk::Error::Config(_)));
+    assert!(refused(with(&[])));
+    assert!(refused(Settings { loss_weights: Some(vec![1.0, 1.0]), ..Settings::default() }));
+    assert!(refused(Settings { beta: 0.0, ..Settings::default() }));
+    assert!(refused(Settings { label_smoothing: 0.5, ..with(&[LossType::Robust]) }));
+    assert!(refused(with(&[LossType::ExoPair])));
+    for kind in ALL {
+        let s = Settings { f_divergence_type: FDivergence::ForwardKl, label_smoothing: 0.1, ..with(&[kind]) };
+        assert_eq!(refused(s), !WITH_DIVERGENCE.contains(&kind), "{kind:?}");
+    }
+}
+
+#[test]
+fn one_name_or_a_list_of_names_is_read() {
+    use rlhost_plugin_sdk::config::parse;
+    let one: Settings = parse(r#"{"loss_type": "sppo_hard"}"#).unwrap();
+    assert_eq!(one.loss_type, LossTypes::One(LossType::SppoHard));
+    let several: Settings = parse(r#"{"loss_type": ["sigmoid", "sft"], "loss_weights": [1, 0.5]}"#).unwrap();
+    assert_eq!(several.terms(), [(LossType::Sigmoid, 1.0), (LossType::Sft, 0.5)]);
+    assert!(parse::<Settings>(r#"{"use_weighting": true}"#).is_err());
+}
