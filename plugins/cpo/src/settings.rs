@@ -1,0 +1,61 @@
+//! Settings of CPO, under TRL's names and with its defaults.
+
+use rlhost_plugin_sdk::prelude::*;
+
+/// What a pair costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LossType {
+    /// Logistic, of the difference of log-probabilities.
+    Sigmoid,
+    /// Hinge (SLiC, Zhao et al. 2023).
+    Hinge,
+    /// Squared distance of the difference per token from `1 / 2 beta` (IPO, Azar et al. 2023).
+    Ipo,
+    /// Logistic, of the difference per token less the margin `simpo_gamma` (SimPO, Meng et al.
+    /// 2024).
+    Simpo,
+    /// The same with `cpo_alpha` 0, to go with an `alpha` other than 0 (AlphaPO, Gupta et al.
+    /// 2025).
+    Alphapo,
+}
+
+/// Settings of CPO.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// What a pair costs.
+    pub loss_type: LossType,
+    /// Scale of a completion's reward.
+    #[schemars(range(min = 0.0))]
+    pub beta: f64,
+    /// How likely a preference is the wrong way round; hinge and ipo know nothing of it.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub label_smoothing: f64,
+    /// Weight of the chosen completions' negative log-likelihood; SimPO has it at 0.
+    #[schemars(range(min = 0.0))]
+    pub cpo_alpha: f64,
+    /// By how much the chosen completion's reward should exceed the other, for simpo and alphapo.
+    pub simpo_gamma: f64,
+    /// Shape of the reward `(1 - p^-alpha) / alpha` of a probability `p` (AlphaPO); at 0 it is the
+    /// logarithm. With any loss.
+    pub alpha: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { loss_type: LossType::Sigmoid, beta: 0.1, label_smoothing: 0.0, cpo_alpha: 1.0, simpo_gamma: 0.5, alpha: 0.0 }
+    }
+}
+
+impl Settings {
+    /// Whether a completion counts by its mean over tokens rather than by their sum.
+    pub(crate) fn per_token(&self) -> bool {
+        matches!(self.loss_type, LossType::Ipo | LossType::Simpo | LossType::Alphapo)
+    }
+
+    /// The weight of the negative log-likelihood.
+    pub(crate) fn nll_weight(&self) -> f64 {
+        if self.loss_type == LossType::Alphapo { 0.0 } else { self.cpo_alpha }
+    }
+}
