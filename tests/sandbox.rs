@@ -140,3 +140,46 @@ fn the_least_positive_number_is_a_reward() {
         place.lines("run/completions.jsonl").iter().map(|l| l["rewards"]["hostile"].as_f64().unwrap()).collect();
     assert!(rewards.iter().any(|r| *r > 0.0 && *r < 1e-40), "{rewards:?}");
 }
+
+/// A reward as a core module in text, with `fields` more in it and `score` as the body of its
+/// function. What it describes has no settings and lies at address 0.
+fn core_reward(fields: &str, score: &str) -> Vec<u8> {
+    let text = format!(
+        r#"(module
+            {fields}
+            (memory (export "memory") 1)
+            ;; name, version and description empty; schema at 64; needs 0; stateless 1.
+            (data (i32.const 24) "\40\00\00\00\02\00\00\00")
+            (data (i32.const 34) "\01")
+            (data (i32.const 64) "{{}}")
+            (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 4096))
+            (func (export "rlhost:plugin/plugin@0.1.0#describe") (result i32) (i32.const 0))
+            (func (export "rlhost:plugin/plugin@0.1.0#configure") (param i32 i32) (result i32) (i32.const 128))
+            (func (export "rlhost:plugin/reward@0.1.0#score")
+                (param i64 i64 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)
+                {score}))"#
+    );
+    wat::parse_str(text).unwrap()
+}
+
+#[test]
+fn tables_are_bounded_and_nothing_is_imported_that_is_not_offered() {
+    let place = Place::new();
+    let run = |bytes: Vec<u8>| {
+        place.write("made.wasm", bytes);
+        place.run(&["--plugin", "made.wasm", "--max-steps", "1", "--max-completion-length", "8", "--output-dir", "run"])
+    };
+    let grow = "(drop (table.grow (ref.null func) (i32.const 90000000))) (unreachable)";
+    let bomb = run(core_reward("(table 1 funcref)", grow));
+    assert_eq!(bomb.code, Some(2));
+    assert!(bomb.error().contains("made, score") && bomb.error().contains("memory"), "{}", bomb.error());
+    let large = run(core_reward("(table 90000000 funcref)", "(unreachable)"));
+    assert!(large.error().contains("made, instantiate"), "{}", large.error());
+    let foreign = run(core_reward("(import \"env\" \"system\" (func (param i32) (result i32)))", "(unreachable)"));
+    assert_eq!(foreign.code, Some(2));
+    assert!(foreign.error().contains("\"system\"") && foreign.error().contains("does not offer"), "{}", foreign.error());
+    // A component that asks for the network by its proper name.
+    let web = wat::parse_str(r#"(component (import "wasi:http/outgoing-handler@0.2.0" (instance)))"#).unwrap();
+    assert!(run(web).error().contains("made can't serve as"), "a component without exports");
+    assert!(!place.path("run").exists());
+}

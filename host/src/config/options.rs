@@ -164,7 +164,8 @@ pub struct Config {
     pub shuffle_dataset: bool,
 
     /// Peak learning rate. If not given: 1e-6, as in TRL, from 100 million parameters upward,
-    /// and for smaller models 1e-6 times 100 million over their number of parameters.
+    /// and for smaller models 1e-6 times 100 million over their number of parameters, or times
+    /// the root of that for algorithms that learn from pairs.
     pub learning_rate: Option<f64>,
     /// How the learning rate goes on after the warmup.
     pub lr_scheduler_type: LrSchedule,

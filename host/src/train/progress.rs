@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 
 /// Figures worth a place on a line, with their short names.
-const KEY_FIGURES: [(&str, &str); 7] = [
+const KEY_FIGURES: [(&str, &str); 9] = [
     ("reward", "reward"),
     ("reward_std", "std"),
     ("completions/mean_length", "length"),
     ("loss", "loss"),
+    ("rewards/accuracies", "accuracy"),
+    ("rewards/margins", "margin"),
     ("kl", "kl"),
     ("grad_norm", "grad_norm"),
     ("step_time", "s/step"),

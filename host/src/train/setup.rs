@@ -93,7 +93,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     let loader = Loader::new(prompts.len(), batch, config.seed, config.shuffle_dataset, !online);
     let shares_per_batch = if online { config.steps_per_generation() * config.num_iterations } else { 1 };
     let max_steps = max_steps(&config, loader.batches_per_epoch() * shares_per_batch);
-    let schedule = schedule(&mut config, policy.weights().parameters(), max_steps);
+    let schedule = schedule(&mut config, role, policy.weights().parameters(), max_steps);
     let settings = Settings {
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
@@ -288,8 +288,13 @@ fn max_steps(config: &Config, micro_batches: usize) -> u64 {
     ((config.num_train_epochs * updates as f64).ceil() as u64).max(1)
 }
 
-fn schedule(config: &mut Config, parameters: usize, total: u64) -> Schedule {
-    let peak = *config.learning_rate.get_or_insert(FULL_SIZE_RATE * (FULL_SIZE / parameters as f64).max(1.0));
+/// The learning rate's course. Where it is not given it is TRL's 1e-6 for models of full size, and
+/// more for smaller ones: in proportion where an algorithm learns from its own completions, by the
+/// root of that from pairs, which say more of each token.
+fn schedule(config: &mut Config, role: Role, parameters: usize, total: u64) -> Schedule {
+    let smaller = (FULL_SIZE / parameters as f64).max(1.0);
+    let factor = if role == Role::Policy { smaller } else { smaller.sqrt() };
+    let peak = *config.learning_rate.get_or_insert(FULL_SIZE_RATE * factor);
     let warmup = if config.warmup_steps > 0 { config.warmup_steps } else { (config.warmup_ratio * total as f64).ceil() as u64 };
     Schedule { kind: config.lr_scheduler_type, peak, warmup, total }
 }
