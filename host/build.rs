@@ -25,7 +25,30 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     table.push_str("]\n");
     std::fs::write(out.join("embedded.rs"), table)?;
+    std::fs::write(out.join("templates.rs"), templates(&root.join("examples/languages"))?)?;
     Ok(())
+}
+
+/// The table of projects that `rlhost plugin new` makes: language, path inside, contents.
+fn templates(examples: &Path) -> Result<String, Box<dyn Error>> {
+    println!("cargo::rerun-if-changed={}", examples.display());
+    let mut table = String::from("&[\n");
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(examples)?.map(|e| Ok(e?.path())).collect::<std::io::Result<_>>()?;
+    folders.sort();
+    for folder in folders.iter().filter(|folder| folder.is_dir()) {
+        let language = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for name in ["", "src"] {
+            let Ok(entries) = std::fs::read_dir(folder.join(name)) else { continue };
+            let mut files: Vec<PathBuf> = entries.map(|e| Ok(e?.path())).collect::<std::io::Result<_>>()?;
+            files.sort();
+            for file in files.iter().filter(|file| file.is_file()) {
+                let inside = file.strip_prefix(folder)?.display().to_string();
+                writeln!(table, "    ({language:?}, {inside:?}, include_str!({file:?})),")?;
+            }
+        }
+    }
+    table.push_str("]\n");
+    Ok(table)
 }
 
 fn plugin_names(folder: &Path) -> Result<Vec<String>, Box<dyn Error>> {

@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod gradient;
+mod new;
 mod samples;
 
 use super::Failure;
@@ -21,6 +22,8 @@ pub(super) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Action {
+    /// Begin a reward of your own: a project that builds with its language's own tools
+    New(new::Args),
     /// Show what a plugin is: its role, settings, needs, imports and size
     Inspect(Given),
     /// Check a plugin as a run would use it: contract, limits, determinism, gradients, speed
@@ -66,6 +69,7 @@ impl Given {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.action {
+        Action::New(args) => new::run(args).map_err(Failure::Mistake),
         Action::Inspect(given) => inspect(given).map_err(Failure::Mistake),
         Action::Check(given) => check::run(given),
         Action::Bench(given) => bench::run(given).map_err(Failure::Mistake),

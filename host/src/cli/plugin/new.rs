@@ -1,0 +1,111 @@
+//! `rlhost plugin new`: a project in the language of one's choice, which builds and passes `check`
+//! as it is. The projects are those of `examples/languages/`, which the project's own checks build.
+
+use crate::config::nearest;
+use anyhow::anyhow;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Language, path inside, contents.
+static FILES: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
+
+/// The contract, for tools that make bindings from it.
+const WIT: &str = include_str!("../../../../plugin-sdk/wit/rlhost-plugin.wit");
+
+/// The Rust SDK beside the source that this binary was built from.
+const SDK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../plugin-sdk");
+
+const SHORT: [(&str, &str); 5] =
+    [("js", "javascript"), ("ts", "typescript"), ("py", "python"), ("as", "assemblyscript"), ("c++", "cpp")];
+
+/// Arguments of `new`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The plugin's name, which is also that of its folder
+    name: String,
+    /// rust, c, cpp, zig, assemblyscript, go, javascript, typescript or python; rust-loss or c-loss
+    /// for an algorithm
+    #[arg(long, default_value = "rust")]
+    lang: String,
+    /// Where the folder is made
+    #[arg(long, default_value = ".")]
+    path: PathBuf,
+}
+
+/// Names of the languages.
+fn languages() -> Vec<&'static str> {
+    let mut all: Vec<&str> = FILES.iter().map(|(language, ..)| *language).filter(|language| *language != "include").collect();
+    all.dedup();
+    all
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let language = SHORT.iter().find(|(short, _)| *short == args.lang).map_or(args.lang.as_str(), |(_, long)| long);
+    let known = languages();
+    if !known.contains(&language) {
+        let meant = nearest(language, known.iter().copied()).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        return Err(anyhow!("--lang {language}: unknown language{meant} There are {}", known.join(", ")));
+    }
+    let fine = args.name.starts_with(|c: char| c.is_ascii_lowercase())
+        && args.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_');
+    if !fine {
+        return Err(anyhow!("{:?}: a plugin's name is of small letters, digits, - and _, and begins with a letter", args.name));
+    }
+    let folder = args.path.join(&args.name);
+    if folder.exists() {
+        return Err(anyhow!("{} is there already", folder.display()));
+    }
+    for (_, inside, text) in FILES.iter().filter(|(of, inside, _)| *of == language && *inside != "README.md") {
+        write(&folder.join(inside), &adapted(text, language, &args.name))?;
+    }
+    let sources: String = FILES.iter().filter(|(of, ..)| *of == language).map(|(.., text)| *text).collect();
+    if sources.contains("../include") {
+        for (_, inside, text) in FILES.iter().filter(|(of, ..)| *of == "include") {
+            write(&folder.join("include").join(inside), text)?;
+        }
+    }
+    if sources.contains("plugin-sdk/wit") {
+        write(&folder.join("wit/rlhost-plugin.wit"), WIT)?;
+    }
+    let steps = steps(&folder);
+    let about = format!("# {}\n\nA plugin for rlhost. From this folder:\n\n{}\n", args.name, indented(&steps));
+    write(&folder.join("README.md"), &about)?;
+    println!("made {}; next:\n    cd {}\n{}", folder.display(), folder.display(), indented(&steps));
+    Ok(())
+}
+
+/// What the project's owner types next.
+fn steps(folder: &Path) -> Vec<String> {
+    let has = |name: &str| folder.join(name).exists();
+    let mut steps = Vec::new();
+    if has("requirements.txt") {
+        steps.push("python3 -m venv .venv && . .venv/bin/activate && pip install -r requirements.txt".to_owned());
+    }
+    if has("package.json") {
+        steps.push("npm install".to_owned());
+    }
+    steps.push("sh build.sh build".to_owned());
+    steps.push("rlhost plugin check build/plugin.wasm".to_owned());
+    steps
+}
+
+fn indented(steps: &[String]) -> String {
+    steps.iter().map(|step| format!("    {step}")).collect::<Vec<_>>().join("\n")
+}
+
+/// A project's file under the plugin's own name, and without paths that lead out of its folder.
+fn adapted(text: &str, language: &str, name: &str) -> String {
+    let sdk = Path::new(SDK).canonicalize().unwrap_or_else(|_| PathBuf::from(SDK)).display().to_string();
+    let example = text.replace("../../../plugin-sdk/wit", "wit").replace("../../../plugin-sdk", &sdk).replace("../include", "include");
+    let under = |name: &str| name.replace('-', "_");
+    let old = if language.ends_with("-loss") { format!("reinforce-{}", language.trim_end_matches("-loss")) } else { format!("words-{language}") };
+    example.replace(&old, name).replace(&under(&old), &under(name))
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let fail = |e: std::io::Error| anyhow!("can't write {}: {e}", path.display());
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(fail)?;
+    }
+    fs::write(path, text).map_err(fail)
+}
