@@ -1,0 +1,70 @@
+//! Proximal Policy Optimization with a critic (Schulman et al. 2017, arXiv 1707.06347; for
+//! language models Ziegler et al. 2019, arXiv 1909.08593), as TRL had it until 1.10.
+//!
+//! A completion has no padding here. Its score goes onto its last token, where upstream puts it
+//! onto the first padded position after it, whose value it then learns too; upstream does the same
+//! as this where a completion fills its space. In both, a token's value is that of the state in
+//! which it is chosen.
+//!
+//! - `advantage`: rewards of tokens, generalised advantage estimation, whitening
+//! - `loss`: the clipped losses of policy and critic
+//! - `control`: the adaptive KL coefficient
+
+mod advantage;
+mod control;
+mod loss;
+pub mod settings;
+#[cfg(test)]
+mod tests;
+
+use control::KlControl;
+use rlhost_plugin_sdk::Error;
+use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens};
+pub use settings::{KlEstimator, Settings};
+
+/// The algorithm with its settings.
+pub struct Ppo {
+    settings: Settings,
+    control: KlControl,
+}
+
+impl Policy for Ppo {
+    type Config = Settings;
+    const DESCRIPTION: &'static str = "Proximal Policy Optimization with a critic";
+
+    fn needs(config: &Settings) -> Needs {
+        let needs = Needs::VALUES | Needs::ENTROPY;
+        if config.has_reference() { needs | Needs::REF_LOGP } else { needs }
+    }
+
+    fn new(settings: Settings) -> Result<Self, Error> {
+        Ok(Self { settings, control: KlControl::default() })
+    }
+
+    fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
+        let coef = self.control.coef(&self.settings);
+        let advantages = advantage::estimate(&self.settings, coef, rollouts)?;
+        self.control.saw(rollouts.prompt_of.len());
+        Ok(advantages)
+    }
+
+    fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
+        loss::loss(&self.settings, tokens)
+    }
+}
+
+impl Stateful for Ppo {
+    type State = KlControl;
+
+    fn state(&mut self) -> &mut KlControl {
+        &mut self.control
+    }
+}
+
+impl Observing for Ppo {
+    fn observe(&mut self, _step: u64, metrics: &[(String, f64)]) {
+        self.control.observe(&self.settings, metrics);
+    }
+}
+
+rlhost_plugin_sdk::policy_plugin!(Ppo, observing);

@@ -1,0 +1,83 @@
+//! The clipped losses of policy and critic.
+
+use crate::settings::Settings;
+use rlhost_plugin_sdk::dual::Dual;
+use rlhost_plugin_sdk::policy::{Gradient, Tokens};
+use rlhost_plugin_sdk::{Error, Metric};
+
+/// The mean over the step's tokens of `max(-A ratio, -A clip(ratio, 1 - c, 1 + c))`, and
+/// `vf_coef` times that of `max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2`.
+pub(crate) fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
+    let needed = |column: &Option<Vec<f32>>, what: &str| {
+        column.clone().ok_or_else(|| Error::Input(format!("PPO needs {what}, which the batch does not have")))
+    };
+    let values = needed(&t.values, "a critic's values")?;
+    let old_values = needed(&t.old_values, "the critic's values at generation")?;
+    let returns = needed(&t.returns, "returns")?;
+    let weight = 1.0 / (t.scale.tokens as f64).max(1.0);
+    let (low, high, range) = (1.0 - s.cliprange as f32, 1.0 + s.cliprange as f32, s.cliprange_value as f32);
+
+    let mut d_logp = vec![0.0; t.logp.len()];
+    let mut d_values = vec![0.0; t.logp.len()];
+    let mut sums = Sums::default();
+    for i in (0..t.mask.len()).filter(|&i| t.mask[i] != 0) {
+        let (advantage, log_ratio) = (t.advantages[i], Dual::variable(t.logp[i]) - t.old_logp[i]);
+        let ratio = log_ratio.exp();
+        let (unclipped, clipped) = (-(ratio * advantage), -(ratio.clamp(low, high) * advantage));
+        let policy = unclipped.max(clipped);
+
+        let value = Dual::variable(values[i]);
+        let off = value - returns[i];
+        let off_clipped = value.clamp(old_values[i] - range, old_values[i] + range) - returns[i];
+        let (square, square_clipped) = (off * off, off_clipped * off_clipped);
+        let critic = square.max(square_clipped) * 0.5;
+
+        d_logp[i] = (weight * f64::from(policy.slope)) as f32;
+        d_values[i] = (weight * s.vf_coef * f64::from(critic.slope)) as f32;
+        let one = |yes: bool| f64::from(u8::from(yes));
+        sums.tokens += 1.0;
+        sums.policy += f64::from(policy.value);
+        sums.critic += f64::from(critic.value);
+        sums.policy_clipped += one(clipped.value > unclipped.value);
+        sums.critic_clipped += one(square_clipped.value > square.value);
+        sums.square_log_ratio += f64::from(log_ratio.value).powi(2);
+        sums.ratio += f64::from(ratio.value);
+        sums.square_ratio += f64::from(ratio.value).powi(2);
+        sums.entropy += t.entropy.as_ref().map_or(0.0, |e| f64::from(e[i]));
+    }
+    let loss = weight * (sums.policy + s.vf_coef * sums.critic);
+    Ok(Gradient { loss, d_logp, d_entropy: None, d_values: Some(d_values), metrics: sums.metrics() })
+}
+
+/// Sums over the tokens of a micro-batch.
+#[derive(Default)]
+struct Sums {
+    tokens: f64,
+    policy: f64,
+    critic: f64,
+    policy_clipped: f64,
+    critic_clipped: f64,
+    square_log_ratio: f64,
+    ratio: f64,
+    square_ratio: f64,
+    entropy: f64,
+}
+
+impl Sums {
+    /// Means over tokens, where upstream averages micro-batches; so `val/ratio_var`, upstream the
+    /// variance of micro-batches' means, is that of a micro-batch's tokens here.
+    fn metrics(&self) -> Vec<Metric> {
+        let n = self.tokens;
+        let variance_sum = self.square_ratio - self.ratio * self.ratio / n.max(1.0);
+        vec![
+            Metric::ratio("loss/policy_avg", self.policy, n),
+            Metric::ratio("loss/value_avg", self.critic, n),
+            Metric::ratio("policy/approxkl_avg", 0.5 * self.square_log_ratio, n),
+            Metric::ratio("policy/clipfrac_avg", self.policy_clipped, n),
+            Metric::ratio("policy/entropy_avg", self.entropy, n),
+            Metric::ratio("val/clipfrac_avg", self.critic_clipped, n),
+            Metric::ratio("val/ratio", self.ratio, n),
+            Metric::ratio("val/ratio_var", variance_sum.max(0.0), n),
+        ]
+    }
+}

@@ -1,0 +1,335 @@
+//! The plugin against numbers worked out by hand and closed forms in f64.
+
+use super::*;
+use rlhost_plugin_sdk::Metric;
+use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
+
+/// Fails unless a column is another, to 1e-5 of each entry and 1e-6 of its greatest.
+fn close(what: &str, got: &[f32], want: &[f64]) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    let greatest = want.iter().fold(0.0f64, |most, w| most.max(w.abs()));
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        let allowed = (1e-5 * w.abs()).max(1e-6 * greatest);
+        assert!((f64::from(*g) - w).abs() <= allowed, "{what}: entry {i} is {g}, not {w}");
+    }
+}
+
+fn figure(metrics: &[Metric], name: &str) -> (f64, f64) {
+    metrics.iter().find(|m| m.name == name).map(|m| (m.value, m.weight)).expect(name)
+}
+
+fn near(got: (f64, f64), want: (f64, f64)) {
+    assert!((got.0 - want.0).abs() < 1e-6 && (got.1 - want.1).abs() < 1e-9, "{got:?} against {want:?}");
+}
+
+/// Numbers between -1 and 1 that look random.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    fn column(&mut self, n: usize, middle: f32, width: f32) -> Vec<f32> {
+        (0..n).map(|_| middle + width * self.next()).collect()
+    }
+}
+
+/// Completions of three, two and one tokens, the second cut off and the third unscorable.
+fn rollouts() -> Rollouts {
+    Rollouts {
+        step: 0,
+        rewards: vec![RewardColumn { name: "r".into(), weight: 0.5, values: vec![Some(2.0), Some(-4.0), None] }],
+        prompt_of: vec![0, 0, 1],
+        finished: vec![true, false, true],
+        offsets: vec![0, 3, 5, 6],
+        mask: vec![1; 6],
+        logp: vec![-1.0, -2.0, -0.5, -1.0, -1.5, -9.0],
+        ref_logp: Some(vec![-1.5, -2.0, -1.0, -0.75, -1.5, -1.0]),
+        values: Some(vec![0.5, 0.25, -0.5, 1.0, -1.0, 7.0]),
+        entropy: None,
+    }
+}
+
+/// Settings under which the numbers are those of a hand.
+fn plain() -> Settings {
+    Settings { kl_coef: 0.5, gamma: 0.5, lam: 0.5, ..Settings::default() }
+}
+
+fn estimated(s: &Settings, r: &Rollouts) -> Advantages {
+    Ppo::new(s.clone()).unwrap().estimate(r).unwrap()
+}
+
+/// Less their mean, by their deviation.
+fn whitened(column: &[f64]) -> Vec<f64> {
+    let n = column.len() as f64;
+    let mean = column.iter().sum::<f64>() / n;
+    let variance = column.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (n - 1.0);
+    column.iter().map(|x| (x - mean) / (variance + 1e-8).sqrt()).collect()
+}
+
+#[test]
+fn advantages_and_returns_by_hand() {
+    let given = estimated(&plain(), &rollouts());
+    // Log-ratios 0.5, 0, 0.5 and -0.25, 0: rewards -0.25, 0, -0.25 + 1 and 0.125, 0 - 2.
+    // Row 1: delta 0.75 + 0.5; 0 - 0.25 - 0.25; -0.25 + 0.125 - 0.5; advantages carry a quarter on.
+    let a2 = 1.25;
+    let a1 = -0.5 + 0.25 * a2;
+    let a0 = -0.625 + 0.25 * a1;
+    // Row 2: -2 + 1; 0.125 - 0.5 - 1.
+    let b1 = -1.0;
+    let b0 = -1.375 + 0.25 * b1;
+    let mut want = whitened(&[a0, a1, a2, b0, b1]);
+    want.push(0.0);
+    close("advantages", &given.advantages, &want);
+    let returns = [a0 + 0.5, a1 + 0.25, a2 - 0.5, b0 + 1.0, b1 - 1.0, 0.0];
+    close("returns", &given.returns.unwrap(), &returns);
+    assert_eq!(given.mask, Some(vec![1, 1, 1, 1, 1, 0]));
+
+    let m = &given.metrics;
+    near(figure(m, "reward"), (-0.5, 2.0));
+    near(figure(m, "objective/kl"), ((1.0 - 0.25) / 2.0, 2.0));
+    near(figure(m, "objective/entropy"), ((3.5 + 2.5) / 2.0, 2.0));
+    near(figure(m, "objective/non_score_reward"), (-0.5 * 0.375, 2.0));
+    near(figure(m, "objective/scores"), (-0.5, 2.0));
+    near(figure(m, "objective/rlhf_reward"), (-0.5 - 0.1875, 2.0));
+    near(figure(m, "objective/kl_coef"), (0.5, 2.0));
+    near(figure(m, "val/num_eos_tokens"), (2.0, 1.0));
+}
+
+#[test]
+fn a_missing_end_is_a_penalty_and_rewards_can_be_whitened() {
+    let s = Settings { missing_eos_penalty: Some(1.5), lam: 0.0, gamma: 0.0, ..plain() };
+    // Without a future, returns are the rewards.
+    let rewards = [-0.25, 0.0, 0.75, 0.125, -3.5];
+    let given = estimated(&s, &rollouts());
+    close("returns", &given.returns.unwrap()[..5], &rewards);
+    near(figure(&given.metrics, "objective/scores"), (-1.25, 2.0));
+    near(figure(&given.metrics, "reward"), (-0.5, 2.0));
+
+    let given = estimated(&Settings { whiten_rewards: true, ..s }, &rollouts());
+    let mean = rewards.iter().sum::<f64>() / 5.0;
+    let want: Vec<f64> = whitened(&rewards).into_iter().map(|r| r + mean).collect();
+    close("whitened", &given.returns.unwrap()[..5], &want);
+}
+
+#[test]
+fn k3_is_taken_off_as_well() {
+    let s = Settings { kl_estimator: KlEstimator::K3, lam: 0.0, gamma: 0.0, ..plain() };
+    let k3 = |d: f64| (-d).exp() - 1.0 + d;
+    let given = estimated(&s, &rollouts());
+    let want = [-0.5 * k3(0.5), 0.0, 1.0 - 0.5 * k3(0.5), -0.5 * k3(-0.25), -2.0];
+    close("returns", &given.returns.unwrap()[..5], &want);
+    near(figure(&given.metrics, "objective/kl"), ((2.0 * k3(0.5) + k3(-0.25)) / 2.0, 2.0));
+}
+
+#[test]
+fn advantages_are_discounted_sums_of_errors_over_the_tokens_that_count() {
+    let mut noise = Noise(4);
+    let offsets = [0u32, 6, 7, 11];
+    let n = 11;
+    let r = Rollouts {
+        step: 0,
+        rewards: vec![RewardColumn { name: "r".into(), weight: 1.0, values: vec![Some(0.7), Some(-0.4), Some(1.1)] }],
+        prompt_of: vec![0, 1, 2],
+        finished: vec![true; 3],
+        offsets: offsets.to_vec(),
+        // A tool spoke in the first completion, and last in the third.
+        mask: vec![1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 0],
+        logp: noise.column(n, -1.0, 0.5),
+        ref_logp: Some(noise.column(n, -1.0, 0.5)),
+        values: Some(noise.column(n, 0.0, 1.0)),
+        entropy: None,
+    };
+    let s = Settings { gamma: 0.97, ..Settings::default() };
+    let given = estimated(&s, &r);
+    let (mut advantages, mut returns) = (Vec::new(), Vec::new());
+    for (row, score) in offsets.windows(2).zip([0.7f32, -0.4, 1.1]) {
+        let at: Vec<usize> = (row[0] as usize..row[1] as usize).filter(|&i| r.mask[i] == 1).collect();
+        let value = |k: usize| at.get(k).map_or(0.0, |&i| f64::from(r.values.as_ref().unwrap()[i]));
+        let error = |k: usize| {
+            let kl = f64::from(r.logp[at[k]]) - f64::from(r.ref_logp.as_ref().unwrap()[at[k]]);
+            let reward = -0.05 * kl + if k + 1 == at.len() { f64::from(score) } else { 0.0 };
+            reward + 0.97 * value(k + 1) - value(k)
+        };
+        for k in 0..at.len() {
+            let sum: f64 = (k..at.len()).map(|l| (0.97f64 * 0.95).powi((l - k) as i32) * error(l)).sum();
+            advantages.push(sum);
+            returns.push(sum + value(k));
+        }
+    }
+    let counted = |column: &[f32]| -> Vec<f32> { (0..n).filter(|&i| r.mask[i] == 1).map(|i| column[i]).collect() };
+    close("advantages", &counted(&given.advantages), &whitened(&advantages));
+    close("returns", &counted(given.returns.as_ref().unwrap()), &returns);
+    assert!(given.advantages[2] == 0.0 && given.advantages[10] == 0.0);
+}
+
+#[test]
+fn nothing_scorable_is_nothing_to_learn() {
+    let mut r = rollouts();
+    r.rewards[0].values.fill(None);
+    let given = estimated(&plain(), &r);
+    assert_eq!((given.advantages, given.mask), (vec![0.0; 6], Some(vec![0; 6])));
+    assert!(given.metrics.iter().all(|m| m.value.is_finite()));
+    // One token alone has no deviation.
+    let given = estimated(&plain(), &Rollouts { mask: vec![1, 0, 0, 0, 0, 0], ..rollouts() });
+    assert_eq!(given.advantages, [0.0; 6]);
+}
+
+/// Rows of unequal lengths that look random, the second masked as a whole.
+fn tokens(seed: u64) -> Tokens {
+    let mut noise = Noise(seed);
+    let n = 14;
+    let mask: Vec<u8> = (0..n).map(|i| u8::from(!(5..8).contains(&i) && i != 2)).collect();
+    let wild =
+        |column: Vec<f32>| -> Vec<f32> { column.iter().zip(&mask).map(|(&x, &m)| if m == 0 { 30.0 } else { x }).collect() };
+    let (logp, values) = (noise.column(n, -1.5, 1.0), noise.column(n, 0.0, 1.0));
+    let moved = |noise: &mut Noise, from: &[f32], by: f32| from.iter().map(|x| x + by * noise.next()).collect();
+    Tokens {
+        step: 0,
+        offsets: vec![0, 5, 8, 9, 14],
+        advantages: noise.column(n, 0.0, 1.5),
+        old_logp: moved(&mut noise, &logp, 0.5),
+        old_values: Some(moved(&mut noise, &values, 0.5)),
+        returns: Some(moved(&mut noise, &values, 1.0)),
+        logp: wild(logp),
+        values: Some(wild(values)),
+        ref_logp: None,
+        sampling_logp: None,
+        entropy: Some((0..n).map(|i| i as f32).collect()),
+        scale: Scale { rows: 6, tokens: 25, max_completion_length: 9 },
+        mask,
+    }
+}
+
+/// The policy's and the critic's part by the formulas, with what is clipped in each.
+fn closed_form(s: &Settings, t: &Tokens, logp: &[f64], values: &[f64]) -> [f64; 4] {
+    let wide = |column: &Option<Vec<f32>>, i: usize| f64::from(column.as_ref().unwrap()[i]);
+    let mut sums = [0.0; 4];
+    for i in (0..logp.len()).filter(|&i| t.mask[i] == 1) {
+        let (a, ratio) = (f64::from(t.advantages[i]), (logp[i] - f64::from(t.old_logp[i])).exp());
+        let clipped = -a * ratio.max(1.0 - s.cliprange).min(1.0 + s.cliprange);
+        let (old, target) = (wide(&t.old_values, i), wide(&t.returns, i));
+        let bounded = values[i].max(old - s.cliprange_value).min(old + s.cliprange_value);
+        let (square, square_clipped) = ((values[i] - target).powi(2), (bounded - target).powi(2));
+        sums[0] += (-a * ratio).max(clipped);
+        sums[1] += 0.5 * square.max(square_clipped);
+        sums[2] += f64::from(u8::from(clipped > -a * ratio));
+        sums[3] += f64::from(u8::from(square_clipped > square));
+    }
+    sums
+}
+
+#[test]
+fn loss_and_gradients_follow_the_closed_form_and_micro_batches_add_up() {
+    for seed in 0..20 {
+        let t = tokens(seed);
+        let wide = |column: &[f32]| -> Vec<f64> { column.iter().map(|&x| f64::from(x)).collect() };
+        let (logp, values) = (wide(&t.logp), wide(t.values.as_ref().unwrap()));
+        for s in [Settings::default(), Settings { cliprange: 0.1, cliprange_value: 0.4, vf_coef: 1.0, ..Settings::default() }] {
+            let got = Ppo::new(s.clone()).unwrap().loss(&t).unwrap();
+            let loss_at = |logp: &[f64], values: &[f64]| {
+                let [policy, critic, ..] = closed_form(&s, &t, logp, values);
+                (policy + s.vf_coef * critic) / 25.0
+            };
+            let want = loss_at(&logp, &values);
+            assert!((got.loss - want).abs() <= 1e-5 * want.abs().max(0.05), "{} is not {want}", got.loss);
+            let slopes = |f: &dyn Fn(&[f64]) -> f64, at: &[f64]| -> Vec<f64> {
+                let moved = |i: usize, by: f64| f(&[&at[..i], &[at[i] + by], &at[i + 1..]].concat());
+                (0..at.len()).map(|i| (moved(i, 1e-5) - moved(i, -1e-5)) / 2e-5).collect()
+            };
+            close("d_logp", &got.d_logp, &slopes(&|p| loss_at(p, &values), &logp));
+            close("d_values", got.d_values.as_ref().unwrap(), &slopes(&|v| loss_at(&logp, v), &values));
+
+            let [policy, critic, clipped, critic_clipped] = closed_form(&s, &t, &logp, &values).map(|sum| sum / 10.0);
+            near(figure(&got.metrics, "loss/policy_avg"), (policy, 10.0));
+            near(figure(&got.metrics, "loss/value_avg"), (critic, 10.0));
+            near(figure(&got.metrics, "policy/clipfrac_avg"), (clipped, 10.0));
+            near(figure(&got.metrics, "val/clipfrac_avg"), (critic_clipped, 10.0));
+
+            let half = |of: std::ops::Range<usize>, offsets: &[u32]| {
+                let cut = |column: &[f32]| column[of.clone()].to_vec();
+                let half = Tokens {
+                    offsets: offsets.to_vec(),
+                    mask: t.mask[of.clone()].to_vec(),
+                    advantages: cut(&t.advantages),
+                    logp: cut(&t.logp),
+                    old_logp: cut(&t.old_logp),
+                    values: t.values.as_deref().map(cut),
+                    old_values: t.old_values.as_deref().map(cut),
+                    returns: t.returns.as_deref().map(cut),
+                    entropy: None,
+                    ..t.clone()
+                };
+                Ppo::new(s.clone()).unwrap().loss(&half).unwrap()
+            };
+            let (a, b) = (half(0..8, &[0, 5, 8]), half(8..14, &[0, 1, 6]));
+            assert!((a.loss + b.loss - got.loss).abs() < 1e-12);
+            assert_eq!([a.d_logp, b.d_logp].concat(), got.d_logp);
+            assert_eq!([a.d_values.unwrap(), b.d_values.unwrap()].concat(), got.d_values.unwrap());
+        }
+    }
+}
+
+#[test]
+fn figures_of_ratios_are_means_over_tokens() {
+    let mut t = tokens(3);
+    t.old_logp = t.logp.clone();
+    t.old_logp[0] -= 2f32.ln();
+    t.old_logp[8] += 2f32.ln();
+    let m = Ppo::new(Settings::default()).unwrap().loss(&t).unwrap().metrics;
+    near(figure(&m, "policy/approxkl_avg"), (0.5 * 2.0 * 2f64.ln().powi(2) / 10.0, 10.0));
+    near(figure(&m, "val/ratio"), (10.5 / 10.0, 10.0));
+    near(figure(&m, "val/ratio_var"), ((4.0 + 0.25 + 8.0) / 10.0 - 1.05 * 1.05, 10.0));
+    let counted = [0, 1, 3, 4, 8, 9, 10, 11, 12, 13];
+    near(figure(&m, "policy/entropy_avg"), (f64::from(counted.iter().sum::<i32>()) / 10.0, 10.0));
+    t.mask.fill(0);
+    let got = Ppo::new(Settings::default()).unwrap().loss(&t).unwrap();
+    assert_eq!((got.loss, got.d_logp, got.d_values), (0.0, vec![0.0; 14], Some(vec![0.0; 14])));
+    assert!(got.metrics.iter().all(|m| m.value == 0.0));
+}
+
+#[test]
+fn the_coefficient_follows_the_divergence() {
+    let s = Settings { kl_coef: 0.1, kl_target: Some(2.0), kl_horizon: 100.0, ..Settings::default() };
+    let mut ppo = Ppo::new(s.clone()).unwrap();
+    let coef = |ppo: &mut Ppo| figure(&ppo.estimate(&rollouts()).unwrap().metrics, "objective/kl_coef").0;
+    let heard = |ppo: &mut Ppo, kl: f64| ppo.observe(0, &[("objective/kl".into(), kl)]);
+    assert_eq!(coef(&mut ppo), 0.1);
+    // A tenth too much, over three completions of a hundred.
+    heard(&mut ppo, 2.2);
+    let mut want = 0.1 * (1.0 + 0.1 * 3.0 / 100.0);
+    assert!((coef(&mut ppo) - want).abs() < 1e-12);
+    // Steps without a generation move nothing; what is far off counts as a fifth.
+    ppo.observe(1, &[("loss".into(), 9.0)]);
+    assert!((coef(&mut ppo) - want).abs() < 1e-12);
+    heard(&mut ppo, 0.0);
+    want *= 1.0 - 0.2 * 6.0 / 100.0;
+
+    let snapshot = rlhost_plugin_sdk::stateful::snapshot(ppo.state()).unwrap();
+    let mut resumed = Ppo::new(s.clone()).unwrap();
+    *resumed.state() = rlhost_plugin_sdk::stateful::restored(&snapshot).unwrap();
+    assert_eq!(resumed.control, ppo.control);
+    assert!((coef(&mut resumed) - want).abs() < 1e-12);
+    // Without a target the coefficient is what it is set to, whatever was learned before.
+    let mut fixed = Ppo::new(Settings { kl_target: None, kl_coef: 0.3, ..s }).unwrap();
+    *fixed.state() = rlhost_plugin_sdk::stateful::restored(&snapshot).unwrap();
+    heard(&mut fixed, 9.0);
+    assert_eq!(coef(&mut fixed), 0.3);
+}
+
+#[test]
+fn what_it_needs_must_be_there() {
+    let needs = Ppo::needs(&Settings::default());
+    assert_eq!(needs, Needs::VALUES | Needs::ENTROPY | Needs::REF_LOGP);
+    let free = Settings { kl_coef: 0.0, ..Settings::default() };
+    assert_eq!(Ppo::needs(&free), Needs::VALUES | Needs::ENTROPY);
+    assert!(Ppo::new(free).unwrap().estimate(&Rollouts { ref_logp: None, ..rollouts() }).is_ok());
+    let refused = |r: &Rollouts| matches!(Ppo::new(plain()).unwrap().estimate(r), Err(Error::Input(_)));
+    assert!(refused(&Rollouts { ref_logp: None, ..rollouts() }) && refused(&Rollouts { values: None, ..rollouts() }));
+    let refused = |t: &Tokens| matches!(Ppo::new(plain()).unwrap().loss(t), Err(Error::Input(_)));
+    assert!(refused(&Tokens { values: None, ..tokens(1) }));
+    assert!(refused(&Tokens { old_values: None, ..tokens(1) }));
+    assert!(refused(&Tokens { returns: None, ..tokens(1) }));
+}
