@@ -1,0 +1,214 @@
+//! REINFORCE++ (Hu et al. 2025, arXiv 2501.03262): PPO's clipped loss without a critic, where
+//! advantages are the tokens' returns, normalised over the whole batch instead of each group. Its
+//! variant with a baseline takes the mean of the prompt's completions off the scores before.
+//!
+//! Where the paper leaves a choice, and in names and defaults, as in OpenRLHF, its authors'
+//! implementation.
+
+#[cfg(test)]
+mod tests;
+
+use rlhost_plugin_sdk::dual::Dual;
+use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens};
+use rlhost_plugin_sdk::prelude::*;
+use rlhost_plugin_sdk::rows::{counted, masked_sum, rows};
+use rlhost_plugin_sdk::scores::{self, by_prompt, mean_and_std, scores};
+
+/// What is taken off a score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Baseline {
+    /// Nothing.
+    None,
+    /// The mean of its prompt's scores.
+    Group,
+}
+
+/// How the KL divergence from the reference model is estimated at a token, with
+/// `d = logp - ref_logp` (Schulman, joschu.net/blog/kl-approx.html).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum KlEstimator {
+    /// `d`, for rewards.
+    K1,
+    /// `d^2 / 2`, for a loss: its gradient is that of the divergence.
+    K2,
+    /// `e^-d - 1 + d`.
+    K3,
+}
+
+impl KlEstimator {
+    fn of(self, d: Dual) -> Dual {
+        match self {
+            Self::K1 => d,
+            Self::K2 => d * d * 0.5,
+            Self::K3 => (-d).exp_m1() + d,
+        }
+    }
+}
+
+/// Settings of REINFORCE++.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// What is taken off a score.
+    pub baseline: Baseline,
+    /// Weight of the KL divergence from the reference model.
+    #[schemars(range(min = 0.0))]
+    pub kl_coef: f64,
+    /// How that divergence is estimated.
+    pub kl_estimator: KlEstimator,
+    /// Add the divergence to the loss instead of taking it off the tokens' rewards; the paper does
+    /// so with a baseline, and with k2.
+    pub use_kl_loss: bool,
+    /// Discount of a reward for each token that it is away.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub gamma: f64,
+    /// Least and greatest score, after the baseline.
+    pub reward_clip_range: Option<(f64, f64)>,
+    /// How far below 1 a probability ratio may fall before it is clipped.
+    #[schemars(range(min = 0.0))]
+    pub epsilon: f64,
+    /// How far above 1 it may rise; `epsilon` where not given.
+    #[schemars(range(min = 0.0))]
+    pub epsilon_high: Option<f64>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            baseline: Baseline::None,
+            kl_coef: 0.01,
+            kl_estimator: KlEstimator::K1,
+            use_kl_loss: false,
+            gamma: 1.0,
+            reward_clip_range: Some((-10.0, 10.0)),
+            epsilon: 0.2,
+            epsilon_high: None,
+        }
+    }
+}
+
+/// The algorithm with its settings.
+pub struct ReinforcePp {
+    settings: Settings,
+}
+
+impl Policy for ReinforcePp {
+    type Config = Settings;
+    const DESCRIPTION: &'static str = "REINFORCE++, with or without group baselines";
+
+    fn needs(config: &Settings) -> Needs {
+        if config.kl_coef > 0.0 { Needs::ENTROPY | Needs::REF_LOGP } else { Needs::ENTROPY }
+    }
+
+    fn new(settings: Settings) -> Result<Self, Error> {
+        match settings.reward_clip_range {
+            Some((low, high)) if low.is_nan() || high.is_nan() || low > high => {
+                Err(Error::Config(format!("reward_clip_range must be the least and the greatest score, not {low} and {high}")))
+            }
+            _ => Ok(Self { settings }),
+        }
+    }
+
+    fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
+        estimate(&self.settings, rollouts)
+    }
+
+    fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
+        loss(&self.settings, tokens)
+    }
+}
+
+rlhost_plugin_sdk::policy_plugin!(ReinforcePp);
+
+fn reference<'a>(s: &Settings, column: &'a Option<Vec<f32>>) -> Result<Option<&'a [f32]>, Error> {
+    match column.as_deref() {
+        None if s.kl_coef > 0.0 => Err(Error::Input("kl_coef needs the reference log-probabilities".into())),
+        column => Ok(column.filter(|_| s.kl_coef > 0.0)),
+    }
+}
+
+/// A token's reward is `-kl_coef KL`, and for the last one the score besides; its advantage the
+/// discounted sum of the rewards from there on, less the mean and by the deviation of all tokens
+/// of the batch.
+fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
+    let given = scores(rollouts);
+    let groups: Vec<_> = by_prompt(&rollouts.prompt_of, &given).into_iter().map(mean_and_std).collect();
+    let ref_logp = reference(s, &rollouts.ref_logp)?;
+    let kl = |i: usize| ref_logp.map_or(0.0, |r| f64::from(s.kl_estimator.of(Dual::constant(rollouts.logp[i]) - r[i]).value));
+    let in_reward = if s.use_kl_loss { 0.0 } else { s.kl_coef };
+
+    let mut mask = rollouts.mask.clone();
+    let mut returns = vec![0.0; mask.len()];
+    let (mut tokens, mut divergence, mut whole_returns) = (0.0, 0.0, Vec::new());
+    for ((row, score), &prompt) in rows(&rollouts.offsets).zip(&given).zip(&rollouts.prompt_of) {
+        let Some(score) = score else {
+            mask[row].fill(0);
+            continue;
+        };
+        let baseline = match (s.baseline, groups[prompt as usize]) {
+            (Baseline::Group, Some((mean, _))) => mean,
+            _ => 0.0,
+        };
+        let (low, high) = s.reward_clip_range.unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
+        // What the last token earns besides; none is left of it for the tokens before.
+        let mut score = (score - baseline).clamp(low, high);
+        let (mut rewards, mut to_come) = (0.0, 0.0);
+        for i in counted(&mask, row.clone()).rev() {
+            let reward = std::mem::take(&mut score) - in_reward * kl(i);
+            rewards += reward;
+            to_come = reward + s.gamma * to_come;
+            returns[i] = to_come;
+        }
+        whole_returns.push(rewards);
+        tokens += masked_sum(&mask, row.clone(), |_| 1.0);
+        divergence += masked_sum(&mask, row, kl);
+    }
+
+    let mean = returns.iter().sum::<f64>() / f64::max(tokens, 1.0);
+    let squares: f64 = (0..mask.len()).filter(|&i| mask[i] != 0).map(|i| (returns[i] - mean).powi(2)).sum();
+    let std = (squares / f64::max(tokens, 1.0)).max(1e-8).sqrt();
+    let normalized = |(r, &m): (f64, &u8)| if m == 0 { 0.0 } else { ((r - mean) / std) as f32 };
+    let advantages = returns.into_iter().zip(&mask).map(normalized).collect();
+
+    let mut metrics = scores::metrics(&given);
+    metrics.extend(Metric::mean_of("return", whole_returns));
+    if ref_logp.is_some() {
+        metrics.push(Metric::ratio("kl", divergence, tokens));
+    }
+    Ok(Advantages { advantages, returns: None, mask: Some(mask), metrics })
+}
+
+/// The mean over the step's tokens of `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`
+/// and, where it is in the loss, of `kl_coef KL`.
+fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
+    let ref_logp = reference(s, &t.ref_logp)?.filter(|_| s.use_kl_loss);
+    let (low, high) = (1.0 - s.epsilon as f32, 1.0 + s.epsilon_high.unwrap_or(s.epsilon) as f32);
+    let weight = 1.0 / (t.scale.tokens as f64).max(1.0);
+    let mut d_logp = vec![0.0; t.logp.len()];
+    let (mut n, mut policy, mut whole, mut clipped, mut away, mut entropy) = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
+    for i in (0..t.mask.len()).filter(|&i| t.mask[i] != 0) {
+        let logp = Dual::variable(t.logp[i]);
+        let ratio = (logp - t.old_logp[i]).exp();
+        let (free, bounded) = (ratio * t.advantages[i], ratio.clamp(low, high) * t.advantages[i]);
+        let surrogate = -free.min(bounded);
+        let kl = ref_logp.map_or(Dual::constant(0.0), |r| s.kl_estimator.of(logp - r[i]) * s.kl_coef as f32);
+        let lost = surrogate + kl;
+        d_logp[i] = (weight * f64::from(lost.slope)) as f32;
+
+        n += 1.0;
+        policy += f64::from(surrogate.value);
+        whole += f64::from(lost.value);
+        clipped += f64::from(u8::from(bounded.value < free.value));
+        away += f64::from(t.old_logp[i]) - f64::from(t.logp[i]);
+        entropy += t.entropy.as_ref().map_or(0.0, |e| f64::from(e[i]));
+    }
+    let metrics = vec![
+        Metric::ratio("policy_loss", policy, n),
+        Metric::ratio("ppo_clip_ratio", clipped, n),
+        Metric::ratio("ppo_kl", away, n),
+        Metric::ratio("entropy", entropy, n),
+    ];
+    Ok(Gradient { loss: weight * whole, d_logp, d_entropy: None, d_values: None, metrics })
+}
