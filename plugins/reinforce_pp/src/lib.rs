@@ -64,7 +64,8 @@ pub struct Settings {
     /// Discount of a reward for each token that it is away.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub gamma: f64,
-    /// Least and greatest score, after the baseline.
+    /// Least and greatest score, after the baseline. OpenRLHF has -10 and 10 where nothing is given,
+    /// which is meant for a reward model's scores and would level others.
     pub reward_clip_range: Option<(f64, f64)>,
     /// How far below 1 a probability ratio may fall before it is clipped.
     #[schemars(range(min = 0.0))]
@@ -82,7 +83,7 @@ impl Default for Settings {
             kl_estimator: KlEstimator::K1,
             use_kl_loss: false,
             gamma: 1.0,
-            reward_clip_range: Some((-10.0, 10.0)),
+            reward_clip_range: None,
             epsilon: 0.2,
             epsilon_high: None,
         }
