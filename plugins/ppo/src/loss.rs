@@ -32,17 +32,17 @@ pub(crate) fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
         let (square, square_clipped) = (off * off, off_clipped * off_clipped);
         let critic = square.max(square_clipped) * 0.5;
 
-        d_logp[i] = (weight * f64::from(policy.slope)) as f32;
-        d_values[i] = (weight * s.vf_coef * f64::from(critic.slope)) as f32;
+        d_logp[i] = (weight * policy.slope()) as f32;
+        d_values[i] = (weight * s.vf_coef * critic.slope()) as f32;
         let one = |yes: bool| f64::from(u8::from(yes));
         sums.tokens += 1.0;
-        sums.policy += f64::from(policy.value);
-        sums.critic += f64::from(critic.value);
+        sums.policy += policy.value;
+        sums.critic += critic.value;
         sums.policy_clipped += one(clipped.value > unclipped.value);
         sums.critic_clipped += one(square_clipped.value > square.value);
-        sums.square_log_ratio += f64::from(log_ratio.value).powi(2);
-        sums.ratio += f64::from(ratio.value);
-        sums.square_ratio += f64::from(ratio.value).powi(2);
+        sums.square_log_ratio += log_ratio.value.powi(2);
+        sums.ratio += ratio.value;
+        sums.square_ratio += ratio.value.powi(2);
         sums.entropy += t.entropy.as_ref().map_or(0.0, |e| f64::from(e[i]));
     }
     let loss = weight * (sums.policy + s.vf_coef * sums.critic);

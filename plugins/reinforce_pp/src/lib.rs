@@ -196,11 +196,11 @@ fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
         let surrogate = -free.min(bounded);
         let kl = ref_logp.map_or(Dual::constant(0.0), |r| s.kl_estimator.of(logp - r[i]) * s.kl_coef as f32);
         let lost = surrogate + kl;
-        d_logp[i] = (weight * f64::from(lost.slope)) as f32;
+        d_logp[i] = (weight * lost.slope()) as f32;
 
         n += 1.0;
         policy += f64::from(surrogate.value);
-        whole += f64::from(lost.value);
+        whole += lost.value;
         clipped += f64::from(u8::from(bounded.value < free.value));
         away += f64::from(t.old_logp[i]) - f64::from(t.logp[i]);
         entropy += t.entropy.as_ref().map_or(0.0, |e| f64::from(e[i]));
