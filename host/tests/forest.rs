@@ -3,7 +3,7 @@
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_nn::ops::{log_softmax, softmax};
-use rlhost::model::{Architecture, ModelFolder, Policy, Selected, Weights};
+use rlhost::model::{Architecture, Linear, ModelFolder, Policy, Selected, Weights};
 use rlhost::ops::{self, Forest};
 use std::collections::HashMap;
 use std::path::Path;
@@ -73,8 +73,8 @@ impl Naive<'_> {
         candle_nn::rotary_emb::rope_slow(&x, &angles.cos()?, &angles.sin()?)
     }
 
-    /// Log-probabilities `[B, T, V]` of the next token.
-    fn forward(&self, ids: &Tensor) -> Result<Tensor> {
+    /// Log-probabilities `[B, T, V]` of the next token, and values `[B, T]`.
+    fn forward(&self, ids: &Tensor) -> Result<(Tensor, Tensor)> {
         let (b, t) = ids.dims2()?;
         let (a, h) = (self.a, self.a.heads);
         let mut x = self.var("model.embed_tokens.weight").index_select(&ids.flatten_all()?, 0)?.reshape((b, t, a.hidden_size))?;
@@ -103,18 +103,33 @@ impl Naive<'_> {
         let x = self.norm(&x, "model.norm")?;
         let output = if a.tied { "model.embed_tokens.weight" } else { "lm_head.weight" };
         let logits = (x.broadcast_matmul(&self.var(output).t()?)? / TEMPERATURE)?;
-        log_softmax(&logits, D::Minus1)
+        Ok((log_softmax(&logits, D::Minus1)?, self.linear(&x, "value_head")?.squeeze(2)?))
     }
 }
 
-/// Coefficients of a made-up loss: sum of `c * logp + e * entropy` over completion tokens.
-fn coefficients(n: usize) -> (Vec<f32>, Vec<f32>) {
-    let wave = |i: usize, f: f32| (i as f32 * f).sin();
-    ((0..n).map(|i| wave(i, 0.7) + 0.2).collect(), (0..n).map(|i| 0.3 * wave(i, 1.3)).collect())
+/// Coefficients of a made-up loss: sum of `c * logp + e * entropy + v * value` over completion
+/// tokens.
+fn coefficients(n: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    let wave = |f: f32| move |i: usize| (i as f32 * f).sin();
+    let column = |f: &dyn Fn(usize) -> f32| (0..n).map(f).collect();
+    (column(&|i| wave(0.7)(i) + 0.2), column(&|i| 0.3 * wave(1.3)(i)), column(&|i| 0.5 * wave(0.9)(i) - 0.1))
 }
 
-/// Log-probabilities, entropies and gradients of the naive form.
-type Scored = (Vec<f32>, Vec<f32>, HashMap<String, Tensor>);
+/// The weights with a critic's head that is not zero.
+fn with_critic(mut weights: Weights, a: &Architecture) -> Weights {
+    let head: Vec<f32> = (0..a.hidden_size).map(|i| (i as f32 * 0.37).cos() * 0.2).collect();
+    let weight = Tensor::from_vec(head, (1, a.hidden_size), &Device::Cpu).unwrap();
+    weights.value_head = Some(Linear { weight, bias: Some(Tensor::new(&[0.3f32], &Device::Cpu).unwrap()) });
+    weights
+}
+
+/// What the naive form gives.
+struct Scored {
+    logp: Vec<f32>,
+    entropy: Vec<f32>,
+    values: Vec<f32>,
+    gradients: HashMap<String, Tensor>,
+}
 
 /// See [`Scored`].
 fn naive(a: &Architecture, weights: &Weights) -> Result<Scored> {
@@ -125,23 +140,24 @@ fn naive(a: &Architecture, weights: &Weights) -> Result<Scored> {
     let longest = rows.iter().map(|(_, r)| r.len()).max().unwrap_or(0);
     let padded: Vec<u32> = rows.iter().flat_map(|(_, r)| r.iter().copied().chain(std::iter::repeat(0)).take(longest)).collect();
     let ids = Tensor::from_vec(padded, (rows.len(), longest), &Device::Cpu)?;
-    let all = Naive { a, vars: &vars }.forward(&ids)?;
-    let (mut logp, mut entropy) = (Vec::new(), Vec::new());
+    let (all, valued) = Naive { a, vars: &vars }.forward(&ids)?;
+    let (mut logp, mut entropy, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for (i, (prompt, row)) in rows.iter().enumerate() {
         let n = row.len() - prompt;
         let predictions = all.get(i)?.narrow(0, prompt - 1, n)?.contiguous()?;
         let targets = Tensor::from_slice(&row[*prompt..], (n, 1), &Device::Cpu)?;
         logp.push(predictions.gather(&targets, 1)?.squeeze(1)?);
         entropy.push((predictions.exp()? * &predictions)?.sum(1)?.neg()?);
+        values.push(valued.get(i)?.narrow(0, prompt - 1, n)?);
     }
-    let (logp, entropy) = (Tensor::cat(&logp, 0)?, Tensor::cat(&entropy, 0)?);
-    let (c, e) = coefficients(logp.elem_count());
+    let (logp, entropy, values) = (Tensor::cat(&logp, 0)?, Tensor::cat(&entropy, 0)?, Tensor::cat(&values, 0)?);
+    let (c, e, v) = coefficients(logp.elem_count());
     let weigh = |t: &Tensor, by: Vec<f32>| (t * Tensor::from_vec(by, t.shape(), &Device::Cpu)?)?.sum_all();
-    let loss = (weigh(&logp, c)? + weigh(&entropy, e)?)?;
+    let loss = ((weigh(&logp, c)? + weigh(&entropy, e)?)? + weigh(&values, v)?)?;
     let grads = loss.backward()?;
-    let by_name =
+    let gradients =
         vars.iter().map(|(n, v)| (n.clone(), grads.get(v).expect("candle gives every parameter a gradient").clone())).collect();
-    Ok((logp.to_vec1()?, entropy.to_vec1()?, by_name))
+    Ok(Scored { logp: logp.to_vec1()?, entropy: entropy.to_vec1()?, values: values.to_vec1()?, gradients })
 }
 
 fn packed() -> (Forest, Selected) {
@@ -171,20 +187,25 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
         if name == "llama_biased" {
             a.rope_scaling = rlhost::model::RopeScaling::None;
         }
-        let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), policy.weights().copied(&a).unwrap()));
-        let (want_logp, want_entropy, want_grads) = naive(&a, policy.weights()).unwrap();
+        let weights = with_critic(policy.weights().copied(&a).unwrap(), &a);
+        let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), weights));
+        let want = naive(&a, policy.weights()).unwrap();
         let (forest, selected) = packed();
         let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
         let (logp, entropy) = (pass.stats().logp.clone(), pass.stats().entropy.clone());
-        assert!(relative(&logp, &want_logp) <= 1e-5, "{name}: log-probabilities differ by {}", relative(&logp, &want_logp));
-        assert!(relative(&entropy, &want_entropy) <= 1e-5, "{name}: entropies differ by {}", relative(&entropy, &want_entropy));
+        let values = pass.values().unwrap().to_vec();
+        for (what, got, want) in
+            [("log-probabilities", &logp, &want.logp), ("entropies", &entropy, &want.entropy), ("values", &values, &want.values)]
+        {
+            assert!(relative(got, want) <= 1e-5, "{name}: {what} differ by {}", relative(got, want));
+        }
 
         let gradients = policy.zero_gradients().unwrap();
-        let (c, e) = coefficients(logp.len());
-        pass.backward(&c, Some(&e), &gradients).unwrap();
+        let (c, e, v) = coefficients(logp.len());
+        pass.backward(&c, Some(&e), Some(&v), &gradients).unwrap();
         for (parameter, gradient) in gradients.named() {
             let got = ops::to_vec(gradient).unwrap();
-            let want: Vec<f32> = want_grads[&parameter].flatten_all().unwrap().to_vec1().unwrap();
+            let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
             let difference = relative(&got, &want);
             assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
             assert!(got.iter().all(|g| g.is_finite()) && got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");
@@ -192,6 +213,7 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
 
         let scored = policy.frozen().score(&forest, &selected, TEMPERATURE as f32).unwrap();
         assert_eq!(scored.logp, logp, "{name}: the frozen view gives the same bits");
+        assert_eq!(policy.frozen().values(&forest, &selected).unwrap().unwrap(), values, "{name}: of values too");
     }
 }
 
@@ -199,11 +221,11 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
 fn gradients_add_up_over_micro_batches() {
     let (policy, a) = policy("qwen3");
     let (forest, selected) = packed();
-    let (c, e) = coefficients(selected.len());
+    let (c, e, _) = coefficients(selected.len());
     let whole = policy.zero_gradients().unwrap();
-    policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), &whole).unwrap();
+    policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), None, &whole).unwrap();
 
-    let parts = Weights::zeros(&a).unwrap();
+    let parts = policy.weights().zeros(&a).unwrap();
     let mut at = 0;
     for (prompt, completions) in texts() {
         for completion in completions {
@@ -212,7 +234,11 @@ fn gradients_add_up_over_micro_batches() {
             let segment = forest.push(&completion, Some(p));
             selected.push_segment(&forest, segment);
             let n = selected.len();
-            policy.forward(&forest, &selected, 1.0).unwrap().backward(&c[at..at + n], Some(&e[at..at + n]), &parts).unwrap();
+            policy
+                .forward(&forest, &selected, 1.0)
+                .unwrap()
+                .backward(&c[at..at + n], Some(&e[at..at + n]), None, &parts)
+                .unwrap();
             at += n;
         }
     }

@@ -45,18 +45,18 @@ fn folders(run: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 fn list(run: &Path) -> Result<(), Failure> {
-    println!("{:>10}  {:>10}  {:<20}  notes", "step", "size", "written");
+    say!("{:>10}  {:>10}  {:<20}  notes", "step", "size", "written");
     for folder in folders(run)? {
         let manifest = match Manifest::read(&folder) {
             Ok(manifest) => manifest,
             Err(error) => {
-                println!("{:>10}  {error}", "-");
+                say!("{:>10}  {error}", "-");
                 continue;
             }
         };
         let written = folder.metadata().and_then(|m| m.modified()).ok().and_then(|t| Timestamp::try_from(t).ok());
         let written = written.map_or_else(|| "-".to_owned(), |t| t.strftime("%Y-%m-%d %H:%M:%SZ").to_string());
-        println!("{:>10}  {:>10}  {written:<20}  {}", manifest.step, size(manifest.bytes()), notes(&folder));
+        say!("{:>10}  {:>10}  {written:<20}  {}", manifest.step, size(manifest.bytes()), notes(&folder));
     }
     Ok(())
 }
@@ -91,10 +91,10 @@ fn verify(path: &Path) -> Result<(), Failure> {
     let mut damaged = 0;
     for folder in &all {
         match checkpoint::verify(folder) {
-            Ok(manifest) => println!("{}: whole, {} files, {}", folder.display(), manifest.files.len(), size(manifest.bytes())),
+            Ok(manifest) => say!("{}: whole, {} files, {}", folder.display(), manifest.files.len(), size(manifest.bytes())),
             Err(error) => {
                 damaged += 1;
-                println!("{error}");
+                say!("{error}");
             }
         }
     }

@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let rollouts = generator.run(&requests).map_err(Failure::failed)?;
     for rollout in rollouts {
         let whole: Vec<u32> = tokens.iter().chain(&rollout.tokens).copied().collect();
-        println!("{}", tokenizer.decode(&whole).map_err(Failure::failed)?);
+        say!("{}", tokenizer.decode(&whole).map_err(Failure::failed)?);
     }
     Ok(())
 }

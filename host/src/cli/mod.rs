@@ -2,7 +2,14 @@
 //!
 //! Exit codes: 0 done, 2 a mistake of the user's (found before anything was written), 1 a
 //! failure on the way, 3 stopped by a signal after saving.
-#![allow(clippy::print_stdout)]
+
+/// Prints a line. That nobody reads on, in a closed pipe, is no reason to fail.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        drop(writeln!(std::io::stdout(), $($text)*));
+    }};
+}
 
 mod checkpoint;
 mod generate;

@@ -76,8 +76,8 @@ fn replay(args: &Args) -> anyhow::Result<()> {
         return Err(anyhow!("the run has no reward of that name"));
     }
     let steps = recorded.last().map_or(0, |r| r.step) + 1;
-    println!("{} completions of {steps} steps, scored by {} ({})", recorded.len(), source.name(), &source.hash()[..12]);
-    println!(
+    say!("{} completions of {steps} steps, scored by {} ({})", recorded.len(), source.name(), &source.hash()[..12]);
+    say!(
         "{:<28} {:>10} {:>10} {:>10} {:>10} {:>8}",
         "compared with", "its mean", "new mean", "mean diff", "max diff", "ranks"
     );
@@ -85,12 +85,12 @@ fn replay(args: &Args) -> anyhow::Result<()> {
         let old: Vec<Option<f32>> = recorded.iter().map(|r| r.rewards.get(*name).copied().flatten()).collect();
         let c = Comparison::of(&old, &scores);
         let ranks = c.rank_correlation.map_or_else(|| "-".to_owned(), |r| format!("{r:.3}"));
-        println!(
+        say!(
             "{name:<28} {:>10.4} {:>10.4} {:>10.4} {:>10.4} {ranks:>8}",
             c.old_mean, c.new_mean, c.mean_difference, c.max_difference
         );
         if c.one_sided > 0 {
-            println!("{:<28} {} completions are scored by one of the two alone", "", c.one_sided);
+            say!("{:<28} {} completions are scored by one of the two alone", "", c.one_sided);
         }
     }
     show_furthest(&recorded, wanted[0], &scores);
@@ -144,12 +144,12 @@ fn show_furthest(recorded: &[Recorded], name: &str, scores: &[Option<f32>]) {
     all.sort_by(|a, b| distance(b).total_cmp(&distance(a)));
     all.retain(|pair| distance(pair) > 0.0);
     if all.is_empty() {
-        return println!("no completion has another score");
+        return say!("no completion has another score");
     }
-    println!("furthest from {name}:");
+    say!("furthest from {name}:");
     for (r, new) in all.into_iter().take(SHOWN) {
         let short: String = r.completion.chars().take(60).collect();
         let figure = |score: Option<f32>| score.map_or_else(|| "none".to_owned(), |s| format!("{s:.4}"));
-        println!("  step {:>5}  {} -> {}  {short:?}", r.step, figure(r.rewards.get(name).copied().flatten()), figure(*new));
+        say!("  step {:>5}  {} -> {}  {short:?}", r.step, figure(r.rewards.get(name).copied().flatten()), figure(*new));
     }
 }

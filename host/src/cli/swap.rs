@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let end = events.metadata().map_or(0, |m| m.len());
     let request = send(&args.run, name, &bytes).map_err(Failure::failed)?;
     if args.no_wait {
-        println!("sent");
+        say!("sent");
         return Ok(());
     }
     let answer = wait(&args.run, &events, end, &request).map_err(Failure::Failed)?;
@@ -43,12 +43,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::failed(anyhow!("{name} is not swapped: {}", answer["reason"].as_str().unwrap_or_default())));
     }
     let short = |key: &str| answer[key].as_str().map(|h| h.chars().take(12).collect::<String>()).unwrap_or_default();
-    println!("{name} is swapped at step {}: {} -> {}", answer["step"], short("from"), short("to"));
+    say!("{name} is swapped at step {}: {} -> {}", answer["step"], short("from"), short("to"));
     if let Some(shadow) = answer["shadow"].as_object() {
         let figure = |key: &str| shadow.get(key).and_then(Value::as_f64);
         if let (Some(old), Some(new), Some(rows)) = (figure("old_mean"), figure("new_mean"), figure("rows")) {
             let ranks = figure("rank_correlation").map_or_else(String::new, |r| format!(", rank correlation {r:.3}"));
-            println!("on the last {rows} completions: mean {old:.4} -> {new:.4}{ranks}");
+            say!("on the last {rows} completions: mean {old:.4} -> {new:.4}{ranks}");
         }
     }
     Ok(())

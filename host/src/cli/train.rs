@@ -204,7 +204,7 @@ pub(super) fn go_on(given: Given, origin: Origin, allow_changed: bool) -> Result
         _ => false,
     };
     let fork = given.output_dir().map_err(Failure::mistake)?.filter(|folder| !same(Path::new(folder), &origin.run));
-    println!("{} {} from step {}", if fork.is_some() { "forking" } else { "resuming" }, origin.run.display(), origin.step);
+    say!("{} {} from step {}", if fork.is_some() { "forking" } else { "resuming" }, origin.run.display(), origin.step);
     let beginning = if fork.is_some() {
         let algorithm = given.overrides.flags.iter().filter(|(key, _)| key == "algorithm").map(|(_, value)| value);
         let fresh = given.overrides.plugins.iter().chain(algorithm).cloned().collect();
@@ -236,11 +236,11 @@ fn finish(trainer: Trainer) -> Result<(), Failure> {
     }
     let finished = trainer.run(&stop).map_err(Failure::failed)?;
     if finished.stopped {
-        println!("stopped after {} steps; go on with: rlhost resume {}", finished.steps, finished.folder.display());
+        say!("stopped after {} steps; go on with: rlhost resume {}", finished.steps, finished.folder.display());
         return Err(Failure::Stopped);
     }
-    println!("done: {} steps", finished.steps);
-    println!("checkpoint: {}", finished.checkpoint.display());
-    println!("metrics:    {}", finished.folder.join("metrics.jsonl").display());
+    say!("done: {} steps", finished.steps);
+    say!("checkpoint: {}", finished.checkpoint.display());
+    say!("metrics:    {}", finished.folder.join("metrics.jsonl").display());
     Ok(())
 }

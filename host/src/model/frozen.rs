@@ -1,7 +1,7 @@
 //! The view of a decoder for generation and for reference log-probabilities.
 
 use super::decoder::Decoder;
-use super::{Architecture, Decoding, Result, Selected};
+use super::{Architecture, Decoding, Result, Selected, critic};
 use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{Forest, linear};
 use candle_core::Tensor;
@@ -27,6 +27,13 @@ impl Frozen {
     pub fn score(&self, forest: &Forest, selected: &Selected, temperature: f32) -> Result<TokenStats> {
         let (hidden, _) = self.decoder.run(forest, &selected.rows, |_, _| Ok(()))?;
         Ok(logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, temperature)?)
+    }
+
+    /// The critic's values of the selected predictions, as in [`Frozen::score`]; none without a critic.
+    pub fn values(&self, forest: &Forest, selected: &Selected) -> Result<Option<Vec<f32>>> {
+        let Some(head) = &self.decoder.weights.value_head else { return Ok(None) };
+        let (hidden, _) = self.decoder.run(forest, &selected.rows, |_, _| Ok(()))?;
+        critic::values(&hidden, head).map(Some)
     }
 
     /// Logits `[M, V]` of the hidden states at `rows`.

@@ -1,6 +1,8 @@
 //! Reading a Hugging Face model folder.
 
+use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
 use super::{Architecture, Decoder, Error, Result, Weights};
+
 use candle_core::{DType, Device, Tensor};
 use serde::Deserialize;
 use std::collections::{BTreeSet, HashMap};
@@ -17,6 +19,9 @@ pub struct ModelFolder {
 struct Index {
     weight_map: HashMap<String, String>,
 }
+
+/// File of a critic's head.
+pub(super) const CRITIC: &str = "critic.safetensors";
 
 pub(super) fn read_text(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|source| match source.kind() {
@@ -59,6 +64,24 @@ impl ModelFolder {
             Ok(t.to_dtype(DType::F32)?)
         })?;
         Ok(Decoder::new(self.architecture.clone(), weights))
+    }
+
+    /// The decoder with a critic's head: the folder's own, or one that values everything at zero.
+    pub fn decoder_with_critic(&self) -> Result<Decoder> {
+        let mut decoder = self.decoder()?;
+        let hidden = self.architecture.hidden_size;
+        decoder.weights = decoder.weights.with_value_head(hidden)?;
+        let path = self.path.join(CRITIC);
+        if path.exists() {
+            let mut tensors = read_shard(&path)?;
+            let mut take = |name: &str, shape: &[usize]| match tensors.remove(name) {
+                Some(t) if t.dims() == shape => Ok(t.to_dtype(DType::F32)?),
+                _ => Err(Error::Weights { path: path.clone(), detail: format!("there is no {name} of shape {shape:?}") }),
+            };
+            let (weight, bias) = (take(VALUE_WEIGHT, &[1, hidden])?, take(VALUE_BIAS, &[1])?);
+            decoder.weights.value_head = Some(Linear { weight, bias: Some(bias) });
+        }
+        Ok(decoder)
     }
 
     fn read_tensors(&self) -> Result<HashMap<String, Tensor>> {

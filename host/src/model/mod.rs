@@ -6,6 +6,7 @@
 
 mod architecture;
 mod cache;
+mod critic;
 mod decoder;
 mod decoding;
 mod frozen;
@@ -25,7 +26,7 @@ pub use load::ModelFolder;
 pub use policy::{Policy, Selected};
 pub use rope_scaling::RopeScaling;
 pub use save::save;
-pub use weights::Weights;
+pub use weights::{Linear, Weights};
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! The trainable view of a decoder.
 
 use super::decoder::{Decoder, Kept};
-use super::{Frozen, Result, Weights};
+use super::{Frozen, Result, Weights, critic};
 use crate::ops::Forest;
 use crate::ops::logprob::{self, TokenStats};
 use candle_core::Tensor;
@@ -53,6 +53,7 @@ pub struct Pass<'a> {
     kept: Kept,
     hidden: Tensor,
     stats: TokenStats,
+    values: Option<Vec<f32>>,
 }
 
 impl Policy {
@@ -83,7 +84,7 @@ impl Policy {
 
     /// Zeroed gradients.
     pub fn zero_gradients(&self) -> Result<Weights> {
-        Weights::zeros(&self.decoder.architecture)
+        self.decoder.weights.zeros(&self.decoder.architecture)
     }
 
     /// Log-probabilities (of logits divided by `temperature`) and entropies of the selected
@@ -91,7 +92,8 @@ impl Policy {
     pub fn forward<'a>(&'a self, forest: &'a Forest, selected: &'a Selected, temperature: f32) -> Result<Pass<'a>> {
         let (hidden, kept) = self.decoder.forward(forest, &selected.rows)?;
         let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, temperature)?;
-        Ok(Pass { policy: self, forest, selected, temperature, kept, hidden, stats })
+        let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;
+        Ok(Pass { policy: self, forest, selected, temperature, kept, hidden, stats, values })
     }
 }
 
@@ -101,19 +103,28 @@ impl Pass<'_> {
         &self.stats
     }
 
+    /// The critic's values of the states in which the selected tokens were chosen, where there is a
+    /// critic.
+    pub fn values(&self) -> Option<&[f32]> {
+        self.values.as_deref()
+    }
+
     /// Mean over the vocabulary of each selected prediction's raw logits.
     pub fn mean_logits(&self) -> Result<Vec<f32>> {
         Ok(logprob::mean_logits(&self.hidden, self.policy.decoder.weights.output())?)
     }
 
     /// Adds the gradients of all parameters into `grads`, from the loss's derivatives with
-    /// respect to each log-probability and entropy.
-    pub fn backward(self, d_logp: &[f32], d_entropy: Option<&[f32]>, grads: &Weights) -> Result<()> {
+    /// respect to each log-probability, entropy and value.
+    pub fn backward(self, d_logp: &[f32], d_entropy: Option<&[f32]>, d_values: Option<&[f32]>, grads: &Weights) -> Result<()> {
         let decoder = &self.policy.decoder;
         let (output, d_output) = (decoder.weights.output(), grads.output());
         let targets = &self.selected.targets;
         let d_hidden =
             logprob::backward(&self.hidden, output, targets, self.temperature, &self.stats, d_logp, d_entropy, d_output)?;
+        if let (Some(d_values), Some(head), Some(d_head)) = (d_values, &decoder.weights.value_head, &grads.value_head) {
+            critic::backward(&self.hidden, head, d_values, &d_hidden, d_head)?;
+        }
         decoder.backward(self.kept, self.forest, &self.selected.rows, &d_hidden, grads)
     }
 }

@@ -1,5 +1,7 @@
 //! Writing a model folder that transformers opens as it is.
 
+use super::load::CRITIC;
+use super::weights::{VALUE_BIAS, VALUE_WEIGHT};
 use super::{Error, ModelFolder, Result, Weights};
 use candle_core::Tensor;
 use std::collections::HashMap;
@@ -26,6 +28,7 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
 /// and the tokenizer's files into the existing folder `to`.
 pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     write_weights(weights, &to.join("model.safetensors"))?;
+    write_critic(weights, to)?;
     write_config(source, to)?;
     for name in COMPANIONS {
         let from = source.path().join(name);
@@ -37,9 +40,24 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     Ok(())
 }
 
+fn of_critic(name: &str) -> bool {
+    name == VALUE_WEIGHT || name == VALUE_BIAS
+}
+
+/// The critic's head goes into a file of its own, which no other program minds.
+fn write_critic(weights: &Weights, to: &Path) -> Result<()> {
+    let tensors: HashMap<String, Tensor> =
+        weights.named().into_iter().filter(|(name, _)| of_critic(name)).map(|(n, t)| (n, t.clone())).collect();
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    Ok(candle_core::safetensors::save(&tensors, to.join(CRITIC))?)
+}
+
 /// Writes one safetensors file.
 pub(super) fn write_weights(weights: &Weights, file: &Path) -> Result<()> {
-    let tensors: Vec<(String, Tensor)> = weights.named().into_iter().map(|(n, t)| (n, t.clone())).collect();
+    let named = weights.named().into_iter();
+    let tensors: Vec<(String, Tensor)> = named.filter(|(name, _)| !of_critic(name)).map(|(n, t)| (n, t.clone())).collect();
     // transformers refuses a file that does not say whose tensors it holds.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     safetensors::serialize_to_file(tensors, Some(metadata), file)

@@ -4,6 +4,10 @@
 use super::{Architecture, Result};
 use candle_core::{DType, Device, Tensor};
 
+/// Names of a critic's head.
+pub(super) const VALUE_WEIGHT: &str = "value_head.weight";
+pub(super) const VALUE_BIAS: &str = "value_head.bias";
+
 /// A weight `[out, in]` and its bias.
 #[derive(Clone, Debug)]
 pub struct Linear {
@@ -49,6 +53,8 @@ pub struct Weights {
     pub norm: Tensor,
     /// Output matrix `[V, D]`, where it is not the embedding.
     pub head: Option<Tensor>,
+    /// A critic's head on the last hidden states, `[1, hidden]` and `[1]`.
+    pub value_head: Option<Linear>,
 }
 
 impl Weights {
@@ -79,7 +85,7 @@ impl Weights {
         }
         let norm = make("model.norm.weight", &[d])?;
         let head = (!a.tied).then(|| make("lm_head.weight", &[a.vocab_size, d])).transpose()?;
-        Ok(Self { embedding, layers, norm, head })
+        Ok(Self { embedding, layers, norm, head, value_head: None })
     }
 
     /// Every parameter with its name, in the order of [`Weights::build`].
@@ -108,6 +114,10 @@ impl Weights {
         }
         all.push(("model.norm.weight".to_owned(), &self.norm));
         all.extend(self.head.as_ref().map(|h| ("lm_head.weight".to_owned(), h)));
+        if let Some(Linear { weight, bias }) = &self.value_head {
+            all.push((VALUE_WEIGHT.to_owned(), weight));
+            all.extend(bias.as_ref().map(|bias| (VALUE_BIAS.to_owned(), bias)));
+        }
         all
     }
 
@@ -121,20 +131,33 @@ impl Weights {
         self.named().iter().map(|(_, t)| t.elem_count()).sum()
     }
 
+    /// A critic's head that values everything at zero, until it learns better.
+    pub fn with_value_head(mut self, hidden_size: usize) -> Result<Self> {
+        let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu);
+        self.value_head = Some(Linear { weight: zeros(&[1, hidden_size])?, bias: Some(zeros(&[1])?) });
+        Ok(self)
+    }
+
     /// Zeros of the same shapes, for gradients.
-    pub fn zeros(a: &Architecture) -> Result<Self> {
-        Self::build(a, |_, shape| Ok(Tensor::zeros(shape, DType::F32, &Device::Cpu)?))
+    pub fn zeros(&self, a: &Architecture) -> Result<Self> {
+        let zeros = Self::build(a, |_, shape| Ok(Tensor::zeros(shape, DType::F32, &Device::Cpu)?))?;
+        if self.value_head.is_some() { zeros.with_value_head(a.hidden_size) } else { Ok(zeros) }
     }
 
     /// The same values in storage of their own.
     pub fn copied(&self, a: &Architecture) -> Result<Self> {
         let mut tensors = self.named().into_iter();
-        Self::build(a, |name, _| match tensors.next() {
+        let mut copy = Self::build(a, |name, _| match tensors.next() {
             Some((n, t)) if n == name => Ok(t.copy()?),
             _ => Err(super::Error::Weights {
                 path: name.into(),
                 detail: "parameters are listed in another order than built".into(),
             }),
-        })
+        })?;
+        if let Some(Linear { weight, bias }) = &self.value_head {
+            let bias = bias.as_ref().map(Tensor::copy).transpose()?;
+            copy.value_head = Some(Linear { weight: weight.copy()?, bias });
+        }
+        Ok(copy)
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Experience {
     /// Log-probabilities when sampled.
     pub logp: Vec<f32>,
     pub ref_logp: Option<Vec<f32>>,
+    /// The critic's values when sampled.
+    pub values: Option<Vec<f32>>,
     pub advantages: Advantages,
     /// For algorithms that learn from pairs.
     pub pairs: Vec<Pair>,
@@ -69,11 +71,14 @@ impl Trainer {
             rewards,
             logp,
             ref_logp: None,
+            values: None,
             advantages: Advantages::default(),
             pairs: Vec::new(),
         };
         experience.ref_logp = self.reference_logp(&experience)?;
         self.phases.lap("reference");
+        experience.values = self.values(&experience)?;
+        self.phases.lap("values");
         if self.role == Role::OnlinePreference {
             experience.pairs = self.choose(&experience)?;
         } else {
@@ -123,6 +128,20 @@ impl Trainer {
         Ok(Some(all))
     }
 
+    /// The critic's values of the states in which the tokens were chosen, where there is a critic.
+    fn values(&self, experience: &Experience) -> Result<Option<Vec<f32>>> {
+        if self.policy.weights().value_head.is_none() {
+            return Ok(None);
+        }
+        let (frozen, rows) = (self.policy.frozen(), experience.rollouts.len());
+        let mut all = Vec::with_capacity(experience.logp.len());
+        for first in (0..rows).step_by(self.config.per_device_train_batch_size) {
+            let batch = MicroBatch::pack(experience, first..(first + self.config.per_device_train_batch_size).min(rows));
+            all.extend(frozen.values(&batch.forest, &batch.selected)?.unwrap_or_default());
+        }
+        Ok(Some(all))
+    }
+
     fn estimate(&mut self, e: &Experience) -> Result<Advantages> {
         let rollouts = Arc::new(rollouts_seen(self.state.global_step, e));
         let mut advantages = self.algorithm.as_policy()?.estimate(&rollouts)?;
@@ -150,7 +169,7 @@ pub(super) fn rollouts_seen(step: u64, e: &Experience) -> Rollouts {
         mask: vec![1; e.logp.len()],
         logp: e.logp.clone(),
         ref_logp: e.ref_logp.clone(),
-        values: None,
+        values: e.values.clone(),
         entropy: None,
     }
 }

@@ -35,6 +35,7 @@ impl Trainer {
             rewards: Vec::new(),
             logp: Vec::new(),
             ref_logp: None,
+            values: None,
             advantages: Advantages::default(),
         };
         experience.ref_logp = self.reference_logp(&experience)?;
@@ -106,7 +107,7 @@ impl Trainer {
             })
             .collect();
         self.swaps.saw_pairs(pairs);
-        pass.backward(&d_logp, None, &self.gradients)?;
+        pass.backward(&d_logp, None, None, &self.gradients)?;
         self.phases.lap("backward");
         Ok(gradient.loss)
     }

@@ -14,7 +14,7 @@ use crate::data::{Loader, StopStrings, Tokenizer};
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, tiny};
 use crate::optim::{AdamW, Schedule, Settings};
-use crate::plugin::{AnyPlugin, Engine, Outline, RewardPlugin, Role, Source};
+use crate::plugin::{AnyPlugin, Engine, Needs, Outline, RewardPlugin, Role, Source};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -39,9 +39,6 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     let mut algorithm = AnyPlugin::load(&engine, &algorithm_source, role, &config.loss, &config.loss_limits, config.seed)?;
     config.loss = algorithm.plugin().config();
     let about = algorithm.plugin().info().clone();
-    if about.needs.values {
-        return Err(Error::Unfit(format!("{} needs a critic's values, and this rlhost has no critic yet", about.name)));
-    }
     let online = role != Role::Preference;
     if online {
         config.num_generations.get_or_insert(if role == Role::OnlinePreference { 2 } else { 8 });
@@ -87,9 +84,9 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     let dataset = dataset::fingerprint(&prompts)?;
     let columns: BTreeSet<String> = prompts.iter().flat_map(|p| p.columns.keys().cloned()).collect();
     let columns: Vec<String> = columns.into_iter().collect();
-    let trial = Trial::made_up(&prompts, &columns, about.needs.ref_logp);
+    let trial = Trial::made_up(&prompts, &columns, about.needs.ref_logp, about.needs.values);
     swap::dry_run(&trial, &mut algorithm, rewards.iter_mut().map(|r| &mut r.plugin))?;
-    let (policy, reference) = policy_and_reference(&source, about.needs.ref_logp, beginning)?;
+    let (policy, reference) = policy_and_reference(&source, &about.needs, beginning)?;
     let loader = Loader::new(prompts.len(), batch, config.seed, config.shuffle_dataset, !online);
     let shares_per_batch = if online { config.steps_per_generation() * config.num_iterations } else { 1 };
     let max_steps = max_steps(&config, loader.batches_per_epoch() * shares_per_batch);
@@ -192,15 +189,17 @@ fn absolute(path: String) -> String {
     std::path::absolute(&path).map_or(path, |whole| whole.display().to_string())
 }
 
-/// The policy, at the start or as the checkpoint has it, and the model that the run began with.
-fn policy_and_reference(source: &ModelFolder, wanted: bool, beginning: &Beginning) -> Result<(Policy, Option<Frozen>)> {
+/// The policy, at the start or as the checkpoint has it, with a critic where that is needed, and the
+/// model that the run began with.
+fn policy_and_reference(source: &ModelFolder, needs: &Needs, beginning: &Beginning) -> Result<(Policy, Option<Frozen>)> {
+    let decoder = |folder: &ModelFolder| if needs.values { folder.decoder_with_critic() } else { folder.decoder() };
     let Some(origin) = beginning.origin() else {
-        let policy = Policy::new(source.decoder()?);
-        let reference = wanted.then(|| policy.frozen_copy()).transpose()?;
+        let policy = Policy::new(decoder(source)?);
+        let reference = needs.ref_logp.then(|| policy.frozen_copy()).transpose()?;
         return Ok((policy, reference));
     };
-    let policy = Policy::new(ModelFolder::open(&origin.checkpoint)?.decoder()?);
-    let reference = wanted.then(|| source.decoder().map(Frozen::new)).transpose()?;
+    let policy = Policy::new(decoder(&ModelFolder::open(&origin.checkpoint)?)?);
+    let reference = needs.ref_logp.then(|| source.decoder().map(Frozen::new)).transpose()?;
     Ok((policy, reference))
 }
 

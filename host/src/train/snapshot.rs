@@ -77,6 +77,7 @@ struct Saved {
     /// Name, weight and scores.
     rewards: Vec<(String, f32, Vec<Option<f32>>)>,
     ref_logp: Option<Vec<f32>>,
+    values: Option<Vec<f32>>,
     advantages: Vec<f32>,
     returns: Option<Vec<f32>>,
     mask: Vec<u8>,
@@ -92,6 +93,7 @@ impl Saved {
             texts: e.texts.clone(),
             rewards: e.rewards.iter().map(|r| (r.name.clone(), r.weight, r.values.clone())).collect(),
             ref_logp: e.ref_logp.clone(),
+            values: e.values.clone(),
             advantages: e.advantages.advantages.clone(),
             returns: e.advantages.returns.clone(),
             mask: e.advantages.mask.clone(),
@@ -111,6 +113,7 @@ impl Saved {
             texts: self.texts,
             rewards: self.rewards.into_iter().map(|(name, weight, values)| RewardColumn { name, weight, values }).collect(),
             ref_logp: self.ref_logp,
+            values: self.values,
             advantages: Advantages { advantages: self.advantages, returns: self.returns, mask: self.mask, metrics: Vec::new() },
             pairs: self.pairs,
         })

@@ -115,20 +115,20 @@ impl Trainer {
         let stats = pass.stats();
         self.phases.lap("forward");
 
-        let tokens = Arc::new(self.tokens(share, scale, &stats.logp, &stats.entropy));
+        let tokens = Arc::new(self.tokens(share, scale, &stats.logp, &stats.entropy, pass.values()));
         let gradient = self.algorithm.as_policy()?.loss(&tokens)?;
         self.swaps.saw_tokens(tokens);
         self.figures.extend(from_plugin(gradient.metrics));
         self.phases.lap("loss");
 
-        pass.backward(&gradient.d_logp, gradient.d_entropy.as_deref(), &self.gradients)?;
+        pass.backward(&gradient.d_logp, gradient.d_entropy.as_deref(), gradient.d_values.as_deref(), &self.gradients)?;
         self.phases.lap("backward");
         Ok(gradient.loss)
     }
 
     /// The columns that the loss sees. Weights that have not changed since the generation give
     /// the old log-probabilities too, so that the first update's ratios are exactly one.
-    fn tokens(&self, share: &Share, scale: Scale, logp: &[f32], entropy: &[f32]) -> Tokens {
+    fn tokens(&self, share: &Share, scale: Scale, logp: &[f32], entropy: &[f32], values: Option<&[f32]>) -> Tokens {
         let (e, needs) = (&share.experience, self.algorithm.plugin().info().needs);
         let range = e.tokens(&share.rows);
         let first = e.offsets[share.rows.start];
@@ -143,8 +143,12 @@ impl Trainer {
             ref_logp: e.ref_logp.as_ref().map(|r| r[range.clone()].to_vec()),
             sampling_logp: needs.sampling_logp.then(|| e.logp[range.clone()].to_vec()),
             entropy: needs.entropy.then(|| entropy.to_vec()),
-            values: None,
-            old_values: None,
+            values: values.map(<[f32]>::to_vec),
+            old_values: if on_policy {
+                values.map(<[f32]>::to_vec)
+            } else {
+                e.values.as_ref().map(|v| v[range.clone()].to_vec())
+            },
             returns: e.advantages.returns.as_ref().map(|r| r[range].to_vec()),
             scale,
         }

@@ -18,7 +18,7 @@ struct Report {
 impl Report {
     fn line(&mut self, good: bool, what: &str, detail: &str) {
         self.failures += usize::from(!good);
-        println!("{} {what:<24} {detail}", if good { "ok  " } else { "FAIL" });
+        say!("{} {what:<24} {detail}", if good { "ok  " } else { "FAIL" });
     }
 
     /// Takes the outcome of a call: its value, or a line that says how it failed.

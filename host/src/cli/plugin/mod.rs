@@ -83,18 +83,18 @@ fn inspect(given: &Given) -> anyhow::Result<()> {
     let role = outline.role(&source)?;
     let any = given.load(&engine, &source, role)?;
     let (plugin, info) = (any.plugin(), any.plugin().info());
-    println!("{} {}: {}", info.name, info.version, info.description);
-    println!("role:     {}", role.name());
+    say!("{} {}: {}", info.name, info.version, info.description);
+    say!("role:     {}", role.name());
     let made = if outline.wrapped { ", wrapped from a core module" } else { "" };
-    println!("size:     {}{made}", indicatif::HumanBytes(outline.bytes as u64));
-    println!("hash:     {}", source.hash());
-    println!("keeps:    {}", keeps(plugin));
-    println!("needs:    {}", needs(&info.needs));
-    println!("imports:  {}", list(&outline.imports));
-    println!("exports:  {}", list(&outline.exports));
-    println!("settings:");
+    say!("size:     {}{made}", indicatif::HumanBytes(outline.bytes as u64));
+    say!("hash:     {}", source.hash());
+    say!("keeps:    {}", keeps(plugin));
+    say!("needs:    {}", needs(&info.needs));
+    say!("imports:  {}", list(&outline.imports));
+    say!("exports:  {}", list(&outline.exports));
+    say!("settings:");
     for line in settings(&info.config_schema, &any.plugin().config()) {
-        println!("    {line}");
+        say!("    {line}");
     }
     Ok(())
 }
@@ -150,6 +150,6 @@ fn build(file: &std::path::Path, output: Option<&std::path::Path>) -> anyhow::Re
     let role = outline.role(&made)?;
     let output = output.map_or_else(|| file.with_extension("component.wasm"), PathBuf::from);
     std::fs::write(&output, made.bytes()).map_err(|e| anyhow!("can't write {}: {e}", output.display()))?;
-    println!("{}: {}, {}", output.display(), role.name(), indicatif::HumanBytes(outline.bytes as u64));
+    say!("{}: {}, {}", output.display(), role.name(), indicatif::HumanBytes(outline.bytes as u64));
     Ok(())
 }

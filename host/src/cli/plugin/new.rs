@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let steps = steps(&folder);
     let about = format!("# {}\n\nA plugin for rlhost. From this folder:\n\n{}\n", args.name, indented(&steps));
     write(&folder.join("README.md"), &about)?;
-    println!("made {}; next:\n    cd {}\n{}", folder.display(), folder.display(), indented(&steps));
+    say!("made {}; next:\n    cd {}\n{}", folder.display(), folder.display(), indented(&steps));
     Ok(())
 }
 
@@ -96,9 +96,14 @@ fn indented(steps: &[String]) -> String {
 /// A project's file under the plugin's own name, and without paths that lead out of its folder.
 fn adapted(text: &str, language: &str, name: &str) -> String {
     let sdk = Path::new(SDK).canonicalize().unwrap_or_else(|_| PathBuf::from(SDK)).display().to_string();
-    let example = text.replace("../../../plugin-sdk/wit", "wit").replace("../../../plugin-sdk", &sdk).replace("../include", "include");
+    let example =
+        text.replace("../../../plugin-sdk/wit", "wit").replace("../../../plugin-sdk", &sdk).replace("../include", "include");
     let under = |name: &str| name.replace('-', "_");
-    let old = if language.ends_with("-loss") { format!("reinforce-{}", language.trim_end_matches("-loss")) } else { format!("words-{language}") };
+    let old = if language.ends_with("-loss") {
+        format!("reinforce-{}", language.trim_end_matches("-loss"))
+    } else {
+        format!("words-{language}")
+    };
     example.replace(&old, name).replace(&under(&old), &under(name))
 }
 

@@ -25,8 +25,14 @@ pub(in crate::train) struct Trial {
 
 impl Trial {
     /// Completions made up from the dataset's first prompts: one empty, one as long as the prompt's
-    /// first tokens. `with_reference` adds log-probabilities of a reference model.
-    pub(in crate::train) fn made_up(prompts: &[Arc<Prompt>], columns: &[String], with_reference: bool) -> Self {
+    /// first tokens. `with_reference` adds log-probabilities of a reference model,
+    /// `with_critic` values.
+    pub(in crate::train) fn made_up(
+        prompts: &[Arc<Prompt>],
+        columns: &[String],
+        with_reference: bool,
+        with_critic: bool,
+    ) -> Self {
         let prompts = &prompts[..prompts.len().min(2)];
         let rollout = |prompt: usize, sample: usize| {
             let tokens: Vec<u32> = prompts[prompt].tokens.iter().take(1 + 3 * sample).copied().collect();
@@ -39,6 +45,7 @@ impl Trial {
         let batch = scoring::batch(0, prompts, columns, &rollouts, &texts);
         let (offsets, logp) = (batch.offsets.clone(), vec![-1.0; batch.token_ids.len()]);
         let ref_logp = with_reference.then(|| vec![-1.1; logp.len()]);
+        let values_of_critic = with_critic.then(|| vec![0.0; logp.len()]);
         let mask = vec![1; logp.len()];
         let values = (0..rollouts.len()).map(|row| Some(row as f32)).collect();
         let seen = Rollouts {
@@ -50,7 +57,7 @@ impl Trial {
             mask: mask.clone(),
             logp: logp.clone(),
             ref_logp: ref_logp.clone(),
-            values: None,
+            values: values_of_critic.clone(),
             entropy: Some(vec![1.0; logp.len()]),
         };
         let scale = Scale { rows: rollouts.len() as u32, tokens: logp.len() as u64, max_completion_length: 4 };
@@ -64,9 +71,9 @@ impl Trial {
             ref_logp,
             sampling_logp: Some(logp.clone()),
             entropy: Some(vec![1.0; logp.len()]),
-            values: None,
-            old_values: None,
-            returns: None,
+            values: values_of_critic.clone(),
+            old_values: values_of_critic,
+            returns: with_critic.then(|| vec![0.1; logp.len()]),
             scale,
         };
         let side = |logp: f32, tokens: usize| Side {

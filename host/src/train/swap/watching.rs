@@ -279,7 +279,11 @@ impl Watching {
 fn fits(loaded: &AnyPlugin, trial: &super::Trial) -> Result<(), String> {
     let needs = loaded.plugin().info().needs;
     let reference = trial.rollouts.ref_logp.is_some();
+    let critic = trial.rollouts.values.is_some();
     match loaded {
+        AnyPlugin::Policy(_) if needs.values && !critic => {
+            Err("it needs a critic's values, and this run was begun without a critic".to_owned())
+        }
         AnyPlugin::Policy(_) | AnyPlugin::Preference(_) if needs.ref_logp && !reference => {
             Err("it needs log-probabilities of the reference model, which this run was begun without".to_owned())
         }

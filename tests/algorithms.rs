@@ -1,0 +1,173 @@
+//! Every algorithm through the binary: the same run however a step is cut up, however it is
+//! interrupted, and learning what it should.
+
+use rlhost_tests::{Outcome, Place};
+use serde_json::Value;
+use std::fs;
+
+/// Those that learn from their own completions, with what they need beside their defaults.
+const ONLINE: [(&str, &[&str]); 5] =
+    [("grpo", &["--beta", "0.1", "--epsilon", "0.1"]), ("rloo", &[]), ("ppo", &[]), ("reinforce_pp", &[]), ("online_dpo", &[])];
+
+/// Those that learn from given pairs.
+const OFFLINE: [(&str, &[&str]); 6] = [
+    ("dpo", &[]),
+    ("dpo", &["--loss-type", "ipo"]),
+    ("dpo", &["--loss-type", "sft"]),
+    ("cpo", &["--loss-type", "sigmoid"]),
+    ("cpo", &["--loss-type", "simpo"]),
+    ("orpo", &[]),
+];
+
+/// A place with 32 pairs in `pairs.jsonl`, of unequal lengths.
+fn place() -> Place {
+    let place = Place::new();
+    let pair = |i: usize| {
+        let (chosen, rejected) = ("ab".repeat(1 + i % 5), "xyz".repeat(1 + i % 3));
+        format!("{{\"prompt\": \"q{i} {}\", \"chosen\": \" {chosen}\", \"rejected\": \" {rejected}\"}}\n", "k".repeat(i % 7))
+    };
+    place.write("pairs.jsonl", (0..32).map(pair).collect::<String>());
+    place
+}
+
+fn run(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) -> Outcome {
+    let mut arguments = vec!["--algorithm", algorithm, "--output-dir", name, "--logging-steps", "1", "--learning-rate", "0.002"];
+    if online {
+        arguments.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--num-generations", "2"]);
+    } else {
+        arguments.extend(["--dataset", "pairs.jsonl"]);
+    }
+    arguments.extend(more);
+    place.run(&arguments)
+}
+
+/// All figures of a run's steps that are not times.
+fn figures(place: &Place, run: &str) -> Vec<Vec<(String, f64)>> {
+    let lines = place.lines(&format!("{run}/metrics.jsonl"));
+    let timeless = |name: &str| !name.starts_with("time") && name != "step_time";
+    let line = |l: &Value| {
+        let figures = l.as_object().unwrap().iter().filter(|(name, _)| timeless(name));
+        figures.map(|(name, v)| (name.clone(), v.as_f64().unwrap())).collect()
+    };
+    lines.iter().map(line).collect()
+}
+
+#[test]
+fn a_step_is_the_same_however_it_is_cut_into_micro_batches() {
+    let place = place();
+    let all = ONLINE.iter().map(|a| (a, true)).chain(OFFLINE.iter().map(|a| (a, false)));
+    for (i, ((algorithm, more), online)) in all.enumerate() {
+        let mut wanted: Option<Vec<Vec<(String, f64)>>> = None;
+        for (size, accumulation) in [("8", "1"), ("4", "2"), ("2", "4"), ("1", "8")] {
+            let name = format!("{i}-{size}");
+            let cut = ["--per-device-train-batch-size", size, "--gradient-accumulation-steps", accumulation, "--max-steps", "3"];
+            // A rate at which rounding does not grow from step to step.
+            let slow = ["--learning-rate", "0.0003"];
+            run(&place, &name, algorithm, online, &[more, &cut[..], &slow].concat()).succeeded();
+            let got = figures(&place, &name);
+            let want = wanted.get_or_insert_with(|| got.clone());
+            for (got, want) in got.iter().zip(want.iter()) {
+                let names = |line: &[(String, f64)]| line.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
+                assert_eq!(names(got), names(want), "{algorithm} {more:?}, {size} x {accumulation}");
+                for ((name, got), (_, want)) in got.iter().zip(want) {
+                    // Absolute for what is a difference of near equals.
+                    let near = (got - want).abs() <= 1e-5 * want.abs().max(0.1);
+                    assert!(near, "{algorithm} {more:?}, {size} x {accumulation}: {name} is {got} and not {want}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_with_a_critic_or_with_pairs_resumes_to_the_bit() {
+    let place = place();
+    let several = ["--max-steps", "6", "--save-steps", "1", "--per-device-train-batch-size", "4"];
+    // A generation serves two steps, twice, so that critic's values and pairs wait in checkpoints.
+    let rounds = ["--steps-per-generation", "2", "--num-iterations", "2"];
+    for (algorithm, online) in [("ppo", true), ("online_dpo", true), ("dpo", false)] {
+        let more = if online { [&several[..], &rounds].concat() } else { several.to_vec() };
+        run(&place, algorithm, algorithm, online, &more).succeeded();
+        for step in [1, 2, 3, 5] {
+            let name = format!("{algorithm}-{step}");
+            place.copy(algorithm, &name);
+            place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
+            let mut files = vec!["model.safetensors", "optimizer.safetensors"];
+            files.extend((algorithm == "ppo").then_some("critic.safetensors"));
+            for file in files {
+                let bytes = |run: &str| fs::read(place.path(run).join("checkpoint-6").join(file)).unwrap();
+                assert!(bytes(&name) == bytes(algorithm), "{name}: {file} differs");
+            }
+            assert_eq!(figures(&place, &name), figures(&place, algorithm), "{name}");
+        }
+    }
+}
+
+#[test]
+fn dpo_begins_at_ln_2_and_learns_the_pairs() {
+    let place = place();
+    run(&place, "dpo", "dpo", false, &["--max-steps", "24", "--learning-rate", "0.001", "--lr-scheduler-type", "constant"])
+        .succeeded();
+    let (loss, accuracy) = (place.figure("dpo", "loss"), place.figure("dpo", "rewards/accuracies"));
+    assert!((loss[0] - std::f64::consts::LN_2).abs() < 1e-6, "{loss:?}");
+    // Nothing is better than the reference yet.
+    assert_eq!((accuracy[0], place.figure("dpo", "rewards/margins")[0]), (0.0, 0.0));
+    assert!(loss[23] < 0.3 && accuracy[23] == 1.0, "{loss:?} {accuracy:?}");
+}
+
+#[test]
+fn cpo_changes_every_parameter() {
+    let place = place();
+    run(&place, "cpo", "cpo", false, &["--max-steps", "1"]).succeeded();
+    let read = |file: &str| {
+        let bytes = fs::read(place.path(file)).unwrap();
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+        (header, bytes[8 + length..].to_vec())
+    };
+    let ((header, before), (after_header, after)) =
+        (read("cpo/model/model.safetensors"), read("cpo/checkpoint-1/model.safetensors"));
+    let range = |header: &Value, name: &str| {
+        let at = |i: usize| header[name]["data_offsets"][i].as_u64().unwrap() as usize;
+        at(0)..at(1)
+    };
+    let names: Vec<&String> = header.as_object().unwrap().keys().filter(|name| *name != "__metadata__").collect();
+    assert!(names.len() > 10);
+    for name in names {
+        assert!(before[range(&header, name)] != after[range(&after_header, name)], "{name} has not changed");
+    }
+}
+
+#[test]
+fn ppo_learns_a_length_and_its_critic_what_it_is_worth() {
+    let place = Place::new();
+    let more = ["--max-steps", "60", "--per-device-train-batch-size", "16", "--learning-rate", "0.02"];
+    let short = ["--max-completion-length", "24", "--set", "plugin.tldr_length_reward.config.target=4"];
+    run(&place, "ppo", "ppo", true, &[&more[..], &short].concat()).succeeded();
+    let (reward, critic) = (place.figure("ppo", "objective/scores"), place.figure("ppo", "loss/value_avg"));
+    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+    assert!(mean(&reward[50..]) > mean(&reward[..10]) + 1.0, "{reward:?}");
+    assert!(mean(&critic[50..]) < mean(&critic[..10]), "{critic:?}");
+}
+
+#[test]
+fn mistakes_in_pairs_are_named() {
+    let place = place();
+    place.write(
+        "half.jsonl",
+        "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n{\"prompt\": \"a\", \"chosen\": \"b\"}\n",
+    );
+    place.write("mixed.json", "[{\"chosen\": \"b\", \"rejected\": [{\"role\": \"user\", \"content\": \"x\"}]}]");
+    let say = |arguments: &[&str]| {
+        let outcome = place.run(&[&["--algorithm", "dpo", "--output-dir", "run"], arguments].concat());
+        assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+        assert!(!place.path("run").exists());
+        outcome.error().to_owned()
+    };
+    assert!(say(&[]).contains("chosen"));
+    let half = say(&["--dataset", "half.jsonl"]);
+    assert!(half.contains("half.jsonl:2") && half.contains("rejected") && half.contains("prompt, chosen"), "{half}");
+    assert!(say(&["--dataset", "mixed.json"]).contains("one kind"));
+    assert!(say(&["--dataset", "pairs.jsonl", "--max-length", "2"]).contains("max_length"));
+    assert!(say(&["--dataset", "pairs.jsonl", "--loss-type", "sigmoyd"]).contains("loss_type"));
+}
