@@ -72,7 +72,8 @@ fn command() -> Command {
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommand(train::command());
+        .subcommand(train::command())
+        .subcommand(train::sft_command());
     Other::augment_subcommands(root)
 }
 
@@ -95,7 +96,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     if begins_with_flag(arguments.get(1)) {
         arguments.insert(1, "train".into());
     }
-    let loose = if arguments.get(1).is_some_and(|a| a == "train") { train::take_loose(&mut arguments) } else { Vec::new() };
+    let loose = if arguments.get(1).is_some_and(|a| a == "train" || a == "sft") { train::take_loose(&mut arguments) } else { Vec::new() };
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand || !error.use_stderr() => {
@@ -110,6 +111,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     };
     let outcome = match matches.subcommand() {
         Some(("train", matches)) => train::run(matches, loose),
+        Some(("sft", matches)) => train::sft(matches, loose),
         _ => match Other::from_arg_matches(&matches) {
             Ok(Other::Generate(args)) => generate::run(&args),
             Ok(Other::Resume(args)) => resume::run(&args),

@@ -138,9 +138,27 @@ fn is_switch(command: &Command, flag: &str) -> bool {
         || command.get_arguments().any(|a| a.get_long() == Some(&plain) && a.get_num_args().is_some_and(|n| n.min_values() == 0))
 }
 
+/// `rlhost sft`: the same, with other beginnings.
+pub(super) fn sft_command() -> Command {
+    command().name("sft").about("Fine-tune a model on given completions, texts or conversations").after_help(
+        "The same as `rlhost train --algorithm sft --learn-from dataset`, at TRL's learning rate for it, 2e-5, and more for models \
+         below 100 million parameters.",
+    )
+}
+
+/// What `rlhost sft` says before its flags.
+pub(super) fn sft(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Failure> {
+    let first = [("algorithm", "sft"), ("learn_from", "dataset")];
+    run_with(matches, loose, first.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec())
+}
+
 pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Failure> {
+    run_with(matches, loose, Vec::new())
+}
+
+fn run_with(matches: &ArgMatches, loose: Vec<LooseKey>, first: Vec<(String, String)>) -> Result<(), Failure> {
     let texts = |id: &str| matches.get_many::<String>(id).unwrap_or_default().cloned().collect::<Vec<_>>();
-    let mut overrides = Overrides { loose, plugins: texts("plugin"), sets: texts("set"), ..Overrides::default() };
+    let mut overrides = Overrides { loose, plugins: texts("plugin"), sets: texts("set"), flags: first };
     for (name, ..) in config::keys() {
         if name == "plugin" || TABLES.contains(&name.as_str()) {
             continue;

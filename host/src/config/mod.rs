@@ -7,7 +7,7 @@ mod period;
 mod validate;
 
 pub use layers::{LooseKey, Overrides, keys, output_dir, read, scalar};
-pub use options::{Config, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry};
+pub use options::{Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry};
 pub use period::Period;
 
 use std::path::PathBuf;

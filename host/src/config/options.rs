@@ -19,6 +19,16 @@ pub enum LrSchedule {
     ConstantWithWarmup,
 }
 
+/// What an algorithm that learns from completions learns from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LearnFrom {
+    /// The policy's own, generated and rewarded.
+    Generation,
+    /// The dataset's.
+    Dataset,
+}
+
 /// Which completions go to completions.jsonl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -121,6 +131,8 @@ pub struct Config {
     pub output_dir: Option<String>,
     /// The algorithm: a policy plugin's path, or the name of an embedded one.
     pub algorithm: String,
+    /// What completions an algorithm learns from: the policy's own (generation), or the dataset's.
+    pub learn_from: LearnFrom,
     /// Seed of everything random.
     pub seed: u64,
     /// Threads for arithmetic; one a core if not given.
@@ -222,6 +234,7 @@ impl Default for Config {
             dataset: None,
             output_dir: None,
             algorithm: "grpo".into(),
+            learn_from: LearnFrom::Generation,
             seed: 42,
             num_threads: None,
             num_generations: None,

@@ -2,6 +2,7 @@
 //! which prompts come.
 
 mod chat;
+mod completions;
 mod loader;
 mod preferences;
 mod prompts;
@@ -9,6 +10,7 @@ mod rows;
 mod tokenizer;
 
 pub use chat::{ChatTemplate, Message};
+pub use completions::{CompletionRow, read_completions};
 pub use loader::{Cursor, Loader};
 pub use preferences::{PreferenceRow, read_preferences};
 pub use prompts::{Prompt, PromptRow, parse_prompts, read_prompts};

@@ -3,6 +3,7 @@
 use super::trainer::{Answers, Prompt};
 use super::{Error, Result};
 use crate::data::{self, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
+use serde_json::Map;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -117,6 +118,61 @@ fn pair(row: &PreferenceRow, tokenizer: &Tokenizer) -> Result<(Prompt, bool)> {
     let cut = begin < alone.len();
     let (tokens, answers) = (alone[..begin].to_vec(), Some(Answers { chosen, rejected }));
     Ok((Prompt { row: 0, text, tokens, columns: row.columns.clone(), answers }, cut))
+}
+
+/// Reads given completions. A row is at most `longest` tokens long: it loses its end, and rows
+/// whose prompt alone is as long are left out. Where there is no prompt, all of the text but its
+/// first token is learned.
+pub(super) fn completions(path: Option<&Path>, tokenizer: &Tokenizer, longest: usize) -> Result<Vec<Arc<Prompt>>> {
+    let Some(path) = path else {
+        let detail = "is missing: fine-tuning learns from a dataset with \"prompt\" and \"completion\", \"text\" or \"messages\"";
+        return Err(Error::Unfit(format!("dataset: {detail}")));
+    };
+    let rows = data::read_completions(path)?;
+    let (all, mut kept) = (rows.len(), Vec::with_capacity(rows.len()));
+    for row in rows {
+        let (text, mut tokens, mut chosen) = match &row.prompt {
+            Some(prompt) => {
+                let same = PreferenceRow {
+                    line: row.line,
+                    prompt: prompt.clone(),
+                    chosen: row.completion.clone(),
+                    rejected: row.completion.clone(),
+                    columns: Map::new(),
+                };
+                let (pair, _) = pair(&same, tokenizer)?;
+                (pair.text, pair.tokens, pair.answers.map(|a| a.chosen).unwrap_or_default())
+            }
+            None => (String::new(), Vec::new(), whole(&row.completion, tokenizer)?),
+        };
+        if tokens.is_empty() && !chosen.is_empty() {
+            tokens.push(chosen.remove(0));
+        }
+        chosen.truncate(longest.saturating_sub(tokens.len()));
+        if chosen.is_empty() {
+            continue;
+        }
+        let answers = Some(Answers { chosen, rejected: Vec::new() });
+        kept.push(Arc::new(Prompt { row: kept.len(), text, tokens, columns: row.columns, answers }));
+    }
+    if kept.len() < all {
+        tracing::warn!("{} of {all} rows are left out: nothing of them is left to learn within {longest} tokens", all - kept.len());
+    }
+    if kept.is_empty() {
+        return Err(Error::Unfit(format!("{}: no row is left; raise max_length", path.display())));
+    }
+    Ok(kept)
+}
+
+/// All of a text, with its end, or of a conversation.
+fn whole(text: &Asked, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    Ok(match text {
+        Asked::Text(text) => {
+            let end = tokenizer.eos_text().filter(|eos| !text.ends_with(eos)).unwrap_or_default();
+            tokenizer.encode(&format!("{text}{end}"), true)?
+        }
+        Asked::Chat(messages) => tokenizer.encode(&tokenizer.render_chat(messages, false)?, false)?,
+    })
 }
 
 /// SHA-256 of all prompts with their columns and answers.

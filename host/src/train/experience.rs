@@ -143,7 +143,7 @@ impl Trainer {
     }
 
     fn estimate(&mut self, e: &Experience) -> Result<Advantages> {
-        let rollouts = Arc::new(rollouts_seen(self.state.global_step, e));
+        let rollouts = Arc::new(rollouts_seen(self.state.global_step, e, self.is_reference()));
         let mut advantages = self.algorithm.as_policy()?.estimate(&rollouts)?;
         self.swaps.saw_rollouts(rollouts);
         self.figures.extend(from_plugin(std::mem::take(&mut advantages.metrics)));
@@ -158,8 +158,10 @@ impl Trainer {
     }
 }
 
-/// A generation as algorithms see it.
-pub(super) fn rollouts_seen(step: u64, e: &Experience) -> Rollouts {
+/// A generation as algorithms see it. While the policy still is the reference, their
+/// log-probabilities are the same to the bit: those of generation and of the reference's forward
+/// pass differ by rounding, which a divergence in the reward would be taken for.
+pub(super) fn rollouts_seen(step: u64, e: &Experience, is_reference: bool) -> Rollouts {
     Rollouts {
         step,
         rewards: e.rewards.clone(),
@@ -168,7 +170,7 @@ pub(super) fn rollouts_seen(step: u64, e: &Experience) -> Rollouts {
         offsets: e.offsets.clone(),
         mask: vec![1; e.logp.len()],
         logp: e.logp.clone(),
-        ref_logp: e.ref_logp.clone(),
+        ref_logp: e.ref_logp.as_ref().map(|r| if is_reference { e.logp.clone() } else { r.clone() }),
         values: e.values.clone(),
         entropy: None,
     }

@@ -1,5 +1,6 @@
-//! Pairs of completions: a preference dataset's, or those that the algorithm makes of a
-//! generation; and a micro-batch of them through forward, loss and backward.
+//! What is learned from beside generations: a dataset's completions, and pairs of completions, a
+//! dataset's or those that the algorithm makes of a generation; and a micro-batch of pairs through
+//! forward, loss and backward.
 
 use super::batch::MicroBatch;
 use super::experience::{Experience, from_plugin, offsets, rollouts_seen};
@@ -17,17 +18,24 @@ pub(super) type Pair = (usize, usize);
 impl Trainer {
     /// The dataset's next batch of pairs, as completions of their prompts.
     pub(super) fn take_pairs(&mut self) -> Result<Experience> {
+        let mut experience = self.take_answers(2)?;
+        experience.pairs = (0..experience.prompts.len()).map(|i| (2 * i, 2 * i + 1)).collect();
+        Ok(experience)
+    }
+
+    /// The dataset's next batch, with the first `count` answers of each prompt as its completions.
+    fn take_answers(&mut self, count: usize) -> Result<Experience> {
         let prompts: Vec<Arc<Prompt>> = self.loader.next_batch().into_iter().map(|i| self.prompts[i].clone()).collect();
-        let mut rollouts = Vec::with_capacity(2 * prompts.len());
+        let mut rollouts = Vec::with_capacity(count * prompts.len());
         for (prompt, row) in prompts.iter().enumerate() {
             let answers = row.answers.as_ref().ok_or_else(|| Error::Unfit("a prompt without its answers".into()))?;
-            for (sample, tokens) in [&answers.chosen, &answers.rejected].into_iter().enumerate() {
+            for (sample, tokens) in [&answers.chosen, &answers.rejected].into_iter().take(count).enumerate() {
                 rollouts.push(Rollout { prompt, sample, tokens: tokens.clone(), logp: Vec::new(), finished: true });
             }
         }
         let mut experience = Experience {
             generated_at: self.state.global_step,
-            pairs: (0..prompts.len()).map(|i| (2 * i, 2 * i + 1)).collect(),
+            pairs: Vec::new(),
             prompts,
             offsets: offsets(&rollouts),
             rollouts,
@@ -44,6 +52,14 @@ impl Trainer {
         Ok(experience)
     }
 
+    /// The dataset's next completions, each as good as any other.
+    pub(super) fn take_completions(&mut self) -> Result<Experience> {
+        let mut experience = self.take_answers(1)?;
+        let tokens = experience.offsets.last().map_or(0, |end| *end as usize);
+        experience.advantages = Advantages { advantages: vec![1.0; tokens], mask: vec![1; tokens], ..Advantages::default() };
+        Ok(experience)
+    }
+
     /// Tokens that pass through training, prompts once a completion.
     pub(super) fn count_tokens(&mut self, e: &Experience) {
         let tokens: usize = e.rollouts.iter().map(|r| e.prompts[r.prompt].tokens.len() + r.tokens.len()).sum();
@@ -53,7 +69,7 @@ impl Trainer {
 
     /// The pairs that the algorithm makes of a generation.
     pub(super) fn choose(&mut self, e: &Experience) -> Result<Vec<Pair>> {
-        let rollouts = Arc::new(rollouts_seen(self.state.global_step, e));
+        let rollouts = Arc::new(rollouts_seen(self.state.global_step, e, self.is_reference()));
         let choice = self.algorithm.as_preference()?.choose(&rollouts)?;
         self.swaps.saw_rollouts(rollouts);
         self.figures.extend(from_plugin(choice.metrics));

@@ -9,7 +9,7 @@ use super::snapshot::Restored;
 use super::swap::{self, Slot, Swaps, Trial};
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder, dataset};
-use crate::config::{self, Config, LooseKey};
+use crate::config::{self, Config, LearnFrom, LooseKey};
 use crate::data::{Loader, StopStrings, Tokenizer};
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, tiny};
@@ -39,7 +39,11 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     let mut algorithm = AnyPlugin::load(&engine, &algorithm_source, role, &config.loss, &config.loss_limits, config.seed)?;
     config.loss = algorithm.plugin().config();
     let about = algorithm.plugin().info().clone();
-    let online = role != Role::Preference;
+    let online = match role {
+        Role::Preference => false,
+        Role::OnlinePreference => true,
+        Role::Policy | Role::Reward => config.learn_from == LearnFrom::Generation,
+    };
     if online {
         config.num_generations.get_or_insert(if role == Role::OnlinePreference { 2 } else { 8 });
         config.check_generation()?;
@@ -74,7 +78,9 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     let prompts = if online {
         dataset::prompts(path, &tokenizer, context)?
     } else {
-        dataset::pairs(path, &tokenizer, config.max_length.unwrap_or(context).min(context))?
+        let longest = config.max_length.unwrap_or(context).min(context);
+        let read = if role == Role::Preference { dataset::pairs } else { dataset::completions };
+        read(path, &tokenizer, longest)?
     };
     let batch = if online { config.prompts_per_generation() } else { config.per_device_train_batch_size };
     if online && prompts.len() < batch {
@@ -90,7 +96,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     let loader = Loader::new(prompts.len(), batch, config.seed, config.shuffle_dataset, !online);
     let shares_per_batch = if online { config.steps_per_generation() * config.num_iterations } else { 1 };
     let max_steps = max_steps(&config, loader.batches_per_epoch() * shares_per_batch);
-    let schedule = schedule(&mut config, role, policy.weights().parameters(), max_steps);
+    let schedule = schedule(&mut config, role == Role::Policy && online, policy.weights().parameters(), max_steps);
     let settings = Settings {
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
@@ -157,6 +163,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         loader,
         shares_per_batch,
         role,
+        generates: online,
         policy,
         reference,
         rewards,
@@ -290,9 +297,9 @@ fn max_steps(config: &Config, micro_batches: usize) -> u64 {
 /// The learning rate's course. Where it is not given it is TRL's 1e-6 for models of full size, and
 /// more for smaller ones: in proportion where an algorithm learns from its own completions, by the
 /// root of that from pairs, which say more of each token.
-fn schedule(config: &mut Config, role: Role, parameters: usize, total: u64) -> Schedule {
+fn schedule(config: &mut Config, explores: bool, parameters: usize, total: u64) -> Schedule {
     let smaller = (FULL_SIZE / parameters as f64).max(1.0);
-    let factor = if role == Role::Policy { smaller } else { smaller.sqrt() };
+    let factor = if explores { smaller } else { smaller.sqrt() };
     let peak = *config.learning_rate.get_or_insert(FULL_SIZE_RATE * factor);
     let warmup = if config.warmup_steps > 0 { config.warmup_steps } else { (config.warmup_ratio * total as f64).ceil() as u64 };
     Schedule { kind: config.lr_scheduler_type, peak, warmup, total }

@@ -70,6 +70,8 @@ pub struct Trainer {
     pub(super) shares_per_batch: usize,
     /// What the algorithm's plugin is.
     pub(super) role: Role,
+    /// Whether it learns from completions of the policy's own.
+    pub(super) generates: bool,
     pub(super) policy: Policy,
     pub(super) reference: Option<Frozen>,
     pub(super) rewards: Vec<Reward>,
@@ -242,7 +244,12 @@ impl Trainer {
     /// What logits are divided by in training: the sampling temperature, for algorithms that learn
     /// from sampled tokens one by one.
     pub(super) fn temperature(&self) -> f32 {
-        if self.role == Role::Policy { self.config.temperature as f32 } else { 1.0 }
+        if self.role == Role::Policy && self.generates { self.config.temperature as f32 } else { 1.0 }
+    }
+
+    /// Whether the policy still has the weights of the reference model.
+    pub(super) fn is_reference(&self) -> bool {
+        self.state.global_step == 0 && self.parents.is_empty()
     }
 
     /// Passes over the dataset that were trained on, with the fraction of the present one.

@@ -137,7 +137,7 @@ fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
     let given = scores(rollouts);
     let groups: Vec<_> = by_prompt(&rollouts.prompt_of, &given).into_iter().map(mean_and_std).collect();
     let ref_logp = reference(s, &rollouts.ref_logp)?;
-    let kl = |i: usize| ref_logp.map_or(0.0, |r| f64::from(s.kl_estimator.of(Dual::constant(rollouts.logp[i]) - r[i]).value));
+    let kl = |i: usize| ref_logp.map_or(0.0, |r| s.kl_estimator.of(Dual::constant(rollouts.logp[i]) - r[i]).value);
     let in_reward = if s.use_kl_loss { 0.0 } else { s.kl_coef };
 
     let mut mask = rollouts.mask.clone();
@@ -199,7 +199,7 @@ fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
         d_logp[i] = (weight * lost.slope()) as f32;
 
         n += 1.0;
-        policy += f64::from(surrogate.value);
+        policy += surrogate.value;
         whole += lost.value;
         clipped += f64::from(u8::from(bounded.value < free.value));
         away += f64::from(t.old_logp[i]) - f64::from(t.logp[i]);

@@ -1,0 +1,73 @@
+//! Datasets of given completions: a prompt with its completion, a whole text, or a whole
+//! conversation.
+
+use super::prompts::text_or_chat;
+use super::rows::{self, Row};
+use super::{Error, Prompt, Result};
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// One row of a dataset of completions.
+#[derive(Clone, Debug)]
+pub struct CompletionRow {
+    /// Line in the file, or place in its array, from 1.
+    pub line: usize,
+    /// What was asked; none where all of the text is learned.
+    pub prompt: Option<Prompt>,
+    /// The answer, of the prompt's kind.
+    pub completion: Prompt,
+    /// All other columns.
+    pub columns: Map<String, Value>,
+}
+
+/// Reads a whole dataset of completions: columns `prompt` and `completion`, or `text`, or
+/// `messages`.
+///
+/// # Errors
+/// Names the file and line of the first row that can't be used, with the columns that are there.
+pub fn read_completions(path: &Path) -> Result<Vec<CompletionRow>> {
+    let row = |(line, columns): Row| {
+        completion(line, columns).map_err(|detail| Error::Row { path: path.to_owned(), line, detail })
+    };
+    rows::read(path)?.into_iter().map(row).collect()
+}
+
+fn completion(line: usize, mut columns: Map<String, Value>) -> std::result::Result<CompletionRow, String> {
+    let found = rows::names(&columns);
+    if let Some(value) = columns.shift_remove("completion") {
+        let completion = text_or_chat("completion", value)?;
+        let missing = || format!("has a column \"completion\" and no \"prompt\"; it has {found}");
+        let prompt = text_or_chat("prompt", columns.shift_remove("prompt").ok_or_else(missing)?)?;
+        if matches!(prompt, Prompt::Chat(_)) != matches!(completion, Prompt::Chat(_)) {
+            return Err("prompt and completion are not of one kind: both strings, or both lists of messages".into());
+        }
+        return Ok(CompletionRow { line, prompt: Some(prompt), completion, columns });
+    }
+    for name in ["text", "messages"] {
+        if let Some(value) = columns.shift_remove(name) {
+            return Ok(CompletionRow { line, prompt: None, completion: text_or_chat(name, value)?, columns });
+        }
+    }
+    Err(format!("has neither \"prompt\" and \"completion\", nor \"text\", nor \"messages\"; it has {found}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(row: Value) -> std::result::Result<CompletionRow, String> {
+        let Value::Object(columns) = row else { panic!("a test gives an object") };
+        completion(1, columns)
+    }
+
+    #[test]
+    fn rows_are_answers_texts_or_conversations() {
+        let answered = read(json!({"prompt": "p", "completion": "c", "id": 4})).unwrap();
+        assert!(matches!(answered.prompt, Some(Prompt::Text(p)) if p == "p") && answered.columns["id"] == 4);
+        assert!(read(json!({"text": "t"})).unwrap().prompt.is_none());
+        assert!(read(json!({"messages": [{"role": "user", "content": "q"}]})).is_ok());
+        assert!(read(json!({"completion": "c"})).unwrap_err().contains("no \"prompt\""));
+        assert!(read(json!({"body": "t"})).unwrap_err().contains("body"));
+    }
+}
