@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Replay the first optimizer steps of a GRPO run in torch and compare every figure.
+"""Replay the first optimizer steps of a GRPO or RLOO run in torch and compare every figure.
 
 usage: check_grpo_step.py RUN_FOLDER INITIAL_MODEL_FOLDER [--steps K] [--dtype float64]
 
@@ -82,20 +82,19 @@ class Batch:
         return logp.gather(-1, self.ids[:, 1:, None]).squeeze(-1), entropy
 
 
-def judge(config, rows):
-    """Each completion's advantage, and the figures about rewards."""
+def judge(config, rows, kls=None):
+    """Each completion's advantage, and the figures about rewards. RLOO takes `beta` times a
+    completion's KL divergence off its reward."""
     names = reward_names(config)
     given = [[math.nan if r["rewards"][n] is None else r["rewards"][n] for n in names] for r in rows]
     rewards = torch.tensor(given, dtype=torch.float64)
     weights = torch.tensor([plugin["weight"] for plugin in config["plugin"]], dtype=torch.float64)
     total = (rewards * weights).nansum(1)
     total[rewards.isnan().all(1)] = math.nan
-    groups = total.view(-1, config["num_generations"])
-    scale = config["loss"]["scale_rewards"]
-    std = (nan_std(total) if scale == "batch" else nan_std(groups)[:, None]).expand_as(groups)
-    advantages = groups - groups.nanmean(1, keepdim=True)
-    if scale != "none":
-        advantages = advantages / (std + 1e-4)
+    if config["algorithm"] == "rloo":
+        advantages, std = leave_one_out(config, total, kls)
+    else:
+        advantages, std = group_relative(config, total)
     figures = {
         "reward": total.nanmean(),
         "reward_std": nan_std(total),
@@ -104,6 +103,32 @@ def judge(config, rows):
     for name, column in zip(names, rewards.T):
         figures |= {f"rewards/{name}/mean": column.nanmean(), f"rewards/{name}/std": nan_std(column)}
     return advantages.flatten().nan_to_num(0.0), figures
+
+
+def leave_one_out(config, total, kls):
+    """RLOO's advantages, and the deviation of each group's rewards."""
+    loss = config["loss"]
+    if loss.get("reward_clip_range"):
+        total = total.clamp(*loss["reward_clip_range"])
+    if loss["beta"] > 0:
+        total = total - loss["beta"] * kls
+    groups = total.view(-1, config["num_generations"])
+    siblings = (~groups.isnan()).sum(1, keepdim=True) - 1
+    advantages = groups - (groups.nansum(1, keepdim=True) - groups) / siblings
+    if loss["normalize_advantages"]:
+        advantages = (advantages - advantages.nanmean()) / (nan_std(advantages.flatten()) + 1e-4)
+    return advantages, nan_std(groups)
+
+
+def group_relative(config, total):
+    """GRPO's advantages, and the deviation of each group's rewards, or of all where those scale."""
+    groups = total.view(-1, config["num_generations"])
+    scale = config["loss"]["scale_rewards"]
+    std = (nan_std(total) if scale == "batch" else nan_std(groups)[:, None]).expand_as(groups)
+    advantages = groups - groups.nanmean(1, keepdim=True)
+    if scale != "none":
+        advantages = advantages / (std + 1e-4)
+    return advantages, std
 
 
 def token_losses(loss, logp, ref_logp, advantages):
@@ -124,8 +149,10 @@ def token_losses(loss, logp, ref_logp, advantages):
 def backward(config, model, reference, rows, advantages):
     """Leaves the gradient of a step's loss in the model; gives the step's figures, and the sum
     of the loss's terms regardless of sign."""
+    if config["algorithm"] == "rloo":
+        return backward_rloo(config, model, rows, advantages)
     loss, size, temperature = config["loss"], config["per_device_train_batch_size"], config["temperature"]
-    batches = [Batch(rows[i : i + size], loss["mask_truncated_completions"]) for i in range(0, len(rows), size)]
+    batches = batches_of(config, rows)
     tokens = sum(int(batch.mask.sum()) for batch in batches)
     sums = dict.fromkeys(("loss", "terms", "kl", "entropy"), 0.0)
     for batch, factors in zip(batches, advantages.split(size)):
@@ -150,6 +177,40 @@ def backward(config, model, reference, rows, advantages):
         figures |= {f"clip_ratio/{name}": 0.0 for name in CLIP_RATIOS}
         figures |= {name: sums[name] / tokens for name in ["entropy"] + ["kl"] * bool(reference)}
     return figures, sums["terms"]
+
+
+def batches_of(config, rows):
+    size, spare = config["per_device_train_batch_size"], config["loss"]["mask_truncated_completions"]
+    return [Batch(rows[i : i + size], spare) for i in range(0, len(rows), size)]
+
+
+@torch.no_grad()
+def divergences(config, model, reference, rows):
+    """The KL divergence of each completion from the reference model, by the plain log-ratio."""
+    if reference is None:
+        return torch.zeros(len(rows), dtype=torch.float64)
+    parts = []
+    for batch in batches_of(config, rows):
+        logp, ref_logp = (batch.run(m, config["temperature"])[0] for m in (model, reference))
+        parts.append(((logp - ref_logp) * batch.mask).sum(1).double())
+    return torch.cat(parts)
+
+
+def backward_rloo(config, model, rows, advantages):
+    """The same for RLOO, whose ratio is that of a completion as a whole."""
+    size, temperature = config["per_device_train_batch_size"], config["temperature"]
+    low, high = config["loss"]["epsilon"], config["loss"].get("epsilon_high", config["loss"]["epsilon"])
+    sums = dict.fromkeys(("loss", "terms", "entropy", "tokens"), 0.0)
+    for batch, factors in zip(batches_of(config, rows), advantages.split(size)):
+        logp, entropy = batch.run(model, temperature)
+        ratio = ((logp - logp.detach()) * batch.mask).sum(1).exp()
+        terms = -torch.minimum(ratio * factors, ratio.clamp(1 - low, 1 + high) * factors) / len(rows)
+        terms.sum().backward()
+        parts = {"loss": terms, "terms": terms.abs(), "entropy": entropy * batch.mask, "tokens": batch.mask}
+        for name, part in parts.items():
+            sums[name] += part.sum().item()
+    figures = {"loss": sums["loss"], "entropy": sums["entropy"] / max(sums["tokens"], 1)}
+    return figures | {f"clip_ratio/{name}": 0.0 for name in CLIP_RATIOS}, sums["terms"]
 
 
 def length_figures(rows):
@@ -234,6 +295,8 @@ def main():
         sys.exit("only a run with a linear learning rate without warmup can be replayed")
     if config["save_steps"] != 1 or config["logging_steps"] != 1 or config["log_completions"] != "all":
         sys.exit("the run must have been made with --log-completions all --logging-steps 1 --save-steps 1")
+    if config["algorithm"] not in ("grpo", "rloo"):
+        sys.exit(f"only a run of grpo or rloo can be replayed, not of {config['algorithm']}")
     max_steps = json.loads((args.run / "checkpoint-1" / "trainer_state.json").read_text())["max_steps"]
     metrics = {line["step"]: line for line in read_lines(args.run / "metrics.jsonl")}
     completions = read_lines(args.run / "completions.jsonl")
@@ -251,7 +314,10 @@ def main():
 
     for step in range(min(args.steps, len(metrics))):
         rows = [c for c in completions if c["step"] == step]
-        advantages, want = judge(config, rows)
+        kls = divergences(config, model, reference, rows) if config["algorithm"] == "rloo" else None
+        advantages, want = judge(config, rows, kls)
+        if kls is not None and reference is not None:
+            want["kl"] = kls.sum() / max(sum(int(batch.mask.sum()) for batch in batches_of(config, rows)), 1)
         seen += sum(len(r["prompt_ids"]) + len(r["completion_ids"]) for r in rows)
         optimizer.zero_grad()
         figures, terms = backward(config, model, reference, rows, advantages)
