@@ -43,6 +43,7 @@ impl Trainer {
             return Err(Error::NotFinite { step: self.state.global_step + 1, norm: grad_norm });
         }
         self.state.global_step += 1;
+        self.state.moved |= grad_norm > 0.0 && lr > 0.0;
 
         self.figures.extend([
             Metric::mean("loss", loss, 1.0),

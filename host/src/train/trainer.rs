@@ -49,6 +49,8 @@ pub(super) struct State {
     pub generation: u64,
     /// Tokens that passed through training, prompts once a completion.
     pub num_tokens: u64,
+    /// Whether an update has changed the weights.
+    pub moved: bool,
 }
 
 /// A run.
@@ -249,7 +251,7 @@ impl Trainer {
 
     /// Whether the policy still has the weights of the reference model.
     pub(super) fn is_reference(&self) -> bool {
-        self.state.global_step == 0 && self.parents.is_empty()
+        !self.state.moved && self.parents.is_empty()
     }
 
     /// Passes over the dataset that were trained on, with the fraction of the present one.
