@@ -96,7 +96,8 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     if begins_with_flag(arguments.get(1)) {
         arguments.insert(1, "train".into());
     }
-    let loose = if arguments.get(1).is_some_and(|a| a == "train" || a == "sft") { train::take_loose(&mut arguments) } else { Vec::new() };
+    let loose =
+        if arguments.get(1).is_some_and(|a| a == "train" || a == "sft") { train::take_loose(&mut arguments) } else { Vec::new() };
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand || !error.use_stderr() => {

@@ -77,17 +77,17 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     }
     let steps = recorded.last().map_or(0, |r| r.step) + 1;
     say!("{} completions of {steps} steps, scored by {} ({})", recorded.len(), source.name(), &source.hash()[..12]);
-    say!(
-        "{:<28} {:>10} {:>10} {:>10} {:>10} {:>8}",
-        "compared with", "its mean", "new mean", "mean diff", "max diff", "ranks"
-    );
+    say!("{:<28} {:>10} {:>10} {:>10} {:>10} {:>8}", "compared with", "its mean", "new mean", "mean diff", "max diff", "ranks");
     for name in &wanted {
         let old: Vec<Option<f32>> = recorded.iter().map(|r| r.rewards.get(*name).copied().flatten()).collect();
         let c = Comparison::of(&old, &scores);
         let ranks = c.rank_correlation.map_or_else(|| "-".to_owned(), |r| format!("{r:.3}"));
         say!(
             "{name:<28} {:>10.4} {:>10.4} {:>10.4} {:>10.4} {ranks:>8}",
-            c.old_mean, c.new_mean, c.mean_difference, c.max_difference
+            c.old_mean,
+            c.new_mean,
+            c.mean_difference,
+            c.max_difference
         );
         if c.one_sided > 0 {
             say!("{:<28} {} completions are scored by one of the two alone", "", c.one_sided);

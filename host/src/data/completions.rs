@@ -26,9 +26,8 @@ pub struct CompletionRow {
 /// # Errors
 /// Names the file and line of the first row that can't be used, with the columns that are there.
 pub fn read_completions(path: &Path) -> Result<Vec<CompletionRow>> {
-    let row = |(line, columns): Row| {
-        completion(line, columns).map_err(|detail| Error::Row { path: path.to_owned(), line, detail })
-    };
+    let row =
+        |(line, columns): Row| completion(line, columns).map_err(|detail| Error::Row { path: path.to_owned(), line, detail });
     rows::read(path)?.into_iter().map(row).collect()
 }
 

@@ -156,7 +156,10 @@ pub(super) fn completions(path: Option<&Path>, tokenizer: &Tokenizer, longest: u
         kept.push(Arc::new(Prompt { row: kept.len(), text, tokens, columns: row.columns, answers }));
     }
     if kept.len() < all {
-        tracing::warn!("{} of {all} rows are left out: nothing of them is left to learn within {longest} tokens", all - kept.len());
+        tracing::warn!(
+            "{} of {all} rows are left out: nothing of them is left to learn within {longest} tokens",
+            all - kept.len()
+        );
     }
     if kept.is_empty() {
         return Err(Error::Unfit(format!("{}: no row is left; raise max_length", path.display())));

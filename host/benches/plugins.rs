@@ -1,0 +1,114 @@
+//! What the WebAssembly boundary costs: calls of plugins beside the same code called natively, and
+//! the same reward in every language that `examples/languages/build.sh` has built.
+//!
+//!     cargo bench --package rlhost --bench plugins --profile dev
+//!
+//! (the profile in which everything else is built and measured).
+
+#![allow(missing_docs)]
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use grpo::{Grpo, Settings};
+use rlhost::config::Limits;
+use rlhost::plugin::{Engine, PolicyPlugin, RewardBatch, RewardPlugin, Scale, Source, Tokens};
+use rlhost_plugin_sdk::policy::{self, Policy};
+use rlhost_plugin_sdk::reward::testing::Case;
+use serde_json::Map;
+use std::path::{Path, PathBuf};
+
+const WORDS: &str =
+    "a completion of some twenty words, as a small model writes them when it is asked for a short story about a cat";
+
+fn batch(rows: usize) -> RewardBatch {
+    let tokens = 24;
+    RewardBatch {
+        step: 0,
+        seed: 0,
+        prompts: vec!["Tell me a story.".to_owned(); rows.div_ceil(8)],
+        columns: Vec::new(),
+        prompt_of: (0..rows).map(|row| (row / 8) as u32).collect(),
+        completions: vec![WORDS.to_owned(); rows],
+        finished: vec![true; rows],
+        offsets: (0..=rows).map(|row| (row * tokens) as u32).collect(),
+        token_ids: vec![7; rows * tokens],
+    }
+}
+
+/// Rewards: the embedded one, natively and as a plugin, and what is built of the other languages.
+fn rewards(c: &mut Criterion) {
+    let engine = Engine::new().unwrap();
+    let languages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/languages");
+    let files = std::fs::read_dir(languages).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|e| e == "wasm")).collect();
+    files.retain(|path| !path.to_string_lossy().ends_with("-loss.wasm"));
+    files.sort();
+    let mut group = c.benchmark_group("reward");
+    let case = Case { completion: WORDS.to_owned(), token_ids: vec![7; 24], finished: true, ..Case::default() };
+    let settings = tldr_length_reward::Settings::default();
+    group.bench_function("native tldr_length_reward, 64", |b| {
+        b.iter(|| {
+            (0..64).map(|_| case.run(|sample| tldr_length_reward::score(&settings, sample)).unwrap().unwrap()).sum::<f32>()
+        });
+    });
+    let sources = std::iter::once("tldr_length_reward".to_owned()).chain(files.iter().map(|f| f.display().to_string()));
+    for location in sources {
+        let source = Source::open(&location).unwrap();
+        let mut plugin = RewardPlugin::load(&engine, &source, &Map::new(), &Limits::default(), 0).unwrap();
+        for rows in [8, 64, 512] {
+            let batch = batch(rows);
+            group.throughput(Throughput::Elements(rows as u64));
+            group.bench_with_input(BenchmarkId::new(source.name(), rows), &batch, |b, batch| {
+                b.iter(|| plugin.score(batch).unwrap())
+            });
+        }
+    }
+}
+
+/// GRPO's loss of 32,768 tokens, natively and as a plugin.
+fn losses(c: &mut Criterion) {
+    let n = 32_768;
+    let wave = |f: f32, low: f32| (0..n).map(|i| (i as f32 * f).sin() * 0.3 + low).collect::<Vec<f32>>();
+    let (logp, old_logp, entropy, advantages) = (wave(0.7, -2.0), wave(0.71, -2.0), wave(1.3, 1.0), wave(0.01, 0.1));
+    let offsets: Vec<u32> = (0..=64).map(|row| row * 512).collect();
+    let tokens = Tokens {
+        step: 0,
+        offsets: offsets.clone(),
+        mask: vec![1; n],
+        advantages: advantages.clone(),
+        logp: logp.clone(),
+        old_logp: old_logp.clone(),
+        ref_logp: None,
+        sampling_logp: None,
+        entropy: Some(entropy.clone()),
+        values: None,
+        old_values: None,
+        returns: None,
+        scale: Scale { rows: 64, tokens: n as u64, max_completion_length: 512 },
+    };
+    let native = policy::Tokens {
+        step: 0,
+        offsets,
+        mask: vec![1; n],
+        advantages,
+        logp,
+        old_logp,
+        ref_logp: None,
+        sampling_logp: None,
+        entropy: Some(entropy),
+        values: None,
+        old_values: None,
+        returns: None,
+        scale: policy::Scale { rows: 64, tokens: n as u64, max_completion_length: 512 },
+    };
+    let engine = Engine::new().unwrap();
+    let source = Source::open("grpo").unwrap();
+    let mut plugin = PolicyPlugin::load(&engine, &source, &Map::new(), &Limits::default(), 0).unwrap();
+    let mut grpo = Grpo::new(Settings::default()).unwrap();
+    let mut group = c.benchmark_group("grpo loss, 32768 tokens");
+    group.throughput(Throughput::Elements(n as u64));
+    group.bench_function("native", |b| b.iter(|| grpo.loss(&native).unwrap()));
+    group.bench_function("plugin", |b| b.iter(|| plugin.loss(&tokens).unwrap()));
+}
+
+criterion_group!(benches, rewards, losses);
+criterion_main!(benches);
