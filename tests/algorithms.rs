@@ -9,8 +9,9 @@ use std::fs;
 const ONLINE: [(&str, &[&str]); 5] =
     [("grpo", &["--beta", "0.1", "--epsilon", "0.1"]), ("rloo", &[]), ("ppo", &[]), ("reinforce_pp", &[]), ("online_dpo", &[])];
 
-/// Those that learn from given pairs.
-const OFFLINE: [(&str, &[&str]); 6] = [
+/// Those that learn from given pairs, or from given answers.
+const OFFLINE: [(&str, &[&str]); 7] = [
+    ("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"]),
     ("dpo", &[]),
     ("dpo", &["--loss-type", "ipo"]),
     ("dpo", &["--loss-type", "sft"]),
@@ -19,7 +20,7 @@ const OFFLINE: [(&str, &[&str]); 6] = [
     ("orpo", &[]),
 ];
 
-/// A place with 32 pairs in `pairs.jsonl`, of unequal lengths.
+/// A place with 32 pairs in `pairs.jsonl` and 32 answers in `answers.jsonl`, of unequal lengths.
 fn place() -> Place {
     let place = Place::new();
     let pair = |i: usize| {
@@ -27,6 +28,11 @@ fn place() -> Place {
         format!("{{\"prompt\": \"q{i} {}\", \"chosen\": \" {chosen}\", \"rejected\": \" {rejected}\"}}\n", "k".repeat(i % 7))
     };
     place.write("pairs.jsonl", (0..32).map(pair).collect::<String>());
+    let answer = |i: usize| match i % 2 {
+        0 => format!("{{\"prompt\": \"q{i}\", \"completion\": \" {}\"}}\n", "ab".repeat(1 + i % 5)),
+        _ => format!("{{\"text\": \"a whole text {}\"}}\n", "cd".repeat(i % 7)),
+    };
+    place.write("answers.jsonl", (0..32).map(answer).collect::<String>());
     place
 }
 
@@ -113,6 +119,20 @@ fn dpo_begins_at_ln_2_and_learns_the_pairs() {
     // Nothing is better than the reference yet.
     assert_eq!((accuracy[0], place.figure("dpo", "rewards/margins")[0]), (0.0, 0.0));
     assert!(loss[23] < 0.3 && accuracy[23] == 1.0, "{loss:?} {accuracy:?}");
+}
+
+#[test]
+fn fine_tuning_learns_its_answers_and_begins_where_the_model_knows_nothing() {
+    let place = place();
+    let long = ["--max-steps", "40", "--learning-rate", "0.01", "--logging-steps", "1", "--output-dir", "run"];
+    place.run(&[&["sft", "--dataset", "answers.jsonl"], &long[..]].concat()).succeeded();
+    let loss = place.figure("run", "loss");
+    // A random model gives each of its 256 tokens about the same probability.
+    assert!((loss[0] - 256f64.ln()).abs() < 0.2, "{loss:?}");
+    assert!(loss[39] < 1.0, "{loss:?}");
+    let wrong = place.run(&["sft", "--dataset", "pairs.jsonl"]);
+    assert_eq!(wrong.code, Some(2));
+    assert!(wrong.error().contains("pairs.jsonl:1") && wrong.error().contains("prompt, chosen, rejected"), "{}", wrong.error());
 }
 
 #[test]

@@ -199,10 +199,10 @@ fn a_run_that_is_told_to_goes_on_to_the_next_save() {
 #[allow(clippy::print_stdout)]
 #[test]
 fn a_full_disk_ends_a_run_with_one_line_and_leaves_what_was_saved() {
-    // A disk of three megabytes, in a mount namespace of its own.
+    // A disk of four megabytes, in a mount namespace of its own.
     let place = Place::new();
     let on_disk = |script: &str| {
-        let script = format!("mount -t tmpfs -o size=3m none . && cd \"$PWD\" && {script}");
+        let script = format!("mount -t tmpfs -o size=4m none . && cd \"$PWD\" && {script}");
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).env("RLHOST", binary()).env("NO_COLOR", "1");
         command.current_dir(place.path("")).env_remove("RUST_LOG").output()

@@ -58,7 +58,7 @@ fn rewards(c: &mut Criterion) {
             let batch = batch(rows);
             group.throughput(Throughput::Elements(rows as u64));
             group.bench_with_input(BenchmarkId::new(source.name(), rows), &batch, |b, batch| {
-                b.iter(|| plugin.score(batch).unwrap())
+                b.iter(|| plugin.score(batch).unwrap());
             });
         }
     }

@@ -4,12 +4,13 @@ use super::{EMBEDDED, Error, Result};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A plugin's bytes with their name and hash.
 #[derive(Clone, Debug)]
 pub struct Source {
     name: String,
-    bytes: Cow<'static, [u8]>,
+    bytes: Arc<Cow<'static, [u8]>>,
     hash: String,
 }
 
@@ -36,7 +37,7 @@ impl Source {
     /// A plugin from bytes at hand.
     pub fn new(name: String, bytes: Cow<'static, [u8]>) -> Self {
         let hash = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
-        Self { name, bytes, hash }
+        Self { name, bytes: Arc::new(bytes), hash }
     }
 
     /// File name without extension: the plugin's name in configuration and metrics.

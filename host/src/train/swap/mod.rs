@@ -171,7 +171,9 @@ impl Trainer {
         let old_slot = self.swaps.with(|board| board.replace(slot.clone()));
         let old = self.exchange(loaded, &slot);
         if let Some(old_slot) = old_slot {
-            self.swaps.before.insert(name.clone(), Before { loaded: old, slot: old_slot, until: step + TRIAL_STEPS });
+            let older = self.swaps.before.insert(name.clone(), Before { loaded: old, slot: old_slot, until: step + TRIAL_STEPS });
+            // Giving a large plugin's memory back takes time.
+            std::thread::spawn(move || drop(older));
         }
         self.note_swap(&slot, Swap { step, plugin: name.clone(), from: from.clone(), to: to.clone(), rolled_back: false })?;
         let pause = begun.elapsed().as_secs_f64() * 1e3;
