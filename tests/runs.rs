@@ -198,3 +198,23 @@ fn a_known_text_is_decoded_greedily() {
     let known = "Zoo was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, red ball. She wanted to play with it, but she didn't want to play with";
     assert!(outcome.succeeded().stdout.starts_with(known), "{}", outcome.stdout);
 }
+
+#[test]
+fn rows_that_no_reward_has_anything_to_say_of_cost_a_run_nothing() {
+    let place = Place::new();
+    let rows = |answers: &dyn Fn(usize) -> &'static str| -> String {
+        (0..8).map(|i| format!("{{\"prompt\": \"p{i}\", \"answer\": {}}}\n", answers(i))).collect()
+    };
+    let run = |name: &str, steps: &str| {
+        let arguments = ["--plugin", "answer_reward.wasm", "--dataset", "rows.jsonl", "--max-completion-length", "4"];
+        place.run(&[&arguments[..], &["--output-dir", name, "--max-steps", steps, "--logging-steps", "1"]].concat())
+    };
+    // A generation is of one prompt, and every other has no answer to compare with.
+    place.write("rows.jsonl", rows(&|i| if i % 2 == 0 { "\"7\"" } else { "null" }));
+    run("gaps", "16").succeeded();
+    place.write("rows.jsonl", rows(&|_| "null"));
+    let ended = run("nothing", "40");
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.error().contains("16 generations in a row"), "{}", ended.error());
+    assert_eq!(place.checkpoints("nothing"), [15]);
+}

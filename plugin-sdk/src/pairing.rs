@@ -12,15 +12,16 @@ pub use crate::bindings::types::{RewardColumn, Rollouts};
 /// # use rlhost_plugin_sdk::config::NoConfig;
 /// use rlhost_plugin_sdk::prelude::*;
 /// # use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference, Total};
+/// use rlhost_plugin_sdk::scores::{rows_by_prompt, scores};
 ///
 /// /// Learns from each prompt's best and worst completion.
 /// struct BestAndWorst;
 ///
 /// impl Pairing for BestAndWorst {
 ///     fn choose(&mut self, rollouts: &Rollouts) -> Result<Choice, Error> {
-///         let rewards = rollouts.total_rewards();
+///         let rewards = scores(rollouts);
 ///         let mut pairs = Vec::new();
-///         for mut group in rollouts.groups() {
+///         for mut group in rows_by_prompt(&rollouts.prompt_of) {
 ///             group.retain(|&row| rewards[row].is_some());
 ///             group.sort_by(|&a, &b| rewards[b].unwrap_or(0.0).total_cmp(&rewards[a].unwrap_or(0.0)));
 ///             if let [best, .., worst] = group[..] {
@@ -47,30 +48,6 @@ pub trait Pairing {
     fn choose(&mut self, rollouts: &Rollouts) -> Result<Choice, Error>;
 }
 
-impl Rollouts {
-    /// The weighted sum of the rewards that each row has; none where it has none.
-    #[must_use]
-    pub fn total_rewards(&self) -> Vec<Option<f64>> {
-        (0..self.prompt_of.len())
-            .map(|row| {
-                let given = self.rewards.iter().filter_map(|c| Some(f64::from(c.weight) * f64::from((*c.values.get(row)?)?)));
-                given.fold(None, |sum, r| Some(sum.unwrap_or(0.0) + r))
-            })
-            .collect()
-    }
-
-    /// The rows of each prompt, in their order.
-    #[must_use]
-    pub fn groups(&self) -> Vec<Vec<usize>> {
-        let prompts = self.prompt_of.iter().max().map_or(0, |&p| p as usize + 1);
-        let mut groups = vec![Vec::new(); prompts];
-        for (row, &prompt) in self.prompt_of.iter().enumerate() {
-            groups[prompt as usize].push(row);
-        }
-        groups
-    }
-}
-
 /// Exports a type that implements [`Preference`](crate::preference::Preference) and
 /// [`Pairing`](crate::pairing::Pairing). Name and version are the crate's.
 #[macro_export]
@@ -93,28 +70,4 @@ macro_rules! online_preference_plugin {
             pairing: __export_rlhost_plugin_pairing_0_1_0_cabi
         );
     };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rewards_add_up_by_weight_and_rows_group_by_prompt() {
-        let column = |weight, values: &[Option<f32>]| RewardColumn { name: String::new(), weight, values: values.to_vec() };
-        let rollouts = Rollouts {
-            step: 0,
-            rewards: vec![column(2.0, &[Some(1.0), None, None]), column(0.5, &[Some(4.0), Some(-1.0), None])],
-            prompt_of: vec![1, 0, 1],
-            finished: vec![true; 3],
-            offsets: vec![0; 4],
-            mask: Vec::new(),
-            logp: Vec::new(),
-            ref_logp: None,
-            values: None,
-            entropy: None,
-        };
-        assert_eq!(rollouts.total_rewards(), [Some(4.0), Some(-0.5), None]);
-        assert_eq!(rollouts.groups(), [vec![1], vec![0, 2]]);
-    }
 }

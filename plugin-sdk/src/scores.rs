@@ -16,15 +16,22 @@ pub fn scores(rollouts: &Rollouts) -> Vec<Option<f64>> {
         .collect()
 }
 
+/// The rows of each prompt, in their order.
+#[must_use]
+pub fn rows_by_prompt(prompt_of: &[u32]) -> Vec<Vec<usize>> {
+    let prompts = prompt_of.iter().max().map_or(0, |&p| p as usize + 1);
+    let mut groups = vec![Vec::new(); prompts];
+    for (row, &prompt) in prompt_of.iter().enumerate() {
+        groups[prompt as usize].push(row);
+    }
+    groups
+}
+
 /// The values of each prompt's rows, those that are there.
 #[must_use]
 pub fn by_prompt(prompt_of: &[u32], values: &[Option<f64>]) -> Vec<Vec<f64>> {
-    let prompts = prompt_of.iter().max().map_or(0, |&p| p as usize + 1);
-    let mut groups = vec![Vec::new(); prompts];
-    for (&prompt, value) in prompt_of.iter().zip(values) {
-        groups[prompt as usize].extend(value);
-    }
-    groups
+    let of = |rows: Vec<usize>| rows.into_iter().filter_map(|row| values.get(row).copied().flatten()).collect();
+    rows_by_prompt(prompt_of).into_iter().map(of).collect()
 }
 
 /// Mean and standard deviation (n - 1). A single value has a deviation of zero, and none has
@@ -96,5 +103,25 @@ mod tests {
         assert_eq!(std(&[Some(5.0), None]), Some((5.0, 0.0)));
         assert_eq!(std(&[None]), None);
         assert!(all_alike(&[0.1, 0.1]) && !all_alike(&[0.1]) && !all_alike(&[0.1, 0.2]));
+    }
+
+    #[test]
+    fn rewards_add_up_by_weight_and_rows_group_by_prompt() {
+        let column = |weight, values: &[Option<f32>]| RewardColumn { name: String::new(), weight, values: values.to_vec() };
+        let rollouts = Rollouts {
+            step: 0,
+            rewards: vec![column(2.0, &[Some(1.0), None, None]), column(0.5, &[Some(4.0), Some(-1.0), None])],
+            prompt_of: vec![1, 0, 1],
+            finished: vec![true; 3],
+            offsets: vec![0; 4],
+            mask: Vec::new(),
+            logp: Vec::new(),
+            ref_logp: None,
+            values: None,
+            entropy: None,
+        };
+        assert_eq!(scores(&rollouts), [Some(4.0), Some(-0.5), None]);
+        assert_eq!(rows_by_prompt(&rollouts.prompt_of), [vec![1], vec![0, 2]]);
+        assert_eq!(by_prompt(&rollouts.prompt_of, &scores(&rollouts)), [vec![-0.5], vec![4.0]]);
     }
 }

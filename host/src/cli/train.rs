@@ -212,7 +212,8 @@ fn go_on_with_latest(given: Given, allow_changed: bool) -> Result<(), Failure> {
         return go_on(given, Origin::find(&run).map_err(Failure::mistake)?, allow_changed);
     }
     tracing::info!("{} holds no checkpoint: the run begins at its first step", run.display());
-    start(&given, if run.join("config.toml").exists() { &Beginning::Over } else { &Beginning::New })
+    // The lock is the first thing that a run puts into its folder.
+    start(&given, if run.join(".lock").exists() { &Beginning::Over } else { &Beginning::New })
 }
 
 /// Goes on with a run, or begins another from its state where another folder is named for it.

@@ -10,6 +10,9 @@ use crate::rollout::Rollout;
 use serde_json::json;
 use std::sync::Arc;
 
+/// Generations in a row without a score, each without an error, that end a run.
+const MOST_UNSCORED: u64 = 16;
+
 /// A reward of the run.
 pub(super) struct Reward {
     pub plugin: RewardPlugin,
@@ -66,6 +69,7 @@ impl Trainer {
             troubles.extend(first_error.map(|error| (name.clone(), error, failed)));
             rewards.push(RewardColumn { name, weight: *weight, values: scores.rewards });
         }
+        let went_well = troubles.is_empty();
         for (name, error, failed) in troubles {
             let rows: Vec<usize> = failed.iter().map(|(row, _)| *row).collect();
             let what =
@@ -77,8 +81,13 @@ impl Trainer {
             self.folder.event("plugin_error", details)?;
         }
         let scorable = (0..rollouts.len()).any(|row| rewards.iter().any(|r| r.values[row].is_some()));
-        if !scorable {
-            return Err(Error::Unfit(format!("no reward could score any completion at step {step}")));
+        // A small generation may be of rows that no reward has anything to say of, and the next
+        // one of others; many in a row are a mistake.
+        self.state.unscored = if scorable { 0 } else { self.state.unscored + 1 };
+        let bearable = scorable || went_well && self.state.unscored < MOST_UNSCORED;
+        if !bearable {
+            let times = if went_well { format!(", {MOST_UNSCORED} generations in a row") } else { String::new() };
+            return Err(Error::Unfit(format!("no reward could score any completion at step {step}{times}")));
         }
         self.swaps.saw_scores(batch, &rewards);
         Ok(rewards)

@@ -51,6 +51,8 @@ pub(super) struct State {
     pub num_tokens: u64,
     /// Whether an update has changed the weights.
     pub moved: bool,
+    /// Generations since the last one in which a completion had a score.
+    pub unscored: u64,
 }
 
 /// A run.

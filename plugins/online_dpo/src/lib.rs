@@ -15,6 +15,7 @@ use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::pairing::{Choice, Pair, Pairing, Rollouts};
 use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference, Total, figures, rows};
 use rlhost_plugin_sdk::prelude::*;
+use rlhost_plugin_sdk::scores::{rows_by_prompt, scores};
 
 /// What a pair costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -55,7 +56,7 @@ impl OnlineDpo {
     /// The rewards with the penalty taken off; none where there is no reward.
     fn scores(&self, rollouts: &Rollouts) -> Vec<Option<f64>> {
         let penalty = self.settings.missing_eos_penalty.unwrap_or(0.0);
-        let rewards = rollouts.total_rewards().into_iter().zip(&rollouts.finished);
+        let rewards = scores(rollouts).into_iter().zip(&rollouts.finished);
         rewards.map(|(reward, &finished)| reward.map(|r| if finished { r } else { r - penalty })).collect()
     }
 
@@ -86,7 +87,7 @@ impl Pairing for OnlineDpo {
     fn choose(&mut self, rollouts: &Rollouts) -> Result<Choice, Error> {
         let scores = self.scores(rollouts);
         let (mut pairs, mut margins) = (Vec::new(), Vec::new());
-        for group in rollouts.groups().into_iter().filter(|group| !group.is_empty()) {
+        for group in rows_by_prompt(&rollouts.prompt_of).into_iter().filter(|group| !group.is_empty()) {
             let &[first, second] = group.as_slice() else {
                 let n = group.len();
                 return Err(Error::Input(format!("online_dpo compares two completions of each prompt; one has {n}")));
