@@ -34,10 +34,12 @@ pub enum LearnFrom {
 #[serde(rename_all = "snake_case")]
 pub enum LogCompletions {
     /// None.
+    #[serde(alias = "false")]
     None,
     /// The first prompt's of each generation.
     Sample,
     /// All.
+    #[serde(alias = "true")]
     All,
 }
 
@@ -181,8 +183,8 @@ pub struct Config {
     pub learning_rate: Option<f64>,
     /// How the learning rate goes on after the warmup.
     pub lr_scheduler_type: LrSchedule,
-    /// Steps in which the learning rate rises from zero.
-    pub warmup_steps: u64,
+    /// Steps in which the learning rate rises from zero, or, below 1, a fraction of the run.
+    pub warmup_steps: f64,
     /// The same as a fraction of the run, where warmup_steps is 0.
     pub warmup_ratio: f64,
     /// Decoupled weight decay of AdamW.
@@ -256,7 +258,7 @@ impl Default for Config {
             shuffle_dataset: true,
             learning_rate: None,
             lr_scheduler_type: LrSchedule::Linear,
-            warmup_steps: 0,
+            warmup_steps: 0.0,
             warmup_ratio: 0.0,
             weight_decay: 0.0,
             adam_beta1: 0.9,

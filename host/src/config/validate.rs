@@ -81,6 +81,7 @@ impl Config {
             ("weight_decay", self.weight_decay),
             ("max_grad_norm", self.max_grad_norm),
             ("warmup_ratio", self.warmup_ratio),
+            ("warmup_steps", self.warmup_steps),
         ];
         for (key, value) in not_negative {
             if !(value >= 0.0 && value.is_finite()) {

@@ -30,15 +30,38 @@ pub(super) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
     if let Some(error) = validator.iter_errors(&whole).next() {
         let at = error.instance_path().to_string();
         let key = at.trim_start_matches('/').replace('/', ".");
+        // Of a choice the validator says only that none of it fits.
+        let mut choices = Vec::new();
+        constants(&schema["properties"][key.split('.').next().unwrap_or_default()], &schema, &mut choices);
+        let said = match (error.instance().as_ref(), choices.is_empty()) {
+            (given @ Value::String(text), false) => {
+                let near = crate::config::nearest(text, choices.iter().map(String::as_str));
+                let near = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+                format!("{given} is not one of {}{near}", choices.join(", "))
+            }
+            _ => error.to_string(),
+        };
         return Err(fail(if key.is_empty() {
-            format!("configuration: {error}")
+            format!("configuration: {said}")
         } else {
-            format!("configuration key {key}: {error}")
+            format!("configuration key {key}: {said}")
         }));
     }
     match whole {
         Value::Object(config) => Ok(config),
         _ => Ok(Map::new()),
+    }
+}
+
+/// The texts that a property may be, however its schema spells that.
+fn constants(property: &Value, schema: &Value, into: &mut Vec<String>) {
+    into.extend(property["const"].as_str().map(str::to_owned));
+    into.extend(property["enum"].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)));
+    for key in ["oneOf", "anyOf", "allOf"] {
+        property[key].as_array().into_iter().flatten().for_each(|inner| constants(inner, schema, into));
+    }
+    if let Some(name) = property["$ref"].as_str().and_then(|r| r.strip_prefix("#/$defs/")) {
+        constants(&schema["$defs"][name], schema, into);
     }
 }
 
@@ -59,9 +82,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const SCHEMA: &str = r#"{"type": "object", "additionalProperties": false, "properties": {
+    const SCHEMA: &str = r##"{"type": "object", "additionalProperties": false, "properties": {
         "target": {"type": "integer", "minimum": 0, "default": 20},
-        "unit": {"enum": ["tokens", "characters"], "default": "tokens"}}}"#;
+        "unit": {"$ref": "#/$defs/Unit", "default": "tokens"}},
+        "$defs": {"Unit": {"oneOf": [{"const": "tokens"}, {"enum": ["characters"]}]}}}"##;
 
     fn resolved(given: Value) -> std::result::Result<Value, String> {
         let Value::Object(given) = given else { panic!("test gives an object") };
@@ -79,7 +103,7 @@ mod tests {
         assert!(near.contains("taget") && near.contains("did you mean \"target\""), "{near}");
         let kind = resolved(json!({"target": "eight"})).unwrap_err();
         assert!(kind.contains("target") && kind.contains("integer"), "{kind}");
-        let value = resolved(json!({"unit": "bytes"})).unwrap_err();
-        assert!(value.contains("unit") && value.contains("characters"), "{value}");
+        let value = resolved(json!({"unit": "character"})).unwrap_err();
+        assert!(value.contains("unit: \"character\" is not one of tokens, characters; did you mean \"characters\"?"), "{value}");
     }
 }

@@ -301,6 +301,11 @@ fn schedule(config: &mut Config, explores: bool, parameters: usize, total: u64) 
     let smaller = (FULL_SIZE / parameters as f64).max(1.0);
     let factor = if explores { smaller } else { smaller.sqrt() };
     let peak = *config.learning_rate.get_or_insert(FULL_SIZE_RATE * factor);
-    let warmup = if config.warmup_steps > 0 { config.warmup_steps } else { (config.warmup_ratio * total as f64).ceil() as u64 };
+    let warmup = if config.warmup_steps >= 1.0 {
+        config.warmup_steps as u64
+    } else {
+        let fraction = if config.warmup_steps > 0.0 { config.warmup_steps } else { config.warmup_ratio };
+        (fraction * total as f64).ceil() as u64
+    };
     Schedule { kind: config.lr_scheduler_type, peak, warmup, total }
 }
