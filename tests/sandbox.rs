@@ -183,3 +183,23 @@ fn tables_are_bounded_and_nothing_is_imported_that_is_not_offered() {
     assert!(run(web).error().contains("made can't serve as"), "a component without exports");
     assert!(!place.path("run").exists());
 }
+
+#[test]
+fn a_plugin_that_does_not_give_its_state_costs_none_of_what_was_learned() {
+    // Scores nothing, and traps when it is asked for its state a second time.
+    let state = r#"(global $asked (mut i32) (i32.const 0))
+        (func (export "rlhost:plugin/state@0.1.0#snapshot") (result i32)
+            (if (global.get $asked) (then (unreachable)))
+            (global.set $asked (i32.const 1))
+            (i32.const 512))
+        (func (export "rlhost:plugin/state@0.1.0#restore") (param i32 i32 i32 i32) (result i32) (i32.const 128))"#;
+    let nothing = "(i32.store (i32.const 260) (i32.const 32768)) (i32.store (i32.const 264) (local.get 7)) (i32.const 256)";
+    let place = Place::new();
+    place.write("secretive.wasm", core_reward(state, nothing));
+    let run = ["--max-steps", "6", "--max-completion-length", "8", "--output-dir", "run"];
+    let outcome = place.run(&[&["--plugin", "tldr_length_reward.wasm", "--plugin", "secretive.wasm"], &run[..]].concat());
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.error().contains("secretive, snapshot"), "{}", outcome.error());
+    let last = *place.checkpoints("run").last().unwrap();
+    assert!(last >= 1 && place.path(&format!("run/checkpoint-{last}/model.safetensors")).exists());
+}

@@ -134,7 +134,13 @@ impl Plugin {
         }
     }
 
-    /// The same, and throws all instances away.
+    /// Makes do with the state that it gave last, for one that gives none any more.
+    pub fn settle_for_known(&mut self) {
+        let memory = self.memory.clone();
+        self.renew(memory);
+    }
+
+    /// Goes back to a state, and throws all instances away.
     pub(super) fn renew(&mut self, memory: Option<Memory>) {
         self.rewind(memory);
         self.idle.clear();

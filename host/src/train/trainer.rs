@@ -204,7 +204,15 @@ impl Trainer {
         let _ = self.folder.event("failed", json!({ "step": step, "reason": error.to_string() }));
         let of_saving = matches!(error, Error::Checkpoint(_));
         if step > 0 && !of_saving && !self.saves.has(step) {
-            match self.last_checkpoint() {
+            let saved = self.last_checkpoint().or_else(|e| match e {
+                // What was learned is worth more than the state of a plugin that keeps it to itself.
+                Error::Plugin(_) => {
+                    self.plugins_mut().for_each(Plugin::settle_for_known);
+                    self.last_checkpoint()
+                }
+                other => Err(other),
+            });
+            match saved {
                 Ok(path) => tracing::info!("saved {} before stopping", path.display()),
                 Err(e) => tracing::error!("{e}"),
             }
