@@ -228,27 +228,29 @@ impl Watching {
     /// Changes in the run's config.toml.
     fn settings(&mut self) -> bool {
         let file = self.run.join("config.toml");
-        let now = self.with(|board| board.config.clone());
         let mut edits = Ok(Vec::new());
-        // A text that makes no sense may still be growing.
-        for attempt in 1..=5 {
+        let mut senseless = None;
+        for _ in 0..20 {
             let Ok(text) = fs::read(&file) else { return true };
             if text == self.config {
                 return true;
             }
             std::thread::sleep(SETTLED);
-            if fs::read(&file).ok().as_ref() == Some(&text) {
-                let read = config::read([file.as_path()], &Overrides::default()).map_err(|e| e.to_string());
-                edits = read.and_then(|(new, loose)| match loose.first() {
-                    Some(loose) => Err(format!("unknown key `{}`", loose.key)),
-                    None => edits_between(&now, &new),
-                });
-                if edits.is_ok() || attempt > 1 {
-                    self.config = text;
-                    break;
-                }
-                std::thread::sleep(GROWING);
+            if fs::read(&file).ok().as_ref() != Some(&text) {
+                continue;
             }
+            let read = config::read([file.as_path()], &Overrides::default()).map_err(|e| e.to_string());
+            edits = read.and_then(|(new, loose)| match loose.first() {
+                Some(loose) => Err(format!("unknown key `{}`", loose.key)),
+                None => edits_between(&self.with(|board| board.config.clone()), &new),
+            });
+            if edits.is_ok() || senseless.as_ref() == Some(&text) {
+                self.config = text;
+                break;
+            }
+            // A text that makes no sense may still be growing.
+            senseless = Some(text);
+            std::thread::sleep(GROWING);
         }
         let edits = match edits {
             Ok(edits) => edits,
