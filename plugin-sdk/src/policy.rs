@@ -1,6 +1,8 @@
 //! Online policy algorithms: advantages from a generation's rewards, and a loss with its
 //! derivatives per token.
 
+pub mod testing;
+
 use crate::Error;
 pub use crate::bindings::contract::plugin::Needs;
 pub use crate::bindings::contract::policy::{Advantages, Gradient, Tokens};

@@ -72,13 +72,14 @@ mod tests {
     use super::*;
     use crate::bindings::types::RewardColumn;
 
-    #[test]
-    fn scores_are_weighted_sums_of_what_there_is() {
-        let column = |weight, values: &[Option<f32>]| RewardColumn { name: "r".into(), weight, values: values.to_vec() };
-        let rollouts = Rollouts {
+    /// Three rows of these prompts, with two rewards.
+    fn rollouts(prompt_of: [u32; 3], rewards: [(f32, [Option<f32>; 3]); 2]) -> Rollouts {
+        let column =
+            |(weight, values): (f32, [Option<f32>; 3])| RewardColumn { name: "r".into(), weight, values: values.to_vec() };
+        Rollouts {
             step: 0,
-            rewards: vec![column(2.0, &[Some(1.0), None, None]), column(-1.0, &[Some(0.5), Some(3.0), None])],
-            prompt_of: vec![0, 0, 1],
+            rewards: rewards.map(column).to_vec(),
+            prompt_of: prompt_of.to_vec(),
             finished: vec![true; 3],
             offsets: vec![0; 4],
             mask: Vec::new(),
@@ -86,7 +87,12 @@ mod tests {
             ref_logp: None,
             values: None,
             entropy: None,
-        };
+        }
+    }
+
+    #[test]
+    fn scores_are_weighted_sums_of_what_there_is() {
+        let rollouts = rollouts([0, 0, 1], [(2.0, [Some(1.0), None, None]), (-1.0, [Some(0.5), Some(3.0), None])]);
         let scores = scores(&rollouts);
         assert_eq!(scores, [Some(1.5), Some(-3.0), None]);
         assert_eq!(by_prompt(&rollouts.prompt_of, &scores), [vec![1.5, -3.0], vec![]]);
@@ -107,19 +113,7 @@ mod tests {
 
     #[test]
     fn rewards_add_up_by_weight_and_rows_group_by_prompt() {
-        let column = |weight, values: &[Option<f32>]| RewardColumn { name: String::new(), weight, values: values.to_vec() };
-        let rollouts = Rollouts {
-            step: 0,
-            rewards: vec![column(2.0, &[Some(1.0), None, None]), column(0.5, &[Some(4.0), Some(-1.0), None])],
-            prompt_of: vec![1, 0, 1],
-            finished: vec![true; 3],
-            offsets: vec![0; 4],
-            mask: Vec::new(),
-            logp: Vec::new(),
-            ref_logp: None,
-            values: None,
-            entropy: None,
-        };
+        let rollouts = rollouts([1, 0, 1], [(2.0, [Some(1.0), None, None]), (0.5, [Some(4.0), Some(-1.0), None])]);
         assert_eq!(scores(&rollouts), [Some(4.0), Some(-0.5), None]);
         assert_eq!(rows_by_prompt(&rollouts.prompt_of), [vec![1], vec![0, 2]]);
         assert_eq!(by_prompt(&rollouts.prompt_of, &scores(&rollouts)), [vec![-0.5], vec![4.0]]);

@@ -1,25 +1,16 @@
 //! Made-up pairs and a check of gradients, for an algorithm's own tests.
 
 use super::{Gradient, Pairs, Scale, Side};
+use crate::policy::testing::Noise;
 use std::ops::Range;
 
-/// Numbers from 0 to 1 without a pattern, the same for the same seed.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 40) as f32 / (1u64 << 24) as f32
-    }
-
-    fn side(&mut self, lengths: &[u32]) -> Side {
-        let mut offsets = vec![0];
-        lengths.iter().for_each(|n| offsets.push(offsets[offsets.len() - 1] + n));
-        let logp: Vec<f32> = (0..lengths.iter().sum()).map(|_| -3.0 * self.next()).collect();
-        let ref_logp = Some(logp.iter().map(|l| l + 4.0 * self.next() - 2.0).collect());
-        let mean_logits = Some(logp.iter().map(|_| self.next()).collect());
-        Side { offsets, logp, ref_logp, mean_logits }
-    }
+fn side(noise: &mut Noise, lengths: &[u32]) -> Side {
+    let mut offsets = vec![0];
+    lengths.iter().for_each(|n| offsets.push(offsets[offsets.len() - 1] + n));
+    let logp: Vec<f32> = (0..lengths.iter().sum()).map(|_| -3.0 * noise.unit()).collect();
+    let ref_logp = Some(logp.iter().map(|l| l + 4.0 * noise.unit() - 2.0).collect());
+    let mean_logits = Some(logp.iter().map(|_| noise.unit()).collect());
+    Side { offsets, logp, ref_logp, mean_logits }
 }
 
 /// Five pairs of unequal lengths with all columns: a micro-batch of a step with seven pairs, whose
@@ -27,7 +18,7 @@ impl Noise {
 #[must_use]
 pub fn pairs(seed: u64) -> Pairs {
     let mut noise = Noise(seed);
-    let (chosen, rejected) = (noise.side(&[4, 1, 3, 6, 2]), noise.side(&[2, 5, 3, 1, 4]));
+    let (chosen, rejected) = (side(&mut noise, &[4, 1, 3, 6, 2]), side(&mut noise, &[2, 5, 3, 1, 4]));
     Pairs { step: 0, chosen, rejected, scale: Scale { rows: 7, tokens: 31, max_completion_length: 0 } }
 }
 

@@ -2,38 +2,15 @@
 
 use super::*;
 use rlhost_plugin_sdk::Metric;
+use rlhost_plugin_sdk::policy::testing::{self, Noise, close};
 use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
 
-/// Fails unless a column is another, to 1e-5 of each entry and 1e-6 of its greatest.
-fn close(what: &str, got: &[f32], want: &[f64]) {
-    assert_eq!(got.len(), want.len(), "{what}");
-    let greatest = want.iter().fold(0.0f64, |most, w| most.max(w.abs()));
-    for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        let allowed = (1e-5 * w.abs()).max(1e-6 * greatest);
-        assert!((f64::from(*g) - w).abs() <= allowed, "{what}: entry {i} is {g}, not {w}");
-    }
-}
-
 fn figure(metrics: &[Metric], name: &str) -> (f64, f64) {
-    metrics.iter().find(|m| m.name == name).map(|m| (m.value, m.weight)).expect(name)
+    testing::figure(metrics, name).expect(name)
 }
 
 fn near(got: (f64, f64), want: (f64, f64)) {
     assert!((got.0 - want.0).abs() < 1e-6 && (got.1 - want.1).abs() < 1e-9, "{got:?} against {want:?}");
-}
-
-/// Numbers between -1 and 1 that look random.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-
-    fn column(&mut self, n: usize, middle: f32, width: f32) -> Vec<f32> {
-        (0..n).map(|_| middle + width * self.next()).collect()
-    }
 }
 
 /// Completions of three, two and one tokens, the second cut off and the third unscorable.
@@ -185,7 +162,7 @@ fn tokens(seed: u64) -> Tokens {
     let wild =
         |column: Vec<f32>| -> Vec<f32> { column.iter().zip(&mask).map(|(&x, &m)| if m == 0 { 30.0 } else { x }).collect() };
     let (logp, values) = (noise.column(n, -1.5, 1.0), noise.column(n, 0.0, 1.0));
-    let moved = |noise: &mut Noise, from: &[f32], by: f32| from.iter().map(|x| x + by * noise.next()).collect();
+    let moved = |noise: &mut Noise, from: &[f32], by: f32| from.iter().map(|x| x + by * noise.draw()).collect();
     Tokens {
         step: 0,
         offsets: vec![0, 5, 8, 9, 14],

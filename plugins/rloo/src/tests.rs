@@ -1,21 +1,8 @@
 //! The plugin against numbers worked out by hand and a closed form in f64.
 
 use super::*;
+use rlhost_plugin_sdk::policy::testing::{close, figure};
 use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
-
-/// Fails unless a column is another, to 1e-5 of each entry and 1e-6 of its greatest.
-fn close(what: &str, got: &[f32], want: &[f64]) {
-    assert_eq!(got.len(), want.len(), "{what}");
-    let greatest = want.iter().fold(0.0f64, |most, w| most.max(w.abs()));
-    for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        let allowed = (1e-5 * w.abs()).max(1e-6 * greatest);
-        assert!((f64::from(*g) - w).abs() <= allowed, "{what}: entry {i} is {g}, not {w}");
-    }
-}
-
-fn figure(metrics: &[Metric], name: &str) -> Option<(f64, f64)> {
-    metrics.iter().find(|m| m.name == name).map(|m| (m.value, m.weight))
-}
 
 /// Groups of three, completions of two tokens; each is 0.25 nats a token away from the reference
 /// for every place that it has in its group.

@@ -10,37 +10,8 @@ mod masked_out;
 
 use super::*;
 use rlhost_plugin_sdk::Metric;
+use rlhost_plugin_sdk::policy::testing::{Noise, close, figure};
 use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
-
-/// Fails unless a column is another, to 1e-5 of each entry and, where terms cancel, to 1e-6 of
-/// the column's greatest.
-fn close(what: &str, got: &[f32], want: &[f64]) {
-    assert_eq!(got.len(), want.len(), "{what}");
-    let greatest = want.iter().fold(0.0f64, |most, w| most.max(w.abs()));
-    for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        let allowed = (1e-5 * w.abs()).max(1e-6 * greatest);
-        assert!((f64::from(*g) - w).abs() <= allowed, "{what}: entry {i} is {g}, not {w}");
-    }
-}
-
-/// A figure's value and weight.
-fn figure(metrics: &[Metric], name: &str) -> Option<(f64, f64)> {
-    metrics.iter().find(|m| m.name == name).map(|m| (m.value, m.weight))
-}
-
-/// Numbers between -1 and 1 that look random.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-
-    fn column(&mut self, n: usize, middle: f32, width: f32) -> Vec<f32> {
-        (0..n).map(|_| middle + width * self.next()).collect()
-    }
-}
 
 /// A micro-batch of rows with these lengths, some tokens masked, what stands there being wild;
 /// the third row fully masked, the fourth without an advantage.
@@ -50,14 +21,14 @@ fn batch(lengths: &[u32], seed: u64) -> Tokens {
     let (mut mask, mut advantages) = (Vec::new(), Vec::new());
     for (row, &length) in lengths.iter().enumerate() {
         offsets.push(offsets[row] + length);
-        mask.extend((0..length).map(|i| u8::from(row != 2 && (i == 0 || noise.next() > -0.5))));
-        advantages.extend(vec![if row == 3 { 0.0 } else { 1.5 * noise.next() }; length as usize]);
+        mask.extend((0..length).map(|i| u8::from(row != 2 && (i == 0 || noise.draw() > -0.5))));
+        advantages.extend(vec![if row == 3 { 0.0 } else { 1.5 * noise.draw() }; length as usize]);
     }
     let n = mask.len();
     let wild =
         |column: Vec<f32>| -> Vec<f32> { column.iter().zip(&mask).map(|(&x, &m)| if m == 0 { -40.0 } else { x }).collect() };
     let logp = noise.column(n, -1.5, 1.2);
-    let near = |noise: &mut Noise, width: f32| -> Vec<f32> { logp.iter().map(|l| l + width * noise.next()).collect() };
+    let near = |noise: &mut Noise, width: f32| -> Vec<f32> { logp.iter().map(|l| l + width * noise.draw()).collect() };
     let (old_logp, ref_logp, sampling_logp) = (near(&mut noise, 0.6), near(&mut noise, 0.7), near(&mut noise, 0.8));
     let tokens = mask.iter().filter(|&&m| m == 1).count() as u64 + 7;
     Tokens {
