@@ -17,6 +17,11 @@ pub fn folder(run: &Path, step: u64) -> PathBuf {
     run.join(format!("checkpoint-{step}"))
 }
 
+/// Whether a path is that of a checkpoint rather than of a run, by its name.
+pub fn is_checkpoint(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("checkpoint-"))
+}
+
 /// Steps of the checkpoints in a run's folder, oldest first.
 pub fn steps(run: &Path) -> io::Result<Vec<u64>> {
     let mut steps: Vec<u64> = fs::read_dir(run)?

@@ -5,7 +5,7 @@ mod folder;
 mod manifest;
 mod writer;
 
-pub use folder::{folder, newest, retain, save, set_aside, steps, sweep};
+pub use folder::{folder, is_checkpoint, newest, retain, save, set_aside, steps, sweep};
 pub use manifest::{Manifest, verify};
 pub use writer::{Writer, Written};
 

@@ -86,8 +86,7 @@ fn size(bytes: u64) -> String {
 }
 
 fn verify(path: &Path) -> Result<(), Failure> {
-    let is_checkpoint = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("checkpoint-"));
-    let all = if is_checkpoint { vec![path.to_owned()] } else { folders(path)? };
+    let all = if checkpoint::is_checkpoint(path) { vec![path.to_owned()] } else { folders(path)? };
     let mut damaged = 0;
     for folder in &all {
         match checkpoint::verify(folder) {

@@ -19,8 +19,11 @@ mod resume;
 mod swap;
 mod train;
 
+use crate::config::scalar;
+use anyhow::anyhow;
 use clap::error::ErrorKind;
 use clap::{Command, FromArgMatches, Subcommand};
+use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -135,6 +138,15 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A plugin's settings from `--set KEY=VALUE`, given any number of times.
+fn settings_given(sets: &[String]) -> anyhow::Result<Map<String, Value>> {
+    let pair = |set: &String| {
+        let (key, text) = set.split_once('=').ok_or_else(|| anyhow!("--set {set}: expected KEY=VALUE"))?;
+        Ok((key.trim().replace('-', "_"), serde_json::to_value(scalar(text))?))
+    };
+    sets.iter().map(pair).collect()
 }
 
 /// Sets the threads of all arithmetic; once, before the first tensor.

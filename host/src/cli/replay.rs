@@ -1,7 +1,7 @@
 //! `rlhost replay`: what another reward would have said of a run's completions.
 
-use super::Failure;
-use crate::config::{Limits, Overrides, read, scalar};
+use super::{Failure, settings_given};
+use crate::config::{Limits, Overrides, read};
 use crate::data;
 use crate::metrics::Comparison;
 use crate::plugin::{Column, Engine, RewardBatch, RewardPlugin, Source};
@@ -56,11 +56,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     if recorded.is_empty() {
         return Err(anyhow!("{}: holds no completions (log_completions = none?)", file.display()));
     }
-    let mut settings = Map::new();
-    for set in &args.set {
-        let (key, value) = set.split_once('=').ok_or_else(|| anyhow!("--set {set}: expected KEY=VALUE"))?;
-        settings.insert(key.trim().replace('-', "_"), serde_json::to_value(scalar(value))?);
-    }
+    let settings = settings_given(&args.set)?;
     let (config, _) = read([args.run.join("config.toml").as_path()], &Overrides::default())?;
     let columns = dataset(config.dataset.as_deref())?;
     let source = Source::open(&args.plugin)?;

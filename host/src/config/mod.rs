@@ -1,11 +1,13 @@
 //! Everything a run can be told: plain structures with TRL's names and defaults, their
 //! validation, and how files and flags become one of them. Knows neither tensors nor plugins.
 
+mod changes;
 mod layers;
 mod options;
 mod period;
 mod validate;
 
+pub use changes::{changes, same};
 pub use layers::{LooseKey, Overrides, keys, output_dir, read, scalar};
 pub use options::{Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry};
 pub use period::Period;

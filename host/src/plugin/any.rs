@@ -40,22 +40,23 @@ impl AnyPlugin {
 
     /// The plugin as a policy.
     pub fn as_policy(&mut self) -> Result<&mut PolicyPlugin> {
-        let name = self.plugin().name().to_owned();
         match self {
             Self::Policy(plugin) => Ok(plugin),
-            _ => Err(Error::WrongWorld { name, wanted: Role::Policy.name(), detail: "it was loaded as something else".into() }),
+            other => Err(other.not(Role::Policy)),
         }
     }
 
     /// The plugin as a preference algorithm.
     pub fn as_preference(&mut self) -> Result<&mut PreferencePlugin> {
-        let name = self.plugin().name().to_owned();
         match self {
             Self::Preference(plugin) => Ok(plugin),
-            _ => {
-                Err(Error::WrongWorld { name, wanted: Role::Preference.name(), detail: "it was loaded as something else".into() })
-            }
+            other => Err(other.not(Role::Preference)),
         }
+    }
+
+    fn not(&self, role: Role) -> Error {
+        let detail = "it was loaded as something else".to_owned();
+        Error::WrongWorld { name: self.plugin().name().to_owned(), wanted: role.name(), detail }
     }
 
     /// What all roles have.

@@ -119,13 +119,8 @@ impl Trainer {
     /// Log-probabilities under the reference model, where there is one.
     pub(super) fn reference_logp(&self, experience: &Experience) -> Result<Option<Vec<f32>>> {
         let Some(reference) = &self.reference else { return Ok(None) };
-        let rows = experience.rollouts.len();
-        let mut all = Vec::with_capacity(experience.offsets.last().map_or(0, |end| *end as usize));
-        for first in (0..rows).step_by(self.config.per_device_train_batch_size) {
-            let batch = MicroBatch::pack(experience, first..(first + self.config.per_device_train_batch_size).min(rows));
-            all.extend(reference.score(&batch.forest, &batch.selected, self.temperature())?.logp);
-        }
-        Ok(Some(all))
+        let score = |batch: &MicroBatch| Ok(reference.score(&batch.forest, &batch.selected, self.temperature())?.logp);
+        self.by_micro_batches(experience, score).map(Some)
     }
 
     /// The critic's values of the states in which the tokens were chosen, where there is a critic.
@@ -133,13 +128,19 @@ impl Trainer {
         if self.policy.weights().value_head.is_none() {
             return Ok(None);
         }
-        let (frozen, rows) = (self.policy.frozen(), experience.rollouts.len());
-        let mut all = Vec::with_capacity(experience.logp.len());
-        for first in (0..rows).step_by(self.config.per_device_train_batch_size) {
-            let batch = MicroBatch::pack(experience, first..(first + self.config.per_device_train_batch_size).min(rows));
-            all.extend(frozen.values(&batch.forest, &batch.selected)?.unwrap_or_default());
+        let frozen = self.policy.frozen();
+        let value = |batch: &MicroBatch| Ok(frozen.values(&batch.forest, &batch.selected)?.unwrap_or_default());
+        self.by_micro_batches(experience, value).map(Some)
+    }
+
+    /// A column of all tokens, made micro-batch by micro-batch.
+    fn by_micro_batches(&self, e: &Experience, column: impl Fn(&MicroBatch) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
+        let (rows, size) = (e.rollouts.len(), self.config.per_device_train_batch_size);
+        let mut all = Vec::with_capacity(e.offsets.last().map_or(0, |end| *end as usize));
+        for first in (0..rows).step_by(size) {
+            all.extend(column(&MicroBatch::pack(e, first..(first + size).min(rows)))?);
         }
-        Ok(Some(all))
+        Ok(all)
     }
 
     fn estimate(&mut self, e: &Experience) -> Result<Advantages> {

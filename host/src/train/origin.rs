@@ -3,7 +3,7 @@
 
 use super::{Error, Result};
 use crate::checkpoint;
-use crate::config::{self, Config, Overrides, PluginEntry};
+use crate::config::{self, Config, Overrides, PluginEntry, same};
 use crate::plugin::Source;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -80,8 +80,7 @@ impl Origin {
     /// A checkpoint's folder, or the newest whole one of a run's folder; newer ones that are
     /// damaged are named.
     pub fn find(path: &Path) -> std::result::Result<Self, checkpoint::Error> {
-        let is_checkpoint = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("checkpoint-"));
-        if is_checkpoint {
+        if checkpoint::is_checkpoint(path) {
             let step = checkpoint::verify(path)?.step;
             let run = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
             return Ok(Self { run: run.to_owned(), checkpoint: path.to_owned(), step });
@@ -154,17 +153,12 @@ impl Beginning {
 
 /// Keys with their old and new values: those that may differ, and those that may not.
 fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String, Value>)> {
-    let table = |config: &Config| match serde_json::to_value(config) {
-        Ok(Value::Object(table)) => Ok(table),
-        _ => Err(Error::Unfit("the configuration can't be compared".into())),
-    };
-    let (before, after) = (table(old)?, table(new)?);
+    let all = config::changes(old, new).map_err(|e| Error::Unfit(format!("the configuration can't be compared: {e}")))?;
     let (mut free, mut other) = (Map::new(), Map::new());
-    for (key, value) in &after {
-        let was = before.get(key).unwrap_or(&Value::Null);
-        if !same(was, value) && !["output_dir", "plugin", "loss"].contains(&key.as_str()) {
+    for (key, change) in all {
+        if !["output_dir", "plugin", "loss"].contains(&key.as_str()) {
             let into = if FREE.contains(&key.as_str()) { &mut free } else { &mut other };
-            into.insert(key.clone(), json!([was, value]));
+            into.insert(key, change);
         }
     }
     if PluginEntry::new(old.algorithm.clone()).name() != PluginEntry::new(new.algorithm.clone()).name() {
@@ -192,16 +186,4 @@ fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String
         }
     }
     Ok((free, other))
-}
-
-/// Equality in which 1 and 1.0 are one number.
-fn same(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Number(x), Value::Number(y)) => x == y || x.as_f64() == y.as_f64(),
-        (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(x, y)| same(x, y)),
-        (Value::Object(x), Value::Object(y)) => {
-            x.len() == y.len() && x.iter().all(|(key, x)| y.get(key).is_some_and(|y| same(x, y)))
-        }
-        _ => a == b,
-    }
 }

@@ -106,7 +106,6 @@ impl RunFolder {
     /// # Errors
     /// If another process works in the folder, or something can't be written.
     pub fn open(path: PathBuf, config: &Config, go_on_from: Option<u64>) -> Result<Self> {
-        let text = toml::to_string(config).map_err(|e| Error::Unfit(format!("the configuration can't be written: {e}")))?;
         fs::create_dir_all(path.join("plugins")).map_err(write_error(&path))?;
         let lock = lock(&path)?;
         let mut aside = Vec::new();
@@ -117,8 +116,6 @@ impl RunFolder {
             cut(&path.join("completions.jsonl"), |line| line["step"].as_u64().is_some_and(|s| s < step))?;
             cut(&path.join("events.jsonl"), |_| true)?;
         }
-        let file = path.join("config.toml");
-        fs::write(&file, &text).map_err(write_error(&file))?;
         let open = |name: &str| {
             let file = path.join(name);
             Lines::append(file.clone()).map_err(write_error(&file))
@@ -126,7 +123,9 @@ impl RunFolder {
         let completions = (config.log_completions != LogCompletions::None).then(|| open("completions.jsonl")).transpose()?;
         let (metrics, events) = (open("metrics.jsonl")?, open("events.jsonl")?);
         let lenient = config.on_save_error == OnSaveError::Continue;
-        let mut this = Self { path, config: text, _lock: lock, lenient, metrics, events, completions, plugins: Vec::new() };
+        let mut this =
+            Self { path, config: String::new(), _lock: lock, lenient, metrics, events, completions, plugins: Vec::new() };
+        this.set_config(config)?;
         for (step, path) in aside {
             tracing::warn!("the run goes on from before step {step}; its checkpoint of that step is now {}", path.display());
             this.event("checkpoint_superseded", json!({ "step": step, "path": path.display().to_string() }))?;
@@ -151,7 +150,7 @@ impl RunFolder {
         }
     }
 
-    /// Writes a changed configuration to config.toml.
+    /// Writes a configuration to config.toml, if it is another than the one there.
     pub fn set_config(&mut self, config: &Config) -> Result<()> {
         let text = toml::to_string(config).map_err(|e| Error::Unfit(format!("the configuration can't be written: {e}")))?;
         if text != self.config {

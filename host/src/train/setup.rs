@@ -7,9 +7,9 @@ use super::saving::Saves;
 use super::scoring::Reward;
 use super::snapshot::Restored;
 use super::swap::{self, Slot, Swaps, Trial};
-use super::trainer::{State, Trainer};
+use super::trainer::{State, Trainer, generates, shares_per_batch};
 use super::{Error, Result, RunFolder, dataset};
-use crate::config::{self, Config, LearnFrom, LooseKey};
+use crate::config::{self, Config, LooseKey};
 use crate::data::{Loader, StopStrings, Tokenizer};
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, tiny};
@@ -39,11 +39,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     let mut algorithm = AnyPlugin::load(&engine, &algorithm_source, role, &config.loss, &config.loss_limits, config.seed)?;
     config.loss = algorithm.plugin().config();
     let about = algorithm.plugin().info().clone();
-    let online = match role {
-        Role::Preference => false,
-        Role::OnlinePreference => true,
-        Role::Policy | Role::Reward => config.learn_from == LearnFrom::Generation,
-    };
+    let online = generates(role, &config);
     if online {
         config.num_generations.get_or_insert(if role == Role::OnlinePreference { 2 } else { 8 });
         config.check_generation()?;
@@ -94,8 +90,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     swap::dry_run(&trial, &mut algorithm, rewards.iter_mut().map(|r| &mut r.plugin))?;
     let (policy, reference) = policy_and_reference(&source, &about.needs, beginning)?;
     let loader = Loader::new(prompts.len(), batch, config.seed, config.shuffle_dataset, !online);
-    let shares_per_batch = if online { config.steps_per_generation() * config.num_iterations } else { 1 };
-    let max_steps = max_steps(&config, loader.batches_per_epoch() * shares_per_batch);
+    let max_steps = max_steps(&config, loader.batches_per_epoch() * shares_per_batch(role, &config));
     let schedule = schedule(&mut config, role == Role::Policy && online, policy.weights().parameters(), max_steps);
     let settings = Settings {
         beta1: config.adam_beta1,
@@ -161,9 +156,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         dataset,
         columns,
         loader,
-        shares_per_batch,
         role,
-        generates: online,
         policy,
         reference,
         rewards,

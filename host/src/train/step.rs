@@ -71,7 +71,7 @@ impl Trainer {
     /// One more generation, dealt as `num_iterations` rounds of `steps_per_generation`
     /// micro-batches; or the dataset's next pairs or completions, which are one.
     fn refill(&mut self) -> Result<()> {
-        if !self.generates {
+        if !self.generates() {
             let pairs = self.role == Role::Preference;
             let experience = Arc::new(if pairs { self.take_pairs()? } else { self.take_completions()? });
             let rows = 0..experience.prompts.len();

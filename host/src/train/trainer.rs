@@ -8,7 +8,7 @@ use super::scoring::Reward;
 use super::step::Share;
 use super::swap::Swaps;
 use super::{Error, Result, RunFolder};
-use crate::config::Config;
+use crate::config::{Config, LearnFrom};
 use crate::data::{Cursor, Loader, StopStrings, Tokenizer};
 use crate::metrics::Window;
 use crate::model::{Frozen, ModelFolder, Policy, Weights};
@@ -55,6 +55,20 @@ pub(super) struct State {
     pub unscored: u64,
 }
 
+/// Whether an algorithm of this role learns from completions of the policy's own.
+pub(super) fn generates(role: Role, config: &Config) -> bool {
+    match role {
+        Role::Preference => false,
+        Role::OnlinePreference => true,
+        Role::Policy | Role::Reward => config.learn_from == LearnFrom::Generation,
+    }
+}
+
+/// Micro-batches that a batch of the loader makes.
+pub(super) fn shares_per_batch(role: Role, config: &Config) -> usize {
+    if generates(role, config) { config.steps_per_generation() * config.num_iterations } else { 1 }
+}
+
 /// A run.
 pub struct Trainer {
     pub(super) config: Config,
@@ -70,12 +84,8 @@ pub struct Trainer {
     /// Names of the dataset's other columns.
     pub(super) columns: Vec<String>,
     pub(super) loader: Loader,
-    /// Micro-batches that a batch of the loader makes.
-    pub(super) shares_per_batch: usize,
     /// What the algorithm's plugin is.
     pub(super) role: Role,
-    /// Whether it learns from completions of the policy's own.
-    pub(super) generates: bool,
     pub(super) policy: Policy,
     pub(super) reference: Option<Frozen>,
     pub(super) rewards: Vec<Reward>,
@@ -256,7 +266,12 @@ impl Trainer {
     /// What logits are divided by in training: the sampling temperature, for algorithms that learn
     /// from sampled tokens one by one.
     pub(super) fn temperature(&self) -> f32 {
-        if self.role == Role::Policy && self.generates { self.config.temperature as f32 } else { 1.0 }
+        if self.role == Role::Policy && self.generates() { self.config.temperature as f32 } else { 1.0 }
+    }
+
+    /// Whether the algorithm learns from completions of the policy's own.
+    pub(super) fn generates(&self) -> bool {
+        generates(self.role, &self.config)
     }
 
     /// Whether the policy still has the weights of the reference model.
@@ -267,6 +282,6 @@ impl Trainer {
     /// Passes over the dataset that were trained on, with the fraction of the present one.
     pub(super) fn epoch(&self) -> f64 {
         let micro_batches = self.state.global_step as f64 * self.config.gradient_accumulation_steps as f64;
-        micro_batches / (self.loader.batches_per_epoch() * self.shares_per_batch) as f64
+        micro_batches / (self.loader.batches_per_epoch() * shares_per_batch(self.role, &self.config)) as f64
     }
 }

@@ -6,8 +6,8 @@ mod gradient;
 mod new;
 mod samples;
 
-use super::Failure;
-use crate::config::{Limits, scalar};
+use super::{Failure, settings_given};
+use crate::config::Limits;
 use crate::plugin::{self, AnyPlugin, Engine, Outline, Role, Source};
 use anyhow::anyhow;
 use serde_json::{Map, Value};
@@ -54,16 +54,8 @@ struct Given {
 }
 
 impl Given {
-    fn settings(&self) -> anyhow::Result<Map<String, Value>> {
-        let pair = |set: &String| {
-            let (key, text) = set.split_once('=').ok_or_else(|| anyhow!("--set {set}: expected KEY=VALUE"))?;
-            Ok((key.trim().replace('-', "_"), serde_json::to_value(scalar(text))?))
-        };
-        self.set.iter().map(pair).collect()
-    }
-
     fn load(&self, engine: &Engine, source: &Source, role: Role) -> anyhow::Result<AnyPlugin> {
-        Ok(AnyPlugin::load(engine, source, role, &self.settings()?, &Limits::default(), 0)?)
+        Ok(AnyPlugin::load(engine, source, role, &settings_given(&self.set)?, &Limits::default(), 0)?)
     }
 }
 

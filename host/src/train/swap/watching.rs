@@ -311,19 +311,10 @@ enum Edit {
 
 /// What differs; an error names what can't change.
 fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
-    let table = |config: &Config| match serde_json::to_value(config) {
-        Ok(Value::Object(table)) => Ok(table),
-        _ => Err("the configuration can't be compared".to_owned()),
-    };
-    let (before, after) = (table(now)?, table(new)?);
     let live = ["plugin", "loss", "loss_limits"];
-    let fixed: Vec<&String> = after
-        .iter()
-        .filter(|(key, value)| !live.contains(&key.as_str()) && before.get(*key) != Some(value))
-        .map(|(k, _)| k)
-        .collect();
+    let changes = config::changes(now, new).map_err(|e| e.to_string())?;
     let allowed = "weights, on_error, settings and limits of plugins, and [loss], can";
-    if let Some(key) = fixed.first() {
+    if let Some(key) = changes.keys().find(|key| !live.contains(&key.as_str())) {
         return Err(format!("{key} can't change while the run goes on; {allowed}"));
     }
     let paths = |config: &Config| config.plugin.iter().map(|e| e.path.clone()).collect::<Vec<_>>();
