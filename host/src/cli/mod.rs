@@ -13,6 +13,7 @@ macro_rules! say {
 
 mod checkpoint;
 mod generate;
+mod new_model;
 mod plugin;
 mod replay;
 mod resume;
@@ -53,6 +54,8 @@ impl Failure {
 enum Other {
     /// Continue a prompt with a model
     Generate(generate::Args),
+    /// Make a model of random weights, with a tokenizer of its own
+    NewModel(new_model::Args),
     /// Go on with a run from its newest whole checkpoint
     Resume(resume::Args),
     /// Give a run that is under way another plugin
@@ -118,6 +121,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
         Some(("sft", matches)) => train::sft(matches, loose),
         _ => match Other::from_arg_matches(&matches) {
             Ok(Other::Generate(args)) => generate::run(&args),
+            Ok(Other::NewModel(args)) => new_model::run(&args),
             Ok(Other::Resume(args)) => resume::run(&args),
             Ok(Other::Swap(args)) => swap::run(&args),
             Ok(Other::Replay(args)) => replay::run(&args),

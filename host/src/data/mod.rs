@@ -8,6 +8,7 @@ mod preferences;
 mod prompts;
 mod rows;
 mod tokenizer;
+mod train_tokenizer;
 
 pub use chat::{ChatTemplate, Message};
 pub use completions::{CompletionRow, read_completions};
@@ -15,6 +16,7 @@ pub use loader::{Cursor, Loader};
 pub use preferences::{PreferenceRow, read_preferences};
 pub use prompts::{Prompt, PromptRow, parse_prompts, read_prompts};
 pub use tokenizer::{StopStrings, Tokenizer};
+pub use train_tokenizer::{TrainedTokenizer, train_tokenizer};
 
 use std::path::PathBuf;
 

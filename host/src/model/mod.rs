@@ -12,6 +12,7 @@ mod decoding;
 mod frozen;
 mod load;
 mod policy;
+mod random;
 mod rope_scaling;
 mod save;
 pub mod tiny;
@@ -24,8 +25,9 @@ pub use decoding::{Decode, Decoding};
 pub use frozen::Frozen;
 pub use load::ModelFolder;
 pub use policy::{Policy, Selected};
+pub use random::write_random;
 pub use rope_scaling::RopeScaling;
-pub use save::save;
+pub use save::{copy_companions, save};
 pub use weights::{Linear, Weights};
 
 use std::path::PathBuf;

@@ -30,8 +30,13 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     write_weights(weights, &to.join("model.safetensors"))?;
     write_critic(weights, to)?;
     write_config(source, to)?;
+    copy_companions(source.path(), to)
+}
+
+/// Copies the tokenizer's files, and what else stands beside a model's weights.
+pub fn copy_companions(from: &Path, to: &Path) -> Result<()> {
     for name in COMPANIONS {
-        let from = source.path().join(name);
+        let from = from.join(name);
         if from.exists() {
             let to = to.join(name);
             std::fs::copy(&from, &to).map_err(io(&to))?;

@@ -1,36 +1,12 @@
 //! A small model with random weights, for runs that name none: a byte-level vocabulary and two
 //! layers. It has learned nothing; a reward can still be seen to steer it.
 
-use super::{Architecture, Error, Result, Weights};
-use candle_core::{Device, Tensor};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use super::{Error, Result};
 use serde_json::json;
 use std::collections::HashMap;
 use std::path::Path;
 
 const EOS: u32 = 256;
-
-/// Weights drawn from a normal distribution of the usual deviation, norms one and biases zero.
-pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
-    const DEVIATION: f64 = 0.02;
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut uniform = move || ((rng.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-    Weights::build(a, |name, shape| {
-        let n = shape.iter().product();
-        let values: Vec<f32> = if name.ends_with(".bias") {
-            vec![0.0; n]
-        } else if shape.len() == 1 {
-            vec![1.0; n]
-        } else {
-            // Box and Muller.
-            (0..n)
-                .map(|_| (DEVIATION * (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()) as f32)
-                .collect()
-        };
-        Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
-    })
-}
 
 /// GPT-2's printable character for each byte, which byte-level tokenizers use as its name.
 fn byte_names() -> Vec<String> {
@@ -70,8 +46,6 @@ pub fn write(folder: &Path, seed: u64) -> Result<()> {
         let path = folder.join(name);
         std::fs::write(&path, text).map_err(|source| Error::Io { path, source })
     };
-    put("config.json", format!("{config:#}\n"))?;
     put("tokenizer.json", format!("{tokenizer:#}\n"))?;
-    let architecture = Architecture::read(folder)?;
-    super::save::write_weights(&random_weights(&architecture, seed)?, &folder.join("model.safetensors"))
+    super::write_random(&config, folder, seed).map(drop)
 }

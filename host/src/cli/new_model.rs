@@ -1,0 +1,59 @@
+//! `rlhost new-model`: a model folder with random weights, to be trained from nothing.
+
+use super::Failure;
+use crate::data::{Tokenizer, train_tokenizer};
+use crate::model::{copy_companions, write_random};
+use anyhow::{anyhow, ensure};
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// Arguments of `new-model`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Folder to make
+    folder: PathBuf,
+    /// A config.json of a Llama, Qwen2 or Qwen3 model; its sizes are taken
+    #[arg(long)]
+    config: PathBuf,
+    /// Folder whose tokenizer is taken
+    #[arg(long, conflicts_with = "corpus")]
+    tokenizer: Option<PathBuf>,
+    /// Dataset from which a byte-level BPE tokenizer is learned; may be given more than once
+    #[arg(long, required_unless_present = "tokenizer")]
+    corpus: Vec<PathBuf>,
+    /// Tokens of a learned tokenizer
+    #[arg(long, alias = "vocab_size", default_value_t = 4096)]
+    vocab_size: usize,
+    /// Seed of the weights
+    #[arg(long, default_value_t = 42)]
+    seed: u64,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let parameters = make(args).map_err(Failure::mistake)?;
+    say!("{}: {:.2} million parameters, random", args.folder.display(), parameters as f64 / 1e6);
+    Ok(())
+}
+
+fn make(args: &Args) -> anyhow::Result<usize> {
+    let folder = &args.folder;
+    ensure!(!folder.exists(), "{}: is there already; name another folder, or remove it", folder.display());
+    let text = std::fs::read_to_string(&args.config).map_err(|e| anyhow!("can't read {}: {e}", args.config.display()))?;
+    let mut config: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{}: {e}", args.config.display()))?;
+    let write = |e: std::io::Error| anyhow!("can't write {}: {e}", folder.display());
+    match &args.tokenizer {
+        Some(from) => {
+            Tokenizer::open(from)?;
+            std::fs::create_dir_all(folder).map_err(write)?;
+            copy_companions(from, folder)?;
+        }
+        None => {
+            let tokenizer = train_tokenizer(&args.corpus, args.vocab_size)?;
+            config["vocab_size"] = tokenizer.vocab_size().into();
+            config["eos_token_id"] = tokenizer.eos_id().into();
+            std::fs::create_dir_all(folder).map_err(write)?;
+            tokenizer.write(folder)?;
+        }
+    }
+    Ok(write_random(&config, folder, args.seed)?)
+}

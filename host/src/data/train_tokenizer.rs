@@ -1,0 +1,117 @@
+//! A byte-level BPE tokenizer of one's own, for models that are trained from nothing.
+
+use super::{Error, Prompt, Result, read_completions};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
+use tokenizers::normalizers::NFC;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{
+    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, SplitDelimiterBehavior,
+    TokenizerImpl,
+};
+
+/// The token that ends a text.
+const END: &str = "<|endoftext|>";
+
+/// How Qwen2 cuts text into words. transformers uses it for every model of that family, whatever
+/// the tokenizer's file says.
+const WORDS: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+type Trainable = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+
+/// A tokenizer with at most `vocab_size` tokens, learned from the texts of datasets (their columns
+/// `text`, or `prompt` and `completion`, or `messages`). Token 0 ends a text.
+///
+/// # Errors
+/// If a dataset can't be read, or `vocab_size` has no room for the 256 bytes and the end.
+pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<TrainedTokenizer> {
+    let fail = |detail: String| Error::Tokenizer { path: PathBuf::from("tokenizer"), detail };
+    if vocab_size <= 256 {
+        return Err(fail(format!("a byte-level vocabulary needs at least 257 tokens, and vocab_size is {vocab_size}")));
+    }
+    let mut texts = Vec::new();
+    for path in datasets {
+        for row in read_completions(path)? {
+            texts.extend([row.prompt, Some(row.completion)].into_iter().flatten().flat_map(contents));
+        }
+    }
+    let mut trainer = BpeTrainerBuilder::new()
+        .vocab_size(vocab_size)
+        .show_progress(false)
+        .special_tokens(vec![AddedToken::from(END, true)])
+        .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+        .build();
+    let bytes = ByteLevel::new(false, true, false);
+    let words = Split::new(SplitPattern::Regex(WORDS.into()), SplitDelimiterBehavior::Isolated, false)
+        .map_err(|e| fail(e.to_string()))?;
+    let steps = vec![PreTokenizerWrapper::Split(words), PreTokenizerWrapper::ByteLevel(bytes)];
+    let mut tokenizer = Trainable::new(BPE::default());
+    tokenizer.with_normalizer(Some(NormalizerWrapper::NFC(NFC))).map_err(|e| fail(e.to_string()))?;
+    tokenizer.with_pre_tokenizer(Some(PreTokenizerWrapper::Sequence(Sequence::new(steps))));
+    tokenizer.with_decoder(Some(DecoderWrapper::ByteLevel(bytes)));
+    tokenizer.train(&mut trainer, texts.into_iter()).map_err(|e| fail(e.to_string()))?;
+    Ok(TrainedTokenizer(tokenizer.into()))
+}
+
+fn contents(prompt: Prompt) -> Vec<String> {
+    match prompt {
+        Prompt::Text(text) => vec![text],
+        Prompt::Chat(messages) => messages.into_iter().map(|m| m.content).collect(),
+    }
+}
+
+/// A tokenizer that has been learned and has no folder yet.
+pub struct TrainedTokenizer(tokenizers::Tokenizer);
+
+impl TrainedTokenizer {
+    /// Number of ids.
+    pub fn vocab_size(&self) -> usize {
+        self.0.get_vocab_size(true)
+    }
+
+    /// The id that ends a text.
+    pub fn eos_id(&self) -> Option<u32> {
+        self.0.token_to_id(END)
+    }
+
+    /// Writes `tokenizer.json` and `tokenizer_config.json`, as transformers reads them.
+    ///
+    /// # Errors
+    /// If a file can't be written.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let path = folder.join("tokenizer.json");
+        let fail = |e: tokenizers::Error| Error::Tokenizer { path: path.clone(), detail: format!("can't be written: {e}") };
+        self.0.save(&path, false).map_err(fail)?;
+        let path = folder.join("tokenizer_config.json");
+        let config = json!({ "tokenizer_class": "Qwen2Tokenizer", "eos_token": END, "pad_token": END });
+        std::fs::write(&path, format!("{config:#}\n")).map_err(|source| Error::Io { path, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Tokenizer;
+
+    #[test]
+    fn a_learned_tokenizer_gives_back_any_text_and_joins_what_is_frequent() {
+        let folder = tempfile::tempdir().unwrap();
+        let corpus = folder.path().join("corpus.jsonl");
+        let rows = vec![json!({"text": "the cat and the dog and the bird"}).to_string(); 20].join("\n");
+        std::fs::write(&corpus, rows).unwrap();
+        let trained = train_tokenizer(std::slice::from_ref(&corpus), 270).unwrap();
+        assert_eq!((trained.vocab_size(), trained.eos_id()), (270, Some(0)));
+        trained.write(folder.path()).unwrap();
+        let tokenizer = Tokenizer::open(folder.path()).unwrap();
+        let text = "the cat, the zebra: über 1,000 ☃ and\n\tthe  end";
+        let ids = tokenizer.encode(text, true).unwrap();
+        assert_eq!(tokenizer.decode(&ids).unwrap(), text);
+        assert_eq!(tokenizer.encode(" the and", true).unwrap().len(), 2);
+        assert_eq!(tokenizer.eos_text().as_deref(), Some(END));
+        assert!(train_tokenizer(&[corpus], 256).is_err());
+    }
+}

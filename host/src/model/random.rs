@@ -1,0 +1,41 @@
+//! Models of random weights, to be trained from nothing.
+
+use super::{Architecture, Error, Result, Weights};
+use candle_core::{Device, Tensor};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde_json::Value;
+use std::path::Path;
+
+/// Weights drawn from a normal distribution of the usual deviation, norms one and biases zero.
+pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
+    const DEVIATION: f64 = 0.02;
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut uniform = move || ((rng.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    Weights::build(a, |name, shape| {
+        let n = shape.iter().product();
+        let values: Vec<f32> = if name.ends_with(".bias") {
+            vec![0.0; n]
+        } else if shape.len() == 1 {
+            vec![1.0; n]
+        } else {
+            // Box and Muller.
+            (0..n)
+                .map(|_| (DEVIATION * (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()) as f32)
+                .collect()
+        };
+        Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+    })
+}
+
+/// Writes `config.json` and random `model.safetensors` into the existing folder; gives the number of
+/// parameters.
+pub fn write_random(config: &Value, folder: &Path, seed: u64) -> Result<usize> {
+    let path = folder.join("config.json");
+    let text = format!("{config:#}\n");
+    let architecture = Architecture::parse(&text).map_err(|detail| Error::Config { path: path.clone(), detail })?;
+    let weights = random_weights(&architecture, seed)?;
+    std::fs::write(&path, text).map_err(|source| Error::Io { path, source })?;
+    super::save::write_weights(&weights, &folder.join("model.safetensors"))?;
+    Ok(weights.parameters())
+}
