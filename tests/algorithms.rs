@@ -20,22 +20,6 @@ const OFFLINE: [(&str, &[&str]); 7] = [
     ("orpo", &[]),
 ];
 
-/// A place with 32 pairs in `pairs.jsonl` and 32 answers in `answers.jsonl`, of unequal lengths.
-fn place() -> Place {
-    let place = Place::new();
-    let pair = |i: usize| {
-        let (chosen, rejected) = ("ab".repeat(1 + i % 5), "xyz".repeat(1 + i % 3));
-        format!("{{\"prompt\": \"q{i} {}\", \"chosen\": \" {chosen}\", \"rejected\": \" {rejected}\"}}\n", "k".repeat(i % 7))
-    };
-    place.write("pairs.jsonl", (0..32).map(pair).collect::<String>());
-    let answer = |i: usize| match i % 2 {
-        0 => format!("{{\"prompt\": \"q{i}\", \"completion\": \" {}\"}}\n", "ab".repeat(1 + i % 5)),
-        _ => format!("{{\"text\": \"a whole text {}\"}}\n", "cd".repeat(i % 7)),
-    };
-    place.write("answers.jsonl", (0..32).map(answer).collect::<String>());
-    place
-}
-
 fn run(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) -> Outcome {
     let mut arguments = vec!["--algorithm", algorithm, "--output-dir", name, "--logging-steps", "1", "--learning-rate", "0.002"];
     if online {
@@ -49,18 +33,16 @@ fn run(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) 
 
 /// All figures of a run's steps that are not times.
 fn figures(place: &Place, run: &str) -> Vec<Vec<(String, f64)>> {
-    let lines = place.lines(&format!("{run}/metrics.jsonl"));
-    let timeless = |name: &str| !name.starts_with("time") && name != "step_time";
     let line = |l: &Value| {
-        let figures = l.as_object().unwrap().iter().filter(|(name, _)| timeless(name));
+        let figures = l.as_object().unwrap().iter();
         figures.map(|(name, v)| (name.clone(), v.as_f64().unwrap())).collect()
     };
-    lines.iter().map(line).collect()
+    place.timeless(&format!("{run}/metrics.jsonl")).iter().map(line).collect()
 }
 
 #[test]
 fn a_step_is_the_same_however_it_is_cut_into_micro_batches() {
-    let place = place();
+    let place = Place::with_answers();
     let all = ONLINE.iter().map(|a| (a, true)).chain(OFFLINE.iter().map(|a| (a, false)));
     for (i, ((algorithm, more), online)) in all.enumerate() {
         let mut wanted: Option<Vec<Vec<(String, f64)>>> = None;
@@ -87,7 +69,7 @@ fn a_step_is_the_same_however_it_is_cut_into_micro_batches() {
 
 #[test]
 fn a_run_with_a_critic_or_with_pairs_resumes_to_the_bit() {
-    let place = place();
+    let place = Place::with_answers();
     let several = ["--max-steps", "6", "--save-steps", "1", "--per-device-train-batch-size", "4"];
     // A generation serves two steps, twice, so that critic's values and pairs wait in checkpoints.
     let rounds = ["--steps-per-generation", "2", "--num-iterations", "2"];
@@ -111,7 +93,7 @@ fn a_run_with_a_critic_or_with_pairs_resumes_to_the_bit() {
 
 #[test]
 fn dpo_begins_at_ln_2_and_learns_the_pairs() {
-    let place = place();
+    let place = Place::with_answers();
     run(&place, "dpo", "dpo", false, &["--max-steps", "24", "--learning-rate", "0.001", "--lr-scheduler-type", "constant"])
         .succeeded();
     let (loss, accuracy) = (place.figure("dpo", "loss"), place.figure("dpo", "rewards/accuracies"));
@@ -123,7 +105,7 @@ fn dpo_begins_at_ln_2_and_learns_the_pairs() {
 
 #[test]
 fn fine_tuning_learns_its_answers_and_begins_where_the_model_knows_nothing() {
-    let place = place();
+    let place = Place::with_answers();
     let long = ["--max-steps", "40", "--learning-rate", "0.01", "--logging-steps", "1", "--output-dir", "run"];
     place.run(&[&["sft", "--dataset", "answers.jsonl"], &long[..]].concat()).succeeded();
     let loss = place.figure("run", "loss");
@@ -137,7 +119,7 @@ fn fine_tuning_learns_its_answers_and_begins_where_the_model_knows_nothing() {
 
 #[test]
 fn cpo_changes_every_parameter() {
-    let place = place();
+    let place = Place::with_answers();
     run(&place, "cpo", "cpo", false, &["--max-steps", "1"]).succeeded();
     let read = |file: &str| {
         let bytes = fs::read(place.path(file)).unwrap();
@@ -172,7 +154,7 @@ fn ppo_learns_a_length_and_its_critic_what_it_is_worth() {
 
 #[test]
 fn mistakes_in_pairs_are_named() {
-    let place = place();
+    let place = Place::with_answers();
     place.write(
         "half.jsonl",
         "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n{\"prompt\": \"a\", \"chosen\": \"b\"}\n",

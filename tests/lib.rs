@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 /// Path of the plugin that misbehaves on request.
@@ -53,6 +54,31 @@ fn newest(folder: &Path) -> SystemTime {
     entries.map(|path| if path.is_dir() { newest(&path) } else { modified(&path) }).max().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
+/// Folder of a model of 120 thousand random weights, with a token for each byte, made once a process.
+///
+/// # Panics
+/// If it can't be made.
+#[must_use]
+pub fn tiny() -> &'static str {
+    static FOLDER: OnceLock<(tempfile::TempDir, String)> = OnceLock::new();
+    let make = || {
+        let place = Place::new();
+        let config = serde_json::json!({
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 160,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 257,
+            "max_position_embeddings": 192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+            "tie_word_embeddings": false, "torch_dtype": "float32",
+        });
+        place.write("config.json", config.to_string());
+        place.write("corpus.jsonl", "{\"text\": \"nothing\"}");
+        let from = ["--config", "config.json", "--corpus", "corpus.jsonl", "--vocab-size", "257"];
+        place.run(&[&["new-model", "tiny"], &from[..]].concat()).succeeded();
+        let path = place.path("tiny").display().to_string();
+        (place.folder, path)
+    };
+    &FOLDER.get_or_init(make).1
+}
+
 /// A folder in which the binary runs.
 pub struct Place {
     folder: tempfile::TempDir,
@@ -72,6 +98,26 @@ impl Place {
     #[must_use]
     pub fn new() -> Self {
         Self { folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    /// A folder with 32 pairs in `pairs.jsonl` and 32 answers in `answers.jsonl`, of unequal lengths.
+    ///
+    /// # Panics
+    /// If it can't be made.
+    #[must_use]
+    pub fn with_answers() -> Self {
+        let place = Self::new();
+        let pair = |i: usize| {
+            let (chosen, rejected) = ("ab".repeat(1 + i % 5), "xyz".repeat(1 + i % 3));
+            format!("{{\"prompt\": \"q{i} {}\", \"chosen\": \" {chosen}\", \"rejected\": \" {rejected}\"}}\n", "k".repeat(i % 7))
+        };
+        place.write("pairs.jsonl", (0..32).map(pair).collect::<String>());
+        let answer = |i: usize| match i % 2 {
+            0 => format!("{{\"prompt\": \"q{i}\", \"completion\": \" {}\"}}\n", "ab".repeat(1 + i % 5)),
+            _ => format!("{{\"text\": \"a whole text {}\"}}\n", "cd".repeat(i % 7)),
+        };
+        place.write("answers.jsonl", (0..32).map(answer).collect::<String>());
+        place
     }
 
     /// A path inside.
@@ -177,6 +223,21 @@ impl Place {
     pub fn lines(&self, name: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path(name)).expect("the file is there");
         text.lines().map(|l| serde_json::from_str(l).expect("a line of JSON")).collect()
+    }
+
+    /// The lines of a file of a run without the times.
+    ///
+    /// # Panics
+    /// If it is not there or holds anything but objects.
+    #[must_use]
+    pub fn timeless(&self, file: &str) -> Vec<Value> {
+        let mut lines = self.lines(file);
+        for line in &mut lines {
+            let of_time = |name: &str| ["step_time", "eval_runtime", "eval_samples_per_second"].contains(&name);
+            let line = line.as_object_mut().expect("an object");
+            line.retain(|name, _| !of_time(name) && !name.starts_with("time"));
+        }
+        lines
     }
 
     /// One figure of every logged step of a run.

@@ -3,7 +3,6 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING};
-use serde_json::Value;
 use std::fs;
 use std::io::Write;
 use std::process::Command;
@@ -29,22 +28,13 @@ fn arguments(run: &str) -> Vec<&str> {
     all
 }
 
-/// A file of JSON lines without the times.
-fn timeless(place: &Place, file: &str) -> Vec<Value> {
-    let mut lines = place.lines(file);
-    for line in &mut lines {
-        line.as_object_mut().unwrap().retain(|name, _| name != "step_time" && !name.starts_with("time"));
-    }
-    lines
-}
-
 fn assert_same(place: &Place, got: &str, want: &str) {
     for file in ["model.safetensors", "optimizer.safetensors"] {
         let bytes = |run: &str| fs::read(place.path(run).join(format!("checkpoint-{STEPS}")).join(file)).unwrap();
         assert!(bytes(got) == bytes(want), "{got}: {file} differs");
     }
     for file in ["metrics.jsonl", "completions.jsonl"] {
-        assert_eq!(timeless(place, &format!("{got}/{file}")), timeless(place, &format!("{want}/{file}")), "{got}: {file}");
+        assert_eq!(place.timeless(&format!("{got}/{file}")), place.timeless(&format!("{want}/{file}")), "{got}: {file}");
     }
 }
 

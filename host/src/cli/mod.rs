@@ -12,6 +12,7 @@ macro_rules! say {
 }
 
 mod checkpoint;
+mod eval;
 mod generate;
 mod new_model;
 mod plugin;
@@ -79,7 +80,8 @@ fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(train::command())
-        .subcommand(train::sft_command());
+        .subcommand(train::sft_command())
+        .subcommand(eval::command());
     Other::augment_subcommands(root)
 }
 
@@ -102,8 +104,9 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     if begins_with_flag(arguments.get(1)) {
         arguments.insert(1, "train".into());
     }
-    let loose =
-        if arguments.get(1).is_some_and(|a| a == "train" || a == "sft") { train::take_loose(&mut arguments) } else { Vec::new() };
+    let training = [train::command(), train::sft_command(), eval::command()];
+    let asked = training.iter().find(|command| arguments.get(1).is_some_and(|a| a == command.get_name()));
+    let loose = asked.map_or_else(Vec::new, |command| train::take_loose(command, &mut arguments));
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand || !error.use_stderr() => {
@@ -119,6 +122,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     let outcome = match matches.subcommand() {
         Some(("train", matches)) => train::run(matches, loose),
         Some(("sft", matches)) => train::sft(matches, loose),
+        Some(("eval", matches)) => eval::run(matches, loose),
         _ => match Other::from_arg_matches(&matches) {
             Ok(Other::Generate(args)) => generate::run(&args),
             Ok(Other::NewModel(args)) => new_model::run(&args),

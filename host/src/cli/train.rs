@@ -93,9 +93,8 @@ pub(super) fn command() -> Command {
     command
 }
 
-/// Takes flags out of `arguments` that no key of the host has: they may be the algorithm's.
-pub(super) fn take_loose(arguments: &mut Vec<OsString>) -> Vec<LooseKey> {
-    let command = command();
+/// Takes flags out of a command's `arguments` that it does not have: they may be the algorithm's.
+pub(super) fn take_loose(command: &Command, arguments: &mut Vec<OsString>) -> Vec<LooseKey> {
     let known = |flag: &str| {
         let plain = flag.replace('_', "-");
         let listed = command
@@ -115,7 +114,7 @@ pub(super) fn take_loose(arguments: &mut Vec<OsString>) -> Vec<LooseKey> {
         let (name, inline) = flag.split_once('=').map_or((flag, None), |(n, v)| (n, Some(v.to_owned())));
         if known(name) {
             // Its value follows; it may look like a flag (a stop string, say).
-            let takes_value = inline.is_none() && !is_switch(&command, name);
+            let takes_value = inline.is_none() && !is_switch(command, name);
             kept.push(argument);
             if takes_value {
                 kept.extend(rest.next());
@@ -157,16 +156,8 @@ pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Fail
 }
 
 fn run_with(matches: &ArgMatches, loose: Vec<LooseKey>, first: Vec<(String, String)>) -> Result<(), Failure> {
-    let texts = |id: &str| matches.get_many::<String>(id).unwrap_or_default().cloned().collect::<Vec<_>>();
-    let mut overrides = Overrides { loose, plugins: texts("plugin"), sets: texts("set"), flags: first };
-    for (name, ..) in config::keys() {
-        if name == "plugin" || TABLES.contains(&name.as_str()) {
-            continue;
-        }
-        overrides.flags.extend(texts(&name).into_iter().map(|text| (name.clone(), text)));
-    }
-    let given = Given { file: matches.get_one::<PathBuf>("config").cloned(), overrides };
-    let from: Vec<String> = texts("resume_from_checkpoint");
+    let given = Given::of(matches, loose, first);
+    let from = texts(matches, "resume_from_checkpoint");
     if from.is_empty() {
         return start(&given, &Beginning::New);
     }
@@ -184,7 +175,39 @@ pub(super) struct Given {
     pub overrides: Overrides,
 }
 
+fn texts(matches: &ArgMatches, id: &str) -> Vec<String> {
+    matches.get_many::<String>(id).unwrap_or_default().cloned().collect()
+}
+
 impl Given {
+    /// What stands in the arguments, after `first`.
+    pub(super) fn of(matches: &ArgMatches, loose: Vec<LooseKey>, first: Vec<(String, String)>) -> Self {
+        let mut overrides = Overrides { loose, plugins: texts(matches, "plugin"), sets: texts(matches, "set"), flags: first };
+        for (name, ..) in config::keys() {
+            if name == "plugin" || TABLES.contains(&name.as_str()) {
+                continue;
+            }
+            overrides.flags.extend(texts(matches, &name).into_iter().map(|text| (name.clone(), text)));
+        }
+        Self { file: matches.get_one::<PathBuf>("config").cloned(), overrides }
+    }
+
+    /// Plugins that it names itself.
+    pub(super) fn named_plugins(&self) -> Vec<String> {
+        let algorithm = self.overrides.flags.iter().filter(|(key, _)| key == "algorithm").map(|(_, value)| value);
+        self.overrides.plugins.iter().chain(algorithm).cloned().collect()
+    }
+
+    /// The configuration of a run that begins so, with the threads that it asks for.
+    pub(super) fn settle(&self, beginning: &Beginning) -> Result<(Config, Vec<LooseKey>), Failure> {
+        let base = beginning.origin().map(Origin::config_file);
+        let (config, loose) = self.config(base.as_deref()).map_err(Failure::mistake)?;
+        if let Some(threads) = config.num_threads {
+            super::set_threads(threads).map_err(Failure::mistake)?;
+        }
+        Ok((config, loose))
+    }
+
     fn config(&self, base: Option<&Path>) -> Result<(Config, Vec<LooseKey>), config::Error> {
         config::read(base.into_iter().chain(self.file.as_deref()), &self.overrides)
     }
@@ -225,9 +248,7 @@ pub(super) fn go_on(given: Given, origin: Origin, allow_changed: bool) -> Result
     let fork = given.output_dir().map_err(Failure::mistake)?.filter(|folder| !same(Path::new(folder), &origin.run));
     say!("{} {} from step {}", if fork.is_some() { "forking" } else { "resuming" }, origin.run.display(), origin.step);
     let beginning = if fork.is_some() {
-        let algorithm = given.overrides.flags.iter().filter(|(key, _)| key == "algorithm").map(|(_, value)| value);
-        let fresh = given.overrides.plugins.iter().chain(algorithm).cloned().collect();
-        Beginning::Fork { origin, fresh }
+        Beginning::Fork { origin, fresh: given.named_plugins() }
     } else {
         Beginning::Resume { origin, allow_changed }
     };
@@ -236,11 +257,7 @@ pub(super) fn go_on(given: Given, origin: Origin, allow_changed: bool) -> Result
 
 /// Sets a run up and trains.
 fn start(given: &Given, beginning: &Beginning) -> Result<(), Failure> {
-    let base = beginning.origin().map(Origin::config_file);
-    let (config, loose) = given.config(base.as_deref()).map_err(Failure::mistake)?;
-    if let Some(threads) = config.num_threads {
-        super::set_threads(threads).map_err(Failure::mistake)?;
-    }
+    let (config, loose) = given.settle(beginning)?;
     let trainer = train::set_up(config, loose, beginning).map_err(Failure::mistake)?;
     finish(trainer)
 }

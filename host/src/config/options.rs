@@ -129,6 +129,8 @@ pub struct Config {
     pub model: Option<String>,
     /// JSONL file with a column "prompt"; built-in story openings if not given.
     pub dataset: Option<String>,
+    /// Dataset to evaluate on, of the same kind as the training one; no evaluation if not given.
+    pub eval_dataset: Option<String>,
     /// Folder of the run; runs/<time> if not given.
     pub output_dir: Option<String>,
     /// The algorithm: a policy plugin's path, or the name of an embedded one.
@@ -159,11 +161,22 @@ pub struct Config {
     /// Most sequences generated side by side.
     pub max_num_seqs: usize,
 
+    /// Let the reference model follow the policy (TR-DPO, arXiv 2404.09656).
+    pub sync_ref_model: bool,
+    /// Then: the policy's part when the two are mixed; the reference keeps the rest.
+    pub ref_model_mixup_alpha: f64,
+    /// Then: steps between mixings.
+    pub ref_model_sync_steps: u64,
+    /// Ask the reference model once for a dataset's answers, before training, and let it go.
+    pub precompute_ref_log_probs: bool,
+
     /// Longest prompt with an answer of a preference dataset, in tokens; longer ones lose their end.
     pub max_length: Option<usize>,
 
     /// Completions, or pairs, in a micro-batch.
     pub per_device_train_batch_size: usize,
+    /// The same in an evaluation; as in training if not given.
+    pub per_device_eval_batch_size: Option<usize>,
     /// Micro-batches in an optimizer step.
     pub gradient_accumulation_steps: usize,
     /// Micro-batches that one generation supplies; gradient_accumulation_steps if not given.
@@ -200,6 +213,11 @@ pub struct Config {
 
     /// Steps between logged figures, or a fraction of the run.
     pub logging_steps: Period,
+    /// Steps between evaluations, or a fraction of the run; save_steps if not given. There is one
+    /// more at the end.
+    pub eval_steps: Option<Period>,
+    /// Evaluate before the first step too.
+    pub eval_on_start: bool,
     /// Steps between checkpoints, or a fraction of the run; one more is saved at the end.
     pub save_steps: Period,
     /// Most checkpoints kept; all if not given. The newest and the best always are.
@@ -211,8 +229,9 @@ pub struct Config {
     pub on_save_error: OnSaveError,
     /// End with the best checkpoint by metric_for_best_model rather than with the last.
     pub load_best_model_at_end: bool,
-    /// The figure by which checkpoints are compared, averaged over the steps since the one
-    /// before; "reward" if load_best_model_at_end is set. The best is never removed.
+    /// The figure by which checkpoints are compared: of the last evaluation (eval_...), or averaged
+    /// over the steps since the checkpoint before; "reward" if load_best_model_at_end is set. The
+    /// best is never removed.
     pub metric_for_best_model: Option<String>,
     /// Whether more of it is better; if not given, unless its name ends in "loss".
     pub greater_is_better: Option<bool>,
@@ -234,6 +253,7 @@ impl Default for Config {
         Self {
             model: None,
             dataset: None,
+            eval_dataset: None,
             output_dir: None,
             algorithm: "grpo".into(),
             learn_from: LearnFrom::Generation,
@@ -248,8 +268,13 @@ impl Default for Config {
             repetition_penalty: 1.0,
             stop: Vec::new(),
             max_num_seqs: 256,
+            sync_ref_model: false,
+            ref_model_mixup_alpha: 0.6,
+            ref_model_sync_steps: 512,
+            precompute_ref_log_probs: false,
             max_length: Some(1024),
             per_device_train_batch_size: 8,
+            per_device_eval_batch_size: None,
             gradient_accumulation_steps: 1,
             steps_per_generation: None,
             num_iterations: 1,
@@ -266,6 +291,8 @@ impl Default for Config {
             adam_epsilon: 1e-8,
             max_grad_norm: 1.0,
             logging_steps: Period::steps(10),
+            eval_steps: None,
+            eval_on_start: false,
             save_steps: Period::steps(500),
             save_total_limit: None,
             save_only_model: false,
@@ -286,6 +313,11 @@ impl Config {
     /// Micro-batches that one generation supplies.
     pub fn steps_per_generation(&self) -> usize {
         self.steps_per_generation.unwrap_or(self.gradient_accumulation_steps)
+    }
+
+    /// Completions, or pairs, in a micro-batch of an evaluation.
+    pub fn eval_batch_size(&self) -> usize {
+        self.per_device_eval_batch_size.unwrap_or(self.per_device_train_batch_size)
     }
 
     /// Completions in one generation.

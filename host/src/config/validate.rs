@@ -1,16 +1,17 @@
 //! Values that can't be used, and combinations that don't fit.
 
-use super::{Config, Error};
+use super::{Config, Error, Period};
 
 impl Config {
     /// The first thing that is wrong: key and what would be right.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
-        let at_least_one: [(&'static str, usize); 8] = [
+        let at_least_one: [(&'static str, usize); 9] = [
             ("num_generations", self.num_generations.unwrap_or(2)),
             ("max_length", self.max_length.unwrap_or(1)),
             ("max_completion_length", self.max_completion_length),
             ("max_num_seqs", self.max_num_seqs),
             ("per_device_train_batch_size", self.per_device_train_batch_size),
+            ("per_device_eval_batch_size", self.eval_batch_size()),
             ("gradient_accumulation_steps", self.gradient_accumulation_steps),
             ("steps_per_generation", self.steps_per_generation()),
             ("num_iterations", self.num_iterations),
@@ -20,8 +21,10 @@ impl Config {
                 return Err((key, "must be at least 1".into()));
             }
         }
-        for (key, period) in [("logging_steps", self.logging_steps), ("save_steps", self.save_steps)] {
-            if let Some(fault) = period.fault() {
+        let periods =
+            [("logging_steps", Some(self.logging_steps)), ("save_steps", Some(self.save_steps)), ("eval_steps", self.eval_steps)];
+        for (key, period) in periods {
+            if let Some(fault) = period.and_then(Period::fault) {
                 return Err((key, fault));
             }
         }
@@ -45,6 +48,19 @@ impl Config {
         }
         if self.num_threads == Some(0) {
             return Err(("num_threads", "must be at least 1".into()));
+        }
+        let of_evaluation = self.metric_for_best_model.as_deref().filter(|name| name.starts_with("eval_"));
+        if let (Some(name), None) = (of_evaluation, &self.eval_dataset) {
+            return Err(("metric_for_best_model", format!("{name} is a figure of evaluations; give an eval_dataset")));
+        }
+        if !(0.0..=1.0).contains(&self.ref_model_mixup_alpha) {
+            return Err(("ref_model_mixup_alpha", format!("is {}; it lies from 0 to 1", self.ref_model_mixup_alpha)));
+        }
+        if self.ref_model_sync_steps == 0 {
+            return Err(("ref_model_sync_steps", "must be at least 1".into()));
+        }
+        if self.sync_ref_model && self.precompute_ref_log_probs {
+            return Err(("precompute_ref_log_probs", "needs a reference model that stays; sync_ref_model moves it".into()));
         }
         self.check_optimizer()?;
         self.check_plugins()

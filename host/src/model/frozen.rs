@@ -1,7 +1,7 @@
 //! The view of a decoder for generation and for reference log-probabilities.
 
 use super::decoder::Decoder;
-use super::{Architecture, Decoding, Result, Selected, critic};
+use super::{Architecture, Decoding, Error, Result, Selected, Weights, critic};
 use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{Forest, linear};
 use candle_core::Tensor;
@@ -40,6 +40,23 @@ impl Frozen {
     pub fn logits(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
         let (hidden, _) = self.decoder.run(forest, rows, |_, _| Ok(()))?;
         Ok(linear::forward(&hidden, self.decoder.weights.output(), None)?)
+    }
+
+    /// A model between this one and another of the same sizes: `alpha` of each of the other's weights,
+    /// and the rest of this one's.
+    pub fn mixed(&self, other: &Weights, alpha: f64) -> Result<Self> {
+        let mut theirs = other.named().into_iter();
+        let mut ours = self.decoder.weights.named().into_iter();
+        let weights = Weights::build(&self.decoder.architecture, |name, _| match (ours.next(), theirs.next()) {
+            (Some((_, own)), Some((_, new))) => Ok(((own * (1.0 - alpha))? + (new * alpha)?)?),
+            _ => Err(Error::Weights { path: name.into(), detail: "the two models have different parameters".into() }),
+        })?;
+        Ok(Self { decoder: Decoder { weights, ..self.decoder.clone() } })
+    }
+
+    /// The parameters, to be saved.
+    pub fn weights(&self) -> &Weights {
+        &self.decoder.weights
     }
 
     /// Makes ready for a generation with the weights as they are now.

@@ -50,7 +50,15 @@ impl ModelFolder {
 
     /// Reads all weights, from f32, f16 or bf16, as f32.
     pub fn decoder(&self) -> Result<Decoder> {
-        let mut tensors = self.read_tensors()?;
+        self.decoder_of(self.read_tensors()?)
+    }
+
+    /// A model of the same sizes whose weights lie in another file.
+    pub fn decoder_in(&self, file: &Path) -> Result<Decoder> {
+        self.decoder_of(read_shard(file)?)
+    }
+
+    fn decoder_of(&self, mut tensors: HashMap<String, Tensor>) -> Result<Decoder> {
         let weights = Weights::build(&self.architecture, |name, shape| {
             let fail = |detail: String| Error::Weights { path: self.path.clone(), detail };
             let t =

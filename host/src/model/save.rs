@@ -59,8 +59,8 @@ fn write_critic(weights: &Weights, to: &Path) -> Result<()> {
     Ok(candle_core::safetensors::save(&tensors, to.join(CRITIC))?)
 }
 
-/// Writes one safetensors file.
-pub(super) fn write_weights(weights: &Weights, file: &Path) -> Result<()> {
+/// Writes one safetensors file, a critic's head left out.
+pub fn write_weights(weights: &Weights, file: &Path) -> Result<()> {
     let named = weights.named().into_iter();
     let tensors: Vec<(String, Tensor)> = named.filter(|(name, _)| !of_critic(name)).map(|(n, t)| (n, t.clone())).collect();
     // transformers refuses a file that does not say whose tensors it holds.

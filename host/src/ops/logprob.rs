@@ -16,6 +16,8 @@ pub struct TokenStats {
     pub logp: Vec<f32>,
     /// Entropy of the whole distribution, in nats.
     pub entropy: Vec<f32>,
+    /// Whether no token was likelier than the target.
+    pub top: Vec<bool>,
     /// Logarithm of the normaliser.
     log_sum: Vec<f32>,
 }
@@ -48,18 +50,19 @@ pub fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature: f32) -
         let h = Mat::new(&hs[first * d..], rows, d);
         let logits = &mut logits[..rows * vocab];
         matmul(logits, vocab, Dst::Replace, h, Mat::new(&ws, vocab, d).t(), 1.0 / temperature, all_threads());
-        let rows: Vec<(f32, f32, f32)> =
+        let rows: Vec<(f32, f32, bool, f32)> =
             logits.par_chunks(vocab).zip(&targets[first..first + rows]).map(|(row, &target)| row_stats(row, target)).collect();
-        for (logp, entropy, log_sum) in rows {
+        for (logp, entropy, top, log_sum) in rows {
             stats.logp.push(logp);
             stats.entropy.push(entropy);
+            stats.top.push(top);
             stats.log_sum.push(log_sum);
         }
     }
     Ok(stats)
 }
 
-fn row_stats(logits: &[f32], target: u32) -> (f32, f32, f32) {
+fn row_stats(logits: &[f32], target: u32) -> (f32, f32, bool, f32) {
     let top = max(logits);
     let sum = sum_by(logits, |z| exp(z - top));
     // The shifted logit's product with its weight; a vanished weight counts zero even for -inf.
@@ -68,7 +71,8 @@ fn row_stats(logits: &[f32], target: u32) -> (f32, f32, f32) {
         if e > 0.0 { e * (z - top) } else { 0.0 }
     });
     let ln_sum = sum.ln();
-    (logits[target as usize] - top - ln_sum, ln_sum - weighted / sum, top + ln_sum)
+    let logit = logits[target as usize];
+    (logit - top - ln_sum, ln_sum - weighted / sum, logit == top, top + ln_sum)
 }
 
 /// Gradients of all that [`forward`] read: returns that of `hidden`, `[M, D]`, and adds that of

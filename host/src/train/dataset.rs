@@ -6,7 +6,7 @@ use crate::data::{self, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
 use serde_json::Map;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Prompts for runs that name no dataset.
 const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/stories/prompts.jsonl");
@@ -34,7 +34,7 @@ pub(super) fn prompts(path: Option<&Path>, tokenizer: &Tokenizer, context: usize
             ))
             .into());
         }
-        Ok(Arc::new(Prompt { row: index, text, tokens, columns: row.columns, answers: None }))
+        Ok(Arc::new(Prompt { row: index, text, tokens, columns: row.columns, answers: None, ref_logp: OnceLock::new() }))
     };
     rows.into_iter().enumerate().map(prepare).collect()
 }
@@ -117,7 +117,7 @@ fn pair(row: &PreferenceRow, tokenizer: &Tokenizer) -> Result<(Prompt, bool)> {
     rejected.drain(..begin);
     let cut = begin < alone.len();
     let (tokens, answers) = (alone[..begin].to_vec(), Some(Answers { chosen, rejected }));
-    Ok((Prompt { row: 0, text, tokens, columns: row.columns.clone(), answers }, cut))
+    Ok((Prompt { row: 0, text, tokens, columns: row.columns.clone(), answers, ref_logp: OnceLock::new() }, cut))
 }
 
 /// Reads given completions. A row is at most `longest` tokens long: it loses its end, and rows
@@ -153,7 +153,7 @@ pub(super) fn completions(path: Option<&Path>, tokenizer: &Tokenizer, longest: u
             continue;
         }
         let answers = Some(Answers { chosen, rejected: Vec::new() });
-        kept.push(Arc::new(Prompt { row: kept.len(), text, tokens, columns: row.columns, answers }));
+        kept.push(Arc::new(Prompt { row: kept.len(), text, tokens, columns: row.columns, answers, ref_logp: OnceLock::new() }));
     }
     if kept.len() < all {
         tracing::warn!(

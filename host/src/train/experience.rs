@@ -53,10 +53,15 @@ pub(super) fn from_plugin(metrics: Vec<plugin::Metric>) -> impl Iterator<Item = 
 }
 
 impl Trainer {
-    /// Generates, scores and judges the next batch of prompts.
-    pub(super) fn generate(&mut self) -> Result<Experience> {
-        let prompts: Vec<Arc<Prompt>> = self.loader.next_batch().into_iter().map(|i| self.prompts[i].clone()).collect();
-        let rollouts = self.roll_out(&prompts)?;
+    /// What is learned from these prompts: completions of the policy's own, whose random numbers
+    /// follow from the number of the `generation`, or the dataset's.
+    pub(super) fn experience(&mut self, prompts: Vec<Arc<Prompt>>, generation: u64) -> Result<Experience> {
+        if self.generates() { self.generate(prompts, generation) } else { self.given(prompts) }
+    }
+
+    /// Generates, scores and judges.
+    fn generate(&mut self, prompts: Vec<Arc<Prompt>>, generation: u64) -> Result<Experience> {
+        let rollouts = self.roll_out(&prompts, generation)?;
         self.phases.lap("rollout");
         let texts: Vec<String> = rollouts.iter().map(|r| Ok(self.tokenizer.decode(&r.tokens)?)).collect::<Result<_>>()?;
         let rewards = self.score(&prompts, &rollouts, &texts)?;
@@ -85,12 +90,11 @@ impl Trainer {
             experience.advantages = self.estimate(&experience)?;
         }
         self.phases.lap("advantage");
-        self.record(&experience)?;
-        self.state.generation += 1;
+        self.figures.extend(length_metrics(&experience.rollouts));
         Ok(experience)
     }
 
-    fn roll_out(&self, prompts: &[Arc<Prompt>]) -> Result<Vec<Rollout>> {
+    fn roll_out(&self, prompts: &[Arc<Prompt>], generation: u64) -> Result<Vec<Rollout>> {
         let c = &self.config;
         let model = self.policy.frozen().decoding()?;
         let (strings, tokenizer) = (&self.stops, &self.tokenizer);
@@ -107,20 +111,13 @@ impl Trainer {
             max_new_tokens: c.max_completion_length,
             max_num_seqs: c.max_num_seqs,
             seed: c.seed,
-            generation: self.state.generation,
+            generation,
             ends: &self.ends,
             stops: &stops,
         };
         let requests: Vec<Request> =
             prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, samples: c.group() }).collect();
         Ok(generator.run(&requests)?)
-    }
-
-    /// Log-probabilities under the reference model, where there is one.
-    pub(super) fn reference_logp(&self, experience: &Experience) -> Result<Option<Vec<f32>>> {
-        let Some(reference) = &self.reference else { return Ok(None) };
-        let score = |batch: &MicroBatch| Ok(reference.score(&batch.forest, &batch.selected, self.temperature())?.logp);
-        self.by_micro_batches(experience, score).map(Some)
     }
 
     /// The critic's values of the states in which the tokens were chosen, where there is a critic.
@@ -134,7 +131,7 @@ impl Trainer {
     }
 
     /// A column of all tokens, made micro-batch by micro-batch.
-    fn by_micro_batches(&self, e: &Experience, column: impl Fn(&MicroBatch) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
+    pub(super) fn by_micro_batches(&self, e: &Experience, column: impl Fn(&MicroBatch) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
         let (rows, size) = (e.rollouts.len(), self.config.per_device_train_batch_size);
         let mut all = Vec::with_capacity(e.offsets.last().map_or(0, |end| *end as usize));
         for first in (0..rows).step_by(size) {
@@ -149,13 +146,6 @@ impl Trainer {
         self.swaps.saw_rollouts(rollouts);
         self.figures.extend(from_plugin(std::mem::take(&mut advantages.metrics)));
         Ok(advantages)
-    }
-
-    /// The host's figures about a generation, and its completions in the run's folder.
-    fn record(&mut self, e: &Experience) -> Result<()> {
-        self.figures.extend(length_metrics(&e.rollouts));
-        self.count_tokens(e);
-        self.folder.log_completions(self.config.log_completions, e)
     }
 }
 

@@ -2,11 +2,13 @@
 
 mod batch;
 mod dataset;
+mod evaluation;
 mod experience;
 mod origin;
 mod pairs;
 mod phases;
 mod progress;
+mod reference;
 mod run_folder;
 mod saving;
 mod scoring;

@@ -10,10 +10,14 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
 /// Keys that may change when a run goes on, since they change nothing of what was computed.
-const FREE: [&str; 19] = [
+const FREE: [&str; 23] = [
     "max_steps",
     "num_train_epochs",
     "logging_steps",
+    "eval_dataset",
+    "eval_steps",
+    "eval_on_start",
+    "per_device_eval_batch_size",
     "save_steps",
     "save_total_limit",
     "save_only_model",

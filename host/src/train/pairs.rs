@@ -4,7 +4,7 @@
 
 use super::batch::MicroBatch;
 use super::experience::{Experience, from_plugin, offsets, rollouts_seen};
-use super::step::Share;
+use super::step::{Share, token_accuracy};
 use super::trainer::{Prompt, Trainer};
 use super::{Error, Result};
 use crate::metrics::{Metric, Reduction};
@@ -16,16 +16,21 @@ use std::sync::Arc;
 pub(super) type Pair = (usize, usize);
 
 impl Trainer {
-    /// The dataset's next batch of pairs, as completions of their prompts.
-    pub(super) fn take_pairs(&mut self) -> Result<Experience> {
-        let mut experience = self.take_answers(2)?;
+    /// The dataset's answers to these prompts: pairs, or completions, each as good as any other.
+    pub(super) fn given(&mut self, prompts: Vec<Arc<Prompt>>) -> Result<Experience> {
+        if self.learns_from_rows() {
+            let mut experience = self.answers(prompts, 1)?;
+            let tokens = experience.offsets.last().map_or(0, |end| *end as usize);
+            experience.advantages = Advantages { advantages: vec![1.0; tokens], mask: vec![1; tokens], ..Advantages::default() };
+            return Ok(experience);
+        }
+        let mut experience = self.answers(prompts, 2)?;
         experience.pairs = (0..experience.prompts.len()).map(|i| (2 * i, 2 * i + 1)).collect();
         Ok(experience)
     }
 
-    /// The dataset's next batch, with the first `count` answers of each prompt as its completions.
-    fn take_answers(&mut self, count: usize) -> Result<Experience> {
-        let prompts: Vec<Arc<Prompt>> = self.loader.next_batch().into_iter().map(|i| self.prompts[i].clone()).collect();
+    /// The first `count` answers of each prompt as its completions.
+    fn answers(&mut self, prompts: Vec<Arc<Prompt>>, count: usize) -> Result<Experience> {
         let mut rollouts = Vec::with_capacity(count * prompts.len());
         for (prompt, row) in prompts.iter().enumerate() {
             let answers = row.answers.as_ref().ok_or_else(|| Error::Unfit("a prompt without its answers".into()))?;
@@ -48,15 +53,6 @@ impl Trainer {
         };
         experience.ref_logp = self.reference_logp(&experience)?;
         self.phases.lap("reference");
-        self.count_tokens(&experience);
-        Ok(experience)
-    }
-
-    /// The dataset's next completions, each as good as any other.
-    pub(super) fn take_completions(&mut self) -> Result<Experience> {
-        let mut experience = self.take_answers(1)?;
-        let tokens = experience.offsets.last().map_or(0, |end| *end as usize);
-        experience.advantages = Advantages { advantages: vec![1.0; tokens], mask: vec![1; tokens], ..Advantages::default() };
         Ok(experience)
     }
 
@@ -76,9 +72,8 @@ impl Trainer {
         Ok(choice.pairs.iter().map(|pair| (pair.chosen as usize, pair.rejected as usize)).collect())
     }
 
-    /// Forward, the algorithm's loss, backward for the pairs of a share: adds to the gradients and
-    /// gives its part of the loss.
-    pub(super) fn accumulate_pairs(&mut self, share: &Share, scale: Scale) -> Result<f64> {
+    /// The same as [`Trainer::pass`], for the pairs of a share.
+    pub(super) fn pass_of_pairs(&mut self, share: &Share, scale: Scale, learn: bool) -> Result<f64> {
         let e = &share.experience;
         let rows: Vec<usize> = e.pairs[share.rows.clone()].iter().flat_map(|&(chosen, rejected)| [chosen, rejected]).collect();
         if rows.is_empty() {
@@ -94,11 +89,14 @@ impl Trainer {
         self.phases.lap("forward");
 
         let (mut chosen, mut rejected) = (empty_side(e, &mean_logits), empty_side(e, &mean_logits));
-        let mut at = 0;
+        let (mut at, mut top) = (0, Vec::new());
         for (i, &row) in rows.iter().enumerate() {
             let side = if i % 2 == 0 { &mut chosen } else { &mut rejected };
             let length = e.rollouts[row].tokens.len();
             side.logp.extend(&stats.logp[at..at + length]);
+            if i % 2 == 0 {
+                top.extend(&stats.top[at..at + length]);
+            }
             if let (Some(into), Some(from)) = (&mut side.mean_logits, &mean_logits) {
                 into.extend(&from[at..at + length]);
             }
@@ -111,8 +109,11 @@ impl Trainer {
         let pairs = Arc::new(Pairs { step: self.state.global_step, chosen, rejected, scale });
         let gradient = self.algorithm.as_preference()?.loss(&pairs)?;
         self.figures.extend(from_plugin(gradient.metrics));
-        self.figures.extend([Metric::mean("entropy", entropy, tokens)]);
+        self.figures.extend([Metric::mean("entropy", entropy, tokens), token_accuracy(&top)]);
         self.phases.lap("loss");
+        if !learn {
+            return Ok(gradient.loss);
+        }
 
         // Back into the order of the rows.
         let sides = [(&pairs.chosen.offsets, &gradient.d_chosen), (&pairs.rejected.offsets, &gradient.d_rejected)];

@@ -18,6 +18,7 @@ const KEY_FIGURES: [(&str, &str); 9] = [
 ];
 
 pub(super) struct Progress {
+    steps: u64,
     bar: Option<ProgressBar>,
 }
 
@@ -30,23 +31,29 @@ impl Progress {
             }
             bar
         });
-        Self { bar }
+        Self { steps, bar }
     }
 
     /// Shows a logged step's figures.
-    pub(super) fn log(&self, step: u64, steps: u64, figures: &BTreeMap<String, f64>) {
-        let shown: Vec<String> = KEY_FIGURES
-            .iter()
-            .filter_map(|(name, short)| figures.get(*name).map(|v| format!("{short} {}", rounded(*v))))
-            .collect();
+    pub(super) fn log(&self, step: u64, figures: &BTreeMap<String, f64>) {
+        let shown = key_figures("", figures);
+        if let Some(bar) = &self.bar {
+            bar.set_message(shown.iter().take(3).cloned().collect::<Vec<_>>().join("  "));
+        }
+        self.line("step", step, &shown);
+    }
+
+    /// Shows an evaluation's figures.
+    pub(super) fn log_evaluation(&self, step: u64, figures: &BTreeMap<String, f64>) {
+        self.line("eval", step, &key_figures("eval_", figures));
+    }
+
+    fn line(&self, what: &str, step: u64, shown: &[String]) {
         let text = shown.join("  ");
         match &self.bar {
-            Some(bar) => {
-                bar.println(format!("step {step:>5}  {text}"));
-                bar.set_message(shown.iter().take(3).cloned().collect::<Vec<_>>().join("  "));
-            }
+            Some(bar) => bar.println(format!("{what} {step:>5}  {text}")),
             // A closed pipe is no reason to end a run.
-            None => drop(writeln!(std::io::stdout(), "step {step}/{steps}  {text}")),
+            None => drop(writeln!(std::io::stdout(), "{what} {step}/{}  {text}", self.steps)),
         }
     }
 
@@ -61,6 +68,13 @@ impl Progress {
             bar.finish_and_clear();
         }
     }
+}
+
+/// The key figures that are there, under a prefix, with their short names.
+fn key_figures(prefix: &str, figures: &BTreeMap<String, f64>) -> Vec<String> {
+    let value = |name: &str| figures.get(&format!("{prefix}{name}"));
+    let shown = KEY_FIGURES.iter().filter_map(|(name, short)| value(name).map(|v| format!("{short} {}", rounded(*v))));
+    shown.collect()
 }
 
 fn rounded(v: f64) -> String {

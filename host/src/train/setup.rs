@@ -1,11 +1,12 @@
 //! From a configuration to a run: everything is read, checked and loaded before the run's
 //! folder is made, so that a mistake leaves nothing behind.
 
+use super::evaluation::Evaluation;
 use super::origin::{Beginning, Origin};
 use super::phases::Phases;
 use super::saving::Saves;
 use super::scoring::Reward;
-use super::snapshot::Restored;
+use super::snapshot::{REFERENCE, Restored};
 use super::swap::{self, Slot, Swaps, Trial};
 use super::trainer::{State, Trainer, generates, shares_per_batch};
 use super::{Error, Result, RunFolder, dataset};
@@ -18,6 +19,7 @@ use crate::plugin::{AnyPlugin, Engine, Needs, Outline, RewardPlugin, Role, Sourc
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Where a run keeps the model that was made for it.
 const MADE_MODEL: &str = "model";
@@ -59,7 +61,12 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     };
     config.output_dir = Some(folder_path.display().to_string());
     config.dataset = config.dataset.map(absolute);
+    config.eval_dataset = config.eval_dataset.map(absolute);
     config.model = config.model.map(absolute);
+    if config.precompute_ref_log_probs && online {
+        let detail = "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training";
+        return Err(Error::Unfit(detail.into()));
+    }
     let (source, made) = open_model(&config, beginning, folder_path.join(MADE_MODEL))?;
     let tokenizer = Tokenizer::open(source.path())?;
     let context = source.architecture().max_positions;
@@ -70,27 +77,31 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
             source.path().display()
         )));
     }
-    let path = config.dataset.as_deref().map(Path::new);
-    let prompts = if online {
-        dataset::prompts(path, &tokenizer, context)?
-    } else {
+    let read = |path: Option<&Path>| {
         let longest = config.max_length.unwrap_or(context).min(context);
-        let read = if role == Role::Preference { dataset::pairs } else { dataset::completions };
-        read(path, &tokenizer, longest)?
+        match role {
+            _ if online => dataset::prompts(path, &tokenizer, context),
+            Role::Preference => dataset::pairs(path, &tokenizer, longest),
+            _ => dataset::completions(path, &tokenizer, longest),
+        }
     };
+    let prompts = read(config.dataset.as_deref().map(Path::new))?;
+    let evaluated = config.eval_dataset.as_deref().map(|path| read(Some(Path::new(path)))).transpose()?;
     let batch = if online { config.prompts_per_generation() } else { config.per_device_train_batch_size };
     if online && prompts.len() < batch {
         let detail = format!("the dataset has {} prompts and one generation takes {batch}", prompts.len());
         return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
     }
     let dataset = dataset::fingerprint(&prompts)?;
-    let columns: BTreeSet<String> = prompts.iter().flat_map(|p| p.columns.keys().cloned()).collect();
+    let all = prompts.iter().chain(evaluated.iter().flatten());
+    let columns: BTreeSet<String> = all.flat_map(|p| p.columns.keys().cloned()).collect();
     let columns: Vec<String> = columns.into_iter().collect();
     let trial = Trial::made_up(&prompts, &columns, about.needs.ref_logp, about.needs.values);
     swap::dry_run(&trial, &mut algorithm, rewards.iter_mut().map(|r| &mut r.plugin))?;
     let (policy, reference) = policy_and_reference(&source, &about.needs, beginning)?;
     let loader = Loader::new(prompts.len(), batch, config.seed, config.shuffle_dataset, !online);
     let max_steps = max_steps(&config, loader.batches_per_epoch() * shares_per_batch(role, &config));
+    let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, max_steps));
     let schedule = schedule(&mut config, role == Role::Policy && online, policy.weights().parameters(), max_steps);
     let settings = Settings {
         beta1: config.adam_beta1,
@@ -156,6 +167,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         dataset,
         columns,
         loader,
+        evaluation,
         role,
         policy,
         reference,
@@ -173,6 +185,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         swaps: Swaps::new(slots, trial),
         phases: Phases::new(),
         max_steps,
+        begun: Instant::now(),
     };
     if let (Some(origin), Some(restored)) = (beginning.origin(), restored) {
         trainer.restore(&origin.checkpoint, restored, beginning.may_change())?;
@@ -180,6 +193,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     if let Beginning::Fork { origin, .. } = beginning {
         trainer.become_fork(origin);
     }
+    trainer.precompute_reference()?;
     trainer.watch(engine)?;
     Ok(trainer)
 }
@@ -199,7 +213,9 @@ fn policy_and_reference(source: &ModelFolder, needs: &Needs, beginning: &Beginni
         return Ok((policy, reference));
     };
     let policy = Policy::new(decoder(&ModelFolder::open(&origin.checkpoint)?)?);
-    let reference = needs.ref_logp.then(|| source.decoder().map(Frozen::new)).transpose()?;
+    let moved = origin.checkpoint.join(REFERENCE);
+    let decoder = || if moved.exists() { source.decoder_in(&moved) } else { source.decoder() };
+    let reference = needs.ref_logp.then(|| decoder().map(Frozen::new)).transpose()?;
     Ok((policy, reference))
 }
 

@@ -11,7 +11,7 @@ use super::{Error, Result};
 use crate::checkpoint;
 use crate::data::Cursor;
 use crate::metrics::Window;
-use crate::model::{self, ModelFolder, Weights};
+use crate::model::{self, Frozen, ModelFolder, Weights};
 use crate::plugin::{Advantages, Memory, RewardColumn};
 use crate::rollout::Rollout;
 use candle_core::{Device, Tensor};
@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const REST: &str = "snapshot.json";
+/// The reference model, where it is not the one that the run began with.
+pub(super) const REFERENCE: &str = "reference.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 
 /// A run at one step, in memory: nothing in it changes while training goes on.
@@ -39,6 +41,7 @@ pub(super) struct Snapshot {
 
 struct Resumable {
     moments: HashMap<String, Tensor>,
+    reference: Option<Frozen>,
     memories: Vec<(String, Memory)>,
     experiences: Vec<Arc<Experience>>,
     rest: Rest,
@@ -173,6 +176,9 @@ impl Snapshot {
             fs::write(memory_file(to, name), &memory.bytes).map_err(text)?;
         }
         candle_core::safetensors::save(&resumable.moments, to.join(OPTIMIZER)).map_err(|e| e.to_string())?;
+        if let Some(reference) = &resumable.reference {
+            model::write_weights(reference.weights(), &to.join(REFERENCE)).map_err(|e| e.to_string())?;
+        }
         resumable.rest.experiences = resumable.experiences.iter().map(|e| Saved::of(e)).collect();
         fs::write(to.join(REST), serde_json::to_vec(&resumable.rest).map_err(|e| e.to_string())?).map_err(text)
     }
@@ -233,7 +239,8 @@ impl Trainer {
             experiences: Vec::new(),
             pending,
         };
-        Ok(Resumable { moments, memories, experiences, rest })
+        let reference = self.reference.clone().filter(|_| self.config.sync_ref_model);
+        Ok(Resumable { moments, reference, memories, experiences, rest })
     }
 
     /// Goes back to the state of a checkpoint, whose weights the policy has already. `changed`

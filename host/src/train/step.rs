@@ -33,7 +33,7 @@ impl Trainer {
         }
         let mut loss = 0.0;
         for share in &shares {
-            loss += self.accumulate(share, scale)?;
+            loss += self.pass(share, scale, true)?;
         }
 
         let lr = self.schedule.at(self.state.global_step);
@@ -44,6 +44,7 @@ impl Trainer {
         }
         self.state.global_step += 1;
         self.state.moved |= grad_norm > 0.0 && lr > 0.0;
+        self.sync_reference()?;
 
         self.figures.extend([
             Metric::mean("loss", loss, 1.0),
@@ -71,28 +72,31 @@ impl Trainer {
     /// One more generation, dealt as `num_iterations` rounds of `steps_per_generation`
     /// micro-batches; or the dataset's next pairs or completions, which are one.
     fn refill(&mut self) -> Result<()> {
-        if !self.generates() {
-            let pairs = self.role == Role::Preference;
-            let experience = Arc::new(if pairs { self.take_pairs()? } else { self.take_completions()? });
-            let rows = 0..experience.prompts.len();
-            self.pending.push_back(Share { experience, rows });
-            return Ok(());
+        let prompts = self.loader.next_batch().into_iter().map(|i| self.prompts[i].clone()).collect();
+        let experience = Arc::new(self.experience(prompts, self.state.generation)?);
+        self.count_tokens(&experience);
+        let (mut rounds, mut parts) = (1, 1);
+        if self.generates() {
+            self.folder.log_completions(self.config.log_completions, &experience)?;
+            self.state.generation += 1;
+            (rounds, parts) = (self.config.num_iterations, self.config.steps_per_generation());
         }
-        let experience = Arc::new(self.generate()?);
-        let parts = self.config.steps_per_generation();
-        let size = if self.role == Role::Policy { experience.rollouts.len() } else { experience.pairs.len() };
-        for _ in 0..self.config.num_iterations {
-            for i in 0..parts {
-                let rows = size * i / parts..size * (i + 1) / parts;
-                self.pending.push_back(Share { experience: experience.clone(), rows });
-            }
+        for _ in 0..rounds {
+            self.pending.extend(self.deal(&experience, parts));
         }
         Ok(())
     }
 
+    /// An experience in so many parts, as equal as can be.
+    pub(super) fn deal(&self, experience: &Arc<Experience>, parts: usize) -> Vec<Share> {
+        let size = self.items(experience);
+        let rows = |i: usize| size * i / parts..size * (i + 1) / parts;
+        (0..parts).map(|i| Share { experience: experience.clone(), rows: rows(i) }).collect()
+    }
+
     /// What the whole step holds: completions with their counted tokens, or pairs with the tokens of
     /// the chosen ones.
-    fn scale(&self, shares: &[Share]) -> Scale {
+    pub(super) fn scale(&self, shares: &[Share]) -> Scale {
         let tokens = |Share { experience: e, rows }: &Share| match self.role {
             Role::Policy | Role::Reward => e.advantages.mask[e.tokens(rows)].iter().filter(|&&m| m == 1).count(),
             Role::Preference | Role::OnlinePreference => {
@@ -106,22 +110,28 @@ impl Trainer {
         }
     }
 
-    /// Forward, the algorithm's loss, backward: adds one micro-batch to the gradients and gives
-    /// its part of the loss.
-    fn accumulate(&mut self, share: &Share, scale: Scale) -> Result<f64> {
-        if self.role != Role::Policy {
-            return self.accumulate_pairs(share, scale);
+    /// One micro-batch forward and through the algorithm's loss, of which it gives its part; and, to
+    /// `learn` from it, backward, which adds to the gradients.
+    pub(super) fn pass(&mut self, share: &Share, scale: Scale, learn: bool) -> Result<f64> {
+        if !self.learns_from_rows() {
+            return self.pass_of_pairs(share, scale, learn);
         }
         let batch = MicroBatch::pack(&share.experience, share.rows.clone());
         let pass = self.policy.forward(&batch.forest, &batch.selected, self.temperature())?;
         let stats = pass.stats();
         self.phases.lap("forward");
 
+        if !self.generates() {
+            self.figures.extend([token_accuracy(&stats.top)]);
+        }
         let tokens = Arc::new(self.tokens(share, scale, &stats.logp, &stats.entropy, pass.values()));
         let gradient = self.algorithm.as_policy()?.loss(&tokens)?;
         self.swaps.saw_tokens(tokens);
         self.figures.extend(from_plugin(gradient.metrics));
         self.phases.lap("loss");
+        if !learn {
+            return Ok(gradient.loss);
+        }
 
         pass.backward(&gradient.d_logp, gradient.d_entropy.as_deref(), gradient.d_values.as_deref(), &self.gradients)?;
         self.phases.lap("backward");
@@ -155,4 +165,10 @@ impl Trainer {
             scale,
         }
     }
+}
+
+/// How often the given token was the likeliest.
+pub(super) fn token_accuracy(top: &[bool]) -> Metric {
+    let right = top.iter().filter(|top| **top).count() as f64;
+    Metric::mean("mean_token_accuracy", right / (top.len() as f64).max(1.0), top.len() as f64)
 }

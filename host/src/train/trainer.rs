@@ -1,5 +1,6 @@
 //! Everything a run holds, and the loop over its steps.
 
+use super::evaluation::Evaluation;
 use super::origin::Parent;
 use super::phases::Phases;
 use super::progress::Progress;
@@ -18,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// A prompt of the dataset, ready to be continued.
@@ -32,6 +33,9 @@ pub(super) struct Prompt {
     pub columns: Map<String, Value>,
     /// Its answers, in a preference dataset.
     pub answers: Option<Answers>,
+    /// Log-probabilities of all tokens of its answers under the reference model, where they are
+    /// computed once.
+    pub ref_logp: OnceLock<Vec<f32>>,
 }
 
 /// Two answers, in tokens.
@@ -84,6 +88,7 @@ pub struct Trainer {
     /// Names of the dataset's other columns.
     pub(super) columns: Vec<String>,
     pub(super) loader: Loader,
+    pub(super) evaluation: Option<Evaluation>,
     /// What the algorithm's plugin is.
     pub(super) role: Role,
     pub(super) policy: Policy,
@@ -105,6 +110,8 @@ pub struct Trainer {
     pub(super) swaps: Swaps,
     pub(super) phases: Phases,
     pub(super) max_steps: u64,
+    /// When this process began to train.
+    pub(super) begun: Instant,
 }
 
 /// What a step changes before the update: enough to undo one that failed.
@@ -141,9 +148,12 @@ impl Trainer {
     }
 
     fn steps(&mut self, stop: &AtomicBool, progress: &mut Progress) -> Result<Finished> {
-        let begun = Instant::now();
+        self.begun = Instant::now();
         let (save_every, log_every) = (self.config.save_steps.of(self.max_steps), self.config.logging_steps.of(self.max_steps));
         let mut stopped = false;
+        if self.config.eval_on_start && self.state.global_step == 0 && self.evaluation.is_some() {
+            progress.log_evaluation(0, &self.evaluate()?);
+        }
         while self.state.global_step < self.max_steps && !stopped {
             self.swap_plugins()?;
             let mark = self.mark()?;
@@ -163,8 +173,12 @@ impl Trainer {
             let last = step == self.max_steps;
             stopped = stop.load(Ordering::Relaxed) && !last;
             if step.is_multiple_of(log_every) || last {
-                let figures = self.log(begun)?;
-                progress.log(step, self.max_steps, &figures);
+                let figures = self.window.take();
+                self.log_figures(&figures)?;
+                progress.log(step, &figures);
+            }
+            if self.evaluates_after(step) {
+                progress.log_evaluation(step, &self.evaluate()?);
             }
             progress.advance(step);
             if step.is_multiple_of(save_every) || last || stopped {
@@ -176,7 +190,7 @@ impl Trainer {
         let checkpoint = self.last_checkpoint()?;
         self.folder.event(
             if stopped { "stopped" } else { "finished" },
-            json!({ "step": self.state.global_step, "seconds": begun.elapsed().as_secs_f64() }),
+            json!({ "step": self.state.global_step, "seconds": self.begun.elapsed().as_secs_f64() }),
         )?;
         Ok(Finished { folder: self.folder.path().to_owned(), steps: self.state.global_step, checkpoint, stopped })
     }
@@ -251,16 +265,14 @@ impl Trainer {
         Ok(())
     }
 
-    /// Writes the window's figures to metrics.jsonl.
-    fn log(&mut self, begun: Instant) -> Result<BTreeMap<String, f64>> {
-        let figures = self.window.take();
+    /// Writes figures of the present step to metrics.jsonl.
+    pub(super) fn log_figures(&mut self, figures: &BTreeMap<String, f64>) -> Result<()> {
         let mut line = Map::new();
         line.insert("step".into(), self.state.global_step.into());
         line.insert("epoch".into(), self.epoch().into());
-        line.insert("time".into(), begun.elapsed().as_secs_f64().into());
+        line.insert("time".into(), self.begun.elapsed().as_secs_f64().into());
         line.extend(figures.iter().map(|(name, value)| (name.clone(), (*value).into())));
-        self.folder.metrics(line)?;
-        Ok(figures)
+        self.folder.metrics(line)
     }
 
     /// What logits are divided by in training: the sampling temperature, for algorithms that learn
@@ -272,6 +284,11 @@ impl Trainer {
     /// Whether the algorithm learns from completions of the policy's own.
     pub(super) fn generates(&self) -> bool {
         generates(self.role, &self.config)
+    }
+
+    /// Whether the algorithm learns from completions one by one, rather than from pairs.
+    pub(super) fn learns_from_rows(&self) -> bool {
+        matches!(self.role, Role::Policy | Role::Reward)
     }
 
     /// Whether the policy still has the weights of the reference model.

@@ -1,0 +1,59 @@
+//! `rlhost eval`: the figures of training, for a model that is not trained.
+
+use super::train::Given;
+use super::{Failure, train as training};
+use crate::config::LooseKey;
+use crate::train::{Beginning, Origin, set_up};
+use anyhow::anyhow;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+
+/// The flags of `train`, and a run to take everything from.
+pub(super) fn command() -> Command {
+    training::command()
+        .name("eval")
+        .about("Evaluate a model, or a run's checkpoint, on a dataset")
+        .after_help(
+            "The figures are those of training, under eval_. With RUN, its configuration holds and its newest whole checkpoint is \
+             evaluated, on --eval-dataset or else on the dataset it has; without, the flags are those of `rlhost train`, and \
+             --model is evaluated.",
+        )
+        .arg(
+            Arg::new("run")
+                .value_name("RUN")
+                .value_parser(value_parser!(PathBuf))
+                .help("Folder of a run, or of one of its checkpoints"),
+        )
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print one line of JSON"))
+}
+
+pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Failure> {
+    // Nothing of an evaluation stays.
+    let temporary = tempfile::tempdir().map_err(Failure::failed)?;
+    let folder = temporary.path().join("evaluation").display().to_string();
+    let mut given = Given::of(matches, loose, Vec::new());
+    given.overrides.flags.retain(|(key, _)| key != "output_dir");
+    given.overrides.flags.extend([("output_dir".to_owned(), folder), ("hot_reload".to_owned(), "false".to_owned())]);
+    let beginning = match matches.get_one::<PathBuf>("run") {
+        None => Beginning::New,
+        Some(path) => {
+            let origin = Origin::find(path).map_err(Failure::mistake)?;
+            let fresh = given.named_plugins();
+            Beginning::Fork { origin, fresh }
+        }
+    };
+    let (config, loose) = given.settle(&beginning)?;
+    let trainer = set_up(config, loose, &beginning).map_err(Failure::mistake)?;
+    let figures = trainer.evaluate_only().map_err(Failure::failed)?;
+    if matches.get_flag("json") {
+        let line: Map<String, Value> = figures.into_iter().map(|(name, value)| (name, value.into())).collect();
+        say!("{}", serde_json::to_string(&line).map_err(|e| Failure::failed(anyhow!(e)))?);
+        return Ok(());
+    }
+    let width = figures.keys().map(String::len).max().unwrap_or(0);
+    for (name, value) in figures {
+        say!("{name:width$}  {value:.6}");
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Evaluation, and the reference model that is asked once or follows the policy.
+
+use rlhost_tests::{Place, REMEMBERING, tiny};
+use serde_json::Value;
+use std::fs;
+
+fn is_evaluation(line: &Value) -> bool {
+    line.as_object().unwrap().keys().any(|name| name.starts_with("eval_"))
+}
+
+/// A run of GRPO with a reward whose scores depend on all that it has seen.
+fn arguments(run: &str) -> Vec<&str> {
+    let mut all = vec!["--model", tiny(), "--plugin", REMEMBERING, "--plugin", "tldr_length_reward.wasm", "--output-dir", run];
+    all.extend(["--dataset", "prompts.jsonl", "--max-completion-length", "12", "--max-steps", "6", "--save-steps", "1"]);
+    all.extend(["--logging-steps", "1", "--steps-per-generation", "2", "--beta", "0.1", "--learning-rate", "0.002"]);
+    all
+}
+
+fn place() -> Place {
+    let place = Place::with_answers();
+    let prompts = |range: std::ops::Range<usize>| range.map(|i| format!("{{\"prompt\": \"prompt {i}\"}}\n")).collect::<String>();
+    place.write("prompts.jsonl", prompts(0..8));
+    place.write("held_out.jsonl", prompts(8..13));
+    place
+}
+
+#[test]
+fn training_is_the_same_with_evaluations_in_between_and_each_is_what_eval_says() {
+    let place = place();
+    place.run(&arguments("plain")).succeeded();
+    let evaluated = ["--eval-dataset", "held_out.jsonl", "--eval-steps", "2", "--eval-on-start"];
+    place.run(&[&arguments("evaluated")[..], &evaluated].concat()).succeeded();
+    let (evaluations, steps): (Vec<Value>, Vec<Value>) =
+        place.timeless("evaluated/metrics.jsonl").into_iter().partition(is_evaluation);
+    assert_eq!(steps, place.timeless("plain/metrics.jsonl"));
+    let model = |run: &str| fs::read(place.path(run).join("checkpoint-6/model.safetensors")).unwrap();
+    assert!(model("plain") == model("evaluated"));
+
+    let at: Vec<u64> = evaluations.iter().map(|line| line["step"].as_u64().unwrap()).collect();
+    assert_eq!(at, [0, 2, 4, 6]);
+    for (step, line) in at.iter().zip(&evaluations).skip(1) {
+        let from = format!("evaluated/checkpoint-{step}");
+        let said = place.run(&["eval", &from, "--json"]).succeeded().stdout.clone();
+        let said: Value = serde_json::from_str(&said).unwrap();
+        for (name, value) in line.as_object().unwrap().iter().filter(|(name, _)| name.starts_with("eval_")) {
+            assert_eq!(&said[name], value, "{name} at step {step}");
+        }
+    }
+
+    for step in [1, 2, 3] {
+        let name = format!("again-{step}");
+        place.copy("evaluated", &name);
+        place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
+        assert_eq!(place.timeless(&format!("{name}/metrics.jsonl")), place.timeless("evaluated/metrics.jsonl"), "from {step}");
+    }
+}
+
+#[test]
+fn an_evaluation_is_the_same_however_it_is_cut_and_has_the_loss_of_training() {
+    let place = place();
+    for (algorithm, data) in [("sft", "answers.jsonl"), ("dpo", "pairs.jsonl"), ("orpo", "pairs.jsonl")] {
+        let mut base = vec!["--model", tiny(), "--algorithm", algorithm, "--dataset", data];
+        base.extend((algorithm == "sft").then_some(["--learn-from", "dataset"]).into_iter().flatten());
+        // One step over all rows, whose loss is that of the weights before it.
+        let step = ["--max-steps", "1", "--per-device-train-batch-size", "32", "--learning-rate", "0", "--output-dir", algorithm];
+        place.run(&[&base[..], &step].concat()).succeeded();
+        let trained = &place.lines(&format!("{algorithm}/metrics.jsonl"))[0];
+        for size in ["1", "5", "32"] {
+            let cut = ["--per-device-eval-batch-size", size, "--json"];
+            let said = place.run(&[&["eval"], &base[..], &cut].concat()).succeeded().stdout.clone();
+            let said: Value = serde_json::from_str(&said).unwrap();
+            for name in ["loss", "entropy", "mean_token_accuracy"] {
+                let (got, want) = (said[format!("eval_{name}")].as_f64().unwrap(), trained[name].as_f64().unwrap());
+                assert!((got - want).abs() < 1e-6 * want.abs().max(1.0), "{algorithm} by {size}: {name} is {got}, not {want}");
+            }
+        }
+    }
+    assert!(!place.entries().iter().any(|name| name.starts_with("runs")), "an evaluation leaves nothing");
+}
+
+#[test]
+fn the_best_checkpoint_is_the_one_that_evaluates_best() {
+    let place = place();
+    let evaluated = ["--eval-dataset", "held_out.jsonl", "--metric-for-best-model", "eval_rewards/tldr_length_reward/mean"];
+    let best = ["--load-best-model-at-end", "--save-total-limit", "1", "--eval-steps", "1"];
+    let outcome = place.run(&[&arguments("run")[..], &evaluated, &best].concat());
+    let figure = "eval_rewards/tldr_length_reward/mean";
+    let lines = place.lines("run/metrics.jsonl");
+    let values: Vec<(u64, f64)> = lines.iter().filter_map(|l| Some((l["step"].as_u64()?, l[figure].as_f64()?))).collect();
+    let (step, _) = values.iter().copied().reduce(|a, b| if b.1 > a.1 { b } else { a }).unwrap();
+    assert_eq!(values.len(), 6);
+    assert!(outcome.succeeded().stdout.contains(&format!("checkpoint-{step}\n")), "{step}: {}", outcome.stdout);
+    assert!(place.checkpoints("run").contains(&step));
+
+    let no_data = place.run(&[&arguments("wrong")[..], &evaluated[2..]].concat());
+    assert!(no_data.code == Some(2) && no_data.error().contains("eval_dataset"), "{}", no_data.stderr);
+    let misspelt = ["--eval-dataset", "held_out.jsonl", "--eval-steps", "1", "--metric-for-best-model", "eval_rewrd"];
+    let misspelt = place.run(&[&arguments("misspelt")[..], &misspelt].concat());
+    assert!(misspelt.error().contains("eval_reward"), "{}", misspelt.stderr);
+}
+
+#[test]
+fn a_reference_that_is_all_policy_leaves_dpo_at_ln_2() {
+    let place = place();
+    let dpo = ["--model", tiny(), "--algorithm", "dpo", "--dataset", "pairs.jsonl", "--learning-rate", "0.001"];
+    let often = ["--logging-steps", "1", "--save-steps", "1", "--max-steps", "6"];
+    let sync = ["--sync-ref-model", "--ref-model-sync-steps", "1", "--ref-model-mixup-alpha", "1", "--output-dir", "all"];
+    place.run(&[&dpo[..], &often, &sync].concat()).succeeded();
+    for loss in place.figure("all", "loss") {
+        assert!((loss - std::f64::consts::LN_2).abs() < 1e-6, "{loss}");
+    }
+    let half = ["--sync-ref-model", "--ref-model-sync-steps", "2", "--output-dir", "half"];
+    place.run(&[&dpo[..], &often, &half].concat()).succeeded();
+    place.run(&[&dpo[..], &often, &["--output-dir", "none"]].concat()).succeeded();
+    let (half, none) = (place.figure("half", "loss"), place.figure("none", "loss"));
+    assert_eq!(half[..2], none[..2]);
+    assert!(half[2] > none[2] + 1e-4, "{half:?} {none:?}");
+    // The reference is the old one, 0.4 parts, and the policy of step 2, 0.6 parts.
+    let weights = |file: &str| numbers(&fs::read(place.path(file)).unwrap(), "lm_head.weight");
+    let (old, new) = (weights(&format!("{}/model.safetensors", tiny())), weights("half/checkpoint-2/model.safetensors"));
+    for ((mixed, old), new) in weights("half/checkpoint-2/reference.safetensors").iter().zip(&old).zip(&new) {
+        assert!((mixed - (0.4 * old + 0.6 * new)).abs() < 1e-7, "{mixed} of {old} and {new}");
+    }
+    for step in [1, 2, 3] {
+        let name = format!("half-{step}");
+        place.copy("half", &name);
+        place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
+        assert_eq!(place.timeless(&format!("{name}/metrics.jsonl")), place.timeless("half/metrics.jsonl"), "from {step}");
+    }
+}
+
+/// The values of a tensor in f32.
+fn numbers(safetensors: &[u8], name: &str) -> Vec<f32> {
+    let length = u64::from_le_bytes(safetensors[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&safetensors[8..8 + length]).unwrap();
+    let at = |i: usize| 8 + length + header[name]["data_offsets"][i].as_u64().unwrap() as usize;
+    safetensors[at(0)..at(1)].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+#[test]
+fn a_reference_that_is_asked_once_says_the_same() {
+    let place = place();
+    let dpo = ["--model", tiny(), "--algorithm", "dpo", "--dataset", "pairs.jsonl", "--learning-rate", "0.001"];
+    let steps = ["--logging-steps", "1", "--max-steps", "6", "--eval-dataset", "pairs.jsonl", "--output-dir"];
+    place.run(&[&dpo[..], &steps, &["each"]].concat()).succeeded();
+    place.run(&[&dpo[..], &steps, &["once", "--precompute-ref-log-probs"]].concat()).succeeded();
+    for (once, each) in place.timeless("once/metrics.jsonl").iter().zip(place.timeless("each/metrics.jsonl")) {
+        for (name, each) in each.as_object().unwrap() {
+            let (once, each) = (once[name].as_f64().unwrap(), each.as_f64().unwrap());
+            assert!((once - each).abs() <= 1e-5 * each.abs().max(0.1), "{name}: {once} and {each}");
+        }
+    }
+    let online = place.run(&[&arguments("online")[..], &["--precompute-ref-log-probs"]].concat());
+    assert!(online.code == Some(2) && online.error().contains("precompute_ref_log_probs"), "{}", online.stderr);
+    let both = place.run(&[&dpo[..], &["--precompute-ref-log-probs", "--sync-ref-model"]].concat());
+    assert!(both.code == Some(2) && both.error().contains("sync_ref_model"), "{}", both.stderr);
+}
