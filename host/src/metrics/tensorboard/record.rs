@@ -1,0 +1,130 @@
+//! Records of an event file and the messages in them, as far as they are needed, numbered as in
+//! TensorFlow's `event.proto` and `summary.proto`.
+
+use prost::Message;
+
+const CRC32C: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Event {
+    /// Seconds since 1970.
+    #[prost(double, tag = "1")]
+    pub wall_time: f64,
+    #[prost(int64, tag = "2")]
+    pub step: i64,
+    // Of this and the next two an event has one.
+    #[prost(string, optional, tag = "3")]
+    pub file_version: Option<String>,
+    #[prost(message, optional, tag = "5")]
+    pub summary: Option<Summary>,
+    #[prost(message, optional, tag = "7")]
+    pub session_log: Option<SessionLog>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    pub values: Vec<Figure>,
+}
+
+/// `Summary.Value`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Figure {
+    #[prost(string, tag = "1")]
+    pub tag: String,
+    #[prost(float, optional, tag = "2")]
+    pub simple_value: Option<f32>,
+    #[prost(message, optional, tag = "8")]
+    pub tensor: Option<Tensor>,
+    #[prost(message, optional, tag = "9")]
+    pub metadata: Option<Metadata>,
+}
+
+/// `TensorProto`; without a shape it is a scalar.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Tensor {
+    #[prost(enumeration = "DataType", tag = "1")]
+    pub dtype: i32,
+    #[prost(bytes = "vec", repeated, tag = "8")]
+    pub string_val: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
+pub(super) enum DataType {
+    Invalid = 0,
+    String = 7,
+}
+
+/// `SummaryMetadata`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Metadata {
+    #[prost(message, optional, tag = "1")]
+    pub plugin: Option<PluginData>,
+    #[prost(enumeration = "DataClass", tag = "4")]
+    pub data_class: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct PluginData {
+    #[prost(string, tag = "1")]
+    pub plugin_name: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
+pub(super) enum DataClass {
+    Unknown = 0,
+    Tensor = 2,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct SessionLog {
+    #[prost(enumeration = "SessionStatus", tag = "1")]
+    pub status: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
+pub(super) enum SessionStatus {
+    Unspecified = 0,
+    Start = 1,
+}
+
+/// A checksum as the record format has it: a CRC of bytes that hold CRCs themselves is weak, so
+/// it is turned and shifted.
+fn masked_crc(bytes: &[u8]) -> u32 {
+    CRC32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// A `TFRecord`: length, its checksum, the message, its checksum.
+pub(super) fn record(event: &Event) -> Vec<u8> {
+    let message = event.encode_to_vec();
+    let length = (message.len() as u64).to_le_bytes();
+    let mut bytes = Vec::with_capacity(message.len() + 16);
+    bytes.extend(length);
+    bytes.extend(masked_crc(&length).to_le_bytes());
+    bytes.extend(&message);
+    bytes.extend(masked_crc(&message).to_le_bytes());
+    bytes
+}
+
+/// The first record's message and what follows it; none where it is cut off or damaged.
+pub(super) fn next_message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<8>()?;
+    let rest = rest.strip_prefix(&masked_crc(length).to_le_bytes())?;
+    let (message, rest) = rest.split_at_checked(u64::from_le_bytes(*length).try_into().ok()?)?;
+    Some((message, rest.strip_prefix(&masked_crc(message).to_le_bytes())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_and_frames_are_those_of_known_files() {
+        assert_eq!(CRC32C.checksum(b"123456789"), 0xe306_9283);
+        // RFC 3720, B.4.
+        assert_eq!(CRC32C.checksum(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(CRC32C.checksum(&[0xff; 32]), 0x62a8_ab43);
+        // The length that begins every event file of TensorFlow's and PyTorch's.
+        assert_eq!(masked_crc(&24u64.to_le_bytes()).to_le_bytes(), [0xa3, 0x7f, 0x4b, 0x22]);
+    }
+}
