@@ -43,6 +43,16 @@ pub enum LogCompletions {
     All,
 }
 
+/// Where figures go beside metrics.jsonl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReportTo {
+    /// Nowhere.
+    None,
+    /// Event files in the run's folder, for TensorBoard.
+    Tensorboard,
+}
+
 /// What happens when a checkpoint can't be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -238,6 +248,13 @@ pub struct Config {
     /// Which completions go to completions.jsonl.
     pub log_completions: LogCompletions,
 
+    /// Where figures go beside metrics.jsonl.
+    pub report_to: ReportTo,
+    /// Serve the newest figures over HTTP on this port, under /metrics, for Prometheus.
+    pub metrics_port: Option<u16>,
+    /// Address on which they are served.
+    pub metrics_address: String,
+
     /// Take up changes of plugin files and of the run's config.toml while the run goes on.
     pub hot_reload: bool,
     /// Settings of the algorithm's plugin.
@@ -301,6 +318,9 @@ impl Default for Config {
             metric_for_best_model: None,
             greater_is_better: None,
             log_completions: LogCompletions::Sample,
+            report_to: ReportTo::Tensorboard,
+            metrics_port: None,
+            metrics_address: "127.0.0.1".into(),
             hot_reload: true,
             loss: Map::new(),
             loss_limits: Limits::default(),

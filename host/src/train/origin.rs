@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
 /// Keys that may change when a run goes on, since they change nothing of what was computed.
-const FREE: [&str; 23] = [
+const FREE: [&str; 26] = [
     "max_steps",
     "num_train_epochs",
     "logging_steps",
@@ -26,6 +26,9 @@ const FREE: [&str; 23] = [
     "metric_for_best_model",
     "greater_is_better",
     "log_completions",
+    "report_to",
+    "metrics_port",
+    "metrics_address",
     "num_threads",
     "max_num_seqs",
     "output_dir",

@@ -3,8 +3,8 @@
 use super::experience::Experience;
 use super::{Error, Result};
 use crate::checkpoint;
-use crate::config::{Config, LogCompletions, OnSaveError};
-use crate::metrics::{Line, Lines};
+use crate::config::{Config, LogCompletions, OnSaveError, ReportTo};
+use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::Source;
 use serde_json::{Value, json};
 use std::fs::{self, File, TryLockError};
@@ -26,6 +26,7 @@ pub struct RunFolder {
     metrics: Lines,
     events: Lines,
     completions: Option<Lines>,
+    tensorboard: Option<TensorBoard>,
     /// Name and hash of each plugin in use.
     plugins: Vec<(String, String)>,
 }
@@ -123,9 +124,16 @@ impl RunFolder {
         let completions = (config.log_completions != LogCompletions::None).then(|| open("completions.jsonl")).transpose()?;
         let (metrics, events) = (open("metrics.jsonl")?, open("events.jsonl")?);
         let lenient = config.on_save_error == OnSaveError::Continue;
+        let wanted = config.report_to == ReportTo::Tensorboard;
+        let tensorboard = wanted.then(|| TensorBoard::create(&path, go_on_from)).transpose().map_err(write_error(&path))?;
+        let (config_text, plugins) = (String::new(), Vec::new());
         let mut this =
-            Self { path, config: String::new(), _lock: lock, lenient, metrics, events, completions, plugins: Vec::new() };
+            Self { path, config: config_text, _lock: lock, lenient, metrics, events, completions, tensorboard, plugins };
         this.set_config(config)?;
+        if let Some(tensorboard) = &mut this.tensorboard {
+            let text = code_block(&this.config);
+            tensorboard.text(go_on_from.unwrap_or(0), "config", &text).map_err(write_error(tensorboard.path()))?;
+        }
         for (step, path) in aside {
             tracing::warn!("the run goes on from before step {step}; its checkpoint of that step is now {}", path.display());
             this.event("checkpoint_superseded", json!({ "step": step, "path": path.display().to_string() }))?;
@@ -188,8 +196,14 @@ impl RunFolder {
         }
     }
 
-    /// Appends to metrics.jsonl.
+    /// Appends a step's figures to metrics.jsonl, and to TensorBoard's file.
     pub fn metrics(&mut self, line: Line) -> Result<()> {
+        if let (Some(tensorboard), Some(step)) = (&mut self.tensorboard, line["step"].as_u64()) {
+            match tensorboard.scalars(step, &line) {
+                Err(e) if self.lenient => tracing::warn!("can't write {}: {e}", tensorboard.path().display()),
+                written => written.map_err(write_error(tensorboard.path()))?,
+            }
+        }
         Self::line(&mut self.metrics, self.lenient, line)
     }
 

@@ -12,7 +12,7 @@ use super::trainer::{State, Trainer, generates, shares_per_batch};
 use super::{Error, Result, RunFolder, dataset};
 use crate::config::{self, Config, LooseKey};
 use crate::data::{Loader, StopStrings, Tokenizer};
-use crate::metrics::Window;
+use crate::metrics::{Prometheus, Window};
 use crate::model::{Frozen, ModelFolder, Policy, tiny};
 use crate::optim::{AdamW, Schedule, Settings};
 use crate::plugin::{AnyPlugin, Engine, Needs, Outline, RewardPlugin, Role, Source};
@@ -120,6 +120,11 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         Beginning::New | Beginning::Fork { .. } => None,
         Beginning::Over | Beginning::Resume { .. } => Some(beginning.step()),
     };
+    let serve = |port: u16| {
+        let run = folder_path.file_name().unwrap_or_default().to_string_lossy();
+        Prometheus::serve(&config.metrics_address, port, &run, max_steps)
+    };
+    let scraped = config.metrics_port.map(serve).transpose().map_err(|e| Error::Unfit(format!("metrics_port: {e}")))?;
     let mut folder = RunFolder::open(folder_path, &config, go_on_from)?;
     let source = match made {
         Some(made) => keep_model(made.path(), &folder.path().join(MADE_MODEL))?,
@@ -181,6 +186,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         parents: Vec::new(),
         figures: Window::default(),
         window: Window::default(),
+        scraped,
         saves,
         swaps: Swaps::new(slots, trial),
         phases: Phases::new(),

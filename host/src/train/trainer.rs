@@ -11,7 +11,7 @@ use super::swap::Swaps;
 use super::{Error, Result, RunFolder};
 use crate::config::{Config, LearnFrom};
 use crate::data::{Cursor, Loader, StopStrings, Tokenizer};
-use crate::metrics::Window;
+use crate::metrics::{Prometheus, Window};
 use crate::model::{Frozen, ModelFolder, Policy, Weights};
 use crate::optim::{AdamW, Schedule};
 use crate::plugin::{AnyPlugin, Memory, Plugin, Role};
@@ -106,6 +106,8 @@ pub struct Trainer {
     pub(super) figures: Window,
     /// Those of the steps since figures were last logged.
     pub(super) window: Window,
+    /// Where the newest figures are served, if they are.
+    pub(super) scraped: Option<Prometheus>,
     pub(super) saves: Saves,
     pub(super) swaps: Swaps,
     pub(super) phases: Phases,
@@ -151,6 +153,7 @@ impl Trainer {
         self.begun = Instant::now();
         let (save_every, log_every) = (self.config.save_steps.of(self.max_steps), self.config.logging_steps.of(self.max_steps));
         let mut stopped = false;
+        self.show_progress();
         if self.config.eval_on_start && self.state.global_step == 0 && self.evaluation.is_some() {
             progress.log_evaluation(0, &self.evaluate()?);
         }
@@ -170,6 +173,7 @@ impl Trainer {
                 return Err(Error::Counter { from: before, to: step });
             }
             self.gather_figures()?;
+            self.show_progress();
             let last = step == self.max_steps;
             stopped = stop.load(Ordering::Relaxed) && !last;
             if step.is_multiple_of(log_every) || last {
@@ -193,6 +197,13 @@ impl Trainer {
             json!({ "step": self.state.global_step, "seconds": self.begun.elapsed().as_secs_f64() }),
         )?;
         Ok(Finished { folder: self.folder.path().to_owned(), steps: self.state.global_step, checkpoint, stopped })
+    }
+
+    /// Tells whoever scrapes the run's figures how far it is.
+    fn show_progress(&self) {
+        if let Some(scraped) = &self.scraped {
+            scraped.progress(self.state.global_step, self.swaps.history.len() as u64);
+        }
     }
 
     /// What a failed step is taken back to.
@@ -272,6 +283,9 @@ impl Trainer {
         line.insert("epoch".into(), self.epoch().into());
         line.insert("time".into(), self.begun.elapsed().as_secs_f64().into());
         line.extend(figures.iter().map(|(name, value)| (name.clone(), (*value).into())));
+        if let Some(scraped) = &self.scraped {
+            scraped.figures(&line);
+        }
         self.folder.metrics(line)
     }
 

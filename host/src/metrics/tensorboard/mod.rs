@@ -51,6 +51,12 @@ fn tag(figure: &str) -> String {
     }
 }
 
+/// This machine's name, where it says it.
+fn host_name() -> String {
+    let said = fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
+    said.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).unwrap_or_else(|| "localhost".into())
+}
+
 /// A text as a Markdown code block, shown as it is, whatever it holds.
 pub fn code_block(text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
@@ -88,7 +94,7 @@ impl TensorBoard {
                 cut(&entry.path(), step)?;
             }
         }
-        let host = gethostname::gethostname().to_string_lossy().replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "_");
+        let host = host_name().replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "_");
         let path = folder.join(format!("{PREFIX}{seconds:010}.{host}.{}", std::process::id()));
         let file = File::options().append(true).create_new(true).open(&path)?;
         let mut this = Self { path, file, bytes: 0 };
