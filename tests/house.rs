@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Room and the rooms that it may use.
-const DOORS: [(&str, &[&str]); 12] = [
+const DOORS: [(&str, &[&str]); 13] = [
     ("config", &[]),
     ("ops", &[]),
     ("metrics", &["config"]),
@@ -16,8 +16,9 @@ const DOORS: [(&str, &[&str]); 12] = [
     ("plugin", &["config"]),
     ("checkpoint", &["config"]),
     ("dist", &["config", "ops"]),
+    ("report", &[]),
     ("train", &["config", "ops", "metrics", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"]),
-    ("cli", &["config", "data", "model", "plugin", "rollout", "train", "checkpoint", "metrics"]),
+    ("cli", &["config", "data", "model", "plugin", "rollout", "train", "checkpoint", "metrics", "report"]),
 ];
 
 fn root() -> PathBuf {

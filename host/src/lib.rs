@@ -10,5 +10,6 @@ pub mod model;
 pub mod ops;
 pub mod optim;
 pub mod plugin;
+pub mod report;
 pub mod rollout;
 pub mod train;

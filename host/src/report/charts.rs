@@ -1,0 +1,267 @@
+//! Which figures are drawn together, and what is left for the section of all others.
+
+use super::figures::{Figures, TOKENS_PER_SECOND};
+use super::words;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Part of a step's time below which it has no layer of its own.
+const SMALL_PART: f64 = 0.01;
+
+/// What surrounds a line that has no other band, where points stand for several steps.
+const EXTREMES: &str = "band: least to greatest";
+
+/// Charts under one heading.
+#[derive(Debug, Serialize)]
+pub(super) struct Section {
+    pub title: &'static str,
+    pub id: &'static str,
+    pub charts: Vec<Chart>,
+}
+
+/// A chart.
+#[derive(Debug, Serialize)]
+pub(super) struct Chart {
+    pub id: String,
+    pub title: String,
+    pub note: String,
+    pub kind: Kind,
+    pub lines: Vec<Line>,
+}
+
+/// How a chart is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Kind {
+    Lines,
+    /// Between 0 and 1.
+    Share,
+    /// The whole as a line, and its parts as layers upon each other.
+    Stack,
+}
+
+/// A series of a chart. The numbers are places in the page's series.
+#[derive(Debug, Serialize)]
+pub(super) struct Line {
+    pub label: String,
+    pub series: usize,
+    /// The standard deviation, drawn to both sides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub around: Option<usize>,
+    /// The ends of what the line is the mean of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub between: Option<(usize, usize)>,
+}
+
+/// What surrounds a chart's first line.
+#[derive(Clone, Copy)]
+enum Band {
+    None,
+    Around(&'static str),
+    Between(&'static str, &'static str),
+}
+
+/// A chart of figures that always have the same names.
+struct Plan {
+    title: &'static str,
+    kind: Kind,
+    lines: &'static [(&'static str, &'static str)],
+    band: Band,
+}
+
+const fn lines(title: &'static str, lines: &'static [(&'static str, &'static str)]) -> Plan {
+    Plan { title, kind: Kind::Lines, lines, band: Band::None }
+}
+
+const fn share(title: &'static str, lines: &'static [(&'static str, &'static str)]) -> Plan {
+    Plan { title, kind: Kind::Share, lines, band: Band::None }
+}
+
+const fn within(plan: Plan, band: Band) -> Plan {
+    Plan { band, ..plan }
+}
+
+const REWARD: &[Plan] = &[
+    within(lines("Reward", &[("reward", "reward")]), Band::Around("reward_std")),
+    lines(
+        "Score and what the KL penalty leaves of it",
+        &[("score", "objective/scores"), ("with penalty", "objective/rlhf_reward")],
+    ),
+    share("Groups without a spread of rewards", &[("share", "frac_reward_zero_std")]),
+];
+
+const PREFERENCES: &[Plan] = &[
+    share("Accuracy", &[("chosen preferred", "rewards/accuracies")]),
+    lines("Margin", &[("chosen \u{2212} rejected", "rewards/margins")]),
+    lines("Implicit rewards", &[("chosen", "rewards/chosen"), ("rejected", "rewards/rejected")]),
+    lines("Log-probabilities of the answers", &[("chosen", "logps/chosen"), ("rejected", "logps/rejected")]),
+    lines("Mean logits", &[("chosen", "logits/chosen"), ("rejected", "logits/rejected")]),
+    lines("Margin of the scores", &[("better \u{2212} worse", "objective/scores_margin")]),
+];
+
+const COMPLETIONS: &[Plan] = &[
+    within(
+        lines(
+            "Length, in tokens",
+            &[("mean", "completions/mean_length"), ("of those that ended", "completions/mean_terminated_length")],
+        ),
+        Band::Between("completions/min_length", "completions/max_length"),
+    ),
+    share("Completions cut off at the longest length", &[("share", "completions/clipped_ratio")]),
+];
+
+const OPTIMISATION: &[Plan] = &[
+    lines("Loss", &[("loss", "loss")]),
+    lines("Policy loss", &[("policy", "loss/policy_avg")]),
+    lines("Value loss", &[("value", "loss/value_avg")]),
+    lines("Loss of the chosen answers", &[("chosen", "nll_loss")]),
+    lines("KL divergence from the reference", &[("kl", "kl")]),
+    lines("KL divergence from the reference, a completion", &[("kl", "objective/kl")]),
+    lines("KL divergence of an update", &[("approximately", "policy/approxkl_avg")]),
+    lines("Entropy, a token", &[("entropy", "entropy"), ("entropy", "policy/entropy_avg")]),
+    lines("Gradient norm", &[("before clipping", "grad_norm")]),
+    lines("Learning rate", &[("learning rate", "learning_rate")]),
+    share(
+        "Clipped ratios",
+        &[
+            ("low", "clip_ratio/low_mean"),
+            ("high", "clip_ratio/high_mean"),
+            ("either", "clip_ratio/region_mean"),
+            ("policy", "policy/clipfrac_avg"),
+            ("value", "val/clipfrac_avg"),
+            ("cispo", "cispo_clip_ratio"),
+        ],
+    ),
+];
+
+const SPEED: &[Plan] = &[
+    lines("Tokens trained on a second", &[("tokens", TOKENS_PER_SECOND)]),
+    lines("Waiting for a checkpoint, in seconds", &[("wait", "time/checkpoint")]),
+];
+
+/// The page's charts, and the names of all figures that none of them shows.
+pub(super) fn arrange(figures: &Figures, weights: &[(String, f64)]) -> (Vec<Section>, Vec<Chart>) {
+    let mut drawing = Drawing { figures, shown: BTreeSet::new(), charts: 0 };
+    let mut reward = drawing.plans(&REWARD[..1]);
+    reward.extend(drawing.single_rewards(weights));
+    reward.extend(drawing.plans(&REWARD[1..]));
+    let preferences = drawing.plans(PREFERENCES);
+    let completions = drawing.plans(COMPLETIONS);
+    let optimisation = drawing.plans(OPTIMISATION);
+    let mut speed: Vec<Chart> = drawing.step_time().into_iter().collect();
+    speed.extend(drawing.plans(SPEED));
+    let sections = [
+        ("Rewards", "rewards", reward),
+        ("Preferences", "preferences", preferences),
+        ("Completions", "completions", completions),
+        ("Optimisation", "optimisation", optimisation),
+        ("Speed", "speed", speed),
+    ];
+    let sections = sections.map(|(title, id, charts)| Section { title, id, charts });
+    let others = drawing.others();
+    (sections.into_iter().filter(|s| !s.charts.is_empty()).collect(), others)
+}
+
+struct Drawing<'a> {
+    figures: &'a Figures,
+    shown: BTreeSet<usize>,
+    charts: usize,
+}
+
+impl Drawing<'_> {
+    fn chart(&mut self, title: &str, note: String, kind: Kind, lines: Vec<Line>) -> Chart {
+        self.charts += 1;
+        for line in &lines {
+            self.shown.insert(line.series);
+            self.shown.extend(line.around);
+            self.shown.extend(line.between.iter().flat_map(|&(low, high)| [low, high]));
+        }
+        // `report.js` draws the band that this names.
+        let extremes = matches!(lines.as_slice(), [Line { around: None, between: None, .. }]) && self.figures.per_point > 1;
+        let note = match (extremes, note.is_empty()) {
+            (true, true) => EXTREMES.to_owned(),
+            (true, false) => format!("{note}, {EXTREMES}"),
+            (false, _) => note,
+        };
+        Chart { id: format!("chart-{}", self.charts), title: title.to_owned(), note, kind, lines }
+    }
+
+    fn line(&self, label: &str, name: &str) -> Option<Line> {
+        Some(Line { label: label.to_owned(), series: self.figures.place(name)?, around: None, between: None })
+    }
+
+    fn plans(&mut self, plans: &[Plan]) -> Vec<Chart> {
+        plans.iter().filter_map(|plan| self.plan(plan)).collect()
+    }
+
+    fn plan(&mut self, plan: &Plan) -> Option<Chart> {
+        let mut lines: Vec<Line> = plan.lines.iter().filter_map(|(label, name)| self.line(label, name)).collect();
+        let first = lines.first_mut()?;
+        let mut note = "";
+        match plan.band {
+            Band::Around(name) => first.around = self.figures.place(name),
+            Band::Between(low, high) => first.between = self.figures.place(low).zip(self.figures.place(high)),
+            Band::None => {}
+        }
+        if first.around.is_some() {
+            note = "band: \u{b1} standard deviation";
+        } else if first.between.is_some() {
+            note = "band: shortest to longest";
+        }
+        Some(self.chart(plan.title, note.to_owned(), plan.kind, lines))
+    }
+
+    /// A chart for each reward; none where there is one alone that is the total.
+    fn single_rewards(&mut self, weights: &[(String, f64)]) -> Vec<Chart> {
+        let name_of = |name: &str| Some(name.strip_prefix("rewards/")?.strip_suffix("/mean")?.to_owned());
+        let names: Vec<String> = self.figures.series.iter().filter_map(|s| name_of(&s.name)).collect();
+        if let [only] = names.as_slice()
+            && self.figures.values(&format!("rewards/{only}/mean")) == self.figures.values("reward")
+        {
+            return Vec::new();
+        }
+        let mut charts = Vec::new();
+        for name in names {
+            let Some(mut line) = self.line("mean", &format!("rewards/{name}/mean")) else { continue };
+            line.around = self.figures.place(&format!("rewards/{name}/std"));
+            let weight = weights.iter().find(|(n, _)| *n == name).map(|(_, w)| format!("weight {}", words::number(*w)));
+            charts.push(self.chart(&name, weight.unwrap_or_default(), Kind::Lines, vec![line]));
+        }
+        charts
+    }
+
+    /// The step's time, cut into its parts, the longest first.
+    fn step_time(&mut self) -> Option<Chart> {
+        let total: f64 = self.figures.values("step_time").iter().flatten().sum();
+        let sum = |values: &[Option<f64>]| values.iter().flatten().sum::<f64>();
+        let line = |(part, place): (&str, usize)| {
+            let share = sum(&self.figures.series[place].values) / total;
+            (share, Line { label: part.replace('_', " "), series: place, around: None, between: None })
+        };
+        let parts = self.figures.parts_of_step().into_iter().map(line);
+        let mut parts: Vec<(f64, Line)> = parts.filter(|(share, _)| *share >= SMALL_PART).collect();
+        parts.sort_by(|a, b| b.0.total_cmp(&a.0));
+        if parts.is_empty() {
+            let line = self.line("step", "step_time")?;
+            return Some(self.chart("Time of a step, in seconds", String::new(), Kind::Lines, vec![line]));
+        }
+        let whole = self.line("step", "step_time")?;
+        let lines = std::iter::once(whole).chain(parts.into_iter().map(|(_, line)| line)).collect();
+        Some(self.chart("Time of a step, in seconds", String::new(), Kind::Stack, lines))
+    }
+
+    /// Everything else that was logged, each figure by itself.
+    fn others(&mut self) -> Vec<Chart> {
+        let mut left: Vec<(usize, String)> = self.figures.logged().map(|(place, s)| (place, s.name.clone())).collect();
+        left.sort_by(|a, b| a.1.cmp(&b.1));
+        let mut charts = Vec::new();
+        for (place, name) in left {
+            if !self.shown.contains(&place)
+                && let Some(line) = self.line("", &name)
+            {
+                charts.push(self.chart(&name, String::new(), Kind::Lines, vec![line]));
+            }
+        }
+        charts
+    }
+}

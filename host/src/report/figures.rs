@@ -1,0 +1,224 @@
+//! `metrics.jsonl`: each figure as a series over the steps.
+
+use super::Error;
+use super::lines;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Most points of a series on the page: more than a screen has columns.
+pub(super) const MOST_POINTS: usize = 2000;
+
+/// Name of the series that is made here and logged nowhere.
+pub(super) const TOKENS_PER_SECOND: &str = "tokens per second";
+
+/// What the name of a series ends in that is made here of a part of the step's time.
+const A_STEP: &str = ", seconds a step";
+
+/// Parts of a step's time that every step has.
+const EVERY_STEP: [&str; 4] = ["forward", "loss", "backward", "optimizer"];
+
+/// The part of the step's time whose figure this is. What a step waits for a checkpoint comes on
+/// top of its time.
+fn part_of(name: &str) -> Option<&str> {
+    name.strip_prefix("time/").filter(|part| *part != "checkpoint")
+}
+
+/// One figure, a value a step; a step without it, or at which it was no number, is a gap.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Series {
+    pub name: String,
+    #[serde(rename = "y")]
+    pub values: Vec<Option<f64>>,
+    /// The least and the greatest of the steps behind each point, where points stand for several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lo: Option<Vec<Option<f64>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hi: Option<Vec<Option<f64>>>,
+}
+
+/// All figures of a run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Figures {
+    pub steps: Vec<u64>,
+    pub series: Vec<Series>,
+    /// Logged steps behind each point.
+    pub per_point: usize,
+    places: HashMap<String, usize>,
+}
+
+/// What a table says of a series.
+pub(super) struct Summary {
+    pub first: (u64, f64),
+    pub last: (u64, f64),
+    pub least: f64,
+    pub greatest: f64,
+}
+
+impl Figures {
+    /// Reads them; what is no line of figures goes to `notes`.
+    pub(super) fn read(path: &Path, notes: &mut Vec<String>) -> Result<Self, Error> {
+        let mut this = Self { per_point: 1, ..Self::default() };
+        let mut without_step = 0;
+        lines::each(path, notes, |line| match line.get("step").and_then(Value::as_u64) {
+            Some(step) => this.add(step, &line),
+            None => without_step += 1,
+        })?;
+        if without_step > 0 {
+            notes.push(format!("{}: {without_step} lines name no step and are left out", lines::name(path)));
+        }
+        Ok(this)
+    }
+
+    fn add(&mut self, step: u64, line: &Map<String, Value>) {
+        let row = match self.steps.binary_search(&step) {
+            // A run that went back writes a step again; the newer one counts.
+            Ok(row) => {
+                self.series.iter_mut().for_each(|s| s.values[row] = None);
+                row
+            }
+            Err(row) => {
+                self.steps.insert(row, step);
+                self.series.iter_mut().for_each(|s| s.values.insert(row, None));
+                row
+            }
+        };
+        for (name, value) in line.iter().filter(|(name, _)| *name != "step") {
+            self.set(name, row, value.as_f64().filter(|v| v.is_finite()));
+        }
+    }
+
+    fn set(&mut self, name: &str, row: usize, value: Option<f64>) {
+        let place = match self.places.get(name) {
+            Some(&place) => place,
+            None => {
+                self.places.insert(name.to_owned(), self.series.len());
+                let values = vec![None; self.steps.len()];
+                self.series.push(Series { name: name.to_owned(), values, lo: None, hi: None });
+                self.series.len() - 1
+            }
+        };
+        self.series[place].values[row] = value;
+    }
+
+    /// Place of a series that has at least one value.
+    pub(super) fn place(&self, name: &str) -> Option<usize> {
+        self.places.get(name).copied().filter(|&p| self.series[p].values.iter().any(Option::is_some))
+    }
+
+    /// A series' values; none of a name that nobody logged.
+    pub(super) fn values(&self, name: &str) -> &[Option<f64>] {
+        self.places.get(name).map_or(&[], |&place| &self.series[place].values)
+    }
+
+    /// Adds the tokens that training took in a second, from the tokens so far and the time of a
+    /// step. `begun_at` is the step at which the count began, if it began at nothing.
+    pub(super) fn add_throughput(&mut self, begun_at: Option<u64>) {
+        let (tokens, times) = (self.values("num_tokens").to_vec(), self.values("step_time").to_vec());
+        let mut before = begun_at.map(|step| (step, 0.0));
+        for (row, (tokens, time)) in tokens.into_iter().zip(times).enumerate() {
+            let step = self.steps[row];
+            if let (Some((from, had)), Some(now), Some(time)) = (before, tokens, time) {
+                let took = time * step.saturating_sub(from) as f64;
+                if took > 0.0 && now >= had {
+                    self.set(TOKENS_PER_SECOND, row, Some((now - had) / took));
+                }
+            }
+            before = tokens.map(|n| (step, n)).or(before);
+        }
+    }
+
+    /// All series but those that stand in for one that was logged, with their places.
+    pub(super) fn logged(&self) -> impl Iterator<Item = (usize, &Series)> {
+        self.series.iter().enumerate().filter(|(_, s)| !s.name.ends_with(A_STEP))
+    }
+
+    /// Name and place of each part of an average step's time.
+    pub(super) fn parts_of_step(&self) -> Vec<(&str, usize)> {
+        let parts = self.series.iter().enumerate().filter_map(|(place, s)| Some((part_of(&s.name)?, place)));
+        parts.map(|(part, place)| (part, self.place(&format!("{part}{A_STEP}")).unwrap_or(place))).collect()
+    }
+
+    /// Adds what the parts of the step's time are in an average step, where that is another than
+    /// was logged.
+    ///
+    /// A part is logged as the mean over the steps in which it was worked at. A generation that
+    /// several steps learn from is made in one of them, so that its parts would be too high. They
+    /// are all made in the same steps: what the others leave of the step's time is theirs, in the
+    /// proportion in which they were logged.
+    pub(super) fn add_parts_of_step(&mut self) {
+        let parts: Vec<(String, usize)> =
+            self.series.iter().enumerate().filter_map(|(i, s)| Some((part_of(&s.name)?.to_owned(), i))).collect();
+        let whole = self.values("step_time").to_vec();
+        let sum = |this: &Self, row: usize, every: bool| -> f64 {
+            let those = parts.iter().filter(|(part, _)| EVERY_STEP.contains(&part.as_str()) == every);
+            those.filter_map(|&(_, place)| this.series[place].values[row]).sum()
+        };
+        let factors: Vec<f64> = whole
+            .iter()
+            .enumerate()
+            .map(|(row, whole)| {
+                let (every, some) = (sum(self, row, true), sum(self, row, false));
+                match whole {
+                    Some(whole) if every + some > whole * 1.001 && some > 0.0 => ((whole - every) / some).max(0.0),
+                    _ => 1.0,
+                }
+            })
+            .collect();
+        if factors.iter().all(|f| *f == 1.0) {
+            return;
+        }
+        for (part, place) in &parts {
+            if !EVERY_STEP.contains(&part.as_str()) {
+                for (row, factor) in factors.iter().enumerate() {
+                    let value = self.series[*place].values[row].map(|v| v * factor);
+                    self.set(&format!("{part}{A_STEP}"), row, value);
+                }
+            }
+        }
+    }
+
+    /// First, last and extreme values of a series.
+    pub(super) fn summary(&self, series: &Series) -> Option<Summary> {
+        let mut points = self.steps.iter().zip(&series.values).filter_map(|(&step, v)| v.map(|v| (step, v)));
+        let first = points.next()?;
+        let start = Summary { first, last: first, least: first.1, greatest: first.1 };
+        Some(points.fold(start, |s, point| Summary {
+            last: point,
+            least: s.least.min(point.1),
+            greatest: s.greatest.max(point.1),
+            ..s
+        }))
+    }
+
+    /// Itself with no more than [`MOST_POINTS`] points: means of as many steps in a row as it
+    /// takes, with their extremes.
+    pub(super) fn thinned(&self) -> Self {
+        let per_point = self.steps.len().div_ceil(MOST_POINTS).max(1);
+        if per_point == 1 {
+            return self.clone();
+        }
+        let reduce = |values: &[Option<f64>], f: fn(&[f64]) -> f64| -> Vec<Option<f64>> {
+            let bucket = |part: &[Option<f64>]| part.iter().flatten().copied().collect::<Vec<f64>>();
+            values.chunks(per_point).map(bucket).map(|part| (!part.is_empty()).then(|| rounded(f(&part)))).collect()
+        };
+        let series = self.series.iter().map(|s| Series {
+            name: s.name.clone(),
+            values: reduce(&s.values, |part| part.iter().sum::<f64>() / part.len() as f64),
+            lo: Some(reduce(&s.values, |part| part.iter().copied().fold(f64::INFINITY, f64::min))),
+            hi: Some(reduce(&s.values, |part| part.iter().copied().fold(f64::NEG_INFINITY, f64::max))),
+        });
+        Self {
+            steps: self.steps.chunks(per_point).filter_map(|part| part.last().copied()).collect(),
+            series: series.collect(),
+            per_point,
+            places: self.places.clone(),
+        }
+    }
+}
+
+/// With as many digits as a chart can show; a mean's others would make up half of the page.
+fn rounded(v: f64) -> f64 {
+    format!("{v:.6e}").parse().unwrap_or(v)
+}

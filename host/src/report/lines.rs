@@ -1,0 +1,64 @@
+//! Files of JSON lines, which may still grow or have been cut off.
+
+use super::Error;
+use serde_json::{Map, Value};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+
+/// A file's name, for a note.
+pub(super) fn name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The objects of a file, none if it is not there. A line without an end is still being written;
+/// lines that say nothing are noted.
+pub(super) fn each(path: &Path, notes: &mut Vec<String>, mut take: impl FnMut(Map<String, Value>)) -> Result<(), Error> {
+    let fail = |source| Error::Read { path: path.to_owned(), source };
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened.map_err(fail)?,
+    };
+    let mut reader = BufReader::new(file);
+    let (mut unread, mut line) = (Unread::default(), Vec::new());
+    for at in 0.. {
+        line.clear();
+        reader.read_until(b'\n', &mut line).map_err(fail)?;
+        if !line.ends_with(b"\n") {
+            break;
+        }
+        match serde_json::from_slice(&line) {
+            Ok(object) => take(object),
+            Err(_) => unread.saw(at),
+        }
+    }
+    unread.note(path, notes);
+    Ok(())
+}
+
+/// Lines that were no JSON object.
+#[derive(Default)]
+pub(super) struct Unread {
+    count: usize,
+    first: usize,
+}
+
+impl Unread {
+    /// Counts the line, of which `at` come before.
+    pub(super) fn saw(&mut self, at: usize) {
+        if self.count == 0 {
+            self.first = at + 1;
+        }
+        self.count += 1;
+    }
+
+    /// Says so where there was one.
+    pub(super) fn note(&self, path: &Path, notes: &mut Vec<String>) {
+        let file = name(path);
+        match self.count {
+            0 => {}
+            1 => notes.push(format!("{file}: line {} is no JSON object and is left out", self.first)),
+            n => notes.push(format!("{file}: {n} lines are no JSON objects and are left out, the first is line {}", self.first)),
+        }
+    }
+}

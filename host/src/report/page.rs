@@ -1,0 +1,345 @@
+//! What the template is filled with, in the words that the reader sees.
+
+use super::charts::{Chart, Kind, Section};
+use super::figures::{Figures, Series, TOKENS_PER_SECOND};
+use super::sentences;
+use super::story::{Event, Mark, State, Version};
+use super::{Error, Run, charts, words};
+use jiff::Timestamp;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior, Value, context};
+use serde::Serialize;
+use std::path::Path;
+
+/// Its ending is what turns escaping on.
+const NAME: &str = "report.html";
+const TEMPLATE: &str = include_str!("report.html");
+const STYLE: &str = concat!(include_str!("vendor/uplot/uPlot.min.css"), "\n", include_str!("report.css"));
+const LIBRARY: &str = include_str!("vendor/uplot/uPlot.iife.min.js");
+const SCRIPT: &str = include_str!("report.js");
+
+/// Events on the page, from the beginning and from the end.
+const EVENTS: (usize, usize) = (150, 350);
+/// Figures at the top, in this order, as far as the run has them.
+const KEY_FIGURES: [(&str, &str); 14] = [
+    ("reward", "reward"),
+    ("objective/scores", "score"),
+    ("rewards/accuracies", "accuracy"),
+    ("rewards/margins", "margin"),
+    ("completions/mean_length", "completion length"),
+    ("completions/clipped_ratio", "completions cut off"),
+    ("kl", "KL"),
+    ("objective/kl", "KL, a completion"),
+    ("loss", "loss"),
+    ("entropy", "entropy"),
+    ("policy/entropy_avg", "entropy"),
+    ("grad_norm", "gradient norm"),
+    ("step_time", "seconds a step"),
+    (TOKENS_PER_SECOND, "tokens a second"),
+];
+const MOST_KEY_FIGURES: usize = 8;
+
+/// What the charts are drawn from.
+#[derive(Serialize)]
+struct Data<'a> {
+    steps: &'a [u64],
+    /// The ends of the axis.
+    from: u64,
+    to: u64,
+    per_point: usize,
+    series: &'a [Series],
+    charts: Vec<&'a Chart>,
+    marks: &'a [Mark],
+    checkpoints: &'a [u64],
+}
+
+#[derive(Serialize)]
+struct Fact {
+    name: &'static str,
+    text: String,
+    /// What does not fit in.
+    title: String,
+}
+
+#[derive(Serialize)]
+struct KeyFigure {
+    label: &'static str,
+    first: String,
+    last: String,
+}
+
+#[derive(Serialize)]
+struct SectionView<'a> {
+    title: &'a str,
+    id: &'a str,
+    charts: Vec<ChartView<'a>>,
+}
+
+#[derive(Serialize)]
+struct ChartView<'a> {
+    id: &'a str,
+    title: &'a str,
+    note: &'a str,
+    lines: Vec<LineView<'a>>,
+}
+
+#[derive(Serialize)]
+struct LineView<'a> {
+    label: &'a str,
+    last: String,
+}
+
+#[derive(Serialize)]
+struct FigureRow<'a> {
+    name: &'a str,
+    cells: Option<[String; 4]>,
+    steps: String,
+}
+
+#[derive(Serialize)]
+struct VersionRow<'a> {
+    plugin: &'a str,
+    role: &'a str,
+    version: &'a str,
+    hash: &'a str,
+    short: String,
+    since: String,
+    until: String,
+    how: &'a str,
+}
+
+#[derive(Serialize)]
+struct EventRow {
+    time: String,
+    name: String,
+    step: String,
+    text: String,
+    undone: bool,
+    /// Events that are not shown, and would come before this one.
+    left_out: usize,
+}
+
+/// The page of a run.
+pub(super) fn render(run: &Run) -> Result<String, Error> {
+    let thinned = run.figures.thinned();
+    let weights = weights(run);
+    let (sections, others) = charts::arrange(&thinned, &weights);
+    let data = Data {
+        steps: &thinned.steps,
+        from: run.story.first().and_then(|e| e.step).unwrap_or(0).min(run.figures.steps.first().copied().unwrap_or(0)),
+        to: run.figures.steps.last().copied().max(run.story.last_step()).unwrap_or(0),
+        per_point: thinned.per_point,
+        series: &thinned.series,
+        charts: sections.iter().flat_map(|s| &s.charts).chain(&others).collect(),
+        marks: &run.story.marks,
+        checkpoints: &run.story.checkpoints,
+    };
+    let step = |step: Option<&u64>| step.map_or_else(String::new, |step| words::count(*step));
+    let state = run.story.state(run.at_work, run.figures.steps.last().copied());
+    let page = context! {
+        style => safe(STYLE),
+        library => safe(LIBRARY),
+        script => safe(SCRIPT),
+        data => safe(&json(&data)?),
+        name => run.name.as_str(),
+        state => plain(&state),
+        facts => plain(facts(run, &state)),
+        rewards => plain(weights.iter().map(|(name, weight)| (name, words::number(*weight))).collect::<Vec<_>>()),
+        notes => plain(&run.notes),
+        key_figures => plain(key_figures(&run.figures)),
+        marks => plain(&run.story.marks),
+        checkpoints => run.story.checkpoints.len(),
+        logged_from => step(run.figures.steps.first()),
+        logged_to => step(run.figures.steps.last()),
+        per_point => thinned.per_point,
+        logged => words::count(run.figures.steps.len() as u64),
+        sections => plain(sections.iter().map(|s| section_view(s, &run.figures)).collect::<Vec<_>>()),
+        others => plain(chart_views(&others, &run.figures)),
+        samples => plain(&run.samples),
+        versions => plain(run.story.versions.iter().map(version_row).collect::<Vec<_>>()),
+        figures => plain(figure_rows(&run.figures)),
+        events => plain(events(run)),
+        config => run.config.as_str(),
+        written => words::moment(Timestamp::now()),
+        version => env!("CARGO_PKG_VERSION"),
+    };
+    Ok(environment()?.get_template(NAME)?.render(page)?)
+}
+
+fn environment() -> Result<Environment<'static>, minijinja::Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.add_template(NAME, TEMPLATE)?;
+    Ok(environment)
+}
+
+/// What the template escapes.
+fn plain(value: impl Serialize) -> Value {
+    Value::from(Serde(value))
+}
+
+/// What goes into the page as it is.
+fn safe(text: &str) -> Value {
+    Value::from_safe_string(text.to_owned())
+}
+
+/// As JSON that can't end the element that it stands in.
+fn json(data: &impl Serialize) -> Result<String, Error> {
+    let text =
+        serde_json::to_string(data).map_err(|e| minijinja::Error::new(minijinja::ErrorKind::BadSerialization, e.to_string()))?;
+    Ok(text.replace('<', "\\u003c"))
+}
+
+/// A setting that is a text.
+fn setting<'a>(run: &'a Run, key: &str) -> Option<&'a str> {
+    run.settings.get(key).and_then(toml::Value::as_str)
+}
+
+/// A plugin's name in the run, by its path.
+fn plugin_name(path: &str) -> &str {
+    let file = last_part(path);
+    file.strip_suffix(".wasm").unwrap_or(file)
+}
+
+fn last_part(path: &str) -> &str {
+    path.rsplit(['/', '\\']).find(|part| !part.is_empty()).unwrap_or(path)
+}
+
+/// The rewards with their present weights.
+fn weights(run: &Run) -> Vec<(String, f64)> {
+    let plugins = run.settings.get("plugin").and_then(toml::Value::as_array).into_iter().flatten();
+    let weight = |plugin: &toml::Value| {
+        let weight = plugin.get("weight");
+        weight.and_then(|w| w.as_float().or_else(|| w.as_integer().map(|w| w as f64))).unwrap_or(1.0)
+    };
+    plugins.filter_map(|p| Some((plugin_name(p.get("path")?.as_str()?).to_owned(), weight(p)))).collect()
+}
+
+fn facts(run: &Run, state: &State) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    let mut fact = |name, text: String, title: &str| {
+        if !text.is_empty() {
+            facts.push(Fact { name, text, title: title.to_owned() });
+        }
+    };
+    let beginning = run.story.beginning();
+    let algorithm = setting(run, "algorithm").unwrap_or_default();
+    fact("Algorithm", plugin_name(algorithm).to_owned(), algorithm);
+    let model = beginning.map(|e| e.text("model")).filter(|m| !m.is_empty()).or(setting(run, "model")).unwrap_or_default();
+    let made = if run.settings.contains_key("model") { "" } else { " (small, random weights)" };
+    fact("Model", if model.is_empty() { String::new() } else { format!("{}{made}", last_part(model)) }, model);
+    let dataset = setting(run, "dataset");
+    let built_in = if run.settings.is_empty() { "" } else { "built-in story openings" };
+    fact("Dataset", dataset.map_or(built_in, last_part).to_owned(), dataset.unwrap_or_default());
+    let done = run.figures.steps.last().copied().max(run.story.last_step()).unwrap_or(0);
+    let planned = beginning.and_then(|e| e.number("max_steps")).map_or_else(String::new, |n| format!(" of {}", words::number(n)));
+    fact("Steps", format!("{}{planned}", words::count(done)), "");
+    let now = (state.word == "running").then(Timestamp::now);
+    fact("Duration", words::duration(run.story.seconds(now, run.figures.values("time").last().copied().flatten())), "");
+    let first = run.story.first();
+    fact("Begun", first.and_then(|e| e.time).map(words::moment).unwrap_or_default(), "");
+    let tokens = run.figures.values("num_tokens").iter().rev().flatten().next();
+    fact(
+        "Tokens",
+        tokens.map(|n| words::number(*n)).unwrap_or_default(),
+        "that passed through training, prompts once a completion",
+    );
+    fact("Checkpoints", checkpoints(run), "");
+    let seed = run.settings.get("seed").map(ToString::to_string).unwrap_or_default();
+    fact("Seed", seed, "");
+    if let Some(fork) = first.filter(|e| e.name == "forked") {
+        let from = Path::new(fork.text("checkpoint"));
+        let parts: Vec<_> = from.iter().rev().take(2).map(|part| part.to_string_lossy()).collect();
+        fact("Forked from", parts.into_iter().rev().collect::<Vec<_>>().join("/"), fork.text("checkpoint"));
+    }
+    facts
+}
+
+/// How many checkpoints there were, and are.
+fn checkpoints(run: &Run) -> String {
+    if run.story.checkpoints.is_empty() {
+        return String::new();
+    }
+    let (written, kept) = (run.story.checkpoints.len() as u64, run.kept.len() as u64);
+    let count = if kept < written { format!("{kept} of {written} kept") } else { words::count(written) };
+    run.kept.last().map_or(count.clone(), |last| format!("{count}, the last of step {}", words::count(*last)))
+}
+
+fn key_figures(figures: &Figures) -> Vec<KeyFigure> {
+    let key = |(name, label): &(&str, &'static str)| {
+        let summary = figures.summary(&figures.series[figures.place(name)?])?;
+        Some(KeyFigure { label, first: words::number(summary.first.1), last: words::number(summary.last.1) })
+    };
+    // What two algorithms call by different names may both be there.
+    let mut keys: Vec<KeyFigure> = Vec::new();
+    for key in KEY_FIGURES.iter().filter_map(key) {
+        if keys.len() < MOST_KEY_FIGURES && keys.iter().all(|k| k.label != key.label) {
+            keys.push(key);
+        }
+    }
+    keys
+}
+
+fn section_view<'a>(section: &'a Section, figures: &Figures) -> SectionView<'a> {
+    SectionView { title: section.title, id: section.id, charts: chart_views(&section.charts, figures) }
+}
+
+fn chart_views<'a>(charts: &'a [Chart], figures: &Figures) -> Vec<ChartView<'a>> {
+    charts.iter().map(|chart| chart_view(chart, figures)).collect()
+}
+
+fn chart_view<'a>(chart: &'a Chart, figures: &Figures) -> ChartView<'a> {
+    let last = |line: &charts::Line| figures.series[line.series].values.iter().rev().flatten().next().copied();
+    let whole = chart.lines.first().and_then(last).filter(|_| chart.kind == Kind::Stack);
+    let value = |(i, line): (usize, &charts::Line)| match (last(line), whole) {
+        (Some(part), Some(whole)) if i > 0 && whole > 0.0 => {
+            format!("{} ({:.0}\u{a0}%)", words::number(part), 100.0 * part / whole)
+        }
+        (Some(value), _) => words::number(value),
+        (None, _) => "\u{2013}".to_owned(),
+    };
+    let lines = chart.lines.iter().enumerate().map(|(i, line)| LineView { label: &line.label, last: value((i, line)) });
+    ChartView { id: &chart.id, title: &chart.title, note: &chart.note, lines: lines.collect() }
+}
+
+fn figure_rows<'a>(figures: &'a Figures) -> Vec<FigureRow<'a>> {
+    let row = |(_, series): (usize, &'a Series)| {
+        let summary = figures.summary(series);
+        let cells = summary.as_ref().map(|s| [s.first.1, s.last.1, s.least, s.greatest].map(words::number));
+        let steps = summary.map(|s| format!("{} to {}", words::count(s.first.0), words::count(s.last.0))).unwrap_or_default();
+        FigureRow { name: &series.name, cells, steps }
+    };
+    let mut rows: Vec<FigureRow<'_>> = figures.logged().map(row).collect();
+    rows.sort_by_key(|row| row.name);
+    rows
+}
+
+fn version_row(v: &Version) -> VersionRow<'_> {
+    VersionRow {
+        plugin: &v.plugin,
+        role: &v.role,
+        version: if v.version.is_empty() { "not recorded" } else { &v.version },
+        hash: &v.hash,
+        short: words::hash(&v.hash),
+        since: words::count(v.since),
+        until: v.until.map_or_else(|| "the end".to_owned(), words::count),
+        how: v.how,
+    }
+}
+
+fn events(run: &Run) -> Vec<EventRow> {
+    let (head, tail) = EVENTS;
+    let events = &run.story.events;
+    let left_out = events.len().saturating_sub(head + tail);
+    let row = |(i, event): (usize, &Event)| EventRow {
+        time: event.time.map(words::moment).unwrap_or_default(),
+        name: event.name.replace('_', " "),
+        step: event.step.map(words::count).unwrap_or_default(),
+        text: sentences::about(event),
+        undone: event.undone,
+        left_out: if i == head + left_out { left_out } else { 0 },
+    };
+    events.iter().enumerate().filter(|(i, _)| *i < head || *i >= head + left_out).map(row).collect()
+}

@@ -1,0 +1,437 @@
+"use strict";
+
+(() => {
+  const data = JSON.parse(document.getElementById("report-data").textContent);
+  const root = document.documentElement;
+  const COLOURS = 8;
+  const AXIS_WIDTH = 54;
+  // Room above the plot for the flags of marks.
+  const FLAG_HEIGHT = 14;
+  // How much of its colour a layer has; `report.css` has the same for its swatch.
+  const LAYER_SHARE = 0.72;
+  const drawn = [];
+  let smoothing = 1;
+
+  // Colours change with the scheme and for paper, so that they are looked up anew for each drawing.
+  const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  const lineColour = (i) => `--line-${(i % COLOURS) + 1}`;
+
+  /** Four significant digits; `words.rs` has the same rule. */
+  function number(v) {
+    if (v === null || v === undefined) return "\u2013";
+    const size = Math.abs(v);
+    let text;
+    if (v === 0) text = "0";
+    else if (size < 1e-3 || size >= 1e7) text = trimmed(v.toExponential(2)).replace("e+", "e");
+    else if (size >= 1000) text = Math.round(v).toLocaleString("en-US");
+    else text = trimmed(v.toFixed(Math.max(0, 3 - Math.floor(Math.log10(size)))));
+    return text.replaceAll("-", "\u2212");
+  }
+
+  function trimmed(text) {
+    const [digits, power] = text.split("e");
+    const short = digits.includes(".") ? digits.replace(/\.?0+$/, "") : digits;
+    return power === undefined ? short : `${short}e${power}`;
+  }
+
+  /** Labels of an axis, all with the same power and as many decimals as tell them apart. */
+  function ticks(values, step) {
+    const greatest = Math.max(...values.map(Math.abs));
+    let power = 0;
+    let suffix = "";
+    if (greatest >= 1e9 || (greatest > 0 && greatest < 0.01)) {
+      power = Math.floor(Math.log10(greatest));
+      suffix = `e${power}`;
+    } else if (greatest >= 1e6) [power, suffix] = [6, "M"];
+    else if (greatest >= 1e4) [power, suffix] = [3, "k"];
+    const unit = 10 ** power;
+    const whole = (d) => Math.abs((step / unit) * 10 ** d - Math.round((step / unit) * 10 ** d)) < 1e-6;
+    const decimals = [0, 1, 2, 3, 4, 5].find(whole) ?? 6;
+    return values.map((v) => (v === 0 ? "0" : `${(v / unit).toFixed(decimals)}${suffix}`.replaceAll("-", "\u2212")));
+  }
+
+  /**
+   * The mean of the `over` points around each one. Gaps stay gaps, and what a change of plugins
+   * parts is not mixed.
+   */
+  function runningMean(values, over) {
+    const changes = data.marks.filter((m) => ["swap", "rollback", "settings"].includes(m.kind)).map((m) => m.step);
+    const parts = [...changes, Infinity]
+      .map((step) => data.steps.findIndex((s) => s > step))
+      .map((i) => (i < 0 ? values.length : i));
+    let begin = 0;
+    return parts.flatMap((end) => {
+      const part = values.slice(begin, end);
+      begin = Math.max(begin, end);
+      return meansWithin(part, over);
+    });
+  }
+
+  function meansWithin(values, over) {
+    const before = Math.floor(over / 2);
+    let [sum, count, from, to] = [0, 0, 0, 0];
+    return values.map((value, i) => {
+      for (; to < Math.min(values.length, i - before + over); to++) {
+        if (values[to] !== null) [sum, count] = [sum + values[to], count + 1];
+      }
+      for (; from < i - before; from++) {
+        if (values[from] !== null) [sum, count] = [sum - values[from], count - 1];
+      }
+      return value === null ? null : sum / count;
+    });
+  }
+
+  /** The edges of the band around a line, if it has one. */
+  function band(line, alone) {
+    const { y, lo, hi } = data.series[line.series];
+    if (line.around !== undefined) {
+      const spread = data.series[line.around].y;
+      const edge = (sign) => y.map((v, i) => (v === null || spread[i] === null ? null : v + sign * spread[i]));
+      return [edge(-1), edge(1)];
+    }
+    if (line.between !== undefined) {
+      const [low, high] = line.between.map((place) => data.series[place]);
+      return [low.lo ?? low.y, high.hi ?? high.y];
+    }
+    return alone && lo !== undefined ? [lo, hi] : null;
+  }
+
+  /** Points that no line reaches, since both neighbours are gaps. */
+  function lonely(values) {
+    const there = (i) => values[i] !== null && values[i] !== undefined;
+    return values.flatMap((_, i) => (there(i) && !there(i - 1) && !there(i + 1) ? [i] : []));
+  }
+
+  function line(values, name, width, alpha = 1) {
+    const stroke = () => faded(colour(name), alpha);
+    const alone = lonely(values);
+    const points = { show: alone.length > 0, filter: () => alone, size: 4, stroke, fill: stroke };
+    return { stroke, width, points, live: alpha === 1 };
+  }
+
+  /** A colour that is as light as a faded one, and still covers what is below it. */
+  function mixed(hex, paper, share) {
+    const part = (text, i) => parseInt(text.slice(1 + 2 * i, 3 + 2 * i), 16);
+    const byte = (i) => Math.round(share * part(hex, i) + (1 - share) * part(paper, i));
+    return `#${[0, 1, 2].map((i) => byte(i).toString(16).padStart(2, "0")).join("")}`;
+  }
+
+  function faded(hex, alpha) {
+    if (alpha === 1) return hex;
+    const byte = Math.round(alpha * 255)
+      .toString(16)
+      .padStart(2, "0");
+    return hex + byte;
+  }
+
+  /** What uPlot draws of a chart of lines: its columns, their style, the bands between them. */
+  function linesOf(chart) {
+    const [columns, series, bands] = [[data.steps], [{}], []];
+    const add = (values, style) => columns.push(values) && series.push(style);
+    const alone = chart.lines.length === 1;
+    chart.lines.forEach((l, i) => {
+      const edges = band(l, alone);
+      if (edges === null) return;
+      const edge = { width: 0, points: { show: false } };
+      edges.forEach((values) => add(values, edge));
+      bands.push({ series: [series.length - 1, series.length - 2], fill: () => faded(colour(lineColour(i)), 0.16) });
+    });
+    // The first line last, so that it lies above those that it may coincide with.
+    [...chart.lines.entries()].reverse().forEach(([i, l]) => {
+      const { y } = data.series[l.series];
+      if (smoothing > 1) add(y, line(y, lineColour(i), 1, 0.35));
+      const shown = smoothing > 1 ? runningMean(y, smoothing) : y;
+      add(shown, line(shown, lineColour(i), smoothing > 1 ? 2 : 1.5));
+    });
+    return { columns, series, bands };
+  }
+
+  /** The same of layers upon each other: the tallest first, each covering the ones before. */
+  function layersOf(chart) {
+    const [whole, ...parts] = chart.lines.map((l) => data.series[l.series].y);
+    const shown = (values) => (smoothing > 1 ? runningMean(values, smoothing) : values);
+    const [columns, series] = [[], []];
+    let below = data.steps.map(() => 0);
+    parts.map(shown).forEach((part, i) => {
+      below = below.map((v, at) => (whole[at] === null ? null : v + (part[at] ?? 0)));
+      columns.unshift(below);
+      const fill = () => mixed(colour(lineColour(i)), colour("--paper"), LAYER_SHARE);
+      series.unshift({ fill, stroke: () => colour("--paper"), width: 0.5, points: { show: false } });
+    });
+    columns.push(shown(whole));
+    series.push(line(whole, "--ink", 1.25));
+    return { columns: [data.steps, ...columns], series: [{}, ...series], bands: [] };
+  }
+
+  /** The ends of the vertical axis. */
+  function range(kind) {
+    return (_, least, greatest) => {
+      if (least === null || least === undefined) return [0, 1];
+      if (kind === "share") return [0, greatest <= 0 ? 1 : Math.min(1, greatest * 1.1)];
+      if (kind === "stack") return [0, greatest * 1.05 || 1];
+      if (least === greatest) {
+        const room = Math.abs(least) * 0.1 || 1;
+        return [least - (least === 0 ? 0 : room), greatest + room];
+      }
+      return uPlot.rangeNum(least, greatest, 0.06, true);
+    };
+  }
+
+  /** Marks of what happened to the run: lines with numbered flags; ticks at checkpoints. */
+  function marks(container) {
+    const DASHES = { swap: [], rollback: [2, 2], settings: [6, 3], resume: [1, 3], failure: [] };
+    const tip = document.createElement("div");
+    tip.className = "tip";
+    tip.hidden = true;
+    const visible = (u, step) => step >= u.scales.x.min && step <= u.scales.x.max;
+
+    const beneath = (u) => {
+      const { ctx, bbox } = u;
+      const pixel = devicePixelRatio;
+      ctx.save();
+      ctx.lineWidth = pixel;
+      ctx.strokeStyle = colour("--muted");
+      ctx.beginPath();
+      for (const step of data.checkpoints.filter((s) => visible(u, s))) {
+        const x = Math.round(u.valToPos(step, "x", true));
+        ctx.moveTo(x, bbox.top + bbox.height);
+        ctx.lineTo(x, bbox.top + bbox.height - 5 * pixel);
+      }
+      ctx.stroke();
+      const seen = data.marks.filter((m) => visible(u, m.step));
+      // Very many would hide what they mark.
+      ctx.globalAlpha = Math.min(1, 20 / seen.length);
+      for (const mark of seen) {
+        const x = Math.round(u.valToPos(mark.step, "x", true));
+        ctx.strokeStyle = colour(`--mark-${mark.kind}`);
+        ctx.setLineDash(DASHES[mark.kind].map((d) => d * pixel));
+        ctx.beginPath();
+        ctx.moveTo(x, bbox.top);
+        ctx.lineTo(x, bbox.top + bbox.height);
+        ctx.stroke();
+      }
+      ctx.restore();
+    };
+
+    const above = (u) => {
+      const { ctx, bbox } = u;
+      const pixel = devicePixelRatio;
+      ctx.save();
+      ctx.font = `600 ${10 * pixel}px system-ui, sans-serif`;
+      ctx.textAlign = "center";
+      ctx.textBaseline = "middle";
+      let free = -Infinity;
+      for (const mark of data.marks.filter((m) => visible(u, m.step))) {
+        const text = String(mark.number);
+        const width = Math.max(13 * pixel, ctx.measureText(text).width + 6 * pixel);
+        let x = Math.round(u.valToPos(mark.step, "x", true));
+        // Flags make room for each other; where there is none, lines alone must do.
+        const shift = Math.max(0, free - (x - width / 2));
+        if (shift > width) continue;
+        x += shift;
+        free = x + width / 2 + pixel;
+        ctx.fillStyle = colour(`--mark-${mark.kind}`);
+        ctx.fillRect(x - width / 2, bbox.top - FLAG_HEIGHT * pixel, width, FLAG_HEIGHT * pixel);
+        ctx.fillStyle = colour("--flag-ink");
+        ctx.fillText(text, x, bbox.top - (FLAG_HEIGHT / 2 - 0.5) * pixel);
+      }
+      ctx.restore();
+    };
+
+    const point = (u) => {
+      const { left } = u.cursor;
+      const distance = (m) => Math.abs(u.valToPos(m.step, "x") - left);
+      const near = left < 0 ? [] : data.marks.filter((m) => visible(u, m.step) && distance(m) < 7);
+      tip.hidden = near.length === 0 || !container.matches(":hover");
+      if (tip.hidden) return;
+      tip.textContent = near.map((m) => `${m.number}  step ${m.step}, ${m.word}: ${m.text}`).join("\n");
+      const right = left > u.over.clientWidth / 2;
+      tip.style.left = right ? "auto" : `${left + 10}px`;
+      tip.style.right = right ? `${u.over.clientWidth - left + 10}px` : "auto";
+    };
+
+    return { hooks: { init: (u) => u.over.append(tip), drawClear: beneath, draw: above, setCursor: point } };
+  }
+
+  /** The figures beside a chart's title: those under the cursor, or the last. */
+  function readout(figure, chart) {
+    const values = [...figure.querySelectorAll(".readout b")];
+    const last = values.map((b) => b.textContent);
+    const at = document.createElement("span");
+    at.className = "at";
+    figure.querySelector("figcaption > :first-child").after(at);
+    const share = (i, index) => {
+      if (chart.kind !== "stack" || i === 0) return "";
+      const [whole, part] = [chart.lines[0], chart.lines[i]].map((l) => data.series[l.series].y[index]);
+      return whole > 0 && part !== null ? ` (${Math.round((100 * part) / whole)}\u00a0%)` : "";
+    };
+    const text = (i, index) => number(data.series[chart.lines[i].series].y[index]) + share(i, index);
+    return (index) => {
+      at.textContent = index === null ? "" : `step ${data.steps[index]}`;
+      values.forEach((b, i) => (b.textContent = index === null ? last[i] : text(i, index)));
+    };
+  }
+
+  /** Lets arrow keys move the cursor, and says aloud what is under it. */
+  function keyboard(plot, chart, title) {
+    const end = data.steps.length - 1;
+    const MOVES = { ArrowLeft: -1, ArrowRight: 1, PageDown: -10, PageUp: 10, Home: -Infinity, End: Infinity };
+    plot.tabIndex = 0;
+    plot.setAttribute("role", "slider");
+    plot.setAttribute("aria-label", `${title}, by step`);
+    plot.setAttribute("aria-valuemin", data.steps[0]);
+    plot.setAttribute("aria-valuemax", data.steps[end]);
+    const say = (index) => {
+      const value = (l) => `${l.label} ${number(data.series[l.series].y[index])}`.trim();
+      plot.setAttribute("aria-valuenow", data.steps[index]);
+      plot.setAttribute("aria-valuetext", `step ${data.steps[index]}: ${chart.lines.map(value).join(", ")}`);
+    };
+    say(end);
+    // The other charts follow.
+    const go = (left) => plot.chart.setCursor({ left, top: left }, true, true);
+    const leave = () => go(-10);
+    plot.addEventListener("keydown", (event) => {
+      const u = plot.chart;
+      if (event.key === "Escape") return leave();
+      const move = MOVES[event.key];
+      if (move === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      const index = Math.min(end, Math.max(0, (u.cursor.idx ?? end) + move));
+      go(u.valToPos(data.steps[index], "x"));
+      say(index);
+    });
+    plot.addEventListener("blur", leave);
+  }
+
+  function draw(plot, chart, show) {
+    plot.chart?.destroy();
+    const { columns, series, bands } = chart.kind === "stack" ? layersOf(chart) : linesOf(chart);
+    const [first, last] = [data.steps[0], data.steps.at(-1)];
+    const grid = { stroke: () => colour("--grid"), width: 1 };
+    const axis = { stroke: () => colour("--muted"), font: "11px system-ui, sans-serif", grid };
+    const options = {
+      width: plot.clientWidth,
+      height: plot.clientHeight,
+      padding: [data.marks.length > 0 ? FLAG_HEIGHT + 2 : 8, 16, 0, 0],
+      legend: { show: false },
+      cursor: {
+        y: false,
+        drag: { x: true, y: false },
+        sync: { key: "steps", setSeries: false, scales: ["x", null] },
+        points: { size: (u, i) => (u.series[i].live ? 6 : 0) },
+      },
+      scales: {
+        // The whole run, also where nothing was logged at its ends.
+        x: {
+          time: false,
+          range: (_, min, max) => (min === first && max === last ? [data.from, Math.max(data.to, data.from + 1)] : [min, max]),
+        },
+        y: { range: range(chart.kind) },
+      },
+      axes: [
+        {
+          ...axis,
+          size: 26,
+          gap: 5,
+          ticks: { show: false },
+          space: 56,
+          incrs: [1, 2, 5].flatMap((n) => [...Array(9).keys()].map((p) => n * 10 ** p)).sort((a, b) => a - b),
+          values: (_, at, __, ___, step) => ticks(at, step),
+        },
+        {
+          ...axis,
+          size: AXIS_WIDTH,
+          gap: 4,
+          ticks: { show: false },
+          space: 30,
+          values: (_, at, __, ___, step) => ticks(at, step),
+        },
+      ],
+      series,
+      bands,
+      plugins: [marks(plot)],
+      hooks: { setCursor: [(u) => show(u.cursor.left < 0 ? null : (u.cursor.idx ?? null))] },
+    };
+    plot.chart = new uPlot(options, columns, plot);
+  }
+
+  function begin(chart) {
+    const figure = document.getElementById(chart.id);
+    const plot = figure.querySelector(".plot");
+    figure.classList.add(chart.kind);
+    figure.querySelectorAll(".key").forEach((key, i) => {
+      const name = chart.kind !== "stack" ? lineColour(i) : i === 0 ? "--ink" : lineColour(i - 1);
+      key.style.setProperty("--key", `var(${name})`);
+    });
+    const show = readout(figure, chart);
+    draw(plot, chart, show);
+    keyboard(plot, chart, figure.querySelector("figcaption > :first-child").textContent);
+    drawn.push({ plot, again: () => draw(plot, chart, show) });
+    new ResizeObserver(() => fit(plot)).observe(plot);
+  }
+
+  function fit(plot) {
+    const { width, height } = plot.chart;
+    const wanted = { width: plot.clientWidth, height: plot.clientHeight };
+    if (wanted.width > 0 && (wanted.width !== width || wanted.height !== height)) plot.chart.setSize(wanted);
+  }
+
+  /** Draws the charts that can be seen; those in a closed part of the page when it opens. */
+  function beginAll() {
+    const waiting = new Set(data.charts);
+    const open = () => {
+      for (const chart of waiting) {
+        if (document.getElementById(chart.id).closest("details:not([open])") === null) {
+          waiting.delete(chart);
+          begin(chart);
+        }
+      }
+    };
+    document.querySelectorAll("details").forEach((d) => d.addEventListener("toggle", open));
+    open();
+    return open;
+  }
+
+  function repaint() {
+    drawn.forEach(({ plot }) => plot.chart.redraw(false));
+  }
+
+  if (data.steps.length > 0) {
+    document.querySelectorAll(".drawn").forEach((p) => (p.hidden = false));
+    const select = document.getElementById("smooth");
+    const points = data.steps.length;
+    smoothing = points > 1000 ? 30 : points > 200 ? 10 : 1;
+    if (select !== null) {
+      const about = document.getElementById("smoothed");
+      const say = () => {
+        about.hidden = smoothing === 1;
+        about.querySelector("b").textContent = smoothing;
+      };
+      select.value = String(smoothing);
+      say();
+      select.addEventListener("change", () => {
+        smoothing = Number(select.value);
+        say();
+        drawn.forEach(({ again }) => again());
+      });
+    }
+    const open = beginAll();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+
+    // Paper is white and narrower than most windows, and nothing on it can be opened.
+    let closed = [];
+    addEventListener("beforeprint", () => {
+      closed = [...document.querySelectorAll("details:not([open])")];
+      closed.forEach((d) => (d.open = true));
+      open();
+      root.classList.add("printing");
+      drawn.forEach(({ plot }) => plot.chart.setSize({ width: 320, height: 150 }));
+    });
+    addEventListener("afterprint", () => {
+      root.classList.remove("printing");
+      closed.forEach((d) => (d.open = false));
+      drawn.forEach(({ plot }) => fit(plot));
+      repaint();
+    });
+  }
+})();

@@ -1,0 +1,189 @@
+//! `completions.jsonl`: a few of its completions, spread over the run. The file may be larger than
+//! memory, so that a first pass only finds where each step begins.
+
+use super::Error;
+use super::lines::Unread;
+use super::words;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::path::Path;
+
+/// Steps shown, spread evenly from the first to the last.
+const STEPS: usize = 8;
+/// Most steps shown in all, with those at which a plugin changed.
+const MOST_STEPS: usize = 14;
+/// Completions of a step.
+const COMPLETIONS: usize = 4;
+/// Completions of a step among which those are chosen.
+const MOST_READ: usize = 256;
+/// Characters of one where it is closed.
+const GLANCE: usize = 200;
+/// Characters of a prompt or completion on the page.
+const MOST_CHARACTERS: usize = 4000;
+
+/// Completions of one prompt at one step.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Sample {
+    pub step: u64,
+    pub prompt: Text,
+    /// How the best one begins, on one line.
+    pub glance: String,
+    pub rewards: Vec<String>,
+    pub completions: Vec<Completion>,
+    /// Completions that the file holds of this prompt.
+    pub of: usize,
+}
+
+/// A text, which may be longer than shown.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Text {
+    pub shown: String,
+    /// Characters left out.
+    pub more: usize,
+}
+
+/// A completion and what was made of it.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Completion {
+    pub text: Text,
+    pub tokens: usize,
+    pub finished: bool,
+    /// In the order of the sample's rewards.
+    pub rewards: Vec<Option<String>>,
+    pub advantage: Option<String>,
+}
+
+/// What tells the step of a line without reading the rest of it into memory.
+#[derive(Deserialize)]
+struct Head {
+    step: u64,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    #[serde(default)]
+    row: Value,
+    #[serde(default)]
+    prompt: String,
+    #[serde(default)]
+    completion: String,
+    #[serde(default)]
+    completion_ids: Vec<Value>,
+    #[serde(default = "yes")]
+    finished: bool,
+    #[serde(default)]
+    rewards: Map<String, Value>,
+    #[serde(default)]
+    advantage: Value,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Where the lines of a step are.
+struct Place {
+    begin: u64,
+    lines: usize,
+}
+
+/// Samples of a run whose plugins changed at the steps `changes`.
+pub(super) fn read(path: &Path, changes: &[u64], notes: &mut Vec<String>) -> Result<Vec<Sample>, Error> {
+    let fail = |source| Error::Read { path: path.to_owned(), source };
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened.map_err(fail)?,
+    };
+    let mut reader = BufReader::with_capacity(1 << 20, file);
+    let places = places(&mut reader, path, notes).map_err(fail)?;
+    let steps: Vec<u64> = places.keys().copied().collect();
+    let mut samples = Vec::new();
+    for step in chosen(&steps, changes) {
+        let place = &places[&step];
+        reader.seek(SeekFrom::Start(place.begin)).map_err(fail)?;
+        samples.extend(sample(&mut reader, step, place.lines).map_err(fail)?);
+    }
+    Ok(samples)
+}
+
+fn places(reader: &mut impl BufRead, path: &Path, notes: &mut Vec<String>) -> io::Result<BTreeMap<u64, Place>> {
+    let mut places: BTreeMap<u64, Place> = BTreeMap::new();
+    let (mut begin, mut unread, mut line, mut before) = (0, Unread::default(), Vec::new(), None);
+    for at in 0.. {
+        line.clear();
+        let length = reader.read_until(b'\n', &mut line)?;
+        // A line without an end is still being written.
+        if !line.ends_with(b"\n") {
+            break;
+        }
+        match serde_json::from_slice::<Head>(&line) {
+            Ok(Head { step }) => match places.get_mut(&step).filter(|_| before == Some(step)) {
+                Some(place) => place.lines += 1,
+                // A step that comes again, after others, counts as it was the last time.
+                None => {
+                    places.insert(step, Place { begin, lines: 1 });
+                    before = Some(step);
+                }
+            },
+            Err(_) => unread.saw(at),
+        }
+        begin += length as u64;
+    }
+    unread.note(path, notes);
+    Ok(places)
+}
+
+/// The first, the last, some between, and the first at or after each change.
+fn chosen(steps: &[u64], changes: &[u64]) -> BTreeSet<u64> {
+    let Some(last) = steps.len().checked_sub(1) else { return BTreeSet::new() };
+    let spread = STEPS.min(steps.len());
+    let mut chosen: BTreeSet<u64> = (0..spread).map(|i| steps[i * last / (spread - 1).max(1)]).collect();
+    for change in changes {
+        if chosen.len() < MOST_STEPS {
+            chosen.extend(steps.iter().find(|step| *step >= change));
+        }
+    }
+    chosen
+}
+
+/// Completions of the first prompt of a step, from the best to the worst.
+fn sample(reader: &mut impl BufRead, step: u64, lines: usize) -> io::Result<Option<Sample>> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut line = Vec::new();
+    for _ in 0..lines.min(MOST_READ) {
+        line.clear();
+        reader.read_until(b'\n', &mut line)?;
+        let Ok(row) = serde_json::from_slice::<Row>(&line) else { continue };
+        if rows.first().is_some_and(|first| (&first.row, &first.prompt) != (&row.row, &row.prompt)) {
+            break;
+        }
+        rows.push(row);
+    }
+    let worth = |row: &Row| {
+        let sum = || row.rewards.values().filter_map(Value::as_f64).sum();
+        row.advantage.as_f64().unwrap_or_else(sum)
+    };
+    rows.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
+    let (of, shown) = (rows.len(), COMPLETIONS.min(rows.len()));
+    let Some(first) = rows.first() else { return Ok(None) };
+    let names: Vec<String> = first.rewards.keys().cloned().collect();
+    let figure = |value: Option<&Value>| value.and_then(Value::as_f64).map(words::number);
+    let completion = |row: &Row| Completion {
+        text: text(&row.completion),
+        tokens: row.completion_ids.len(),
+        finished: row.finished,
+        rewards: names.iter().map(|name| figure(row.rewards.get(name))).collect(),
+        advantage: figure(Some(&row.advantage)),
+    };
+    let completions = (0..shown).map(|i| completion(&rows[i * (of - 1) / (shown - 1).max(1)])).collect();
+    let glance = words::shortened(&first.completion, GLANCE).0.split_whitespace().collect::<Vec<_>>().join(" ");
+    Ok(Some(Sample { step, glance, prompt: text(&first.prompt), rewards: names, completions, of }))
+}
+
+fn text(whole: &str) -> Text {
+    let (shown, more) = words::shortened(whole, MOST_CHARACTERS);
+    Text { shown: shown.to_owned(), more }
+}

@@ -1,0 +1,113 @@
+//! An event as a sentence.
+
+use super::story::Event;
+use super::words;
+use serde_json::Value;
+
+/// What an event says beside its name and step; of one that is not known here, all of it.
+pub(super) fn about(event: &Event) -> String {
+    let (name, text) = (event.text("plugin"), |key: &str| event.text(key));
+    match event.name.as_str() {
+        "started" | "resumed" | "forked" => beginning(event),
+        "plugin_loaded" => {
+            format!("{} {name} {}, {}", text("role"), text("version"), words::hash(text("hash")))
+        }
+        "plugin_swapped" => {
+            let (from, to) = (words::hash(text("from")), words::hash(text("to")));
+            let change = if from == to { format!("{to} with other settings") } else { format!("{from} \u{2192} {to}") };
+            format!("{name}: {change}{}", shadow(event))
+        }
+        "plugin_rolled_back" => format!(
+            "{name}: {} gives its place back to {}; {}",
+            words::hash(text("from")),
+            words::hash(text("to")),
+            text("reason")
+        ),
+        "plugin_refused" => format!("{name}: {}", text("reason")),
+        "plugin_error" => {
+            let rows = event.fields.get("rows").and_then(Value::as_array).map_or(0, Vec::len);
+            let lost = if rows == 0 {
+                "went well when tried again".to_owned()
+            } else {
+                format!("{} without a score", words::counted(rows as u64, "row"))
+            };
+            format!("{name}: {}; {lost}", text("reason"))
+        }
+        "settings_changed" => {
+            let side = |key: &str| event.fields.get(key).cloned().unwrap_or_default();
+            format!("{name}: {}", differences(&side("from"), &side("to")))
+        }
+        "checkpoint_saved" => took(event, "written in "),
+        "checkpoint_failed" | "failed" => text("reason").to_owned(),
+        "checkpoint_superseded" => format!("now {}", text("path")),
+        "checkpoints_removed" => {
+            let steps = event.fields.get("steps").and_then(Value::as_array).into_iter().flatten();
+            let steps: Vec<String> = steps.map(words::value).collect();
+            format!("of step {}", steps.join(", "))
+        }
+        "warning" => text("text").to_owned(),
+        "finished" | "stopped" => took(event, "after "),
+        _ => {
+            let rest = event.fields.iter().filter(|(key, _)| *key != "step");
+            rest.map(|(key, value)| format!("{key}: {}", words::value(value))).collect::<Vec<_>>().join("; ")
+        }
+    }
+}
+
+fn took(event: &Event, before: &str) -> String {
+    event.number("seconds").map_or_else(String::new, |s| format!("{before}{}", words::duration(s)))
+}
+
+fn beginning(event: &Event) -> String {
+    let mut parts = Vec::new();
+    if !event.text("checkpoint").is_empty() {
+        parts.push(format!("from {}", event.text("checkpoint")));
+    }
+    if let Some(steps) = event.fields.get("max_steps").and_then(Value::as_u64) {
+        parts.push(format!("to step {}", words::count(steps)));
+    }
+    parts.extend(changed(event));
+    if !event.text("version").is_empty() {
+        parts.push(format!("rlhost {}", event.text("version")));
+    }
+    parts.join("; ")
+}
+
+/// What a run's part that goes on has otherwise than the one before.
+fn changed(event: &Event) -> Option<String> {
+    let changes = event.fields.get("changed").and_then(Value::as_object).filter(|c| !c.is_empty())?;
+    let change = |(key, sides): (&String, &Value)| match sides.as_array().map(Vec::as_slice) {
+        Some([from, to]) => format!("{key} {} \u{2192} {}", words::value(from), words::value(to)),
+        _ => format!("{key} {}", words::value(sides)),
+    };
+    Some(changes.iter().map(change).collect::<Vec<_>>().join(", "))
+}
+
+/// What a chart's mark says of a run that goes on.
+pub(super) fn resumed(event: &Event) -> String {
+    let checkpoint = event.text("checkpoint").rsplit(['/', '\\']).next().unwrap_or_default();
+    let changed = changed(event).map(|c| format!("; {c}")).unwrap_or_default();
+    format!("from {checkpoint}{changed}")
+}
+
+/// How a plugin and the one before scored the same completions.
+pub(super) fn shadow(event: &Event) -> String {
+    let figure = |key: &str| event.fields.get("shadow").and_then(|s| s.get(key)).and_then(Value::as_f64);
+    match (figure("rows"), figure("old_mean"), figure("new_mean")) {
+        (Some(rows), Some(old), Some(new)) => {
+            let (old, new) = (words::number(old), words::number(new));
+            format!("; mean of the newest {} {old} \u{2192} {new}", words::counted(rows as u64, "completion"))
+        }
+        _ => String::new(),
+    }
+}
+
+/// The keys in which two settings differ.
+pub(super) fn differences(from: &Value, to: &Value) -> String {
+    let empty = serde_json::Map::new();
+    let (from, to) = (from.as_object().unwrap_or(&empty), to.as_object().unwrap_or(&empty));
+    let keys = from.keys().chain(to.keys().filter(|key| !from.contains_key(*key)));
+    let side = |side: Option<&Value>| side.map_or_else(|| "nothing".to_owned(), words::value);
+    let changes = keys.filter(|key| from.get(*key) != to.get(*key));
+    changes.map(|key| format!("{key} {} \u{2192} {}", side(from.get(key)), side(to.get(key)))).collect::<Vec<_>>().join(", ")
+}

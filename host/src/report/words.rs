@@ -1,0 +1,117 @@
+//! Figures, times and hashes as a page says them.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+/// A number with four significant digits; `report.js` has the same rule.
+pub(super) fn number(v: f64) -> String {
+    let size = v.abs();
+    let text = if v == 0.0 {
+        "0".to_owned()
+    } else if !(1e-3..1e7).contains(&size) {
+        let text = format!("{v:.2e}");
+        let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+        format!("{}e{power}", trimmed(digits))
+    } else if size >= 1000.0 {
+        grouped(v)
+    } else {
+        let decimals = (3.0 - size.log10().floor()).max(0.0) as usize;
+        trimmed(&format!("{v:.decimals$}")).to_owned()
+    };
+    text.replace('-', "\u{2212}")
+}
+
+/// Without zeros that say nothing.
+fn trimmed(text: &str) -> &str {
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
+}
+
+/// A whole number with its thousands apart.
+fn grouped(v: f64) -> String {
+    let digits = format!("{:.0}", v.abs());
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if v < 0.0 { format!("-{text}") } else { text }
+}
+
+/// A count of steps or of tokens.
+pub(super) fn count(n: u64) -> String {
+    grouped(n as f64)
+}
+
+/// `1 step`, `2 steps`.
+pub(super) fn counted(n: u64, what: &str) -> String {
+    format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+/// A length of time in the two greatest units that say something.
+pub(super) fn duration(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match whole {
+        0..60 => format!("{} s", number((seconds * 100.0).round() / 100.0)),
+        60..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
+        3600..86_400 => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+        _ => format!("{} d {:02} h", whole / 86_400, whole % 86_400 / 3600),
+    }
+}
+
+/// A moment, in UTC.
+pub(super) fn moment(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
+/// Enough of a hash to tell versions apart.
+pub(super) fn hash(hash: &str) -> String {
+    hash.chars().take(12).collect()
+}
+
+/// A value of the configuration or of an event.
+pub(super) fn value(v: &Value) -> String {
+    match v {
+        Value::String(text) => text.clone(),
+        Value::Number(n) if n.is_f64() => n.as_f64().map_or_else(|| n.to_string(), number),
+        other => other.to_string(),
+    }
+}
+
+/// What is left of a text after `most` characters, and how many went.
+pub(super) fn shortened(text: &str, most: usize) -> (&str, usize) {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => (&text[..end], text[end..].chars().count()),
+        None => (text, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_four_digits_that_say_something() {
+        let cases = [
+            (0.0, "0"),
+            (20.0, "20"),
+            (-6.35, "\u{2212}6.35"),
+            (1.592144823, "1.592"),
+            (0.0023224, "0.002322"),
+            (99.99999, "100"),
+            (606556.0, "606,556"),
+            (-1234.5, "\u{2212}1,234"),
+            (0.000384568, "3.85e\u{2212}4"),
+            (3.0e9, "3e9"),
+        ];
+        for (v, expected) in cases {
+            assert_eq!(number(v), expected, "{v}");
+        }
+        assert_eq!(
+            [0.034, 57.58, 61.0, 7260.0, 190_000.0].map(duration),
+            ["0.03 s", "57.58 s", "1 min 01 s", "2 h 01 min", "2 d 04 h"]
+        );
+        assert_eq!(shortened("a\u{1f980}bc", 2), ("a\u{1f980}", 2));
+    }
+}
