@@ -17,6 +17,7 @@ mod generate;
 mod new_model;
 mod plugin;
 mod replay;
+mod report;
 mod resume;
 mod swap;
 mod train;
@@ -63,6 +64,8 @@ enum Other {
     Swap(swap::Args),
     /// Score a run's completions with another reward, and compare
     Replay(replay::Args),
+    /// Write a page about a run: its figures, completions, plugins and events
+    Report(report::Args),
     /// Tools for those who write plugins
     Plugin(plugin::Args),
     /// List a run's checkpoints, or check that they are whole
@@ -129,6 +132,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
             Ok(Other::Resume(args)) => resume::run(&args),
             Ok(Other::Swap(args)) => swap::run(&args),
             Ok(Other::Replay(args)) => replay::run(&args),
+            Ok(Other::Report(args)) => report::run(&args),
             Ok(Other::Plugin(args)) => plugin::run(&args),
             Ok(Other::Checkpoint(args)) => checkpoint::run(&args),
             Err(error) => Err(Failure::mistake(error)),

@@ -1,0 +1,21 @@
+//! `rlhost report`: a run as one page of HTML.
+
+use super::Failure;
+use crate::report;
+use std::path::PathBuf;
+
+/// Arguments of `report`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Folder of the run, which may be under way
+    run: PathBuf,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let path = report::write(&args.run).map_err(|error| match error {
+        report::Error::NotARun { .. } => Failure::mistake(error),
+        other => Failure::failed(other),
+    })?;
+    say!("{}", path.display());
+    Ok(())
+}
