@@ -10,7 +10,7 @@ const ONLINE: [(&str, &[&str]); 5] =
     [("grpo", &["--beta", "0.1", "--epsilon", "0.1"]), ("rloo", &[]), ("ppo", &[]), ("reinforce_pp", &[]), ("online_dpo", &[])];
 
 /// Those that learn from given pairs, or from given answers.
-const OFFLINE: [(&str, &[&str]); 7] = [
+const OFFLINE: [(&str, &[&str]); 8] = [
     ("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"]),
     ("dpo", &[]),
     ("dpo", &["--loss-type", "ipo"]),
@@ -18,6 +18,7 @@ const OFFLINE: [(&str, &[&str]); 7] = [
     ("cpo", &["--loss-type", "sigmoid"]),
     ("cpo", &["--loss-type", "simpo"]),
     ("orpo", &[]),
+    ("kto", &["--loss-type", "apo_zero_unpaired"]),
 ];
 
 fn run(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) -> Outcome {
