@@ -10,8 +10,9 @@ const ONLINE: [(&str, &[&str]); 5] =
     [("grpo", &["--beta", "0.1", "--epsilon", "0.1"]), ("rloo", &[]), ("ppo", &[]), ("reinforce_pp", &[]), ("online_dpo", &[])];
 
 /// Those that learn from given pairs, or from given answers.
-const OFFLINE: [(&str, &[&str]); 8] = [
+const OFFLINE: [(&str, &[&str]); 9] = [
     ("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"]),
+    ("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl", "--loss-type", "dft"]),
     ("dpo", &[]),
     ("dpo", &["--loss-type", "ipo"]),
     ("dpo", &["--loss-type", "sft"]),
