@@ -4,7 +4,8 @@
 //!
 //! What differs from TRL: the negative log-likelihood is a mean over the chosen tokens of the
 //! whole optimizer step, not of a micro-batch, and `nll_loss` is reported even where its weight is
-//! zero.
+//! zero; `logits/*` are means over the completions' tokens, as those of DPO, without prompts and
+//! padding.
 
 pub mod settings;
 #[cfg(test)]

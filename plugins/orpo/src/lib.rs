@@ -4,7 +4,8 @@
 //!
 //! What differs from TRL: the negative log-likelihood is that of the completion, as in the paper,
 //! without its prompt's, whose log-probabilities a plugin doesn't see; and it is a mean over the
-//! chosen tokens of the whole optimizer step, not of a micro-batch.
+//! chosen tokens of the whole optimizer step, not of a micro-batch. `logits/*` are means over the
+//! completions' tokens, as those of DPO, without prompts and padding.
 
 #[cfg(test)]
 mod tests;
