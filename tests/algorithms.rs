@@ -1,7 +1,7 @@
 //! Every algorithm through the binary: the same run however a step is cut up, however it is
 //! interrupted, and learning what it should.
 
-use rlhost_tests::{Outcome, Place};
+use rlhost_tests::{Outcome, Place, STORIES, tiny};
 use serde_json::Value;
 use std::fs;
 
@@ -23,9 +23,11 @@ const OFFLINE: [(&str, &[&str]); 9] = [
 ];
 
 fn run(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) -> Outcome {
-    let mut arguments = vec!["--algorithm", algorithm, "--output-dir", name, "--logging-steps", "1", "--learning-rate", "0.002"];
+    let mut arguments = vec!["--model", tiny(), "--algorithm", algorithm, "--output-dir", name, "--logging-steps", "1"];
+    arguments.extend(["--learning-rate", "0.002"]);
     if online {
         arguments.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--num-generations", "2"]);
+        arguments.extend(["--dataset", STORIES]);
     } else {
         arguments.extend(["--dataset", "pairs.jsonl"]);
     }
@@ -109,12 +111,12 @@ fn dpo_begins_at_ln_2_and_learns_the_pairs() {
 fn fine_tuning_learns_its_answers_and_begins_where_the_model_knows_nothing() {
     let place = Place::with_answers();
     let long = ["--max-steps", "40", "--learning-rate", "0.01", "--logging-steps", "1", "--output-dir", "run"];
-    place.run(&[&["sft", "--dataset", "answers.jsonl"], &long[..]].concat()).succeeded();
+    place.run(&[&["sft", "--model", tiny(), "--dataset", "answers.jsonl"], &long[..]].concat()).succeeded();
     let loss = place.figure("run", "loss");
     // A random model gives each of its 256 tokens about the same probability.
     assert!((loss[0] - 256f64.ln()).abs() < 0.2, "{loss:?}");
     assert!(loss[39] < 1.0, "{loss:?}");
-    let wrong = place.run(&["sft", "--dataset", "pairs.jsonl"]);
+    let wrong = place.run(&["sft", "--model", tiny(), "--dataset", "pairs.jsonl"]);
     assert_eq!(wrong.code, Some(2));
     assert!(wrong.error().contains("pairs.jsonl:1") && wrong.error().contains("prompt, chosen, rejected"), "{}", wrong.error());
 }
@@ -130,7 +132,7 @@ fn cpo_changes_every_parameter() {
         (header, bytes[8 + length..].to_vec())
     };
     let ((header, before), (after_header, after)) =
-        (read("cpo/model/model.safetensors"), read("cpo/checkpoint-1/model.safetensors"));
+        (read(&format!("{}/model.safetensors", tiny())), read("cpo/checkpoint-1/model.safetensors"));
     let range = |header: &Value, name: &str| {
         let at = |i: usize| header[name]["data_offsets"][i].as_u64().unwrap() as usize;
         at(0)..at(1)
@@ -163,7 +165,7 @@ fn mistakes_in_pairs_are_named() {
     );
     place.write("mixed.json", "[{\"chosen\": \"b\", \"rejected\": [{\"role\": \"user\", \"content\": \"x\"}]}]");
     let say = |arguments: &[&str]| {
-        let outcome = place.run(&[&["--algorithm", "dpo", "--output-dir", "run"], arguments].concat());
+        let outcome = place.run(&[&["--model", tiny(), "--algorithm", "dpo", "--output-dir", "run"], arguments].concat());
         assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
         assert!(!place.path("run").exists());
         outcome.error().to_owned()
@@ -174,4 +176,17 @@ fn mistakes_in_pairs_are_named() {
     assert!(say(&["--dataset", "mixed.json"]).contains("one kind"));
     assert!(say(&["--dataset", "pairs.jsonl", "--max-length", "2"]).contains("max_length"));
     assert!(say(&["--dataset", "pairs.jsonl", "--loss-type", "sigmoyd"]).contains("loss_type"));
+}
+
+#[test]
+fn a_divergence_in_the_figures_is_none_while_nothing_is_learned_whatever_the_temperature() {
+    let place = Place::new();
+    let still = ["--temperature", "0.6", "--learning-rate", "1e-12", "--max-steps", "3"];
+    for (algorithm, more) in [("online_dpo", &[][..]), ("rloo", &["--beta", "0.1"]), ("grpo", &["--beta", "0.1"])] {
+        run(&place, algorithm, algorithm, true, &[&still[..], more].concat()).succeeded();
+        let figure = if algorithm == "online_dpo" { "objective/kl" } else { "kl" };
+        for kl in place.figure(algorithm, figure) {
+            assert!(kl.abs() < 1e-4, "{algorithm}: {kl}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 
 #![allow(clippy::print_stdout)]
 
-use rlhost_tests::Place;
+use rlhost_tests::{Place, tiny};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -50,6 +50,7 @@ fn a_reward_scores_the_same_in_every_language() {
             .split(' ')
             .map(String::from)
             .collect();
+    arguments.extend(["--model".into(), tiny().into()]);
     for (name, path) in &plugins {
         arguments.extend([
             "--plugin".into(),

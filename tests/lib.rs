@@ -54,6 +54,15 @@ fn newest(folder: &Path) -> SystemTime {
     entries.map(|path| if path.is_dir() { newest(&path) } else { modified(&path) }).max().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
+/// Short openings of stories, to be continued.
+pub const STORIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/stories/prompts.jsonl");
+
+/// Arguments for a tiny model and short prompts.
+#[must_use]
+pub fn small() -> [&'static str; 4] {
+    ["--model", tiny(), "--dataset", STORIES]
+}
+
 /// Folder of a model of 120 thousand random weights, with a token for each byte, made once a process.
 ///
 /// # Panics
@@ -163,13 +172,14 @@ impl Place {
         Outcome::new(command.output().expect("the binary starts"))
     }
 
-    /// Trains on the built-in model and prompts, briefly; `more` is added to the arguments.
+    /// Trains a tiny model on short prompts, briefly; `more` is added to the arguments.
     ///
     /// # Panics
     /// If the binary can't be started.
     #[must_use]
     pub fn train(&self, run: &str, more: &[&str]) -> Outcome {
-        let mut arguments = vec!["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "24", "--logging-steps", "1"];
+        let mut arguments = small().to_vec();
+        arguments.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "24", "--logging-steps", "1"]);
         arguments.extend(["--output-dir", run]);
         arguments.extend(more);
         self.run(&arguments)

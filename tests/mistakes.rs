@@ -1,13 +1,11 @@
 //! A user's mistakes: one clear line, exit code 2, and nothing left behind.
 
-use rlhost_tests::Place;
+use rlhost_tests::{Place, tiny};
 
-/// A folder with the built-in model as `model`, a good dataset, and some bad files.
+/// A folder with a tiny model as `model`, a good dataset, and some bad files.
 fn place() -> Place {
     let place = Place::new();
-    place.train("first", &["--max-steps", "1"]).succeeded();
-    std::fs::rename(place.path("first/model"), place.path("model")).unwrap();
-    std::fs::remove_dir_all(place.path("first")).unwrap();
+    place.copy(tiny(), "model");
     place.write("good.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
     place.write("broken.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"\n");
     place.write("foreign.jsonl", "{\"question\": \"a\", \"answer\": \"b\"}\n");

@@ -2,7 +2,7 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING};
+use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, tiny};
 use std::fs;
 use std::io::Write;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn prompts(place: &Place) {
 /// Each generation is trained on twice, in four steps of two micro-batches; figures are logged
 /// every fifth step, so that checkpoints fall inside windows; one of the rewards keeps a state.
 fn arguments(run: &str) -> Vec<&str> {
-    let mut all = vec!["--plugin", "tldr_length_reward.wasm", "--plugin", REMEMBERING];
+    let mut all = vec!["--model", tiny(), "--plugin", "tldr_length_reward.wasm", "--plugin", REMEMBERING];
     all.extend(["--dataset", "prompts.jsonl", "--output-dir", run]);
     all.extend(["--max-completion-length", "12", "--max-steps", "12", "--save-steps", "1", "--logging-steps", "5"]);
     all.extend(["--steps-per-generation", "4", "--num-iterations", "2", "--gradient-accumulation-steps", "2"]);

@@ -1,8 +1,8 @@
-//! Whole runs through the binary, on the built-in model.
+//! Whole runs through the binary, most of them on a tiny model.
 
 #![allow(clippy::print_stdout)]
 
-use rlhost_tests::Place;
+use rlhost_tests::{Place, tiny};
 use serde_json::Value;
 
 fn mean(values: &[f64]) -> f64 {
@@ -12,13 +12,11 @@ fn mean(values: &[f64]) -> f64 {
 #[test]
 fn a_length_reward_moves_the_mean_length_to_its_target() {
     let place = Place::new();
-    let target = ["--set", "plugin.tldr_length_reward.config.target=6", "--max-steps", "100", "--max-completion-length", "48"];
+    let target = ["--set", "plugin.tldr_length_reward.config.target=6", "--max-steps", "150", "--max-completion-length", "48"];
     place.train("run", &target).succeeded();
     let lengths = place.figure("run", "completions/mean_length");
-    let (first, last) = (mean(&lengths[..5]), mean(&lengths[85..]));
-    // The random model ends with about the same chance at each token: lengths whose median is
-    // the target, which is what the reward is highest for, have a mean of 6 / ln 2 = 8.7.
-    assert!(first > 25.0 && (last - 8.7).abs() < 4.0, "from {first} to {last}");
+    let (first, last) = (mean(&lengths[..5]), mean(&lengths[135..]));
+    assert!(first > 25.0 && (last - 6.0).abs() < 3.0, "from {first} to {last}");
 }
 
 #[test]
@@ -151,7 +149,7 @@ fn truncated_completions_can_be_left_out_of_the_loss() {
     assert_eq!(place.figure("run", "completions/clipped_ratio"), [1.0]);
     assert_eq!((place.figure("run", "loss"), place.figure("run", "grad_norm")), (vec![0.0], vec![0.0]));
     let weights = |path: &str| std::fs::read(place.path(path).join("model.safetensors")).unwrap();
-    assert_eq!(weights("run/model"), weights("run/checkpoint-1"), "nothing counted, nothing moved");
+    assert_eq!(weights(tiny()), weights("run/checkpoint-1"), "nothing counted, nothing moved");
 }
 
 #[test]
@@ -206,7 +204,8 @@ fn rows_that_no_reward_has_anything_to_say_of_cost_a_run_nothing() {
         (0..8).map(|i| format!("{{\"prompt\": \"p{i}\", \"answer\": {}}}\n", answers(i))).collect()
     };
     let run = |name: &str, steps: &str| {
-        let arguments = ["--plugin", "answer_reward.wasm", "--dataset", "rows.jsonl", "--max-completion-length", "4"];
+        let arguments =
+            ["--model", tiny(), "--plugin", "answer_reward.wasm", "--dataset", "rows.jsonl", "--max-completion-length", "4"];
         place.run(&[&arguments[..], &["--output-dir", name, "--max-steps", steps, "--logging-steps", "1"]].concat())
     };
     // A generation is of one prompt, and every other has no answer to compare with.

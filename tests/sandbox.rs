@@ -1,13 +1,13 @@
 //! Plugins that misbehave: contained, named, and what was learned is kept.
 
-use rlhost_tests::{HOSTILE, Outcome, Place};
+use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, small, tiny};
 
 fn hostile(place: &Place, misdeed: &str, more: &[&str]) -> Outcome {
     let misdeed = format!("plugin.hostile.config.misdeed={misdeed:?}");
     let limits = ["--set", "plugin.hostile.limits.memory_mb=32", "--set", "plugin.hostile.limits.call_timeout_s=0.3"];
     let plugins = ["--plugin", "tldr_length_reward.wasm", "--plugin", HOSTILE];
     let run = ["--max-completion-length", "8", "--max-steps", "3", "--logging-steps", "1", "--output-dir", "run"];
-    place.run(&[&plugins[..], &run, &["--set", &misdeed], &limits, more].concat())
+    place.run(&[&small()[..], &plugins, &run, &["--set", &misdeed], &limits, more].concat())
 }
 
 /// From the second step on, after a dry run and a step that went well.
@@ -103,7 +103,7 @@ fn a_run_that_nothing_can_score_ends_after_a_checkpoint() {
     let place = Place::new();
     let alone = ["--plugin", HOSTILE, "--max-completion-length", "8", "--max-steps", "3", "--output-dir", "run"];
     let misdeed = ["--set", "plugin.hostile.config.misdeed=\"trap\""];
-    let outcome = place.run(&[&alone[..], &misdeed, &LATER, &UNSCORABLE].concat());
+    let outcome = place.run(&[&small()[..], &alone, &misdeed, &LATER, &UNSCORABLE].concat());
     assert_eq!(outcome.code, Some(1));
     assert!(outcome.error().contains("no reward could score any completion at step 1"), "{}", outcome.error());
     assert_eq!(place.checkpoints("run"), [1]);
@@ -167,7 +167,20 @@ fn tables_are_bounded_and_nothing_is_imported_that_is_not_offered() {
     let place = Place::new();
     let run = |bytes: Vec<u8>| {
         place.write("made.wasm", bytes);
-        place.run(&["--plugin", "made.wasm", "--max-steps", "1", "--max-completion-length", "8", "--output-dir", "run"])
+        place.run(&[
+            "--model",
+            tiny(),
+            "--dataset",
+            STORIES,
+            "--plugin",
+            "made.wasm",
+            "--max-steps",
+            "1",
+            "--max-completion-length",
+            "8",
+            "--output-dir",
+            "run",
+        ])
     };
     let grow = "(drop (table.grow (ref.null func) (i32.const 90000000))) (unreachable)";
     let bomb = run(core_reward("(table 1 funcref)", grow));
@@ -197,7 +210,8 @@ fn a_plugin_that_does_not_give_its_state_costs_none_of_what_was_learned() {
     let place = Place::new();
     place.write("secretive.wasm", core_reward(state, nothing));
     let run = ["--max-steps", "6", "--max-completion-length", "8", "--output-dir", "run"];
-    let outcome = place.run(&[&["--plugin", "tldr_length_reward.wasm", "--plugin", "secretive.wasm"], &run[..]].concat());
+    let outcome =
+        place.run(&[&small()[..], &["--plugin", "tldr_length_reward.wasm", "--plugin", "secretive.wasm"], &run[..]].concat());
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(outcome.error().contains("secretive, snapshot"), "{}", outcome.error());
     let last = *place.checkpoints("run").last().unwrap();

@@ -1,6 +1,6 @@
 //! Plugins that change while the run goes on.
 
-use rlhost_tests::{HOSTILE, Place, REMEMBERING, VERSIONED, version};
+use rlhost_tests::{HOSTILE, Place, REMEMBERING, VERSIONED, small, version};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -26,7 +26,7 @@ impl Running {
     fn start_in(place: Place, more: &[&str]) -> Self {
         let plugin = ["--plugin", "versioned.wasm", "--output-dir", "run", "--max-steps", "100000", "--logging-steps", "1"];
         let size = ["--max-completion-length", "96", "--per-device-train-batch-size", "16", "--learning-rate", "0"];
-        let child = place.start(&[&plugin[..], &size, more].concat());
+        let child = place.start(&[&small()[..], &plugin, &size, more].concat());
         let this = Self { place, child };
         this.wait(|| this.steps() > 1);
         this

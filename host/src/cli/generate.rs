@@ -63,6 +63,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             min_p: args.min_p,
             repetition_penalty: args.repetition_penalty,
         },
+        logp_temperature: 1.0,
         max_new_tokens: args.max_new_tokens,
         max_num_seqs: 256,
         seed: args.seed,

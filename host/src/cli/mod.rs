@@ -13,6 +13,7 @@ macro_rules! say {
 
 mod checkpoint;
 mod eval;
+mod export;
 mod generate;
 mod new_model;
 mod plugin;
@@ -25,10 +26,10 @@ mod train;
 use crate::config::scalar;
 use anyhow::anyhow;
 use clap::error::ErrorKind;
-use clap::{Command, FromArgMatches, Subcommand};
+use clap::{Arg, ArgAction, Command, FromArgMatches, Subcommand};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -58,6 +59,8 @@ enum Other {
     Generate(generate::Args),
     /// Make a model of random weights, with a tokenizer of its own
     NewModel(new_model::Args),
+    /// Copy a model with its weights in another precision
+    Export(export::Args),
     /// Go on with a run from its newest whole checkpoint
     Resume(resume::Args),
     /// Give a run that is under way another plugin
@@ -72,6 +75,10 @@ enum Other {
     Checkpoint(checkpoint::Args),
 }
 
+fn flag(name: &'static str, short: char, help: &'static str) -> Arg {
+    Arg::new(name).long(name).short(short).help(help).global(true)
+}
+
 fn command() -> Command {
     let root = Command::new("rlhost")
         .version(env!("CARGO_PKG_VERSION"))
@@ -80,6 +87,8 @@ fn command() -> Command {
             "RL post-training of language models, with rewards and losses as WebAssembly plugins.\n\n\
              Without a subcommand, `rlhost` is `rlhost train`:\n    rlhost --plugin tldr_length_reward.wasm",
         )
+        .arg(flag("quiet", 'q', "Say nothing but warnings and errors").action(ArgAction::SetTrue))
+        .arg(flag("verbose", 'v', "Say more; twice for everything").action(ArgAction::Count))
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(train::command())
@@ -103,7 +112,6 @@ fn one_line(error: &clap::Error) -> String {
 
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
-    start_log();
     if begins_with_flag(arguments.get(1)) {
         arguments.insert(1, "train".into());
     }
@@ -122,12 +130,14 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    start_log(matches.get_flag("quiet"), matches.get_count("verbose"));
     let outcome = match matches.subcommand() {
         Some(("train", matches)) => train::run(matches, loose),
         Some(("sft", matches)) => train::sft(matches, loose),
         Some(("eval", matches)) => eval::run(matches, loose),
         _ => match Other::from_arg_matches(&matches) {
             Ok(Other::Generate(args)) => generate::run(&args),
+            Ok(Other::Export(args)) => export::run(&args),
             Ok(Other::NewModel(args)) => new_model::run(&args),
             Ok(Other::Resume(args)) => resume::run(&args),
             Ok(Other::Swap(args)) => swap::run(&args),
@@ -167,13 +177,27 @@ fn set_threads(threads: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start_log() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+/// Messages go to standard error. RUST_LOG wins over the flags.
+fn start_log(quiet: bool, verbose: u8) {
+    let level = match (quiet, verbose) {
+        (true, _) => "warn",
+        (false, 0) => "info",
+        (false, 1) => "info,rlhost=debug",
+        (false, _) => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let terminal = std::io::stderr().is_terminal();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(color)
+        .with_writer(move || {
+            let mut to = std::io::stderr();
+            if terminal {
+                // A progress bar may stand in this line; it is drawn again below.
+                let _ = to.write_all(b"\r\x1b[2K");
+            }
+            to
+        })
+        .with_ansi(terminal && std::env::var_os("NO_COLOR").is_none())
         .with_target(false)
         .without_time()
         .init();

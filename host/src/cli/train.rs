@@ -3,9 +3,11 @@
 use super::Failure;
 use crate::checkpoint;
 use crate::config::{self, Config, LooseKey, Overrides};
-use crate::train::{self, Beginning, Origin, Trainer};
+use crate::report;
+use crate::train::{self, Beginning, Finished, Origin, Trainer};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use indicatif::HumanDuration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -97,10 +99,13 @@ pub(super) fn command() -> Command {
 pub(super) fn take_loose(command: &Command, arguments: &mut Vec<OsString>) -> Vec<LooseKey> {
     let known = |flag: &str| {
         let plain = flag.replace('_', "-");
+        if ["help", "quiet", "verbose"].contains(&plain.as_str()) {
+            return true;
+        }
         let listed = command
             .get_arguments()
             .any(|a| a.get_long() == Some(&plain) || a.get_all_aliases().is_some_and(|l| l.contains(&flag)));
-        listed || plain == "help"
+        listed
     };
     let mut kept = Vec::with_capacity(arguments.len());
     let mut loose = Vec::new();
@@ -133,7 +138,7 @@ pub(super) fn take_loose(command: &Command, arguments: &mut Vec<OsString>) -> Ve
 
 fn is_switch(command: &Command, flag: &str) -> bool {
     let plain = flag.replace('_', "-");
-    plain == "help"
+    ["help", "quiet", "verbose"].contains(&plain.as_str())
         || command.get_arguments().any(|a| a.get_long() == Some(&plain) && a.get_num_args().is_some_and(|n| n.min_values() == 0))
 }
 
@@ -271,12 +276,48 @@ fn finish(trainer: Trainer) -> Result<(), Failure> {
         signal_hook::flag::register(signal, stop.clone()).map_err(Failure::failed)?;
     }
     let finished = trainer.run(&stop).map_err(Failure::failed)?;
-    if finished.stopped {
-        say!("stopped after {} steps; go on with: rlhost resume {}", finished.steps, finished.folder.display());
-        return Err(Failure::Stopped);
+    let report = report::write(&finished.folder);
+    if let Err(error) = &report {
+        tracing::warn!("{error}; there is no report");
     }
-    say!("done: {} steps", finished.steps);
+    if tracing::enabled!(tracing::Level::INFO) {
+        summary(&finished, report.ok().as_deref());
+    }
+    if finished.stopped { Err(Failure::Stopped) } else { Ok(()) }
+}
+
+/// Longest part of a prompt or completion that is shown, in characters.
+const SHOWN: usize = 400;
+
+/// Where everything is, and what to try next.
+fn summary(finished: &Finished, report: Option<&Path>) {
+    let folder = finished.folder.display();
+    let took = HumanDuration(finished.took);
+    if finished.stopped {
+        say!("stopped after {} steps; go on with: rlhost resume {folder}", finished.steps);
+        return;
+    }
+    if let [before, after] = &finished.samples[..] {
+        say!("\nto the prompt\n{}", indented(&before.prompt));
+        for sample in [before, after] {
+            say!("after {} steps, in {} tokens:\n{}", sample.step, sample.tokens, indented(&sample.completion));
+        }
+        say!("");
+    }
+    say!("done: {} steps in {took}", finished.steps);
     say!("checkpoint: {}", finished.checkpoint.display());
-    say!("metrics:    {}", finished.folder.join("metrics.jsonl").display());
-    Ok(())
+    say!("metrics:    {}  (or: tensorboard --logdir {folder})", finished.folder.join("metrics.jsonl").display());
+    if let Some(report) = report {
+        say!("report:     {}", report.display());
+    }
+    say!("next:       rlhost generate --model {} --prompt \"...\"", finished.checkpoint.display());
+}
+
+/// A text's end, each line moved to the right.
+fn indented(text: &str) -> String {
+    let text = text.trim();
+    let cut = text.char_indices().rev().nth(SHOWN).map_or(0, |(at, _)| at);
+    let (mark, shown) = if cut > 0 { ("...", &text[cut..]) } else { ("", text) };
+    let lines: Vec<String> = format!("{mark}{shown}").lines().map(|line| format!("    {line}")).collect();
+    lines.join("\n")
 }

@@ -27,7 +27,7 @@ pub use load::ModelFolder;
 pub use policy::{Policy, Selected};
 pub use random::write_random;
 pub use rope_scaling::RopeScaling;
-pub use save::{copy_companions, save, write_weights};
+pub use save::{Dtype, copy_companions, export, save, write_weights};
 pub use weights::{Linear, Weights};
 
 use std::path::PathBuf;

@@ -3,7 +3,8 @@
 use super::load::CRITIC;
 use super::weights::{VALUE_BIAS, VALUE_WEIGHT};
 use super::{Error, ModelFolder, Result, Weights};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
+use serde::Deserialize;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -29,7 +30,47 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
 pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     write_weights(weights, &to.join("model.safetensors"))?;
     write_critic(weights, to)?;
-    write_config(source, to)?;
+    write_config(source, to, Dtype::F32)?;
+    copy_companions(source.path(), to)
+}
+
+/// A precision of stored weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// 32 bits.
+    F32,
+    /// 16 bits, as many of range as in 32.
+    Bf16,
+    /// 16 bits.
+    F16,
+}
+
+impl Dtype {
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::Bf16 => "bfloat16",
+            Self::F16 => "float16",
+        }
+    }
+
+    fn candle(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
+            Self::F16 => DType::F16,
+        }
+    }
+}
+
+/// Writes a model into the existing folder `to`, its weights rounded to a precision.
+pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
+    let decoder = source.decoder()?;
+    let rounded = |(name, tensor): (String, &Tensor)| Ok((name, tensor.to_dtype(dtype.candle())?));
+    let tensors: Vec<(String, Tensor)> = decoder.weights.named().into_iter().map(rounded).collect::<Result<_>>()?;
+    write_tensors(tensors, &to.join("model.safetensors"))?;
+    write_config(source, to, dtype)?;
     copy_companions(source.path(), to)
 }
 
@@ -63,20 +104,24 @@ fn write_critic(weights: &Weights, to: &Path) -> Result<()> {
 pub fn write_weights(weights: &Weights, file: &Path) -> Result<()> {
     let named = weights.named().into_iter();
     let tensors: Vec<(String, Tensor)> = named.filter(|(name, _)| !of_critic(name)).map(|(n, t)| (n, t.clone())).collect();
+    write_tensors(tensors, file)
+}
+
+fn write_tensors(tensors: Vec<(String, Tensor)>, file: &Path) -> Result<()> {
     // transformers refuses a file that does not say whose tensors it holds.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     safetensors::serialize_to_file(tensors, Some(metadata), file)
         .map_err(|e| Error::Weights { path: file.to_owned(), detail: format!("can't write: {e}") })
 }
 
-fn write_config(source: &ModelFolder, to: &Path) -> Result<()> {
+fn write_config(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
     let path = source.path().join("config.json");
     let text = super::load::read_text(&path)?;
     let mut config: serde_json::Value =
         serde_json::from_str(&text).map_err(|e| Error::Config { path: path.clone(), detail: e.to_string() })?;
     for key in ["dtype", "torch_dtype"] {
         if let Some(value) = config.get_mut(key) {
-            *value = "float32".into();
+            *value = dtype.name().into();
         }
     }
     let to = to.join("config.json");

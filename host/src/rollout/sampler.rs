@@ -29,8 +29,7 @@ impl Default for Sampling {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Drawn {
     pub token: u32,
-    /// Log-probability under the model at the temperature, before filters and penalty: what a
-    /// loss compares with later.
+    /// Log-probability under the model, before filters and penalty: what a loss compares with later.
     pub logp: f32,
 }
 
@@ -55,16 +54,22 @@ fn argmax(logits: &[f32]) -> usize {
 }
 
 impl Sampling {
-    /// Draws from `logits: [V]`; `seen` are the tokens of the text so far.
-    pub(super) fn draw(&self, logits: &[f32], seen: impl Iterator<Item = u32>, rng: &mut ChaCha8Rng) -> Drawn {
-        let temperature = if self.temperature > 0.0 { self.temperature } else { 1.0 };
+    /// Draws from `logits: [V]`; `seen` are the tokens of the text so far. The log-probability is that
+    /// of logits divided by `logp_temperature`.
+    pub(super) fn draw(
+        &self,
+        logits: &[f32],
+        logp_temperature: f32,
+        seen: impl Iterator<Item = u32>,
+        rng: &mut ChaCha8Rng,
+    ) -> Drawn {
         let mut adjusted: Vec<f32> = logits.to_vec();
         if self.repetition_penalty != 1.0 {
             self.penalise(&mut adjusted, logits, seen);
         }
         let token = if self.temperature > 0.0 {
             for z in &mut adjusted {
-                *z /= temperature;
+                *z /= self.temperature;
             }
             self.filter(&mut adjusted);
             // 53 random bits: a uniform number below one.
@@ -73,7 +78,7 @@ impl Sampling {
         } else {
             argmax(&adjusted)
         };
-        let logp = logits[token] / temperature - log_sum_exp(logits, temperature);
+        let logp = logits[token] / logp_temperature - log_sum_exp(logits, logp_temperature);
         Drawn { token: token as u32, logp }
     }
 
@@ -140,7 +145,7 @@ mod tests {
         let mut counts = vec![0; logits.len()];
         let mut rng = stream(1, 2, 3, 4);
         for _ in 0..n {
-            counts[sampling.draw(logits, [].into_iter(), &mut rng).token as usize] += 1;
+            counts[sampling.draw(logits, 1.0, [].into_iter(), &mut rng).token as usize] += 1;
         }
         counts
     }
@@ -174,7 +179,7 @@ mod tests {
         let logits = [2.0f32, 1.5, -1.0];
         let mut rng = stream(0, 0, 0, 0);
         // 2 / 1.5 = 1.33 is less than 1.5, which 2 / 1.5 / 1.5 would be too.
-        let drawn = sampling.draw(&logits, [0, 0].into_iter(), &mut rng);
+        let drawn = sampling.draw(&logits, 1.0, [0, 0].into_iter(), &mut rng);
         assert_eq!(drawn.token, 1);
         let want = 1.5 - logits.iter().map(|z| z.exp()).sum::<f32>().ln();
         assert!((drawn.logp - want).abs() < 1e-6);
@@ -186,7 +191,7 @@ mod tests {
             logits in prop::collection::vec(-50f32..50.0, 1..40), seed: u64, top_k in 0usize..50, top_p in 0.01f32..1.0, min_p in 0f32..1.0,
         ) {
             let sampling = Sampling { top_k, top_p, min_p, ..Sampling::default() };
-            let drawn = sampling.draw(&logits, [].into_iter(), &mut stream(seed, 0, 0, 0));
+            let drawn = sampling.draw(&logits, 1.0, [].into_iter(), &mut stream(seed, 0, 0, 0));
             prop_assert!((drawn.token as usize) < logits.len());
             prop_assert!(drawn.logp <= 1e-5);
         }

@@ -1,5 +1,9 @@
 //! Continuous batching: sequences decode side by side, and one that ends frees its place at
 //! once for the next. A prompt is prefilled once for all its completions.
+//!
+//! Threads share sequences, not matrices: each decodes some of them to the end and waits for
+//! nobody, where sharing each product would have all of them meet a dozen times a layer. Which
+//! sequences are decoded together follows from their number and that of the threads alone.
 
 use super::Error;
 use super::sampler::{Sampling, stream};
@@ -9,9 +13,13 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Prompt tokens that one prefill takes at most (a longer prompt goes alone).
 const PREFILL_TOKENS: usize = 8192;
+
+/// Sequences below which a thread of its own would spend its time on reading weights.
+const SEQUENCES_A_THREAD: usize = 8;
 
 /// A prompt to be continued.
 #[derive(Clone, Debug)]
@@ -33,7 +41,7 @@ pub struct Rollout {
     pub sample: usize,
     /// Its tokens, the ending one included.
     pub tokens: Vec<u32>,
-    /// Log-probability of each token when it was drawn, at the sampling temperature.
+    /// Log-probability of each token when it was drawn.
     pub logp: Vec<f32>,
     /// Whether it ended by itself rather than at the length limit.
     pub finished: bool,
@@ -45,6 +53,8 @@ pub struct Generator<'a> {
     pub model: &'a Decoding,
     /// How tokens are drawn.
     pub sampling: Sampling,
+    /// What logits are divided by for the log-probabilities that are recorded.
+    pub logp_temperature: f32,
     /// Longest completion, in tokens; the model's context may end one earlier.
     pub max_new_tokens: usize,
     /// Most sequences decoded side by side.
@@ -58,6 +68,9 @@ pub struct Generator<'a> {
     /// Whether a completion ends with its newest token by a stop string.
     pub stops: &'a (dyn Fn(&[u32]) -> bool + Sync),
 }
+
+/// A prompt and which of its completions.
+type Sequence = (usize, usize);
 
 /// A prompt that has been run, until its last completion has begun.
 struct Prefilled {
@@ -76,13 +89,43 @@ struct Active {
 impl Generator<'_> {
     /// All completions, ordered by request and sample.
     pub fn run(&self, requests: &[Request]) -> Result<Vec<Rollout>, Error> {
-        let mut waiting: VecDeque<(usize, usize)> =
-            requests.iter().enumerate().flat_map(|(p, r)| (0..r.samples).map(move |s| (p, s))).collect();
-        let mut prompts: Vec<Option<Prefilled>> = requests.iter().map(|_| None).collect();
-        let mut left: Vec<usize> = requests.iter().map(|r| r.samples).collect();
+        let all: Vec<Sequence> = requests.iter().enumerate().flat_map(|(p, r)| (0..r.samples).map(move |s| (p, s))).collect();
+        let most = rayon::current_num_threads().min(self.max_num_seqs).max(1);
+        let parts = (all.len().min(self.max_num_seqs) / SEQUENCES_A_THREAD).clamp(1, most);
+        let places = self.max_num_seqs / parts;
+        let part = |i: usize| &all[all.len() * i / parts..all.len() * (i + 1) / parts];
+        // The prompts that come first are run with all threads.
+        let mut prompts: Vec<Option<Arc<Prefilled>>> = vec![None; requests.len()];
+        let first = (0..parts).flat_map(|i| part(i).iter().take(places)).map(|(prompt, _)| *prompt);
+        self.prefill(requests, first, &mut prompts)?;
+        let mut own: Vec<Vec<Option<Arc<Prefilled>>>> = vec![prompts.clone(); parts - 1];
+        own.push(prompts);
+        let decode = |(i, prompts)| self.decode(requests, part(i), places, prompts);
+        let done: Vec<Vec<Rollout>> = own.into_par_iter().enumerate().map(decode).collect::<Result<_, _>>()?;
+        let mut done = done.concat();
+        done.sort_by_key(|r| (r.prompt, r.sample));
+        Ok(done)
+    }
+
+    /// Decodes sequences to their ends, at most so many side by side.
+    fn decode(
+        &self,
+        requests: &[Request],
+        sequences: &[Sequence],
+        most: usize,
+        mut prompts: Vec<Option<Arc<Prefilled>>>,
+    ) -> Result<Vec<Rollout>, Error> {
+        let mut waiting: VecDeque<Sequence> = sequences.iter().copied().collect();
+        let mut left = vec![0; requests.len()];
+        sequences.iter().for_each(|(prompt, _)| left[*prompt] += 1);
+        for (prompt, left) in prompts.iter_mut().zip(&left) {
+            if *left == 0 {
+                *prompt = None;
+            }
+        }
         let (mut active, mut done): (Vec<Active>, Vec<Rollout>) = (Vec::new(), Vec::new());
         while !active.is_empty() || !waiting.is_empty() {
-            let places = self.max_num_seqs.saturating_sub(active.len()).min(waiting.len());
+            let places = most.saturating_sub(active.len()).min(waiting.len());
             let admitted: Vec<_> = waiting.drain(..places).collect();
             self.prefill(requests, admitted.iter().map(|(p, _)| *p), &mut prompts)?;
             active.extend(self.start(requests, &admitted, &prompts));
@@ -101,7 +144,6 @@ impl Generator<'_> {
             }
             self.advance(requests, &prompts, &mut active)?;
         }
-        done.sort_by_key(|r| (r.prompt, r.sample));
         Ok(done)
     }
 
@@ -109,7 +151,7 @@ impl Generator<'_> {
         &self,
         requests: &[Request],
         wanted: impl Iterator<Item = usize>,
-        prompts: &mut [Option<Prefilled>],
+        prompts: &mut [Option<Arc<Prefilled>>],
     ) -> Result<(), Error> {
         let mut new: Vec<usize> = wanted.filter(|&p| prompts[p].is_none()).collect();
         new.dedup();
@@ -125,7 +167,7 @@ impl Generator<'_> {
             let logits = ops::to_vec(&logits)?;
             let rows = logits.chunks(logits.len() / taken);
             for ((&p, cache), logits) in rest[..taken].iter().zip(caches).zip(rows) {
-                prompts[p] = Some(Prefilled { cache, logits: logits.to_vec() });
+                prompts[p] = Some(Arc::new(Prefilled { cache, logits: logits.to_vec() }));
             }
             rest = &rest[taken..];
         }
@@ -133,7 +175,7 @@ impl Generator<'_> {
     }
 
     /// New sequences with their first token, drawn from their prompts' last logits.
-    fn start(&self, requests: &[Request], admitted: &[(usize, usize)], prompts: &[Option<Prefilled>]) -> Vec<Active> {
+    fn start(&self, requests: &[Request], admitted: &[Sequence], prompts: &[Option<Arc<Prefilled>>]) -> Vec<Active> {
         let context = self.model.architecture().max_positions;
         admitted
             .iter()
@@ -153,14 +195,14 @@ impl Generator<'_> {
     fn draw(&self, sequence: &mut Active, request: &Request, logits: &[f32]) {
         let rollout = &mut sequence.rollout;
         let seen = request.tokens.iter().chain(&rollout.tokens).copied();
-        let drawn = self.sampling.draw(logits, seen, &mut sequence.rng);
+        let drawn = self.sampling.draw(logits, self.logp_temperature, seen, &mut sequence.rng);
         rollout.tokens.push(drawn.token);
         rollout.logp.push(drawn.logp);
         rollout.finished = self.ends.contains(&drawn.token) || (self.stops)(&rollout.tokens);
     }
 
     /// Runs the newest token of each sequence and draws the next.
-    fn advance(&self, requests: &[Request], prompts: &[Option<Prefilled>], active: &mut [Active]) -> Result<(), Error> {
+    fn advance(&self, requests: &[Request], prompts: &[Option<Arc<Prefilled>>], active: &mut [Active]) -> Result<(), Error> {
         if active.is_empty() {
             return Ok(());
         }

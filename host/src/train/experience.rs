@@ -61,7 +61,7 @@ impl Trainer {
 
     /// Generates, scores and judges.
     fn generate(&mut self, prompts: Vec<Arc<Prompt>>, generation: u64) -> Result<Experience> {
-        let rollouts = self.roll_out(&prompts, generation)?;
+        let rollouts = self.roll_out(&prompts, self.config.group(), generation)?;
         self.phases.lap("rollout");
         let texts: Vec<String> = rollouts.iter().map(|r| Ok(self.tokenizer.decode(&r.tokens)?)).collect::<Result<_>>()?;
         let rewards = self.score(&prompts, &rollouts, &texts)?;
@@ -94,7 +94,8 @@ impl Trainer {
         Ok(experience)
     }
 
-    fn roll_out(&self, prompts: &[Arc<Prompt>], generation: u64) -> Result<Vec<Rollout>> {
+    /// Completions of the policy's own, so many `samples` of each prompt.
+    pub(super) fn roll_out(&self, prompts: &[Arc<Prompt>], samples: usize, generation: u64) -> Result<Vec<Rollout>> {
         let c = &self.config;
         let model = self.policy.frozen().decoding()?;
         let (strings, tokenizer) = (&self.stops, &self.tokenizer);
@@ -108,6 +109,7 @@ impl Trainer {
                 min_p: c.min_p.unwrap_or(0.0) as f32,
                 repetition_penalty: c.repetition_penalty as f32,
             },
+            logp_temperature: self.temperature(),
             max_new_tokens: c.max_completion_length,
             max_num_seqs: c.max_num_seqs,
             seed: c.seed,
@@ -116,7 +118,7 @@ impl Trainer {
             stops: &stops,
         };
         let requests: Vec<Request> =
-            prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, samples: c.group() }).collect();
+            prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, samples }).collect();
         Ok(generator.run(&requests)?)
     }
 

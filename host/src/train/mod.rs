@@ -10,6 +10,7 @@ mod phases;
 mod progress;
 mod reference;
 mod run_folder;
+mod samples;
 mod saving;
 mod scoring;
 mod setup;
@@ -20,6 +21,7 @@ mod trainer;
 
 pub use origin::{Beginning, Origin};
 pub use run_folder::{INBOX, RunFolder};
+pub use samples::Sample;
 pub use setup::set_up;
 pub use trainer::{Finished, Trainer};
 

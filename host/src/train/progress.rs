@@ -1,11 +1,12 @@
-//! The run on a terminal: a bar with the key figures; plain lines elsewhere.
+//! The run on a terminal: a table of key figures, with a bar under it; the table alone elsewhere.
 
+use console::style;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 
-/// Figures worth a place on a line, with their short names.
-const KEY_FIGURES: [(&str, &str); 9] = [
+/// Figures worth a column, with their short names.
+const KEY_FIGURES: [(&str, &str); 10] = [
     ("reward", "reward"),
     ("reward_std", "std"),
     ("completions/mean_length", "length"),
@@ -13,47 +14,69 @@ const KEY_FIGURES: [(&str, &str); 9] = [
     ("rewards/accuracies", "accuracy"),
     ("rewards/margins", "margin"),
     ("kl", "kl"),
+    ("mean_token_accuracy", "tokens right"),
     ("grad_norm", "grad_norm"),
     ("step_time", "s/step"),
 ];
 
+/// Lines of figures after which the names are shown again.
+const LINES_BETWEEN_NAMES: usize = 25;
+
+/// Width of a column without its gap.
+const WIDTH: usize = 9;
+
+/// What of a run a person sees while it goes on; nothing where no messages are wanted.
 pub(super) struct Progress {
     steps: u64,
     bar: Option<ProgressBar>,
+    quiet: bool,
+    columns: Vec<&'static str>,
+    lines: usize,
 }
 
 impl Progress {
     pub(super) fn new(steps: u64) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let quiet = !tracing::enabled!(tracing::Level::INFO);
+        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
-            if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed_precise} < {eta_precise}] {msg}") {
+            let template = "{bar:30} {pos}/{len}  {elapsed} so far, {eta} to go";
+            if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style);
             }
             bar
         });
-        Self { steps, bar }
+        Self { steps, bar, quiet, columns: Vec::new(), lines: 0 }
     }
 
     /// Shows a logged step's figures.
-    pub(super) fn log(&self, step: u64, figures: &BTreeMap<String, f64>) {
-        let shown = key_figures("", figures);
-        if let Some(bar) = &self.bar {
-            bar.set_message(shown.iter().take(3).cloned().collect::<Vec<_>>().join("  "));
+    pub(super) fn log(&mut self, step: u64, figures: &BTreeMap<String, f64>) {
+        let shown: Vec<(&str, f64)> =
+            KEY_FIGURES.iter().filter_map(|(name, short)| Some((*short, *figures.get(*name)?))).collect();
+        let columns: Vec<&str> = shown.iter().map(|(short, _)| *short).collect();
+        let first = self.steps.to_string().len() * 2 + 1;
+        if columns != self.columns || self.lines == LINES_BETWEEN_NAMES {
+            let names: String = columns.iter().map(|name| format!("  {name:>width$}", width = width(name))).collect();
+            self.line(&style(format!("{:>first$}{names}", "step")).dim().to_string());
+            (self.columns, self.lines) = (columns, 0);
         }
-        self.line("step", step, &shown);
+        self.lines += 1;
+        let values: String = shown.iter().map(|(name, v)| format!("  {:>width$}", rounded(*v), width = width(name))).collect();
+        self.line(&format!("{:>first$}{values}", format!("{step}/{}", self.steps)));
     }
 
     /// Shows an evaluation's figures.
     pub(super) fn log_evaluation(&self, step: u64, figures: &BTreeMap<String, f64>) {
-        self.line("eval", step, &key_figures("eval_", figures));
+        let value = |name: &str| figures.get(&format!("eval_{name}"));
+        let shown = KEY_FIGURES.iter().filter_map(|(name, short)| Some(format!("{short} {}", rounded(*value(name)?))));
+        self.line(&format!("evaluation at step {step}:  {}", shown.collect::<Vec<_>>().join("  ")));
     }
 
-    fn line(&self, what: &str, step: u64, shown: &[String]) {
-        let text = shown.join("  ");
+    fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(format!("{what} {step:>5}  {text}")),
+            _ if self.quiet => {}
+            Some(bar) => bar.println(text),
             // A closed pipe is no reason to end a run.
-            None => drop(writeln!(std::io::stdout(), "{what} {step}/{}  {text}", self.steps)),
+            None => drop(writeln!(std::io::stdout(), "{text}")),
         }
     }
 
@@ -70,11 +93,8 @@ impl Progress {
     }
 }
 
-/// The key figures that are there, under a prefix, with their short names.
-fn key_figures(prefix: &str, figures: &BTreeMap<String, f64>) -> Vec<String> {
-    let value = |name: &str| figures.get(&format!("{prefix}{name}"));
-    let shown = KEY_FIGURES.iter().filter_map(|(name, short)| value(name).map(|v| format!("{short} {}", rounded(*v))));
-    shown.collect()
+fn width(name: &str) -> usize {
+    name.len().max(WIDTH)
 }
 
 fn rounded(v: f64) -> String {

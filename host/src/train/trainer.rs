@@ -8,7 +8,7 @@ use super::saving::Saves;
 use super::scoring::Reward;
 use super::step::Share;
 use super::swap::Swaps;
-use super::{Error, Result, RunFolder};
+use super::{Error, Result, RunFolder, Sample};
 use crate::config::{Config, LearnFrom};
 use crate::data::{Cursor, Loader, StopStrings, Tokenizer};
 use crate::metrics::{Prometheus, Window};
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A prompt of the dataset, ready to be continued.
 pub(super) struct Prompt {
@@ -135,6 +135,10 @@ pub struct Finished {
     pub checkpoint: PathBuf,
     /// Whether it was stopped before its last step.
     pub stopped: bool,
+    /// Time that it took.
+    pub took: Duration,
+    /// What the policy wrote to one prompt before and after.
+    pub samples: Vec<Sample>,
 }
 
 impl Trainer {
@@ -153,6 +157,7 @@ impl Trainer {
         self.begun = Instant::now();
         let (save_every, log_every) = (self.config.save_steps.of(self.max_steps), self.config.logging_steps.of(self.max_steps));
         let mut stopped = false;
+        let before = self.sample()?;
         self.show_progress();
         if self.config.eval_on_start && self.state.global_step == 0 && self.evaluation.is_some() {
             progress.log_evaluation(0, &self.evaluate()?);
@@ -196,7 +201,15 @@ impl Trainer {
             if stopped { "stopped" } else { "finished" },
             json!({ "step": self.state.global_step, "seconds": self.begun.elapsed().as_secs_f64() }),
         )?;
-        Ok(Finished { folder: self.folder.path().to_owned(), steps: self.state.global_step, checkpoint, stopped })
+        let after = if stopped { None } else { self.sample()? };
+        Ok(Finished {
+            folder: self.folder.path().to_owned(),
+            steps: self.state.global_step,
+            checkpoint,
+            stopped,
+            took: self.begun.elapsed(),
+            samples: before.into_iter().chain(after).collect(),
+        })
     }
 
     /// Tells whoever scrapes the run's figures how far it is.

@@ -5,7 +5,7 @@
 //! What differs from TRL:
 //! - A pair of which either completion has no reward is left out, where TRL takes its reward as 0.
 //! - `objective/*` are of the policy that wrote the completions and leave padding out; like all
-//!   log-probabilities they are at the sampling temperature.
+//!   log-probabilities here they are at temperature 1.
 //! - `beta` is one number, not one for each epoch, which a plugin does not know.
 
 #[cfg(test)]

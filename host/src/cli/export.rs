@@ -1,0 +1,36 @@
+//! `rlhost export`: a model folder with its weights in another precision.
+
+use super::Failure;
+use crate::model::{self, Dtype, ModelFolder};
+use anyhow::{anyhow, ensure};
+use std::path::PathBuf;
+
+/// Arguments of `export`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Folder of a model, or a checkpoint
+    from: PathBuf,
+    /// Folder to make
+    to: PathBuf,
+    /// Precision of the weights: f32, bf16 or f16
+    #[arg(long, default_value = "bf16", value_parser = dtype)]
+    dtype: Dtype,
+}
+
+fn dtype(name: &str) -> Result<Dtype, String> {
+    serde_json::from_value(name.into()).map_err(|_| "f32, bf16 and f16 are known".to_owned())
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let folder = check(args).map_err(Failure::mistake)?;
+    model::export(&folder, &args.to, args.dtype).map_err(Failure::failed)?;
+    say!("{}", args.to.display());
+    Ok(())
+}
+
+fn check(args: &Args) -> anyhow::Result<ModelFolder> {
+    ensure!(!args.to.exists(), "{}: is there already; name another folder, or remove it", args.to.display());
+    let folder = ModelFolder::open(&args.from)?;
+    std::fs::create_dir_all(&args.to).map_err(|e| anyhow!("can't write {}: {e}", args.to.display()))?;
+    Ok(folder)
+}
