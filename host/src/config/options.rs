@@ -135,9 +135,9 @@ impl PluginEntry {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Folder of a Hugging Face model (Llama, Qwen2 or Qwen3); a small random one if not given.
+    /// Folder of a Hugging Face model (Llama, Qwen2 or Qwen3); a small built-in one if not given.
     pub model: Option<String>,
-    /// JSONL file with a column "prompt"; built-in story openings if not given.
+    /// JSONL file with a column "prompt"; built-in forum posts to summarise if not given.
     pub dataset: Option<String>,
     /// Dataset to evaluate on, of the same kind as the training one; no evaluation if not given.
     pub eval_dataset: Option<String>,
@@ -180,8 +180,15 @@ pub struct Config {
     /// Ask the reference model once for a dataset's answers, before training, and let it go.
     pub precompute_ref_log_probs: bool,
 
-    /// Longest prompt with an answer of a preference dataset, in tokens; longer ones lose their end.
+    /// Longest prompt with a given answer, or text, in tokens; longer ones lose their end.
     pub max_length: Option<usize>,
+    /// Learn from completions alone, and not from their prompts, where both are given.
+    pub completion_only_loss: bool,
+    /// Learn from the assistant's turns alone, where a whole conversation is given.
+    pub assistant_only_loss: bool,
+    /// Put given texts together until they fill max_length; per_device_train_batch_size then counts
+    /// such packs. Texts don't see each other.
+    pub packing: bool,
 
     /// Completions, or pairs, in a micro-batch.
     pub per_device_train_batch_size: usize,
@@ -290,6 +297,9 @@ impl Default for Config {
             ref_model_sync_steps: 512,
             precompute_ref_log_probs: false,
             max_length: Some(1024),
+            completion_only_loss: true,
+            assistant_only_loss: false,
+            packing: false,
             per_device_train_batch_size: 8,
             per_device_eval_batch_size: None,
             gradient_accumulation_steps: 1,

@@ -4,6 +4,7 @@
 mod chat;
 mod completions;
 mod loader;
+mod packing;
 mod preferences;
 mod prompts;
 mod rows;
@@ -13,6 +14,7 @@ mod train_tokenizer;
 pub use chat::{ChatTemplate, Message};
 pub use completions::{CompletionRow, read_completions};
 pub use loader::{Cursor, Loader};
+pub use packing::pack;
 pub use preferences::{PreferenceRow, read_preferences};
 pub use prompts::{Prompt, PromptRow, parse_prompts, read_prompts};
 pub use tokenizer::{StopStrings, Tokenizer};

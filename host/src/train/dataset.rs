@@ -2,14 +2,14 @@
 
 use super::trainer::{Answers, Prompt};
 use super::{Error, Result};
-use crate::data::{self, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
+use crate::data::{self, Message, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
 use serde_json::Map;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 /// Prompts for runs that name no dataset.
-const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/stories/prompts.jsonl");
+const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
 
 /// Reads the prompts of a dataset, or the built-in ones; none may fill the model's context.
 pub(super) fn prompts(path: Option<&Path>, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Arc<Prompt>>> {
@@ -116,14 +116,23 @@ fn pair(row: &PreferenceRow, tokenizer: &Tokenizer) -> Result<(Prompt, bool)> {
     chosen.drain(..begin);
     rejected.drain(..begin);
     let cut = begin < alone.len();
-    let (tokens, answers) = (alone[..begin].to_vec(), Some(Answers { chosen, rejected }));
+    let (tokens, answers) = (alone[..begin].to_vec(), Some(Answers { chosen, learned: None, rejected }));
     Ok((Prompt { row: 0, text, tokens, columns: row.columns.clone(), answers, ref_logp: OnceLock::new() }, cut))
+}
+
+/// What of a given text is learned.
+#[derive(Clone, Copy)]
+pub(super) struct Learned {
+    /// Prompts too, where both prompt and completion are given.
+    pub whole: bool,
+    /// Of a whole conversation, the assistant's turns alone.
+    pub turns: bool,
 }
 
 /// Reads given completions. A row is at most `longest` tokens long: it loses its end, and rows
 /// whose prompt alone is as long are left out. Where there is no prompt, all of the text but its
 /// first token is learned.
-pub(super) fn completions(path: Option<&Path>, tokenizer: &Tokenizer, longest: usize) -> Result<Vec<Arc<Prompt>>> {
+pub(super) fn completions(path: Option<&Path>, tokenizer: &Tokenizer, longest: usize, what: Learned) -> Result<Vec<Arc<Prompt>>> {
     let Some(path) = path else {
         let detail = "is missing: fine-tuning learns from a dataset with \"prompt\" and \"completion\", \"text\" or \"messages\"";
         return Err(Error::Unfit(format!("dataset: {detail}")));
@@ -145,14 +154,30 @@ pub(super) fn completions(path: Option<&Path>, tokenizer: &Tokenizer, longest: u
             }
             None => (String::new(), Vec::new(), whole(&row.completion, tokenizer)?),
         };
+        let mut learned = match &row.completion {
+            Asked::Chat(messages) if row.prompt.is_none() && what.turns => {
+                Some(assistant_turns(messages, &chosen, tokenizer).map_err(|detail| data::Error::Row {
+                    path: path.to_owned(),
+                    line: row.line,
+                    detail,
+                })?)
+            }
+            _ => None,
+        };
+        if what.whole {
+            chosen.splice(0..0, tokens.drain(..));
+        }
         if tokens.is_empty() && !chosen.is_empty() {
             tokens.push(chosen.remove(0));
+            learned = learned.map(|mask| mask[1..].to_vec());
         }
-        chosen.truncate(longest.saturating_sub(tokens.len()));
-        if chosen.is_empty() {
+        let room = longest.saturating_sub(tokens.len());
+        chosen.truncate(room);
+        learned.iter_mut().for_each(|mask| mask.truncate(room));
+        if chosen.is_empty() || learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
             continue;
         }
-        let answers = Some(Answers { chosen, rejected: Vec::new() });
+        let answers = Some(Answers { chosen, learned, rejected: Vec::new() });
         kept.push(Arc::new(Prompt { row: kept.len(), text, tokens, columns: row.columns, answers, ref_logp: OnceLock::new() }));
     }
     if kept.len() < all {
@@ -165,6 +190,26 @@ pub(super) fn completions(path: Option<&Path>, tokenizer: &Tokenizer, longest: u
         return Err(Error::Unfit(format!("{}: no row is left; raise max_length", path.display())));
     }
     Ok(kept)
+}
+
+/// Which tokens of a conversation are the assistant's: those by which the conversation up to a turn's
+/// end goes beyond the one that asks for the turn.
+fn assistant_turns(messages: &[Message], all: &[u32], tokenizer: &Tokenizer) -> std::result::Result<Vec<u8>, String> {
+    let encode = |messages: &[Message], generate: bool| {
+        let text = tokenizer.render_chat(messages, generate).map_err(|e| e.to_string())?;
+        tokenizer.encode(&text, false).map_err(|e| e.to_string())
+    };
+    let same = |tokens: &[u32]| tokens.iter().zip(all).take_while(|(a, b)| a == b).count();
+    let mut learned = vec![0; all.len()];
+    for (i, _) in messages.iter().enumerate().filter(|(_, message)| message.role == "assistant") {
+        let (asked, answered) = (encode(&messages[..i], true)?, encode(&messages[..=i], false)?);
+        let (begin, end) = (same(&asked), same(&answered));
+        if begin < asked.len() || end <= begin {
+            return Err(format!("assistant_only_loss: the chat template writes turn {} otherwise when others follow", i + 1));
+        }
+        learned[begin..end].fill(1);
+    }
+    Ok(learned)
 }
 
 /// All of a text, with its end, or of a conversation.
@@ -182,7 +227,7 @@ fn whole(text: &Asked, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
 pub(super) fn fingerprint(prompts: &[Arc<Prompt>]) -> Result<String> {
     let mut hash = Sha256::new();
     for prompt in prompts {
-        let answers = prompt.answers.as_ref().map(|a| (&a.chosen, &a.rejected));
+        let answers = prompt.answers.as_ref().map(|a| (&a.chosen, &a.learned, &a.rejected));
         let row = serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers)).map_err(|e| Error::Unfit(e.to_string()))?;
         hash.update((row.len() as u64).to_le_bytes());
         hash.update(&row);

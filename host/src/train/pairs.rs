@@ -21,7 +21,13 @@ impl Trainer {
         if self.learns_from_rows() {
             let mut experience = self.answers(prompts, 1)?;
             let tokens = experience.offsets.last().map_or(0, |end| *end as usize);
-            experience.advantages = Advantages { advantages: vec![1.0; tokens], mask: vec![1; tokens], ..Advantages::default() };
+            let learned =
+                experience.prompts.iter().flat_map(|prompt| &prompt.answers).flat_map(|answers| match &answers.learned {
+                    Some(mask) => mask.clone(),
+                    None => vec![1; answers.chosen.len()],
+                });
+            let mask = learned.collect();
+            experience.advantages = Advantages { advantages: vec![1.0; tokens], mask, ..Advantages::default() };
             return Ok(experience);
         }
         let mut experience = self.answers(prompts, 2)?;

@@ -72,7 +72,11 @@ impl Trainer {
     /// One more generation, dealt as `num_iterations` rounds of `steps_per_generation`
     /// micro-batches; or the dataset's next pairs or completions, which are one.
     fn refill(&mut self) -> Result<()> {
-        let prompts = self.loader.next_batch().into_iter().map(|i| self.prompts[i].clone()).collect();
+        let rows = self.loader.next_batch().into_iter();
+        let prompts = match &self.packs {
+            None => rows.map(|row| self.prompts[row].clone()).collect(),
+            Some(packs) => rows.flat_map(|pack| &packs[pack]).map(|&row| self.prompts[row].clone()).collect(),
+        };
         let experience = Arc::new(self.experience(prompts, self.state.generation)?);
         self.count_tokens(&experience);
         let (mut rounds, mut parts) = (1, 1);
@@ -122,7 +126,9 @@ impl Trainer {
         self.phases.lap("forward");
 
         if !self.generates() {
-            self.figures.extend([token_accuracy(&stats.top)]);
+            let mask = &share.experience.advantages.mask[share.experience.tokens(&share.rows)];
+            let counted: Vec<bool> = stats.top.iter().zip(mask).filter(|(_, m)| **m == 1).map(|(top, _)| *top).collect();
+            self.figures.extend([token_accuracy(&counted)]);
         }
         let tokens = Arc::new(self.tokens(share, scale, &stats.logp, &stats.entropy, pass.values()));
         let gradient = self.algorithm.as_policy()?.loss(&tokens)?;

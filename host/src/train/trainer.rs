@@ -38,9 +38,18 @@ pub(super) struct Prompt {
     pub ref_logp: OnceLock<Vec<f32>>,
 }
 
+impl Prompt {
+    /// Tokens of the prompt and its first answer.
+    pub(super) fn length(&self) -> usize {
+        self.tokens.len() + self.answers.as_ref().map_or(0, |answers| answers.chosen.len())
+    }
+}
+
 /// Two answers, in tokens.
 pub(super) struct Answers {
     pub chosen: Vec<u32>,
+    /// Which of its tokens are learned, where not all are.
+    pub learned: Option<Vec<u8>>,
     pub rejected: Vec<u32>,
 }
 
@@ -88,6 +97,8 @@ pub struct Trainer {
     /// Names of the dataset's other columns.
     pub(super) columns: Vec<String>,
     pub(super) loader: Loader,
+    /// Prompts that are dealt together, where each of the loader's rows stands for several.
+    pub(super) packs: Option<Vec<Vec<usize>>>,
     pub(super) evaluation: Option<Evaluation>,
     /// What the algorithm's plugin is.
     pub(super) role: Role,

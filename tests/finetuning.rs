@@ -1,0 +1,88 @@
+//! What of a dataset is learned by fine-tuning, and how its rows are put together.
+
+use rlhost_tests::{Place, tiny};
+use serde_json::{Value, json};
+
+/// The figures of the model as it is, on a dataset.
+fn evaluated(place: &Place, model: &str, dataset: &str, more: &[&str]) -> Value {
+    let base = ["eval", "--model", model, "--algorithm", "sft", "--learn-from", "dataset", "--dataset", dataset, "--json"];
+    let outcome = place.run(&[&base[..], more].concat());
+    serde_json::from_str(&outcome.succeeded().stdout).unwrap()
+}
+
+fn near(a: &Value, b: &Value) {
+    for name in ["eval_loss", "eval_entropy", "eval_mean_token_accuracy"] {
+        let (a, b) = (a[name].as_f64().unwrap(), b[name].as_f64().unwrap());
+        assert!((a - b).abs() < 1e-6, "{name}: {a} and {b}");
+    }
+}
+
+fn lines(rows: &[Value]) -> String {
+    rows.iter().map(|row| format!("{row}\n")).collect()
+}
+
+#[test]
+fn prompts_are_learned_too_where_that_is_asked_for() {
+    let place = Place::new();
+    let parts: Vec<(String, String)> = (0..6).map(|i| (format!("question {i}:"), format!(" answer {}", "x".repeat(i)))).collect();
+    let pairs: Vec<Value> = parts.iter().map(|(p, c)| json!({"prompt": p, "completion": c})).collect();
+    let texts: Vec<Value> = parts.iter().map(|(p, c)| json!({"text": format!("{p}{c}")})).collect();
+    place.write("pairs.jsonl", lines(&pairs));
+    place.write("texts.jsonl", lines(&texts));
+    let whole = evaluated(&place, tiny(), "pairs.jsonl", &["--completion-only-loss", "false"]);
+    near(&whole, &evaluated(&place, tiny(), "texts.jsonl", &[]));
+    let answers = evaluated(&place, tiny(), "pairs.jsonl", &[]);
+    assert!((answers["eval_loss"].as_f64().unwrap() - whole["eval_loss"].as_f64().unwrap()).abs() > 1e-4);
+}
+
+#[test]
+fn of_a_conversation_the_assistants_turns_alone_are_learned_where_that_is_asked_for() {
+    let place = Place::new();
+    place.copy(tiny(), "chatty");
+    let template =
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+    let eos = json!("<|endoftext|>");
+    place.write("chatty/tokenizer_config.json", json!({"eos_token": eos, "chat_template": template}).to_string());
+    let said = |role: &str, content: &str| json!({"role": role, "content": content});
+    let talk = [said("user", "hi"), said("assistant", "hello you"), said("user", "and?"), said("assistant", "bye")];
+    place.write("talk.jsonl", lines(&[json!({"messages": talk})]));
+    // The same turns as completions of what was said before them, the template's ends written out.
+    let before = "<user>hi</><assistant>";
+    let after = format!("{before}hello you</><user>and?</><assistant>");
+    let turns = [json!({"prompt": before, "completion": "hello you</>"}), json!({"prompt": after, "completion": "bye</>"})];
+    place.write("turns.jsonl", lines(&turns));
+    place.copy(tiny(), "endless");
+    place.write("endless/tokenizer_config.json", "{}");
+    let asked = evaluated(&place, "chatty", "talk.jsonl", &["--assistant-only-loss"]);
+    near(&asked, &evaluated(&place, "endless", "turns.jsonl", &[]));
+    // A template that writes the past otherwise has no turns to find.
+    let fickle = "{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}";
+    place.write("chatty/tokenizer_config.json", json!({"eos_token": eos, "chat_template": fickle}).to_string());
+    let sft = ["sft", "--model", "chatty", "--dataset", "talk.jsonl", "--output-dir", "run", "--assistant-only-loss"];
+    let refused = place.run(&sft);
+    assert!(refused.code == Some(2) && refused.error().contains("talk.jsonl:1"), "{}", refused.stderr);
+}
+
+#[test]
+fn packs_are_filled_and_give_the_same_loss() {
+    let place = Place::new();
+    let rows: Vec<Value> = (0..24).map(|i| json!({"text": "ab".repeat(3 + i)})).collect();
+    place.write("rows.jsonl", lines(&rows));
+    // Lengths 7 to 53, the end included: 720 tokens, which fill eleven packs of 66.
+    let base = ["sft", "--model", tiny(), "--dataset", "rows.jsonl", "--max-length", "66", "--logging-steps", "1"];
+    let all = ["--learning-rate", "0", "--num-train-epochs", "1", "--output-dir"];
+    place.run(&[&base[..], &all, &["plain", "--per-device-train-batch-size", "24"]].concat()).succeeded();
+    place.run(&[&base[..], &all, &["packed", "--packing", "--per-device-train-batch-size", "11"]].concat()).succeeded();
+    let (plain, packed) = (place.figure("plain", "loss"), place.figure("packed", "loss"));
+    assert!(plain.len() == 1 && packed.len() == 1, "{} and {} steps", plain.len(), packed.len());
+    assert!((plain[0] - packed[0]).abs() < 1e-6, "{plain:?} {packed:?}");
+    let learning =
+        ["--packing", "--per-device-train-batch-size", "3", "--max-steps", "8", "--save-steps", "1", "--output-dir", "run"];
+    place.run(&[&base[..], &learning].concat()).succeeded();
+    place.copy("run", "again");
+    place.run(&["resume", "again", "--step", "3"]).succeeded();
+    assert_eq!(place.timeless("run/metrics.jsonl"), place.timeless("again/metrics.jsonl"));
+    let reward = ["--plugin", "tldr_length_reward.wasm", "--packing"];
+    let refused = place.run(&reward);
+    assert!(refused.code == Some(2) && refused.error().contains("packing"), "{}", refused.stderr);
+}
