@@ -11,9 +11,17 @@ from, and `tldr.jsonl`, posts with their summaries.
 import json
 import pathlib
 import random
+import re
 import sys
 
 LONGEST = 2000  # characters; about 580 tokens
+
+# A model that greets newcomers need not know these.
+COARSE = re.compile(
+    r"\b(fuck\w*|shit\w*|cunt\w*|bitch\w*|dick\w*|cock\w*|puss(y|ies)|porn\w*|sex\w*|nude\w*|naked|slut\w*|whore\w*"
+    r"|rape\w*|suicid\w*|masturbat\w*|horny|penis|vagina|cum|ass|asshole\w*|retard\w*|fag\w*|nigg\w*)\b",
+    re.IGNORECASE,
+)
 
 
 def beginning(post: str) -> str:
@@ -37,7 +45,8 @@ def main(corpus: str, tldr: str, out: str) -> None:
     random.Random(0).shuffle(texts)
     folder = pathlib.Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, lines in (("posts", ({"text": t} for t in texts)), ("tldr", pairs)):
+    clean = [p for p in pairs if not COARSE.search(p["prompt"] + p["completion"])]
+    for name, lines in (("posts", ({"text": t} for t in texts)), ("tldr", clean)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use crate::data::{StopStrings, Tokenizer};
-use crate::model::{Decoding, Frozen, ModelFolder};
+use crate::model::{Decoding, Frozen, ModelFolder, builtin};
 use crate::rollout::{Generator, Request, Sampling};
 use anyhow::{anyhow, ensure};
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use std::path::PathBuf;
 /// Arguments of `generate`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of a Hugging Face model
+    /// Folder of a Hugging Face model; the built-in one if not given
     #[arg(long, short)]
-    model: PathBuf,
+    model: Option<PathBuf>,
     /// Text to continue
     #[arg(long, short)]
     prompt: String,
@@ -87,7 +87,14 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
     ensure!(args.repetition_penalty > 0.0, "--repetition-penalty {} must be greater than 0", args.repetition_penalty);
     ensure!(args.max_new_tokens > 0, "--max-new-tokens must be at least 1");
     ensure!(!args.stop.iter().any(String::is_empty), "--stop must not be empty");
-    let folder = ModelFolder::open(&args.model)?;
+    let temporary = tempfile::tempdir()?;
+    let folder = match &args.model {
+        Some(path) => ModelFolder::open(path)?,
+        None => {
+            builtin::write(temporary.path())?;
+            ModelFolder::open(temporary.path())?
+        }
+    };
     let tokenizer = Tokenizer::open(folder.path())?;
     let tokens = tokenizer.encode(&args.prompt, true)?;
     let context = folder.architecture().max_positions;

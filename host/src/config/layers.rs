@@ -49,6 +49,9 @@ pub fn keys() -> Vec<(String, String, &'static str)> {
         .collect()
 }
 
+/// What a run does that names neither a model nor a dataset.
+const BUILT_IN_RUN: &str = include_str!("../../../examples/builtin-model/run.toml");
+
 /// Names of keys that other programs give them.
 const ALIASES: [(&str, &str); 1] = [("max_ckpt_num", "save_total_limit")];
 
@@ -68,6 +71,14 @@ pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides
         for (key, value) in parse_file(path, &text, &known_names, &mut loose)? {
             let own = ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, own)| (*own).to_owned());
             table.insert(own, value);
+        }
+    }
+    let names = |key: &str| table.contains_key(key) || overrides.flags.iter().any(|(flag, _)| flag == key);
+    let set = |key: &str| overrides.sets.iter().any(|set| set.trim_start().starts_with(&format!("{key}=")));
+    if !["model", "dataset"].iter().any(|key| names(key) || set(key)) {
+        let own = parse_file(Path::new("run.toml"), BUILT_IN_RUN, &known_names, &mut loose)?;
+        for (key, value) in own {
+            table.entry(key).or_insert(value);
         }
     }
     for (key, _, kind) in &known {

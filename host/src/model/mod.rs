@@ -5,6 +5,7 @@
 //! needs no weight transfer, and offers nothing that could change it.
 
 mod architecture;
+pub mod builtin;
 mod cache;
 mod critic;
 mod decoder;
@@ -15,7 +16,6 @@ mod policy;
 mod random;
 mod rope_scaling;
 mod save;
-pub mod tiny;
 mod weights;
 
 pub use architecture::{Architecture, Family};

@@ -228,10 +228,10 @@ fn facts(run: &Run, state: &State) -> Vec<Fact> {
     let algorithm = setting(run, "algorithm").unwrap_or_default();
     fact("Algorithm", plugin_name(algorithm).to_owned(), algorithm);
     let model = beginning.map(|e| e.text("model")).filter(|m| !m.is_empty()).or(setting(run, "model")).unwrap_or_default();
-    let made = if run.settings.contains_key("model") { "" } else { " (small, random weights)" };
+    let made = if run.settings.contains_key("model") { "" } else { " (the built-in one)" };
     fact("Model", if model.is_empty() { String::new() } else { format!("{}{made}", last_part(model)) }, model);
     let dataset = setting(run, "dataset");
-    let built_in = if run.settings.is_empty() { "" } else { "built-in story openings" };
+    let built_in = if run.settings.is_empty() { "" } else { "built-in forum posts" };
     fact("Dataset", dataset.map_or(built_in, last_part).to_owned(), dataset.unwrap_or_default());
     let done = run.figures.steps.last().copied().max(run.story.last_step()).unwrap_or(0);
     let planned = beginning.and_then(|e| e.number("max_steps")).map_or_else(String::new, |n| format!(" of {}", words::number(n)));

@@ -1,6 +1,7 @@
 //! From a configuration to a run: everything is read, checked and loaded before the run's
 //! folder is made, so that a mistake leaves nothing behind.
 
+use super::dataset::Learned;
 use super::evaluation::Evaluation;
 use super::origin::{Beginning, Origin};
 use super::phases::Phases;
@@ -11,9 +12,9 @@ use super::swap::{self, Slot, Swaps, Trial};
 use super::trainer::{State, Trainer, generates, shares_per_batch};
 use super::{Error, Result, RunFolder, dataset};
 use crate::config::{self, Config, LooseKey};
-use crate::data::{Loader, StopStrings, Tokenizer};
+use crate::data::{Loader, StopStrings, Tokenizer, pack};
 use crate::metrics::{Prometheus, Window};
-use crate::model::{Frozen, ModelFolder, Policy, tiny};
+use crate::model::{Frozen, ModelFolder, Policy, builtin};
 use crate::optim::{AdamW, Schedule, Settings};
 use crate::plugin::{AnyPlugin, Engine, Needs, Outline, RewardPlugin, Role, Source};
 use serde_json::{Map, Value, json};
@@ -82,11 +83,22 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         match role {
             _ if online => dataset::prompts(path, &tokenizer, context),
             Role::Preference => dataset::pairs(path, &tokenizer, longest),
-            _ => dataset::completions(path, &tokenizer, longest),
+            _ => {
+                let (whole, turns) = (!config.completion_only_loss, config.assistant_only_loss);
+                dataset::completions(path, &tokenizer, longest, Learned { whole, turns })
+            }
         }
     };
     let prompts = read(config.dataset.as_deref().map(Path::new))?;
     let evaluated = config.eval_dataset.as_deref().map(|path| read(Some(Path::new(path)))).transpose()?;
+    let packs = (config.packing && role == Role::Policy && !online).then(|| {
+        let lengths: Vec<usize> = prompts.iter().map(|p| p.length()).collect();
+        pack(&lengths, config.max_length.unwrap_or(context).min(context))
+    });
+    if config.packing && packs.is_none() {
+        return Err(Error::Unfit("packing: only for algorithms that learn from given completions".into()));
+    }
+    let rows = packs.as_ref().map_or(prompts.len(), Vec::len);
     let batch = if online { config.prompts_per_generation() } else { config.per_device_train_batch_size };
     if online && prompts.len() < batch {
         let detail = format!("the dataset has {} prompts and one generation takes {batch}", prompts.len());
@@ -99,7 +111,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     let trial = Trial::made_up(&prompts, &columns, about.needs.ref_logp, about.needs.values);
     swap::dry_run(&trial, &mut algorithm, rewards.iter_mut().map(|r| &mut r.plugin))?;
     let (policy, reference) = policy_and_reference(&source, &about.needs, beginning)?;
-    let loader = Loader::new(prompts.len(), batch, config.seed, config.shuffle_dataset, !online);
+    let loader = Loader::new(rows, batch, config.seed, config.shuffle_dataset, !online);
     let max_steps = max_steps(&config, loader.batches_per_epoch() * shares_per_batch(role, &config));
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, max_steps));
     let schedule = schedule(&mut config, role == Role::Policy && online, policy.weights().parameters(), max_steps);
@@ -172,6 +184,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         dataset,
         columns,
         loader,
+        packs,
         evaluation,
         role,
         policy,
@@ -254,7 +267,7 @@ fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine,
 
 /// A model that a run keeps in its own folder, before it is there.
 enum Made {
-    Random(tempfile::TempDir),
+    BuiltIn(tempfile::TempDir),
     /// A fork's, in the folder of its parent.
     Parents(PathBuf),
 }
@@ -262,14 +275,14 @@ enum Made {
 impl Made {
     fn path(&self) -> &Path {
         match self {
-            Self::Random(temporary) => temporary.path(),
+            Self::BuiltIn(temporary) => temporary.path(),
             Self::Parents(path) => path,
         }
     }
 }
 
-/// The model that a run begins with, or began with: the one that was named, or a small random one
-/// that the run keeps.
+/// The model that a run begins with, or began with: the one that was named, or the one that the
+/// binary brings, which the run keeps.
 fn open_model(config: &Config, beginning: &Beginning, kept: PathBuf) -> Result<(ModelFolder, Option<Made>)> {
     if let Some(path) = &config.model {
         return Ok((ModelFolder::open(path)?, None));
@@ -282,9 +295,8 @@ fn open_model(config: &Config, beginning: &Beginning, kept: PathBuf) -> Result<(
         return Ok((ModelFolder::open(&parents)?, Some(Made::Parents(parents))));
     }
     let temporary = tempfile::tempdir().map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
-    tiny::write(temporary.path(), config.seed)?;
-    tracing::warn!("no --model given: training a small model of random weights, which writes noise; the reward still steers it");
-    Ok((ModelFolder::open(temporary.path())?, Some(Made::Random(temporary))))
+    builtin::write(temporary.path())?;
+    Ok((ModelFolder::open(temporary.path())?, Some(Made::BuiltIn(temporary))))
 }
 
 fn keep_model(from: &Path, to: &Path) -> Result<ModelFolder> {
