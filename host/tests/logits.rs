@@ -59,7 +59,7 @@ fn decoding_token_by_token_after_a_shared_prompt_gives_the_same() {
         let (caches, logits) = model.prefill(&prompt).unwrap();
         assert!(greatest_difference(&logits, &want[(split - 1) * vocab..split * vocab]) <= TOLERANCE, "{name} after the prompt");
         // Two sequences continue the prompt; the second goes another way and must not be heard.
-        let (mut first, mut second) = (model.empty_cache(), model.empty_cache());
+        let (mut first, mut second) = (model.empty_cache(64), model.empty_cache(64));
         for at in split..text.len() {
             let mut own = [&mut first, &mut second];
             let step = Decode {

@@ -3,7 +3,7 @@
 use super::decoder::Decoder;
 use super::weights::Linear;
 use super::{Architecture, Cache, Prefix, Result};
-use crate::ops::cached_attention::{self, Group, PromptCache};
+use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
 use crate::ops::{self, Forest, embedding, linear, norm, rope, swiglu};
 use candle_core::Tensor;
 
@@ -71,9 +71,10 @@ impl Decoding {
         &self.decoder.architecture
     }
 
-    /// A cache for a new sequence.
-    pub fn empty_cache(&self) -> Cache {
-        Cache { layers: vec![Default::default(); self.layers.len()] }
+    /// A cache for a new sequence, with room for so many positions.
+    pub fn empty_cache(&self, positions: usize) -> Cache {
+        let width = self.architecture().kv_width();
+        Cache { layers: (0..self.layers.len()).map(|_| SequenceCache::with_room(positions, width)).collect() }
     }
 
     /// Runs prompts, one segment each, and gives the caches of all and the logits `[P, V]` after

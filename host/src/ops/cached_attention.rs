@@ -4,7 +4,7 @@
 use super::attention::Heads;
 use super::cpu::{Shared, read, tensor};
 use super::gemm::{Dst, Mat, matmul};
-use super::math::{dot, exp, max, sum_by};
+use super::math::{exp, max, sum_by};
 use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
 use gemm::Parallelism;
@@ -20,9 +20,15 @@ pub struct PromptCache {
     v: Vec<f32>,
 }
 
-/// Keys and values of a growing sequence in one layer, rows of `K * C` values.
+/// Positions whose keys stand together in a growing cache.
+const BLOCK: usize = 32;
+
+/// Keys and values of a growing sequence in one layer. Keys stand in blocks of positions, each
+/// `[K * C, BLOCK]`, so that the scores of a block are sums in vector registers; values as rows of
+/// `K * C`.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceCache {
+    len: usize,
     k: Vec<f32>,
     v: Vec<f32>,
 }
@@ -53,12 +59,42 @@ impl PromptCache {
 }
 
 impl SequenceCache {
+    /// An empty cache with room for so many positions of `width` = `K * C`, which costs memory only as
+    /// they come.
+    pub fn with_room(positions: usize, width: usize) -> Self {
+        let room = positions.next_multiple_of(BLOCK) * width;
+        Self { len: 0, k: Vec::with_capacity(room), v: Vec::with_capacity(room) }
+    }
+
     /// Appends row `row` of packed `k, v: [N, K * C]`.
     pub fn push(&mut self, k: &Tensor, v: &Tensor, row: usize) -> Result<()> {
         let width = check_rows(k, v, &(row..row + 1))?;
-        self.k.extend_from_slice(&read(k)?[row * width..(row + 1) * width]);
+        let (block, at) = (self.len / BLOCK, self.len % BLOCK);
+        if at == 0 {
+            self.k.resize((block + 1) * width * BLOCK, 0.0);
+        }
+        let keys = &read(k)?[row * width..(row + 1) * width];
+        for (places, &x) in self.k[block * width * BLOCK..].as_chunks_mut::<BLOCK>().0.iter_mut().zip(keys) {
+            places[at] = x;
+        }
         self.v.extend_from_slice(&read(v)?[row * width..(row + 1) * width]);
+        self.len += 1;
         Ok(())
+    }
+
+    /// Appends the score of each position: the product of `q: [C]` with head `kv`'s key, times `scale`.
+    fn scores(&self, q: &[f32], kv: usize, kv_width: usize, scale: f32, into: &mut Vec<f32>) {
+        let c = q.len();
+        for (i, block) in self.k.chunks_exact(kv_width * BLOCK).enumerate() {
+            let mut sums = [0f32; BLOCK];
+            for (&q, keys) in q.iter().zip(block[kv * c * BLOCK..].as_chunks::<BLOCK>().0) {
+                for (sum, &k) in sums.iter_mut().zip(keys) {
+                    *sum = q.mul_add(k, *sum);
+                }
+            }
+            sums.iter_mut().for_each(|sum| *sum *= scale);
+            into.extend_from_slice(&sums[..(self.len - i * BLOCK).min(BLOCK)]);
+        }
     }
 }
 
@@ -123,23 +159,41 @@ impl Scratch {
         self.own.clear();
         for (i, (_, cache)) in group.sequences.iter().enumerate() {
             for index in i * per_kv..(i + 1) * per_kv {
-                let q = &self.q[index * c..(index + 1) * c];
                 let first = self.own.len();
-                self.own.extend(cache.k.chunks(kv_width).map(|k| dot(q, &k[kv * c..][..c]) * h.scale()));
+                cache.scores(&self.q[index * c..(index + 1) * c], kv, kv_width, h.scale(), &mut self.own);
                 normalise(&mut self.shared[index * prompt_len..(index + 1) * prompt_len], &mut self.own[first..]);
             }
         }
 
         let v = Mat::strided(&group.prompt.v[kv * c..], prompt_len, c, kv_width);
         matmul(&mut self.out, c, Dst::Replace, Mat::new(&self.shared, heads, prompt_len), v, 1.0, Parallelism::None);
-        let mut probs = self.own.iter();
+        let mut at = 0;
         for (index, out) in self.out.chunks_mut(c).enumerate() {
             let cache = group.sequences[index / per_kv].1;
-            for (v, &p) in cache.v.chunks(kv_width).zip(&mut probs) {
-                for (o, v) in out.iter_mut().zip(&v[kv * c..][..c]) {
-                    *o += p * v;
-                }
+            add_weighted(out, &self.own[at..at + cache.len], &cache.v, kv_width, kv * c);
+            at += cache.len;
+        }
+    }
+}
+
+/// Adds `weights[i]` of each row `i` to `out: [C]`. Rows are `width` wide, and what is added begins at
+/// `first`.
+fn add_weighted(out: &mut [f32], weights: &[f32], rows: &[f32], width: usize, first: usize) {
+    const LANES: usize = 32;
+    let (whole, rest) = out.as_chunks_mut::<LANES>();
+    for (i, out) in whole.iter_mut().enumerate() {
+        let mut sums = *out;
+        for (&p, row) in weights.iter().zip(rows.chunks_exact(width)) {
+            for (sum, &x) in sums.iter_mut().zip(&row[first + i * LANES..][..LANES]) {
+                *sum = p.mul_add(x, *sum);
             }
+        }
+        *out = sums;
+    }
+    let first = first + whole.len() * LANES;
+    for (&p, row) in weights.iter().zip(rows.chunks_exact(width)) {
+        for (out, &x) in rest.iter_mut().zip(&row[first..]) {
+            *out = p.mul_add(x, *out);
         }
     }
 }

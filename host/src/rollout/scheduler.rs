@@ -185,7 +185,7 @@ impl Generator<'_> {
                 let rng = stream(self.seed, self.generation, request.row, sample as u64);
                 let limit = self.max_new_tokens.min(context.saturating_sub(request.tokens.len())).max(1);
                 let rollout = Rollout { prompt, sample, tokens: Vec::new(), logp: Vec::new(), finished: false };
-                let mut sequence = Active { rollout, rng, cache: self.model.empty_cache(), limit };
+                let mut sequence = Active { rollout, rng, cache: self.model.empty_cache(limit), limit };
                 self.draw(&mut sequence, request, &prefilled.logits);
                 Some(sequence)
             })
