@@ -137,7 +137,8 @@ impl PluginEntry {
 pub struct Config {
     /// Folder of a Hugging Face model (Llama, Qwen2 or Qwen3); a small built-in one if not given.
     pub model: Option<String>,
-    /// JSONL file with a column "prompt"; built-in forum posts to summarise if not given.
+    /// JSON lines, Parquet or text, packed or not, or a folder of shards, with a column "prompt";
+    /// built-in forum posts to summarise if not given.
     pub dataset: Option<String>,
     /// Dataset to evaluate on, of the same kind as the training one; no evaluation if not given.
     pub eval_dataset: Option<String>,

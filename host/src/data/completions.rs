@@ -2,16 +2,16 @@
 //! conversation.
 
 use super::prompts::text_or_chat;
-use super::rows::{self, Row};
-use super::{Error, Prompt, Result};
+use super::rows::{self, Place, Row};
+use super::{Prompt, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
 
 /// One row of a dataset of completions.
 #[derive(Clone, Debug)]
 pub struct CompletionRow {
-    /// Line in the file, or place in its array, from 1.
-    pub line: usize,
+    /// Where it stands.
+    pub place: Place,
     /// What was asked; none where all of the text is learned.
     pub prompt: Option<Prompt>,
     /// The answer, of the prompt's kind.
@@ -24,14 +24,13 @@ pub struct CompletionRow {
 /// `messages`.
 ///
 /// # Errors
-/// Names the file and line of the first row that can't be used, with the columns that are there.
+/// Names the file and the first row that can't be used, with the columns that are there.
 pub fn read_completions(path: &Path) -> Result<Vec<CompletionRow>> {
-    let row =
-        |(line, columns): Row| completion(line, columns).map_err(|detail| Error::Row { path: path.to_owned(), line, detail });
+    let row = |(place, columns): Row| completion(&place, columns).map_err(|detail| place.wrong(detail));
     rows::read(path)?.into_iter().map(row).collect()
 }
 
-fn completion(line: usize, mut columns: Map<String, Value>) -> std::result::Result<CompletionRow, String> {
+fn completion(place: &Place, mut columns: Map<String, Value>) -> std::result::Result<CompletionRow, String> {
     let found = rows::names(&columns);
     if let Some(value) = columns.shift_remove("completion") {
         let completion = text_or_chat("completion", value)?;
@@ -40,11 +39,11 @@ fn completion(line: usize, mut columns: Map<String, Value>) -> std::result::Resu
         if matches!(prompt, Prompt::Chat(_)) != matches!(completion, Prompt::Chat(_)) {
             return Err("prompt and completion are not of one kind: both strings, or both lists of messages".into());
         }
-        return Ok(CompletionRow { line, prompt: Some(prompt), completion, columns });
+        return Ok(CompletionRow { place: place.clone(), prompt: Some(prompt), completion, columns });
     }
     for name in ["text", "messages"] {
         if let Some(value) = columns.shift_remove(name) {
-            return Ok(CompletionRow { line, prompt: None, completion: text_or_chat(name, value)?, columns });
+            return Ok(CompletionRow { place: place.clone(), prompt: None, completion: text_or_chat(name, value)?, columns });
         }
     }
     Err(format!("has neither \"prompt\" and \"completion\", nor \"text\", nor \"messages\"; it has {found}"))
@@ -57,7 +56,7 @@ mod tests {
 
     fn read(row: Value) -> std::result::Result<CompletionRow, String> {
         let Value::Object(columns) = row else { panic!("a test gives an object") };
-        completion(1, columns)
+        completion(&Place::first(), columns)
     }
 
     #[test]

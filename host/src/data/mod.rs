@@ -17,6 +17,7 @@ pub use loader::{Cursor, Loader};
 pub use packing::pack;
 pub use preferences::{PreferenceRow, read_preferences};
 pub use prompts::{Prompt, PromptRow, parse_prompts, read_prompts};
+pub use rows::Place;
 pub use tokenizer::{StopStrings, Tokenizer};
 pub use train_tokenizer::{TrainedTokenizer, train_tokenizer};
 
@@ -33,12 +34,12 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
-    /// A dataset's line can't be used.
+    /// A dataset's row can't be used.
     #[error("{}:{line}: {detail}", path.display())]
     Row {
         /// The dataset.
         path: PathBuf,
-        /// The line, from 1.
+        /// The line, or the place in its array or table, from 1.
         line: usize,
         /// What is wrong with it.
         detail: String,

@@ -2,16 +2,16 @@
 //! have in common.
 
 use super::prompts::text_or_chat;
-use super::rows::{self, Row};
-use super::{Error, Message, Prompt, Result};
+use super::rows::{self, Place, Row};
+use super::{Message, Prompt, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
 
 /// One row of a preference dataset.
 #[derive(Clone, Debug)]
 pub struct PreferenceRow {
-    /// Line in the file, or place in its array, from 1.
-    pub line: usize,
+    /// Where it stands.
+    pub place: Place,
     /// What was asked.
     pub prompt: Prompt,
     /// The answer that was preferred, of the prompt's kind.
@@ -25,14 +25,13 @@ pub struct PreferenceRow {
 /// Reads a whole preference dataset.
 ///
 /// # Errors
-/// Names the file and line of the first row that can't be used, with the columns that are there.
+/// Names the file and the first row that can't be used, with the columns that are there.
 pub fn read_preferences(path: &Path) -> Result<Vec<PreferenceRow>> {
-    let row =
-        |(line, columns): Row| preference(line, columns).map_err(|detail| Error::Row { path: path.to_owned(), line, detail });
+    let row = |(place, columns): Row| preference(&place, columns).map_err(|detail| place.wrong(detail));
     rows::read(path)?.into_iter().map(row).collect()
 }
 
-fn preference(line: usize, mut columns: Map<String, Value>) -> std::result::Result<PreferenceRow, String> {
+fn preference(place: &Place, mut columns: Map<String, Value>) -> std::result::Result<PreferenceRow, String> {
     let found = rows::names(&columns);
     let mut answer = |name: &str| {
         let missing = || {
@@ -53,7 +52,7 @@ fn preference(line: usize, mut columns: Map<String, Value>) -> std::result::Resu
     if kind(&prompt) != kind(&chosen) || kind(&prompt) != kind(&rejected) {
         return Err("prompt, chosen and rejected are not of one kind: all strings, or all lists of messages".into());
     }
-    Ok(PreferenceRow { line, prompt, chosen, rejected, columns })
+    Ok(PreferenceRow { place: place.clone(), prompt, chosen, rejected, columns })
 }
 
 /// Splits off what two answers begin with in common, as TRL's `extract_prompt` does: whole
@@ -96,7 +95,7 @@ mod tests {
 
     fn read(row: Value) -> std::result::Result<PreferenceRow, String> {
         let Value::Object(columns) = row else { panic!("a test gives an object") };
-        preference(1, columns)
+        preference(&Place::first(), columns)
     }
 
     fn text(prompt: &Prompt) -> &str {

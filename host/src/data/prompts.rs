@@ -1,8 +1,8 @@
 //! Prompt datasets: a column `prompt`, a string or a conversation, and any others,
 //! which the rewards see.
 
-use super::rows::{self, Row};
-use super::{Error, Message, Result};
+use super::rows::{self, Place, Row};
+use super::{Message, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -18,8 +18,8 @@ pub enum Prompt {
 /// One row of a dataset.
 #[derive(Clone, Debug)]
 pub struct PromptRow {
-    /// Line in the file, from 1.
-    pub line: usize,
+    /// Where it stands.
+    pub place: Place,
     /// What the model is asked.
     pub prompt: Prompt,
     /// All other columns.
@@ -29,26 +29,28 @@ pub struct PromptRow {
 /// Reads a whole prompt dataset.
 ///
 /// # Errors
-/// Names the file and line of the first row that can't be used, with the columns that are there.
+/// Names the file and the first row that can't be used, with the columns that are there.
 pub fn read_prompts(path: &Path) -> Result<Vec<PromptRow>> {
-    prompts(path, rows::read(path)?)
+    prompts(rows::read(path)?)
 }
 
 /// [`read_prompts`] from bytes at hand; `path` stands in the errors.
 pub fn parse_prompts(path: &Path, bytes: &[u8]) -> Result<Vec<PromptRow>> {
-    prompts(path, rows::parse(path, bytes)?)
+    prompts(rows::parse(path, bytes)?)
 }
 
-fn prompts(path: &Path, rows: Vec<Row>) -> Result<Vec<PromptRow>> {
-    let prompt_row =
-        |(line, columns)| prompt_row(line, columns).map_err(|detail| Error::Row { path: path.to_owned(), line, detail });
-    rows.into_iter().map(prompt_row).collect()
+fn prompts(rows: Vec<Row>) -> Result<Vec<PromptRow>> {
+    let row = |(place, columns): Row| {
+        let (prompt, columns) = prompt(columns).map_err(|detail| place.wrong(detail))?;
+        Ok(PromptRow { place, prompt, columns })
+    };
+    rows.into_iter().map(row).collect()
 }
 
-fn prompt_row(line: usize, mut columns: Map<String, Value>) -> std::result::Result<PromptRow, String> {
+fn prompt(mut columns: Map<String, Value>) -> std::result::Result<(Prompt, Map<String, Value>), String> {
     let found = rows::names(&columns);
     let value = columns.shift_remove("prompt").ok_or_else(|| format!("has no column \"prompt\"; it has {found}"))?;
-    Ok(PromptRow { line, prompt: text_or_chat("prompt", value)?, columns })
+    Ok((text_or_chat("prompt", value)?, columns))
 }
 
 /// A string, or a list of messages with `role` and `content` (or `from` and `value`, as ShareGPT
@@ -87,7 +89,7 @@ mod tests {
         let rows = read_text("{\"prompt\": \"a\", \"answer\": 7}\n\n{\"prompt\": [{\"role\": \"user\", \"content\": \"b\"}]}\n")
             .unwrap();
         assert_eq!(rows[0].columns["answer"], 7);
-        assert_eq!(rows[1].line, 3);
+        assert!(rows[1].place.wrong("x").to_string().ends_with(":3: x"));
         assert_eq!(rows[1].prompt, Prompt::Chat(vec![Message { role: "user".into(), content: "b".into() }]));
     }
 

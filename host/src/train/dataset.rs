@@ -7,32 +7,27 @@ use serde_json::Map;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::path::Path;
+use std::sync::Arc;
 
 /// Prompts for runs that name no dataset.
 const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
 
 /// Reads the prompts of a dataset, or the built-in ones; none may fill the model's context.
 pub(super) fn prompts(path: Option<&Path>, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Arc<Prompt>>> {
-    let (path, rows) = match path {
-        Some(path) => (path.to_owned(), data::read_prompts(path)?),
-        None => {
-            let path = PathBuf::from("built-in prompts");
-            let rows = data::parse_prompts(&path, BUILT_IN_PROMPTS.as_bytes())?;
-            (path, rows)
-        }
+    let rows = match path {
+        Some(path) => data::read_prompts(path)?,
+        None => data::parse_prompts(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes())?,
     };
     let prepare = |(index, row): (usize, PromptRow)| {
         let (text, tokens) = asked(&row.prompt, tokenizer)?;
-        let wrong = |detail: String| data::Error::Row { path: path.clone(), line: row.line, detail };
         if tokens.is_empty() {
-            return Err(wrong("the prompt has no tokens".into()).into());
+            return Err(row.place.wrong("the prompt has no tokens").into());
         }
         if tokens.len() >= context {
-            return Err(wrong(format!(
-                "the prompt is {} tokens long; the model's context is {context}, completion included",
-                tokens.len()
-            ))
-            .into());
+            let long = tokens.len();
+            let detail = format!("the prompt is {long} tokens long; the model's context is {context}, completion included");
+            return Err(row.place.wrong(detail).into());
         }
         Ok(Arc::new(Prompt { row: index, text, tokens, columns: row.columns, answers: None, ref_logp: OnceLock::new() }))
     };
@@ -65,10 +60,9 @@ pub(super) fn pairs(path: Option<&Path>, tokenizer: &Tokenizer, longest: usize) 
         let (mut pair, cut) = pair(&row, tokenizer)?;
         merged += usize::from(cut);
         let room = longest.saturating_sub(pair.tokens.len());
-        let wrong = |detail: &str| data::Error::Row { path: path.to_owned(), line: row.line, detail: detail.into() };
         let Some(answers) = &mut pair.answers else { continue };
         if answers.chosen.is_empty() || answers.rejected.is_empty() || pair.tokens.is_empty() {
-            return Err(wrong("its prompt or one of its answers has no tokens").into());
+            return Err(row.place.wrong("its prompt or one of its answers has no tokens").into());
         }
         if room == 0 {
             continue;
@@ -143,7 +137,7 @@ pub(super) fn completions(path: Option<&Path>, tokenizer: &Tokenizer, longest: u
         let (text, mut tokens, mut chosen) = match &row.prompt {
             Some(prompt) => {
                 let same = PreferenceRow {
-                    line: row.line,
+                    place: row.place.clone(),
                     prompt: prompt.clone(),
                     chosen: row.completion.clone(),
                     rejected: row.completion.clone(),

@@ -1,0 +1,69 @@
+//! A folder of shards: the files of one split of a dataset, in the order of their names.
+
+use super::File;
+use crate::data::{Error, Result};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// What files of data are called; each may end in `.gz` or `.zst` after that.
+const KINDS: [&str; 5] = ["jsonl", "ndjson", "json", "parquet", "txt"];
+
+/// Words by which a file's name says its split, as the hub's conventions have them.
+const SPLITS: [(&str, &[&str]); 3] = [
+    ("train", &["train", "training"]),
+    ("validation", &["validation", "valid", "val", "dev"]),
+    ("test", &["test", "testing", "eval", "evaluation"]),
+];
+
+/// What lies beside data and is none.
+const ABOUT: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
+
+/// The kind of data that a file's name says.
+pub(super) fn kind(path: &Path) -> Option<&'static str> {
+    let name = path.file_name()?.to_str()?.to_lowercase();
+    let name = [".gz", ".zst"].iter().find_map(|packed| name.strip_suffix(packed)).unwrap_or(&name);
+    KINDS.into_iter().find(|kind| name.strip_suffix(kind).is_some_and(|rest| rest.ends_with('.')))
+}
+
+/// The split that a file's name says.
+fn split(path: &Path) -> Option<&'static str> {
+    let name = path.file_name()?.to_str()?.to_lowercase();
+    let words: Vec<&str> = name.split(|c: char| !c.is_alphabetic()).collect();
+    SPLITS.iter().find(|(_, spellings)| spellings.iter().any(|s| words.contains(s))).map(|(split, _)| *split)
+}
+
+/// Files of data in a folder, by name.
+///
+/// # Errors
+/// If there is none, if they are of several splits, or if the folder is a model's.
+pub(super) fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
+    let io = |source| Error::Io { path: folder.to_owned(), source };
+    let wrong = |detail: String| Err(File::new(folder).wrong(detail));
+    let entries = folder.read_dir().map_err(io)?.collect::<std::io::Result<Vec<_>>>().map_err(io)?;
+    let mut names: Vec<PathBuf> = entries.iter().map(std::fs::DirEntry::path).collect();
+    names.sort_unstable();
+    let is = |path: &PathBuf, name: &str| path.file_name().is_some_and(|n| n == name);
+    if names.iter().any(|path| is(path, "config.json")) {
+        return wrong(
+            "is the folder of a model; a dataset is a file, or a folder of .jsonl, .json, .parquet or .txt files".into(),
+        );
+    }
+    let hidden = |path: &PathBuf| path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
+    let data = |path: &&PathBuf| path.is_file() && !hidden(path) && !ABOUT.iter().any(|name| is(path, name));
+    let shards: Vec<PathBuf> = names.iter().filter(data).filter(|path| kind(path).is_some()).cloned().collect();
+    if shards.is_empty() {
+        if names.iter().any(|path| path.extension().is_some_and(|e| e == "arrow")) {
+            return wrong("is a folder of Arrow files, as save_to_disk writes them; write it by to_parquet or to_json".into());
+        }
+        let mut found: Vec<_> = names.iter().filter_map(|path| path.file_name()).map(|n| n.to_string_lossy()).collect();
+        found.truncate(8);
+        let found = if found.is_empty() { "nothing".into() } else { found.join(", ") };
+        return wrong(format!("is a folder without .jsonl, .json, .parquet or .txt files; it holds {found}"));
+    }
+    let splits: BTreeSet<&str> = shards.iter().filter_map(|path| split(path)).collect();
+    if splits.len() > 1 {
+        let splits = splits.into_iter().collect::<Vec<_>>().join(", ");
+        return wrong(format!("is a folder with files of several splits ({splits}); name the file or folder of one"));
+    }
+    Ok(shards)
+}

@@ -1,0 +1,99 @@
+//! Rows of a dataset: JSON lines, one JSON array, Parquet or plain text, packed or not, in one
+//! file or in a folder of shards. What a file is follows from its bytes, not from its name; only
+//! plain text, which could be anything, says so by `.txt`.
+
+mod folder;
+mod json;
+mod packed;
+mod parquet;
+mod text;
+
+use super::{Error, Result};
+use serde_json::{Map, Value};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Where a row stands: a file, and the line in it, or the place in its array or table, from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    file: Arc<Path>,
+    line: usize,
+}
+
+impl Place {
+    /// The error of a row that can't be used.
+    pub fn wrong(&self, detail: impl Into<String>) -> Error {
+        Error::Row { path: self.file.to_path_buf(), line: self.line, detail: detail.into() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn first() -> Self {
+        Self { file: Path::new("test").into(), line: 1 }
+    }
+}
+
+/// A row and where it stands.
+pub(super) type Row = (Place, Map<String, Value>);
+
+/// Numbers the rows of one file.
+struct File(Arc<Path>);
+
+impl File {
+    fn new(path: &Path) -> Self {
+        Self(path.into())
+    }
+
+    fn place(&self, line: usize) -> Place {
+        Place { file: self.0.clone(), line }
+    }
+
+    /// The error of a file that can't be used as a whole.
+    fn wrong(&self, detail: impl Into<String>) -> Error {
+        Error::Dataset { path: self.0.to_path_buf(), detail: detail.into() }
+    }
+}
+
+/// Reads a dataset's file, or all files of a folder of shards.
+///
+/// # Errors
+/// Names the file and the row that is no JSON object, what is damaged, or what a folder holds
+/// instead of data.
+pub(super) fn read(path: &Path) -> Result<Vec<Row>> {
+    let io = |path: &Path, source| Error::Io { path: path.to_owned(), source };
+    let files = if path.metadata().map_err(|e| io(path, e))?.is_dir() { folder::shards(path)? } else { vec![path.to_owned()] };
+    let mut rows = Vec::new();
+    for file in &files {
+        rows.extend(rows_of(file, std::fs::read(file).map_err(|e| io(file, e))?)?);
+    }
+    some(path, rows)
+}
+
+/// The same from bytes at hand; `path` stands in the errors.
+pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Row>> {
+    some(path, rows_of(path, bytes.to_vec())?)
+}
+
+fn some(path: &Path, rows: Vec<Row>) -> Result<Vec<Row>> {
+    if rows.is_empty() { Err(File::new(path).wrong("holds no rows")) } else { Ok(rows) }
+}
+
+fn rows_of(path: &Path, bytes: Vec<u8>) -> Result<Vec<Row>> {
+    let file = File::new(path);
+    let limit = packed::limit(bytes.len());
+    let bytes = packed::unpack(&file, bytes, limit)?;
+    if bytes.starts_with(parquet::MAGIC) {
+        parquet::rows(&file, bytes, limit)
+    } else if folder::kind(path) == Some("txt") {
+        text::rows(&file, &bytes)
+    } else {
+        json::rows(&file, &bytes)
+    }
+}
+
+/// Names of a row's columns, for errors.
+pub(super) fn names(columns: &Map<String, Value>) -> String {
+    if columns.is_empty() { "none".to_owned() } else { columns.keys().cloned().collect::<Vec<_>>().join(", ") }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+use super::*;
+use proptest::prelude::*;
+use serde_json::json;
+use std::io::Write;
+use std::path::PathBuf;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/datasets").join(name)
+}
+
+fn columns(rows: Vec<Row>) -> Vec<Value> {
+    rows.into_iter().map(|(_, columns)| Value::Object(columns)).collect()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(bytes).unwrap();
+    packed.finish().unwrap()
+}
+
+fn parsed(name: &str, bytes: &[u8]) -> std::result::Result<Vec<Value>, String> {
+    parse(Path::new(name), bytes).map(columns).map_err(|e| e.to_string())
+}
+
+/// A folder with files of these names and contents.
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn packed_files_are_read_whatever_their_name() {
+    let lines = b"{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
+    let zstd = zstd::encode_all(&lines[..], 3).unwrap();
+    // As `cat` joins packed shards.
+    let twice = [gzip(&lines[..16]), gzip(&lines[16..])].concat();
+    for packed in [lines.to_vec(), gzip(lines), zstd, twice, gzip(b"[{\"prompt\": \"a\"}, {\"prompt\": \"b\"}]")] {
+        assert_eq!(parsed("p.jsonl", &packed).unwrap(), [json!({"prompt": "a"}), json!({"prompt": "b"})]);
+    }
+    let table = std::fs::read(fixture("conversations.parquet")).unwrap();
+    assert_eq!(parsed("t.gz", &gzip(&table)).unwrap().len(), 2);
+    assert_eq!(parsed("story.txt.gz", &gzip(b"once")).unwrap(), [json!({"text": "once"})]);
+}
+
+#[test]
+fn a_packed_file_that_is_cut_off_or_damaged_is_named() {
+    let lines: String = (0..400).map(|i| format!("{{\"prompt\": \"{}\"}}\n", i * i)).collect();
+    for packed in [gzip(lines.as_bytes()), zstd::encode_all(lines.as_bytes(), 3).unwrap()] {
+        let cut = parsed("p.jsonl.gz", &packed[..packed.len() / 2]).unwrap_err();
+        assert!(cut.starts_with("p.jsonl.gz: is cut off"), "{cut}");
+        let mut damaged = packed.clone();
+        let middle = damaged.len() / 2;
+        damaged[middle..middle + 20].fill(0xa5);
+        let damaged = parsed("p.jsonl.gz", &damaged).unwrap_err();
+        assert!(damaged.starts_with("p.jsonl.gz: is packed by") && !damaged.contains('\n'), "{damaged}");
+    }
+}
+
+#[test]
+fn a_file_that_becomes_too_much_is_refused() {
+    let path = Path::new("bomb.gz");
+    let zeros = vec![b' '; 1 << 20];
+    for packed in [gzip(&zeros), zstd::encode_all(zeros.as_slice(), 3).unwrap()] {
+        assert_eq!(packed::unpack(&File::new(path), packed.clone(), 1 << 20).unwrap().len(), 1 << 20);
+        let error = packed::unpack(&File::new(path), packed, (1 << 20) - 1).unwrap_err().to_string();
+        assert!(error.starts_with("bomb.gz: becomes more than"), "{error}");
+    }
+    let table = std::fs::read(fixture("table-none.parquet")).unwrap();
+    let error = parquet::rows(&File::new(path), table, 1000).unwrap_err().to_string();
+    assert!(error.contains("becomes more than"), "{error}");
+    assert!(packed::limit(0) >= 1 << 30 && packed::limit(1 << 40) > 1 << 46);
+}
+
+#[test]
+fn tables_of_every_codec_give_the_same_json() {
+    let expected = [
+        json!({
+            "prompt": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "1 + 1?"}],
+            "text": "a", "count": 1, "small": 200, "score": 0.5, "half": 0.5, "good": true, "tags": ["x", "y"],
+            "deep": [[1], [2, 3]], "about": {"source": "web", "url": null}, "pairs": {"k": 1},
+            "when": "2024-02-29T12:30:15.25Z", "day": "2024-02-29", "price": "1.50", "bytes": "plain", "nothing": null,
+        }),
+        json!({
+            "prompt": [{"role": "user", "content": "höflich, 你好 🙂"}],
+            "text": null, "count": -2, "small": 0, "score": null, "half": 1.0, "good": false, "tags": [],
+            "deep": [[]], "about": null, "pairs": {}, "when": null, "day": null, "price": null, "bytes": null, "nothing": null,
+        }),
+        json!({
+            "prompt": [], "text": "c", "count": 3, "small": 7, "score": -1.25, "half": 2.0, "good": null, "tags": null,
+            "deep": null, "about": {"source": "book", "url": "u"}, "pairs": null, "when": "2024-02-29T12:30:15.25Z",
+            "day": "1969-12-31", "price": "-0.05", "bytes": null, "nothing": null,
+        }),
+    ];
+    for codec in ["none", "snappy", "gzip", "zstd", "lz4"] {
+        let rows = read(&fixture(&format!("table-{codec}.parquet"))).unwrap();
+        assert!(rows[2].0.wrong("x").to_string().ends_with(&format!("table-{codec}.parquet:3: x")));
+        assert_eq!(columns(rows), expected, "{codec}");
+    }
+}
+
+#[test]
+fn a_table_that_is_cut_off_or_damaged_is_one_line_and_no_panic() {
+    let whole = std::fs::read(fixture("table-snappy.parquet")).unwrap();
+    let expected = parsed("t.parquet", &whole).unwrap();
+    for length in (4..whole.len()).step_by(97) {
+        let cut = parsed("t.parquet", &whole[..length]).unwrap_err();
+        assert!(cut.starts_with("t.parquet: is cut off, damaged") && !cut.contains('\n'), "{cut}");
+    }
+    let mut noticed = 0;
+    for at in (4..whole.len()).step_by(3) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x55;
+        match parsed("t.parquet", &damaged) {
+            Ok(rows) => noticed += usize::from(rows != expected),
+            Err(error) => {
+                assert!(error.starts_with("t.parquet: ") && !error.contains('\n'), "{error}");
+                noticed += 1;
+            }
+        }
+    }
+    assert!(noticed > 500, "{noticed}");
+}
+
+#[test]
+fn text_is_cut_into_documents() {
+    let text = "\nOne.\nTwo.\n<|endoftext|>\n\n<|endoftext|>\n  Three.\n";
+    let rows = parse(Path::new("t.txt"), text.as_bytes()).unwrap();
+    assert!(rows[1].0.wrong("x").to_string().starts_with("t.txt:7: "), "{:?}", rows[1].0);
+    assert_eq!(columns(rows), [json!({"text": "One.\nTwo."}), json!({"text": "Three."})]);
+    assert_eq!(parsed("t.txt", b"{\"all\": 1}").unwrap(), [json!({"text": "{\"all\": 1}"})]);
+    assert!(parsed("t.txt", b"fine\n\xff").unwrap_err().starts_with("t.txt:2: is not UTF-8"));
+    assert!(parsed("t.txt", b" <|endoftext|>\n").unwrap_err().contains("no rows"));
+}
+
+#[test]
+fn shards_of_a_folder_come_in_the_order_of_their_names() {
+    let row = |n: usize| format!("{{\"prompt\": \"{n}\"}}\n");
+    let (a, b, c) = (row(1), row(2), row(3));
+    let files = [("train-00001.jsonl", b.as_str()), ("train-00000.json", &a), ("train-2.NDJSON", &c), ("README.md", "#")];
+    let shards = folder(&files);
+    std::fs::write(shards.path().join(".hidden.jsonl"), "{").unwrap();
+    std::fs::write(shards.path().join("dataset_info.json"), "{}").unwrap();
+    assert_eq!(columns(read(shards.path()).unwrap()), [1, 2, 3].map(|n| json!({"prompt": n.to_string()})));
+    std::fs::write(shards.path().join("train-00001.jsonl"), "{\"prompt\": \"b\"}\n[]").unwrap();
+    let error = read(shards.path()).unwrap_err().to_string();
+    assert!(error.contains("train-00001.jsonl:2: is not a JSON object"), "{error}");
+}
+
+#[test]
+fn a_folder_that_is_no_dataset_says_what_it_is() {
+    let says = |files: &[(&str, &str)]| read(folder(files).path()).unwrap_err().to_string();
+    assert!(says(&[("config.json", "{}"), ("model.safetensors", "")]).contains("folder of a model"));
+    assert!(says(&[("state.json", "{}"), ("data-0.arrow", "")]).contains("to_parquet"));
+    assert!(says(&[("a.csv", ""), ("b.md", "")]).contains("it holds a.csv, b.md"));
+    assert!(says(&[]).contains("it holds nothing"));
+    assert!(says(&[("train-0.jsonl", ""), ("test-0.jsonl", "")]).contains("several splits (test, train)"));
+    assert!(says(&[("a.jsonl", "")]).contains("holds no rows"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn no_bytes_make_the_reader_panic(begin in 0..4_usize, rest in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let begins: [&[u8]; 4] = [b"PAR1", &[0x1f, 0x8b, 8, 0], &[0x28, 0xb5, 0x2f, 0xfd], b"["];
+        let _ = parse(Path::new("p"), &[begins[begin], &rest].concat());
+    }
+}
