@@ -42,6 +42,8 @@ fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
         (&["--dataset", "nowhere.jsonl"], &["nowhere.jsonl"]),
         (&["--dataset", "broken.jsonl"], &["broken.jsonl:2", "JSON"]),
         (&["--dataset", "foreign.jsonl"], &["foreign.jsonl:1", "prompt", "question, answer"]),
+        (&["--dataset", "foreign.jsonl", "--columns", "prompt=problem"], &["foreign.jsonl:1", "problem", "question, answer"]),
+        (&["--dataset", "foreign.jsonl", "--columns", "prompt"], &["columns", "NAME=COLUMN"]),
         (&["--dataset", "empty.jsonl"], &["empty.jsonl", "no rows"]),
         (&["--dataset", "long.jsonl"], &["long.jsonl:1", "500", "192"]),
         (&["--dataset", "chat.jsonl"], &["chat template"]),

@@ -1,15 +1,16 @@
 //! `rlhost replay`: what another reward would have said of a run's completions.
 
 use super::{Failure, settings_given};
-use crate::config::{Limits, Overrides, read};
+use crate::config::{Config, Limits, Overrides, read};
 use crate::data;
 use crate::metrics::Comparison;
 use crate::plugin::{Column, Engine, RewardBatch, RewardPlugin, Source};
+use crate::train;
 use anyhow::{Context, anyhow};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Completions shown at the end.
 const SHOWN: usize = 5;
@@ -58,7 +59,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     }
     let settings = settings_given(&args.set)?;
     let (config, _) = read([args.run.join("config.toml").as_path()], &Overrides::default())?;
-    let columns = dataset(config.dataset.as_deref())?;
+    let columns = dataset(&config)?;
     let source = Source::open(&args.plugin)?;
     let mut plugin = RewardPlugin::load(&Engine::new()?, &source, &settings, &Limits::default(), config.seed)?;
     let mut scores = Vec::with_capacity(recorded.len());
@@ -94,9 +95,9 @@ fn replay(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Columns of the dataset, by row.
-fn dataset(path: Option<&str>) -> anyhow::Result<Vec<Map<String, Value>>> {
-    let Some(path) = path else { return Ok(Vec::new()) };
-    Ok(data::read_prompts(Path::new(path))?.into_iter().map(|row| row.columns).collect())
+fn dataset(config: &Config) -> anyhow::Result<Vec<Map<String, Value>>> {
+    let Some(dataset) = train::dataset_of(config) else { return Ok(Vec::new()) };
+    Ok(data::read_prompts(&dataset)?.into_iter().map(|row| row.columns).collect())
 }
 
 fn batch(generation: &[Recorded], dataset: &[Map<String, Value>]) -> RewardBatch {

@@ -142,6 +142,9 @@ pub struct Config {
     pub dataset: Option<String>,
     /// Dataset to evaluate on, of the same kind as the training one; no evaluation if not given.
     pub eval_dataset: Option<String>,
+    /// Columns of the dataset that are read under other names, as in prompt=question; several with
+    /// commas between them, or the flag more than once.
+    pub columns: Vec<String>,
     /// Folder of the run; runs/<time> if not given.
     pub output_dir: Option<String>,
     /// The algorithm: a policy plugin's path, or the name of an embedded one.
@@ -279,6 +282,7 @@ impl Default for Config {
             model: None,
             dataset: None,
             eval_dataset: None,
+            columns: Vec::new(),
             output_dir: None,
             algorithm: "grpo".into(),
             learn_from: LearnFrom::Generation,
@@ -349,6 +353,14 @@ impl Config {
     /// Completions, or pairs, in a micro-batch of an evaluation.
     pub fn eval_batch_size(&self) -> usize {
         self.per_device_eval_batch_size.unwrap_or(self.per_device_train_batch_size)
+    }
+
+    /// Columns of the dataset that are read under other names: the name that is wanted, and the
+    /// dataset's own.
+    pub fn columns(&self) -> Vec<(String, String)> {
+        let parts = self.columns.iter().flat_map(|given| given.split(','));
+        let pair = |(name, own): (&str, &str)| (name.trim().to_owned(), own.trim().to_owned());
+        parts.filter_map(|part| part.split_once('=').map(pair)).collect()
     }
 
     /// Completions in one generation.

@@ -62,6 +62,7 @@ impl Config {
         if self.sync_ref_model && self.precompute_ref_log_probs {
             return Err(("precompute_ref_log_probs", "needs a reference model that stays; sync_ref_model moves it".into()));
         }
+        self.check_columns()?;
         self.check_optimizer()?;
         self.check_plugins()
     }
@@ -87,6 +88,25 @@ impl Config {
         }
         if self.plugin.is_empty() {
             return invalid("plugin", "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm".into());
+        }
+        Ok(())
+    }
+
+    fn check_columns(&self) -> Result<(), (&'static str, String)> {
+        let pairs = self.columns();
+        for part in self.columns.iter().flat_map(|given| given.split(',')) {
+            let whole = part.split_once('=').is_some_and(|(name, own)| !name.trim().is_empty() && !own.trim().is_empty());
+            if !whole {
+                return Err(("columns", format!("{:?}: expected NAME=COLUMN, as in prompt=question", part.trim())));
+            }
+        }
+        for (i, (name, _)) in pairs.iter().enumerate() {
+            if pairs[..i].iter().any(|(other, _)| other == name) {
+                return Err(("columns", format!("reads two columns as {name:?}")));
+            }
+        }
+        if !pairs.is_empty() && self.dataset.is_none() {
+            return Err(("columns", "is given, and no dataset whose columns they are".into()));
         }
         Ok(())
     }
@@ -134,5 +154,27 @@ impl Config {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_pairs_of_names() {
+        let said = |columns: &[&str]| {
+            let columns = columns.iter().map(|c| (*c).to_owned()).collect();
+            Config { columns, dataset: Some("d".into()), ..Config::default() }
+        };
+        let good = said(&["prompt=question, completion=answer", "id=a=b"]);
+        assert!(good.check().is_ok());
+        let pairs = [("prompt", "question"), ("completion", "answer"), ("id", "a=b")];
+        assert_eq!(good.columns(), pairs.map(|(name, own)| (name.to_owned(), own.to_owned())));
+        for (bad, expected) in [("prompt", "NAME=COLUMN"), ("prompt=", "NAME=COLUMN"), ("a=b,a=c", "two columns")] {
+            let (key, detail) = said(&[bad]).check().unwrap_err();
+            assert!(key == "columns" && detail.contains(expected), "{detail}");
+        }
+        assert!(Config { dataset: None, ..good }.check().unwrap_err().1.contains("no dataset"));
     }
 }

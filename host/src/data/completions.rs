@@ -3,9 +3,8 @@
 
 use super::prompts::text_or_chat;
 use super::rows::{self, Place, Row};
-use super::{Prompt, Result};
+use super::{Dataset, Prompt, Result};
 use serde_json::{Map, Value};
-use std::path::Path;
 
 /// One row of a dataset of completions.
 #[derive(Clone, Debug)]
@@ -25,9 +24,9 @@ pub struct CompletionRow {
 ///
 /// # Errors
 /// Names the file and the first row that can't be used, with the columns that are there.
-pub fn read_completions(path: &Path) -> Result<Vec<CompletionRow>> {
+pub fn read_completions(dataset: &Dataset) -> Result<Vec<CompletionRow>> {
     let row = |(place, columns): Row| completion(&place, columns).map_err(|detail| place.wrong(detail));
-    rows::read(path)?.into_iter().map(row).collect()
+    rows::read(dataset)?.into_iter().map(row).collect()
 }
 
 fn completion(place: &Place, mut columns: Map<String, Value>) -> std::result::Result<CompletionRow, String> {

@@ -3,6 +3,7 @@
 
 mod chat;
 mod completions;
+mod dataset;
 mod loader;
 mod packing;
 mod preferences;
@@ -13,6 +14,7 @@ mod train_tokenizer;
 
 pub use chat::{ChatTemplate, Message};
 pub use completions::{CompletionRow, read_completions};
+pub use dataset::Dataset;
 pub use loader::{Cursor, Loader};
 pub use packing::pack;
 pub use preferences::{PreferenceRow, read_preferences};

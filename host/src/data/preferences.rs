@@ -3,9 +3,8 @@
 
 use super::prompts::text_or_chat;
 use super::rows::{self, Place, Row};
-use super::{Message, Prompt, Result};
+use super::{Dataset, Message, Prompt, Result};
 use serde_json::{Map, Value};
-use std::path::Path;
 
 /// One row of a preference dataset.
 #[derive(Clone, Debug)]
@@ -26,9 +25,9 @@ pub struct PreferenceRow {
 ///
 /// # Errors
 /// Names the file and the first row that can't be used, with the columns that are there.
-pub fn read_preferences(path: &Path) -> Result<Vec<PreferenceRow>> {
+pub fn read_preferences(dataset: &Dataset) -> Result<Vec<PreferenceRow>> {
     let row = |(place, columns): Row| preference(&place, columns).map_err(|detail| place.wrong(detail));
-    rows::read(path)?.into_iter().map(row).collect()
+    rows::read(dataset)?.into_iter().map(row).collect()
 }
 
 fn preference(place: &Place, mut columns: Map<String, Value>) -> std::result::Result<PreferenceRow, String> {

@@ -2,7 +2,7 @@
 //! which the rewards see.
 
 use super::rows::{self, Place, Row};
-use super::{Message, Result};
+use super::{Dataset, Message, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -30,8 +30,8 @@ pub struct PromptRow {
 ///
 /// # Errors
 /// Names the file and the first row that can't be used, with the columns that are there.
-pub fn read_prompts(path: &Path) -> Result<Vec<PromptRow>> {
-    prompts(rows::read(path)?)
+pub fn read_prompts(dataset: &Dataset) -> Result<Vec<PromptRow>> {
+    prompts(rows::read(dataset)?)
 }
 
 /// [`read_prompts`] from bytes at hand; `path` stands in the errors.
@@ -81,7 +81,7 @@ mod tests {
     fn read_text(text: &str) -> std::result::Result<Vec<PromptRow>, String> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
-        read_prompts(file.path()).map_err(|e| e.to_string())
+        read_prompts(&file.path().into()).map_err(|e| e.to_string())
     }
 
     #[test]

@@ -2,21 +2,25 @@
 
 use super::trainer::{Answers, Prompt};
 use super::{Error, Result};
-use crate::data::{self, Message, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
+use crate::config::Config;
+use crate::data::{self, Dataset, Message, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
 use serde_json::Map;
 use sha2::{Digest, Sha256};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Prompts for runs that name no dataset.
 const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
 
+/// The dataset that a configuration names.
+pub fn dataset_of(config: &Config) -> Option<Dataset> {
+    config.dataset.as_ref().map(|path| Dataset { files: vec![path.into()], columns: config.columns() })
+}
+
 /// Reads the prompts of a dataset, or the built-in ones; none may fill the model's context.
-pub(super) fn prompts(path: Option<&Path>, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Arc<Prompt>>> {
-    let rows = match path {
-        Some(path) => data::read_prompts(path)?,
+pub(super) fn prompts(given: Option<&Dataset>, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Arc<Prompt>>> {
+    let rows = match given {
+        Some(dataset) => data::read_prompts(dataset)?,
         None => data::parse_prompts(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes())?,
     };
     let prepare = |(index, row): (usize, PromptRow)| {
@@ -47,12 +51,12 @@ fn asked(prompt: &Asked, tokenizer: &Tokenizer) -> Result<(String, Vec<u32>)> {
 
 /// Reads the pairs of a preference dataset. A prompt with an answer is at most `longest` tokens
 /// long: answers lose their end, and pairs whose prompt alone is as long are left out.
-pub(super) fn pairs(path: Option<&Path>, tokenizer: &Tokenizer, longest: usize) -> Result<Vec<Arc<Prompt>>> {
-    let Some(path) = path else {
+pub(super) fn pairs(given: Option<&Dataset>, tokenizer: &Tokenizer, longest: usize) -> Result<Vec<Arc<Prompt>>> {
+    let Some(dataset) = given else {
         let detail = "is missing: this algorithm learns from a dataset with \"prompt\", \"chosen\" and \"rejected\"";
         return Err(Error::Unfit(format!("dataset: {detail}")));
     };
-    let rows = data::read_preferences(path)?;
+    let rows = data::read_preferences(dataset)?;
     let all = rows.len();
     let mut pairs = Vec::with_capacity(all);
     let mut merged = 0;
@@ -76,7 +80,7 @@ pub(super) fn pairs(path: Option<&Path>, tokenizer: &Tokenizer, longest: usize) 
         tracing::warn!("{} of {all} pairs are left out: their prompts alone have {longest} tokens or more", all - pairs.len());
     }
     if pairs.is_empty() {
-        return Err(Error::Unfit(format!("{}: no pair is left; raise max_length", path.display())));
+        return Err(Error::Unfit(format!("{dataset}: no pair is left; raise max_length")));
     }
     if merged > 0 {
         tracing::warn!(
@@ -126,12 +130,17 @@ pub(super) struct Learned {
 /// Reads given completions. A row is at most `longest` tokens long: it loses its end, and rows
 /// whose prompt alone is as long are left out. Where there is no prompt, all of the text but its
 /// first token is learned.
-pub(super) fn completions(path: Option<&Path>, tokenizer: &Tokenizer, longest: usize, what: Learned) -> Result<Vec<Arc<Prompt>>> {
-    let Some(path) = path else {
+pub(super) fn completions(
+    given: Option<&Dataset>,
+    tokenizer: &Tokenizer,
+    longest: usize,
+    what: Learned,
+) -> Result<Vec<Arc<Prompt>>> {
+    let Some(dataset) = given else {
         let detail = "is missing: fine-tuning learns from a dataset with \"prompt\" and \"completion\", \"text\" or \"messages\"";
         return Err(Error::Unfit(format!("dataset: {detail}")));
     };
-    let rows = data::read_completions(path)?;
+    let rows = data::read_completions(dataset)?;
     let (all, mut kept) = (rows.len(), Vec::with_capacity(rows.len()));
     for row in rows {
         let (text, mut tokens, mut chosen) = match &row.prompt {
@@ -150,11 +159,7 @@ pub(super) fn completions(path: Option<&Path>, tokenizer: &Tokenizer, longest: u
         };
         let mut learned = match &row.completion {
             Asked::Chat(messages) if row.prompt.is_none() && what.turns => {
-                Some(assistant_turns(messages, &chosen, tokenizer).map_err(|detail| data::Error::Row {
-                    path: path.to_owned(),
-                    line: row.line,
-                    detail,
-                })?)
+                Some(assistant_turns(messages, &chosen, tokenizer).map_err(|detail| row.place.wrong(detail))?)
             }
             _ => None,
         };
@@ -181,7 +186,7 @@ pub(super) fn completions(path: Option<&Path>, tokenizer: &Tokenizer, longest: u
         );
     }
     if kept.is_empty() {
-        return Err(Error::Unfit(format!("{}: no row is left; raise max_length", path.display())));
+        return Err(Error::Unfit(format!("{dataset}: no row is left; raise max_length")));
     }
     Ok(kept)
 }

@@ -19,6 +19,7 @@ mod step;
 mod swap;
 mod trainer;
 
+pub use dataset::dataset_of;
 pub use origin::{Beginning, Origin};
 pub use run_folder::{INBOX, RunFolder};
 pub use samples::Sample;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
 /// Keys that may change when a run goes on, since they change nothing of what was computed.
-const FREE: [&str; 26] = [
+const FREE: &[&str] = &[
     "max_steps",
     "num_train_epochs",
     "logging_steps",
@@ -35,6 +35,7 @@ const FREE: [&str; 26] = [
     "loss_limits",
     // By its contents, which the checkpoint knows; see `Trainer::restore`.
     "dataset",
+    "columns",
     // Compared one by one.
     "plugin",
     "algorithm",

@@ -78,7 +78,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
             source.path().display()
         )));
     }
-    let read = |path: Option<&Path>| {
+    let read = |path: Option<&Dataset>| {
         let longest = config.max_length.unwrap_or(context).min(context);
         match role {
             _ if online => dataset::prompts(path, &tokenizer, context),
@@ -89,8 +89,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
             }
         }
     };
-    let prompts = read(config.dataset.as_deref().map(Path::new))?;
-    let evaluated = config.eval_dataset.as_deref().map(|path| read(Some(Path::new(path)))).transpose()?;
+    let prompts = read(dataset::dataset_of(&config).as_ref())?;
     let packs = (config.packing && role == Role::Policy && !online).then(|| {
         let lengths: Vec<usize> = prompts.iter().map(|p| p.length()).collect();
         pack(&lengths, config.max_length.unwrap_or(context).min(context))

@@ -25,7 +25,7 @@ const COMPLETIONS: [&str; 10] = [
 
 /// A reward batch of `rows` completions; prompts and columns are a dataset's where one is given.
 pub(super) fn rewards(dataset: Option<&Path>, rows: usize) -> data::Result<RewardBatch> {
-    let given = dataset.map(data::read_prompts).transpose()?;
+    let given = dataset.map(|path| data::read_prompts(&path.into())).transpose()?;
     let (prompts, columns) = match given {
         None => (PROMPTS.map(str::to_owned).to_vec(), Vec::new()),
         Some(given) => {

@@ -2,13 +2,14 @@
 //! file or in a folder of shards. What a file is follows from its bytes, not from its name; only
 //! plain text, which could be anything, says so by `.txt`.
 
+mod columns;
 mod folder;
 mod json;
 mod packed;
 mod parquet;
 mod text;
 
-use super::{Error, Result};
+use super::{Dataset, Error, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
 use std::sync::Arc;
@@ -53,19 +54,23 @@ impl File {
     }
 }
 
-/// Reads a dataset's file, or all files of a folder of shards.
+/// Reads a dataset's files, and all files of its folders of shards.
 ///
 /// # Errors
-/// Names the file and the row that is no JSON object, what is damaged, or what a folder holds
-/// instead of data.
-pub(super) fn read(path: &Path) -> Result<Vec<Row>> {
+/// Names the file and the row that is no JSON object or has not the columns that were named, what
+/// is damaged, or what a folder holds instead of data.
+pub(super) fn read(dataset: &Dataset) -> Result<Vec<Row>> {
     let io = |path: &Path, source| Error::Io { path: path.to_owned(), source };
-    let files = if path.metadata().map_err(|e| io(path, e))?.is_dir() { folder::shards(path)? } else { vec![path.to_owned()] };
     let mut rows = Vec::new();
-    for file in &files {
-        rows.extend(rows_of(file, std::fs::read(file).map_err(|e| io(file, e))?)?);
+    for path in &dataset.files {
+        let folder = path.metadata().map_err(|e| io(path, e))?.is_dir();
+        for file in if folder { folder::shards(path)? } else { vec![path.clone()] } {
+            rows.extend(rows_of(&file, std::fs::read(&file).map_err(|e| io(&file, e))?)?);
+        }
     }
-    some(path, rows)
+    let mut rows = some(Path::new(&dataset.to_string()), rows)?;
+    columns::rename(&mut rows, &dataset.columns)?;
+    Ok(rows)
 }
 
 /// The same from bytes at hand; `path` stands in the errors.

@@ -95,7 +95,7 @@ fn tables_of_every_codec_give_the_same_json() {
         }),
     ];
     for codec in ["none", "snappy", "gzip", "zstd", "lz4"] {
-        let rows = read(&fixture(&format!("table-{codec}.parquet"))).unwrap();
+        let rows = read(&fixture(&format!("table-{codec}.parquet")).as_path().into()).unwrap();
         assert!(rows[2].0.wrong("x").to_string().ends_with(&format!("table-{codec}.parquet:3: x")));
         assert_eq!(columns(rows), expected, "{codec}");
     }
@@ -143,15 +143,15 @@ fn shards_of_a_folder_come_in_the_order_of_their_names() {
     let shards = folder(&files);
     std::fs::write(shards.path().join(".hidden.jsonl"), "{").unwrap();
     std::fs::write(shards.path().join("dataset_info.json"), "{}").unwrap();
-    assert_eq!(columns(read(shards.path()).unwrap()), [1, 2, 3].map(|n| json!({"prompt": n.to_string()})));
+    assert_eq!(columns(read(&shards.path().into()).unwrap()), [1, 2, 3].map(|n| json!({"prompt": n.to_string()})));
     std::fs::write(shards.path().join("train-00001.jsonl"), "{\"prompt\": \"b\"}\n[]").unwrap();
-    let error = read(shards.path()).unwrap_err().to_string();
+    let error = read(&shards.path().into()).unwrap_err().to_string();
     assert!(error.contains("train-00001.jsonl:2: is not a JSON object"), "{error}");
 }
 
 #[test]
 fn a_folder_that_is_no_dataset_says_what_it_is() {
-    let says = |files: &[(&str, &str)]| read(folder(files).path()).unwrap_err().to_string();
+    let says = |files: &[(&str, &str)]| read(&folder(files).path().into()).unwrap_err().to_string();
     assert!(says(&[("config.json", "{}"), ("model.safetensors", "")]).contains("folder of a model"));
     assert!(says(&[("state.json", "{}"), ("data-0.arrow", "")]).contains("to_parquet"));
     assert!(says(&[("a.csv", ""), ("b.md", "")]).contains("it holds a.csv, b.md"));
