@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Room and the rooms that it may use.
-const DOORS: [(&str, &[&str]); 13] = [
+const DOORS: &[(&str, &[&str])] = &[
     ("config", &[]),
     ("ops", &[]),
+    ("hub", &[]),
     ("metrics", &["config"]),
     ("data", &["config"]),
     ("optim", &["config", "ops"]),
@@ -17,7 +18,7 @@ const DOORS: [(&str, &[&str]); 13] = [
     ("checkpoint", &["config"]),
     ("dist", &["config", "ops"]),
     ("report", &[]),
-    ("train", &["config", "ops", "metrics", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"]),
+    ("train", &["config", "ops", "hub", "metrics", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"]),
     ("cli", &["config", "data", "model", "plugin", "rollout", "train", "checkpoint", "metrics", "report"]),
 ];
 

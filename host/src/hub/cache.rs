@@ -1,0 +1,127 @@
+//! The cache's folders, as `huggingface_hub` lays them out: contents by their hash in `blobs`,
+//! links to them in `snapshots/COMMIT`, and in `refs` the commit that a branch was last seen at.
+
+use super::listing::Listing;
+use super::name::Repo;
+use super::{Error, Result, Settings};
+use std::fs::{File, TryLockError};
+use std::path::{Component, Path, PathBuf};
+
+pub(super) struct Cache {
+    root: PathBuf,
+    locks: PathBuf,
+}
+
+/// Whether a file's name, which comes from outside, stays inside its folder.
+pub(super) fn is_inside(file: &str) -> bool {
+    !file.is_empty() && !file.contains('\\') && Path::new(file).components().all(|c| matches!(c, Component::Normal(_)))
+}
+
+/// Whether a text that comes from outside can name a commit or a content.
+pub(super) fn is_hash(text: &str) -> bool {
+    (8..=128).contains(&text.len()) && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+}
+
+/// A whole commit's hash, which no branch is called.
+fn is_commit(revision: &str) -> bool {
+    revision.len() == 40 && revision.chars().all(|c| c.is_ascii_hexdigit())
+}
+
+fn io(path: &Path) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::Io { path: path.to_owned(), source }
+}
+
+/// Makes a file's folder.
+fn folder_of(path: &Path) -> Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(folder).map_err(io(folder))
+}
+
+impl Cache {
+    pub(super) fn new(settings: &Settings, repo: &Repo) -> Self {
+        Self { root: settings.cache.join(repo.folder()), locks: settings.cache.join(".locks").join(repo.folder()) }
+    }
+
+    /// The folder of a commit's files.
+    pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
+        self.root.join("snapshots").join(commit)
+    }
+
+    /// The file of a content.
+    pub(super) fn blob(&self, hash: &str) -> PathBuf {
+        self.root.join("blobs").join(hash)
+    }
+
+    /// What is there of a revision.
+    pub(super) fn listing(&self, revision: &str) -> Option<Listing> {
+        let commit = if is_commit(revision) {
+            revision.to_owned()
+        } else {
+            std::fs::read_to_string(self.root.join("refs").join(revision)).ok()?.trim().to_owned()
+        };
+        let folder = self.snapshot(&commit);
+        let mut files = Vec::new();
+        let mut left = vec![String::new()];
+        while let Some(below) = left.pop() {
+            for entry in folder.join(&below).read_dir().ok()?.filter_map(std::result::Result::ok) {
+                let Ok(name) = entry.file_name().into_string() else { continue };
+                let file = if below.is_empty() { name } else { format!("{below}/{name}") };
+                // Links whose content is gone are neither.
+                let path = entry.path();
+                if path.is_dir() {
+                    left.push(file);
+                } else if path.is_file() {
+                    files.push(file);
+                }
+            }
+        }
+        files.sort_unstable();
+        (is_hash(&commit) && !files.is_empty()).then_some(Listing { commit, files, fresh: false })
+    }
+
+    /// Notes the commit that a branch or tag is at.
+    pub(super) fn remember(&self, revision: &str, commit: &str) -> Result<()> {
+        let path = self.root.join("refs").join(revision);
+        if is_commit(revision) || std::fs::read_to_string(&path).is_ok_and(|known| known == commit) {
+            return Ok(());
+        }
+        folder_of(&path)?;
+        let mut beside = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(&self.root)).map_err(io(&path))?;
+        std::io::Write::write_all(&mut beside, commit.as_bytes()).map_err(io(&path))?;
+        beside.persist(&path).map_err(|e| io(&path)(e.error))?;
+        Ok(())
+    }
+
+    /// Keeps other processes from fetching the same content meanwhile; waits for one that does.
+    pub(super) fn lock(&self, hash: &str, file: &str) -> Result<File> {
+        let path = self.locks.join(format!("{hash}.lock"));
+        folder_of(&path)?;
+        folder_of(&self.blob(hash))?;
+        let lock = File::options().create(true).append(true).open(&path).map_err(io(&path))?;
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                tracing::info!("waiting for another process that fetches {file}");
+                lock.lock().map_err(io(&path))?;
+            }
+            // Some network file systems have no locks; what two processes wrote shows in the hash.
+            Ok(()) | Err(TryLockError::Error(_)) => {}
+        }
+        Ok(lock)
+    }
+
+    /// Makes a content a commit's file.
+    pub(super) fn link(&self, hash: &str, commit: &str, file: &str) -> Result<PathBuf> {
+        let path = self.snapshot(commit).join(file);
+        folder_of(&path)?;
+        // What may lie there is a link whose content is gone.
+        let _ = std::fs::remove_file(&path);
+        #[cfg(unix)]
+        {
+            let up = "../".repeat(file.matches('/').count() + 2);
+            std::os::unix::fs::symlink(format!("{up}blobs/{hash}"), &path).map_err(io(&path))?;
+        }
+        #[cfg(not(unix))]
+        std::fs::copy(self.blob(hash), &path).map_err(io(&path))?;
+        Ok(path)
+    }
+}

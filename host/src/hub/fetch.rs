@@ -1,0 +1,186 @@
+//! One file: what the hub says of it, its content, and whether it came whole.
+
+use super::cache::{Cache, is_hash, is_inside};
+use super::name::Repo;
+use super::wire::{Ask, COMMIT, Failure, text};
+use super::{Error, Hub, Result};
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use ureq::http::StatusCode;
+
+/// How often in a row a connection may break before anything more has come.
+const TRIES: u32 = 5;
+
+/// What the hub says of a file.
+struct Content {
+    /// Names the content in the cache.
+    hash: String,
+    size: Option<u64>,
+    /// Whether the hash is a SHA-256 of the bytes, as that of every large file is.
+    sha256: bool,
+}
+
+/// How a part of a download ended, if not at the file's end.
+enum Stop {
+    /// It may go on.
+    Broken(String),
+    Final(Error),
+}
+
+impl Hub {
+    /// A commit's file, from the cache or by way of it.
+    pub(super) fn fetch(&self, repo: &Repo, cache: &Cache, commit: &str, file: &str) -> Result<PathBuf> {
+        if !is_inside(file) {
+            return Err(broken(repo, format!("{file:?} is no name of a file")));
+        }
+        let path = cache.snapshot(commit).join(file);
+        if path.exists() {
+            return Ok(path);
+        }
+        if self.settings.offline {
+            return Err(Error::Unreachable {
+                name: repo.id.clone(),
+                detail: format!("{file} is not in the cache, and HF_HUB_OFFLINE forbids to fetch it"),
+            });
+        }
+        let url = repo.file(&self.settings.endpoint, commit, file);
+        let content = self.content(repo, &url, file)?;
+        let _lock = cache.lock(&content.hash, file)?;
+        let blob = cache.blob(&content.hash);
+        if !blob.exists() {
+            let part = cache.blob(&format!("{}.incomplete", content.hash));
+            self.download(repo, &url, file, &content, &part)?;
+            std::fs::rename(&part, &blob).map_err(|source| Error::Io { path: blob, source })?;
+        }
+        cache.link(&content.hash, commit, file)
+    }
+
+    /// Waits longer with every try.
+    fn wait(&self, tries: u32) {
+        std::thread::sleep(self.settings.patience * 2_u32.pow(tries.saturating_sub(1)));
+    }
+
+    fn content(&self, repo: &Repo, url: &str, file: &str) -> Result<Content> {
+        let mut tries = 0;
+        let answer = loop {
+            match self.wire.ask(url, Ask::Head) {
+                Err(failure) if failure.passes() && tries < TRIES => {
+                    tries += 1;
+                    self.wait(tries);
+                }
+                answer => break answer.map_err(|failure| self.explain(repo, failure))?,
+            }
+        };
+        let (linked, own) = (text(&answer, "x-linked-etag"), text(&answer, "etag"));
+        let etag = if linked.is_empty() { own } else { linked };
+        let hash = etag.trim_start_matches("W/").trim_matches('"').to_owned();
+        if !is_hash(&hash) || text(&answer, COMMIT).is_empty() {
+            let endpoint = &self.settings.endpoint;
+            return Err(broken(repo, format!("{endpoint} does not say of {file} what a hub says of a file; check HF_ENDPOINT")));
+        }
+        let size = match text(&answer, "x-linked-size") {
+            "" if answer.status().is_redirection() => "",
+            "" => text(&answer, "content-length"),
+            linked => linked,
+        };
+        let sha256 = !linked.is_empty() && hash.len() == 64 && hash.chars().all(|c| c.is_ascii_hexdigit());
+        Ok(Content { hash, size: size.parse().ok(), sha256 })
+    }
+
+    /// Fetches a content into `part`, going on from what lies there.
+    fn download(&self, repo: &Repo, url: &str, file: &str, content: &Content, part: &Path) -> Result<()> {
+        let io = |source| Error::Io { path: part.to_owned(), source };
+        let mut into = File::options().create(true).append(true).read(true).open(part).map_err(io)?;
+        let mut have = into.metadata().map_err(io)?.len();
+        let of = content.size.map(|size| format!(" ({})", HumanBytes(size))).unwrap_or_default();
+        let from = if have > 0 { format!(", from {} on", HumanBytes(have)) } else { String::new() };
+        tracing::info!("fetching {} {file}{of}{from}", repo.id);
+        let bar = bar(file, content.size);
+        let mut tries = 0;
+        while content.size != Some(have) {
+            let stop = match self.part(repo, url, &mut into, have, &bar) {
+                Ok(()) if content.size.is_none() => break,
+                Ok(()) => "the connection ended".to_owned(),
+                Err(Stop::Broken(said)) => said,
+                Err(Stop::Final(error)) => return Err(error),
+            };
+            let now = into.metadata().map_err(io)?.len();
+            if content.size == Some(now) {
+                break;
+            }
+            let closer = now > have && content.size.is_none_or(|size| now < size);
+            tries = if closer { 1 } else { tries + 1 };
+            if tries >= TRIES {
+                let of = content.size.map(|size| format!(" of {}", HumanBytes(size))).unwrap_or_default();
+                let detail = format!("{file} came no further than {}{of} ({stop})", HumanBytes(now));
+                return Err(broken(repo, format!("{detail}; the same command goes on from there")));
+            }
+            have = now;
+            self.wait(tries);
+        }
+        bar.finish_and_clear();
+        into.sync_all().map_err(io)?;
+        if content.sha256 && sha256(&mut into).map_err(io)? != content.hash {
+            std::fs::remove_file(part).map_err(io)?;
+            let endpoint = &self.settings.endpoint;
+            let detail = format!("{file} did not come as {endpoint} has it: its SHA-256 differs; what came is removed");
+            return Err(broken(repo, format!("{detail}, and the same command fetches it anew")));
+        }
+        Ok(())
+    }
+
+    /// One answer's worth of a content, from byte `have` on.
+    fn part(&self, repo: &Repo, url: &str, into: &mut File, have: u64, bar: &ProgressBar) -> std::result::Result<(), Stop> {
+        let full = |source| Stop::Final(Error::Io { path: self.settings.cache.clone(), source });
+        let answer = self.wire.ask(url, Ask::Get { from: have }).map_err(|failure| match failure {
+            failure if failure.passes() => Stop::Broken(failure.to_string()),
+            // More lies there than the file has: of no use.
+            Failure::Refused { status: StatusCode::RANGE_NOT_SATISFIABLE, .. } => match into.set_len(0) {
+                Ok(()) => Stop::Broken("the file has another size than it had".into()),
+                Err(source) => full(source),
+            },
+            refused => Stop::Final(self.explain(repo, refused)),
+        })?;
+        let continues = text(&answer, "content-range").starts_with(&format!("bytes {have}-"));
+        let at = if answer.status() == StatusCode::PARTIAL_CONTENT && continues { have } else { 0 };
+        // A server that knows no ranges begins anew.
+        into.set_len(at).map_err(full)?;
+        bar.set_position(at);
+        let mut reader = answer.into_body().into_reader();
+        let mut buffer = vec![0; 1 << 18];
+        loop {
+            let read = reader.read(&mut buffer).map_err(|e| Stop::Broken(e.to_string()))?;
+            if read == 0 {
+                return Ok(());
+            }
+            into.write_all(&buffer[..read]).map_err(full)?;
+            bar.inc(read as u64);
+        }
+    }
+}
+
+fn broken(repo: &Repo, detail: String) -> Error {
+    Error::Broken { name: repo.id.clone(), detail }
+}
+
+/// A bar where somebody looks.
+fn bar(file: &str, size: Option<u64>) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+    let bar = size.map_or_else(ProgressBar::no_length, ProgressBar::new);
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(file.to_owned())
+}
+
+fn sha256(file: &mut File) -> std::io::Result<String> {
+    file.seek(SeekFrom::Start(0))?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect()),
+            read => hash.update(&buffer[..read]),
+        }
+    }
+}

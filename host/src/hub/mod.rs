@@ -1,0 +1,222 @@
+//! Models and datasets by their names on the Hugging Face hub, through the cache that its own
+//! libraries keep: what Python has fetched is not fetched again, and the other way round.
+//!
+//! What belongs to one commit is taken from one commit: a branch is looked up once, and every file
+//! then comes from the commit that it was at.
+
+mod cache;
+mod fetch;
+mod listing;
+mod name;
+mod settings;
+mod splits;
+mod wire;
+
+pub use name::looks_like_name;
+pub use settings::Settings;
+
+use cache::Cache;
+use listing::Listing;
+use name::{Kind, Repo};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use wire::Wire;
+
+/// Why something of the hub can't be had; each says what, where, and what would be right.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The hub has nothing of this name, or does not show it.
+    #[error("{name}: {detail}")]
+    Missing {
+        /// What was asked for.
+        name: String,
+        /// Where it was looked for, and what may help.
+        detail: String,
+    },
+    /// The hub asks for a permission.
+    #[error("{name}: {detail}")]
+    Denied {
+        /// What was asked for.
+        name: String,
+        /// What was refused, and how to be let in.
+        detail: String,
+    },
+    /// The hub does not answer, or may not be asked.
+    #[error("{name}: {detail}")]
+    Unreachable {
+        /// What was asked for.
+        name: String,
+        /// What happened, and what may help.
+        detail: String,
+    },
+    /// What is there can't be used.
+    #[error("{name}: {detail}")]
+    Unfit {
+        /// What was asked for.
+        name: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// A file did not come whole.
+    #[error("{name}: {detail}")]
+    Broken {
+        /// What was asked for.
+        name: String,
+        /// The file and how far it came.
+        detail: String,
+    },
+    /// The cache can't be used.
+    #[error("can't use {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Result of asking the hub.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Files of one commit, in the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// `OWNER/NAME@COMMIT`, which means the same files for ever.
+    pub name: String,
+    /// The folder in which they lie.
+    pub folder: PathBuf,
+    /// The files that were asked for.
+    pub files: Vec<PathBuf>,
+}
+
+/// A model by its name on the hub, as the environment says where that is.
+///
+/// # Errors
+/// See [`Hub::model`].
+pub fn model(name: &str) -> Result<Snapshot> {
+    Hub::new(Settings::from_env()).model(name)
+}
+
+/// The files of a split of a dataset, by its name on the hub.
+///
+/// # Errors
+/// See [`Hub::dataset`].
+pub fn dataset(name: &str, split: &str) -> Result<Snapshot> {
+    Hub::new(Settings::from_env()).dataset(name, split)
+}
+
+/// What a model folder may have beside its weights, and which of it it must.
+const BESIDE_WEIGHTS: [(&str, bool); 5] = [
+    ("config.json", true),
+    ("tokenizer.json", true),
+    ("generation_config.json", false),
+    ("tokenizer_config.json", false),
+    ("chat_template.jinja", false),
+];
+const INDEX: &str = "model.safetensors.index.json";
+const WEIGHTS: &str = "model.safetensors";
+
+/// The branch on which the hub keeps every dataset as Parquet.
+const CONVERTED: &str = "refs/convert/parquet";
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The hub, by way of a cache.
+pub struct Hub {
+    settings: Settings,
+    wire: Wire,
+}
+
+impl Hub {
+    /// A hub that is reached as `settings` say.
+    pub fn new(settings: Settings) -> Self {
+        let wire = Wire::new(&settings);
+        Self { settings, wire }
+    }
+
+    /// Fetches what a model folder needs, and nothing else of what the repository holds.
+    ///
+    /// # Errors
+    /// If there is no such model, none that may be read, none with safetensors and a tokenizer, or
+    /// it does not come whole.
+    pub fn model(&self, name: &str) -> Result<Snapshot> {
+        let repo = Repo::parse(Kind::Model, name)?;
+        let cache = Cache::new(&self.settings, &repo);
+        let listing = self.listing(&repo, &cache, |listing| listing.is_model(&cache))?;
+        let unfit = |detail: String| Error::Unfit { name: repo.id.clone(), detail };
+        let mut wanted = Vec::new();
+        for (file, needed) in BESIDE_WEIGHTS {
+            if listing.has(file) {
+                wanted.push(file.to_owned());
+            } else if needed {
+                return Err(unfit(format!("has no {file}; it has {}", listing.names())));
+            }
+        }
+        // A model may have both; the shards are what is read then.
+        if listing.has(INDEX) {
+            let path = self.fetch(&repo, &cache, &listing.commit, INDEX)?;
+            let text = std::fs::read_to_string(&path).map_err(|source| Error::Io { path, source })?;
+            let index: Index = serde_json::from_str(&text).map_err(|e| unfit(format!("{INDEX} is no index of shards: {e}")))?;
+            let shards: BTreeSet<String> = index.weight_map.into_values().collect();
+            if let Some(shard) = shards.iter().find(|shard| !listing.has(shard)) {
+                return Err(unfit(format!("has no {shard}, of which {INDEX} speaks")));
+            }
+            wanted.push(INDEX.to_owned());
+            wanted.extend(shards);
+        } else if listing.has(WEIGHTS) {
+            wanted.push(WEIGHTS.to_owned());
+        } else {
+            return Err(unfit(format!("has no {WEIGHTS}, the form of weights that is read; it has {}", listing.names())));
+        }
+        self.snapshot(&repo, &cache, &listing, &wanted)
+    }
+
+    /// Fetches the files of a split of a dataset. `OWNER/NAME/SUBSET` names one of several subsets.
+    /// Where a repository holds nothing that can be read, or does not tell its splits by its files'
+    /// names, the hub's own conversion to Parquet is taken.
+    ///
+    /// # Errors
+    /// If there is no such dataset, none that may be read, no such split, several subsets to choose
+    /// from, or it does not come whole.
+    pub fn dataset(&self, name: &str, split: &str) -> Result<Snapshot> {
+        let repo = Repo::parse(Kind::Dataset, name)?;
+        let first = match self.split(&repo, split) {
+            Err(error @ (Error::Unfit { .. } | Error::Unreachable { .. })) if repo.revision == "main" => error,
+            other => return other,
+        };
+        let converted = Repo { revision: CONVERTED.to_owned(), ..repo };
+        self.split(&converted, split).map_err(|second| match second {
+            // There, the names of subsets and splits are the dataset's own.
+            Error::Unfit { .. } => second,
+            _ => first,
+        })
+    }
+
+    fn split(&self, repo: &Repo, split: &str) -> Result<Snapshot> {
+        let cache = Cache::new(&self.settings, repo);
+        let choose = |files: &[String]| splits::choose(files, repo.subset.as_deref(), split);
+        let whole = |listing: &Listing| choose(&listing.files).is_ok_and(|files| splits::whole(&files));
+        let listing = self.listing(repo, &cache, whole)?;
+        let wanted = choose(&listing.files).map_err(|detail| Error::Unfit { name: repo.id.clone(), detail })?;
+        self.snapshot(repo, &cache, &listing, &wanted)
+    }
+
+    fn snapshot(&self, repo: &Repo, cache: &Cache, listing: &Listing, wanted: &[String]) -> Result<Snapshot> {
+        let fetch = |file: &String| self.fetch(repo, cache, &listing.commit, file);
+        let files = wanted.iter().map(fetch).collect::<Result<Vec<_>>>()?;
+        if listing.fresh {
+            // Last, so that a branch that the cache knows is one of which everything is there.
+            cache.remember(&repo.revision, &listing.commit)?;
+        }
+        Ok(Snapshot { name: repo.pinned(&listing.commit), folder: cache.snapshot(&listing.commit), files })
+    }
+}
+
+#[cfg(test)]
+mod server;
+#[cfg(test)]
+mod tests;

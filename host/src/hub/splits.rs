@@ -1,0 +1,186 @@
+//! Which files of a dataset's repository are a split's, by the names that the hub's own libraries
+//! go by.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Kinds of data that can be read; each may be packed.
+const KINDS: [&str; 5] = ["parquet", "jsonl", "ndjson", "json", "txt"];
+
+/// What lies beside data and is none.
+const ABOUT: [&str; 5] = ["config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
+
+/// Words for splits.
+const WORDS: [(&str, &[&str]); 3] = [
+    ("train", &["train", "training"]),
+    ("validation", &["validation", "valid", "val", "dev"]),
+    ("test", &["test", "testing", "eval", "evaluation"]),
+];
+
+/// What a file's path says of it.
+struct Said<'a> {
+    file: &'a str,
+    kind: &'static str,
+    split: Option<&'a str>,
+    subset: String,
+}
+
+/// The files of a split, in the order of their names.
+///
+/// # Errors
+/// If there is no file that can be read, none of this split, or if several subsets have one.
+pub(super) fn choose(files: &[String], subset: Option<&str>, split: &str) -> Result<Vec<String>, String> {
+    let mut said: Vec<Said<'_>> = files.iter().filter_map(|file| read(file)).collect();
+    if said.is_empty() {
+        let some = files.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
+        return Err(format!("has no .parquet, .jsonl, .json or .txt files; it has {some}"));
+    }
+    // Where no file says its split, all are there to train on; and where some do, the others are
+    // something else.
+    if said.iter().any(|s| s.split.is_some()) {
+        said.retain(|s| s.split.is_some());
+    } else {
+        said.iter_mut().for_each(|s| s.split = Some("train"));
+    }
+    if let Some(subset) = subset {
+        let subsets: BTreeSet<String> = said.iter().map(|s| s.subset.clone()).collect();
+        said.retain(|s| s.subset == subset);
+        if said.is_empty() {
+            return Err(format!("has no subset {subset:?}; it has {}", listed(subsets.iter().map(String::as_str))));
+        }
+    }
+    let splits: BTreeSet<&str> = said.iter().filter_map(|s| s.split).collect();
+    let spelled = WORDS.iter().find(|(_, words)| words.contains(&split)).map_or(split, |(name, _)| name);
+    let wanted = if splits.contains(split) { split } else { spelled };
+    said.retain(|s| s.split == Some(wanted));
+    if said.is_empty() {
+        return Err(format!("has no split {split:?}; it has {}", listed(splits)));
+    }
+    let subsets: BTreeSet<String> = said.iter().map(|s| s.subset.clone()).collect();
+    if subsets.len() > 1 {
+        let Some(main) = ["", "default"].into_iter().find(|main| subsets.contains(*main)) else {
+            let some = listed(subsets.iter().map(String::as_str));
+            return Err(format!("has several subsets, {some}; name one, as in OWNER/NAME/{}", subsets.first().map_or("", |s| s)));
+        };
+        said.retain(|s| s.subset == main);
+    }
+    // The same rows may lie there in several forms.
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+    said.iter().for_each(|s| *kinds.entry(s.kind).or_default() += 1);
+    let place = |kind: &str| KINDS.iter().position(|k| *k == kind);
+    let kind = kinds.into_iter().max_by_key(|&(kind, count)| (count, std::cmp::Reverse(place(kind)))).map(|(kind, _)| kind);
+    let mut chosen: Vec<String> = said.iter().filter(|s| Some(s.kind) == kind).map(|s| s.file.to_owned()).collect();
+    chosen.sort_unstable();
+    Ok(chosen)
+}
+
+/// Whether no shard is missing, of files that say how many they are.
+pub(super) fn whole(files: &[String]) -> bool {
+    let mut seen: BTreeMap<(String, usize), BTreeSet<usize>> = BTreeMap::new();
+    for file in files {
+        if let Some((begin, at, of)) = shard(file) {
+            seen.entry((begin.to_owned(), of)).or_default().insert(at);
+        }
+    }
+    seen.iter().all(|((_, of), shards)| shards.len() >= *of)
+}
+
+/// `BEGIN-00001-of-00005...`, taken apart.
+fn shard(file: &str) -> Option<(&str, usize, usize)> {
+    let (begin, rest) = file.rsplit_once("-of-")?;
+    let (begin, at) = begin.rsplit_once('-')?;
+    let of: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    (at.len() == 5 && of.len() == 5).then_some(())?;
+    Some((begin, at.parse().ok()?, of.parse().ok()?))
+}
+
+fn read(file: &str) -> Option<Said<'_>> {
+    let parts: Vec<&str> = file.split('/').collect();
+    let (name, folders) = parts.split_last()?;
+    if ABOUT.contains(name) || parts.iter().any(|part| part.starts_with(['.', '_'])) {
+        return None;
+    }
+    let plain = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name);
+    let (stem, ending) = plain.rsplit_once('.')?;
+    let kind = KINDS.into_iter().find(|kind| ending.eq_ignore_ascii_case(kind))?;
+    let data = folders.last() == Some(&"data");
+    let sharded = shard(stem).map(|(begin, ..)| begin).filter(|_| data);
+    // On the branch of the hub's own conversions: SUBSET/SPLIT/0000.parquet.
+    let converted = (folders.len() == 2 && stem.len() == 4 && stem.bytes().all(|b| b.is_ascii_digit())).then(|| folders[1]);
+    let exact = sharded.or(converted.map(|split| split.strip_prefix("partial-").unwrap_or(split)));
+    let split = exact.or_else(|| folders.iter().find_map(|part| word(part))).or_else(|| word(stem));
+    let left = |part: &&&str| **part != "data" && word(part).is_none();
+    let subset = match converted {
+        Some(_) => folders[0].to_owned(),
+        None => folders.iter().filter(left).copied().collect::<Vec<_>>().join("/"),
+    };
+    Some(Said { file, kind, split, subset })
+}
+
+/// The split that a word in a name stands for.
+fn word(name: &str) -> Option<&'static str> {
+    let name = name.to_lowercase();
+    let words: Vec<&str> = name.split(|c: char| c.is_ascii_digit() || matches!(c, '-' | '.' | '_' | ' ')).collect();
+    WORDS.iter().find(|(_, words_for)| words_for.iter().any(|w| words.contains(w))).map(|(split, _)| *split)
+}
+
+fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    names.into_iter().map(|name| if name.is_empty() { "(the main one)" } else { name }).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(files: &[&str], subset: Option<&str>, split: &str) -> Result<Vec<String>, String> {
+        choose(&files.iter().map(|f| (*f).to_owned()).collect::<Vec<_>>(), subset, split)
+    }
+
+    #[test]
+    fn a_split_is_found_by_the_hubs_conventions() {
+        let tldr = [
+            "README.md",
+            "data/test-00000-of-00001.parquet",
+            "data/train-00001-of-00002.parquet",
+            "data/train-00000-of-00002.parquet",
+        ];
+        assert_eq!(
+            chosen(&tldr, None, "train").unwrap(),
+            ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"]
+        );
+        assert_eq!(chosen(&tldr, None, "eval").unwrap(), ["data/test-00000-of-00001.parquet"]);
+        let feedback = ["data/train_prefs-00000-of-00001.parquet", "data/train_sft-00000-of-00001.parquet"];
+        assert_eq!(chosen(&feedback, None, "train_prefs").unwrap(), ["data/train_prefs-00000-of-00001.parquet"]);
+        assert_eq!(chosen(&feedback, None, "train").unwrap_err(), "has no split \"train\"; it has train_prefs, train_sft");
+        for (files, expected) in [
+            (&["train.jsonl", "test.jsonl", "dataset_infos.json"][..], "train.jsonl"),
+            (&["my_train_set.json.gz", "my-dev.json.gz"], "my_train_set.json.gz"),
+            (&["train/part.txt", "val/part.txt"], "train/part.txt"),
+            (&["all.jsonl", ".gitattributes"], "all.jsonl"),
+            (&["train.jsonl", "train.parquet"], "train.parquet"),
+            (&["default/train/0000.parquet", "default/test/0000.parquet"], "default/train/0000.parquet"),
+            (&["default/partial-train/0000.parquet"], "default/partial-train/0000.parquet"),
+            (&["train.jsonl", "extra/train.jsonl"], "train.jsonl"),
+        ] {
+            assert_eq!(chosen(files, None, "train").unwrap(), [expected], "{files:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_or_not_clear_is_named() {
+        assert!(chosen(&["README.md", "a.csv"], None, "train").unwrap_err().ends_with("it has README.md, a.csv"));
+        assert!(chosen(&["data.jsonl"], None, "test").unwrap_err().ends_with("it has train"));
+        let maths =
+            ["main/train-00000-of-00001.parquet", "socratic/train-00000-of-00001.parquet", "main/test-00000-of-00001.parquet"];
+        let error = chosen(&maths, None, "train").unwrap_err();
+        assert_eq!(error, "has several subsets, main, socratic; name one, as in OWNER/NAME/main");
+        assert_eq!(chosen(&maths, Some("socratic"), "train").unwrap(), ["socratic/train-00000-of-00001.parquet"]);
+        assert!(chosen(&maths, Some("other"), "train").unwrap_err().ends_with("it has main, socratic"));
+    }
+
+    #[test]
+    fn a_missing_shard_is_noticed() {
+        let files = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        assert!(whole(&files(&["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet", "x.json"])));
+        assert!(!whole(&files(&["data/train-00001-of-00002-ab12.parquet"])));
+    }
+}

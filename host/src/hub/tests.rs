@@ -1,0 +1,322 @@
+use super::server::{COMMIT, Server};
+use super::*;
+use std::time::Duration;
+
+const TOKENIZER: &[u8] = b"{\"model\": {}}";
+
+/// A hub with a model and datasets, and a cache of its own.
+struct Place {
+    server: Server,
+    cache: tempfile::TempDir,
+    weights: Vec<u8>,
+}
+
+impl Place {
+    fn new() -> Self {
+        let (server, cache) = (Server::new(), tempfile::tempdir().unwrap());
+        let weights: Vec<u8> = (0..300_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+        server.hold(
+            "models/Qwen/Tiny@main",
+            &[
+                ("config.json", b"{}"),
+                ("model.safetensors", &weights),
+                ("pytorch_model.bin", &weights),
+                ("tokenizer.json", TOKENIZER),
+                ("tokenizer_config.json", b"{\"chat_template\": null}"),
+                ("README.md", b"# Tiny"),
+            ],
+        );
+        server.hold(
+            "datasets/trl-lib/tldr@main",
+            &[
+                ("README.md", b"# TL;DR"),
+                ("data/test-00000-of-00001.parquet", b"PAR1 test"),
+                ("data/train-00000-of-00002.parquet", b"PAR1 first"),
+                ("data/train-00001-of-00002.parquet", b"PAR1 second"),
+            ],
+        );
+        Self { server, cache, weights }
+    }
+
+    fn hub(&self, change: impl FnOnce(&mut Settings)) -> Hub {
+        let mut settings = Settings {
+            endpoint: self.server.endpoint.clone(),
+            cache: self.cache.path().to_owned(),
+            token: None,
+            offline: false,
+            patience: Duration::ZERO,
+        };
+        change(&mut settings);
+        Hub::new(settings)
+    }
+
+    fn plain(&self) -> Hub {
+        self.hub(|_| {})
+    }
+
+    fn offline(&self) -> Hub {
+        self.hub(|settings| settings.offline = true)
+    }
+
+    fn in_cache(&self, path: &str) -> PathBuf {
+        self.cache.path().join(path)
+    }
+}
+
+/// An address at which nobody answers.
+fn nobody() -> String {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}", taken.local_addr().unwrap())
+}
+
+fn fetched(asked: &[server::Asked]) -> Vec<&str> {
+    let name = |a: &'_ server::Asked| a.method == "GET" && a.path.contains("/contents/");
+    asked.iter().filter(|a| name(a)).map(|a| a.path.as_str()).collect()
+}
+
+#[test]
+fn a_model_comes_once_and_lies_as_the_hubs_own_libraries_lay_it() {
+    let place = Place::new();
+    let model = place.plain().model("Qwen/Tiny").unwrap();
+    let folder = place.in_cache(&format!("models--Qwen--Tiny/snapshots/{COMMIT}"));
+    assert_eq!((&model.name, &model.folder), (&format!("Qwen/Tiny@{COMMIT}"), &folder));
+    let mut names: Vec<_> = folder.read_dir().unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]);
+    assert!(std::fs::read(folder.join("model.safetensors")).unwrap() == place.weights);
+    assert_eq!(std::fs::read(folder.join("tokenizer.json")).unwrap(), TOKENIZER);
+    assert_eq!(std::fs::read_to_string(place.in_cache("models--Qwen--Tiny/refs/main")).unwrap(), COMMIT);
+    #[cfg(unix)]
+    {
+        let link = std::fs::read_link(folder.join("model.safetensors")).unwrap();
+        let hash = link.strip_prefix("../../blobs").unwrap().to_str().unwrap();
+        assert!(hash.len() == 64 && place.in_cache("models--Qwen--Tiny/blobs").join(hash).is_file(), "{hash}");
+    }
+    place.server.asked();
+
+    assert_eq!(place.plain().model("Qwen/Tiny").unwrap(), model);
+    let again: Vec<_> = place.server.asked().into_iter().map(|a| a.path).collect();
+    assert_eq!(again, ["/api/models/Qwen/Tiny/revision/main"]);
+    for name in ["Qwen/Tiny", &model.name] {
+        assert_eq!(place.offline().model(name).unwrap(), model);
+    }
+    assert!(place.server.asked().is_empty());
+}
+
+#[test]
+fn shards_come_by_their_index_and_not_what_else_is_there() {
+    let place = Place::new();
+    let index = br#"{"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}"#;
+    let mut files: Vec<(&str, &[u8])> = vec![
+        ("config.json", b"{}"),
+        ("tokenizer.json", TOKENIZER),
+        ("model.safetensors.index.json", index),
+        ("model-1-of-2.safetensors", b"one"),
+        ("model-2-of-2.safetensors", b"two"),
+        ("other.safetensors", b"other"),
+        ("model.gguf", b"other"),
+    ];
+    place.server.hold("models/old@v1.0", &files);
+    let model = place.plain().model("old@v1.0").unwrap();
+    assert_eq!(model.files.len(), 5, "{:?}", model.files);
+    assert_eq!(std::fs::read_to_string(place.in_cache("models--old/refs/v1.0")).unwrap(), COMMIT);
+    assert_eq!(place.offline().model("old@v1.0").unwrap(), model);
+    files.remove(3);
+    place.server.hold("models/less@main", &files);
+    let error = place.plain().model("less").unwrap_err().to_string();
+    assert!(error.starts_with("less: has no model-1-of-2.safetensors"), "{error}");
+}
+
+#[test]
+fn a_models_commit_or_name_may_have_changed() {
+    let place = Place::new();
+    let files = place.server.state().repos["models/Qwen/Tiny@main"].clone();
+    place
+        .server
+        .state()
+        .repos
+        .extend([("models/old/tiny@main".to_owned(), files.clone()), ("models/new/tiny@main".to_owned(), files)]);
+    let model = place.plain().model("old/tiny").unwrap();
+    assert!(std::fs::read(model.folder.join("model.safetensors")).unwrap() == place.weights);
+}
+
+#[test]
+fn the_token_goes_to_the_hub_and_to_nobody_else() {
+    let place = Place::new();
+    place.server.state().token = Some("hf_secret".into());
+    let with = |token: &str| place.hub(|settings| settings.token = Some(token.into())).model("Qwen/Tiny");
+    with("hf_secret").unwrap();
+    for asked in place.server.asked() {
+        let elsewhere = asked.path.starts_with("/contents/");
+        assert_eq!(asked.token.is_none(), elsewhere, "{asked:?}");
+    }
+    let wrong = place.hub(|s| s.token = Some("hf_other".into())).model("Qwen/Large").unwrap_err();
+    assert!(matches!(&wrong, Error::Denied { .. }), "{wrong}");
+    assert!(wrong.to_string().contains("refuses the token") && !wrong.to_string().contains("hf_other"), "{wrong}");
+    let none = place.plain().model("Qwen/Large").unwrap_err().to_string();
+    assert!(none.contains("HF_TOKEN") && none.contains(&place.server.endpoint) && none.contains("Qwen/Large"), "{none}");
+    let gated = place.plain().model("some/gated").unwrap_err();
+    assert!(matches!(&gated, Error::Denied { .. }), "{gated}");
+    assert!(gated.to_string().contains("HF_TOKEN") && gated.to_string().contains("/some/gated"), "{gated}");
+}
+
+#[test]
+fn what_is_not_there_is_named_with_the_place_and_what_may_help() {
+    let place = Place::new();
+    place
+        .server
+        .hold("models/only/torch@main", &[("config.json", b"{}"), ("tokenizer.json", b"{}"), ("pytorch_model.bin", b"x")]);
+    place.server.hold("models/only/weights@main", &[("config.json", b"{}"), ("model.safetensors", b"x")]);
+    let said = |name: &str| place.plain().model(name).unwrap_err().to_string();
+    let missing = said("Qwen/Qwen9");
+    assert!(missing.starts_with("Qwen/Qwen9: there is no such path, and http://127.0.0.1"), "{missing}");
+    assert!(missing.contains("no model of this name (404)") && missing.contains("spelling"), "{missing}");
+    assert!(said("Qwen/Tiny@v9").contains("no revision \"v9\""), "{}", said("Qwen/Tiny@v9"));
+    assert!(said("only/torch").contains("has no model.safetensors") && said("only/torch").contains("pytorch_model.bin"));
+    assert!(said("only/weights").contains("has no tokenizer.json"));
+    assert!(said("a/b/c").contains("OWNER/NAME"));
+    let offline = place.offline().model("Qwen/Tiny").unwrap_err().to_string();
+    assert!(offline.contains("HF_HUB_OFFLINE") && offline.contains(place.cache.path().to_str().unwrap()), "{offline}");
+    for endpoint in [nobody(), "nonsense".into(), "http://".into(), "gopher://x".into()] {
+        let error = place.hub(|s| s.endpoint.clone_from(&endpoint)).model("Qwen/Tiny").unwrap_err();
+        assert!(matches!(&error, Error::Unreachable { .. }), "{error}");
+        assert!(
+            error.to_string().starts_with(&format!("Qwen/Tiny: there is no such path, and {endpoint} does not answer (")),
+            "{error}"
+        );
+    }
+    // Something that answers, and is no hub.
+    place.server.hold("models/a/b@main", &[("api", b"{\"all\": \"well\"}")]);
+    let foreign = place.hub(|s| s.endpoint.push_str("/a/b/resolve/main")).model("Qwen/Tiny").unwrap_err().to_string();
+    assert!(foreign.starts_with("Qwen/Tiny: ") && !foreign.contains('\n'), "{foreign}");
+}
+
+#[test]
+fn without_a_network_the_cache_serves() {
+    let place = Place::new();
+    let model = place.plain().model("Qwen/Tiny").unwrap();
+    let away = |name: &str| place.hub(|s| s.endpoint = nobody()).model(name);
+    assert_eq!(away("Qwen/Tiny").unwrap(), model);
+    // One whose weights are gone is no model.
+    let blob = model.folder.join("model.safetensors").canonicalize().unwrap();
+    std::fs::remove_file(blob).unwrap();
+    assert!(matches!(away("Qwen/Tiny").unwrap_err(), Error::Unreachable { .. }));
+    assert!(matches!(place.offline().model(&model.name).unwrap_err(), Error::Unreachable { .. }));
+    assert_eq!(place.plain().model("Qwen/Tiny").unwrap(), model);
+}
+
+#[test]
+fn a_download_that_breaks_off_goes_on_where_it_stood() {
+    let place = Place::new();
+    place.server.state().cut = Some((100_000, 2));
+    let model = place.plain().model("Qwen/Tiny").unwrap();
+    assert!(std::fs::read(model.folder.join("model.safetensors")).unwrap() == place.weights);
+    let asked = place.server.asked();
+    let from: Vec<_> = asked.iter().filter(|a| a.path.starts_with("/contents/")).map(|a| a.from).collect();
+    assert_eq!(from, [None, Some(100_000), Some(200_000)]);
+    let busy = Place::new();
+    busy.server.state().busy = 3;
+    assert!(busy.plain().model("Qwen/Tiny").is_ok());
+    busy.server
+        .hold("models/other/tiny@main", &[("config.json", b"{ }"), ("tokenizer.json", b"{ }"), ("model.safetensors", b"x")]);
+    busy.server.state().busy = usize::MAX;
+    let error = busy.plain().model("other/tiny").unwrap_err().to_string();
+    assert!(error.contains("can't answer now (503"), "{error}");
+}
+
+#[test]
+fn a_download_that_gives_up_is_gone_on_with_by_the_next() {
+    let place = Place::new();
+    place.server.state().cut = Some((0, usize::MAX));
+    let error = place.plain().model("Qwen/Tiny").unwrap_err();
+    assert!(matches!(&error, Error::Broken { .. }), "{error}");
+    assert!(error.to_string().contains("the same command goes on from there"), "{error}");
+    let offline = place.offline().model("Qwen/Tiny").unwrap_err();
+    assert!(matches!(offline, Error::Unreachable { .. }), "{offline}");
+
+    // What another run left of the weights, or more than they have, or a server without ranges.
+    place.server.state().cut = None;
+    let first = place.plain().model("Qwen/Tiny").unwrap();
+    let blob = first.folder.join("model.safetensors").canonicalize().unwrap();
+    let part = blob.with_extension("incomplete");
+    for (left, rangeless) in [(1234, false), (300_000, false), (400_000, false), (1234, true)] {
+        std::fs::remove_file(&blob).unwrap();
+        let bytes: Vec<u8> = place.weights.iter().copied().chain(std::iter::repeat(7)).take(left).collect();
+        std::fs::write(&part, bytes).unwrap();
+        place.server.state().rangeless = rangeless;
+        let model = place.plain().model("Qwen/Tiny").unwrap();
+        assert!(std::fs::read(model.folder.join("model.safetensors")).unwrap() == place.weights, "{left}");
+        assert!(!part.exists());
+    }
+}
+
+#[test]
+fn a_file_that_comes_damaged_is_not_kept() {
+    let place = Place::new();
+    place.server.state().damaged = true;
+    let error = place.plain().model("Qwen/Tiny").unwrap_err().to_string();
+    assert!(error.contains("model.safetensors") && error.contains("SHA-256 differs"), "{error}");
+    let blobs = place.in_cache("models--Qwen--Tiny/blobs");
+    let large = blobs.read_dir().unwrap().map(|e| e.unwrap().file_name()).filter(|name| name.len() > 40).count();
+    assert_eq!(large, 0);
+    place.server.state().damaged = false;
+    assert!(place.plain().model("Qwen/Tiny").is_ok());
+}
+
+#[test]
+fn two_at_once_fetch_once() {
+    let place = Place::new();
+    let models = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| place.plain().model("Qwen/Tiny").unwrap())).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(models.iter().all(|m| *m == models[0]));
+    assert_eq!(fetched(&place.server.asked()).len(), 1);
+}
+
+#[test]
+fn a_datasets_split_comes_in_the_order_of_its_shards() {
+    let place = Place::new();
+    let dataset = place.plain().dataset("trl-lib/tldr", "train").unwrap();
+    let texts: Vec<String> = dataset.files.iter().map(|f| std::fs::read_to_string(f).unwrap()).collect();
+    assert_eq!(texts, ["PAR1 first", "PAR1 second"]);
+    assert!(dataset.files[0].ends_with(format!("datasets--trl-lib--tldr/snapshots/{COMMIT}/data/train-00000-of-00002.parquet")));
+    assert_eq!(fetched(&place.server.asked()).len(), 2);
+    assert_eq!(place.offline().dataset("trl-lib/tldr", "train").unwrap(), dataset);
+    assert_eq!(place.offline().dataset(&dataset.name, "train").unwrap(), dataset);
+    assert!(place.offline().dataset("trl-lib/tldr", "test").is_err());
+    let error = place.plain().dataset("trl-lib/tldr", "validation").unwrap_err().to_string();
+    assert_eq!(error, "trl-lib/tldr: has no split \"validation\"; it has test, train");
+    // With a shard gone it is not the dataset any more.
+    std::fs::remove_file(&dataset.files[1]).unwrap();
+    assert!(matches!(place.offline().dataset("trl-lib/tldr", "train").unwrap_err(), Error::Unreachable { .. }));
+}
+
+#[test]
+fn where_nothing_can_be_read_the_hubs_conversion_is_taken() {
+    let place = Place::new();
+    place.server.hold("datasets/a/csv@main", &[("data.csv", b"a,b"), ("README.md", b"#")]);
+    let error = place.plain().dataset("a/csv", "train").unwrap_err().to_string();
+    assert!(error.contains("a/csv: has no .parquet") && error.contains("data.csv"), "{error}");
+    let files: &[(&str, &[u8])] = &[("default/train/0000.parquet", b"PAR1"), ("default/test/0000.parquet", b"PAR1 t")];
+    place.server.hold("datasets/a/csv@refs/convert/parquet", files);
+    let dataset = place.plain().dataset("a/csv", "train").unwrap();
+    let folder = place.in_cache(&format!("datasets--a--csv/snapshots/{}", server::CONVERTED));
+    assert_eq!(dataset.files, [folder.join("default/train/0000.parquet")]);
+    assert_eq!(place.offline().dataset("a/csv", "train").unwrap(), dataset);
+    assert_eq!(place.plain().dataset(&dataset.name, "train").unwrap(), dataset);
+    let error = place.plain().dataset("a/csv", "dev").unwrap_err().to_string();
+    assert_eq!(error, "a/csv: has no split \"dev\"; it has test, train");
+}
+
+#[test]
+fn names_from_outside_stay_inside() {
+    let place = Place::new();
+    let inside: &[&str] = &["a", "a/b.json", "a b"];
+    let outside: &[&str] = &["", "/etc/passwd", "../x", "a/../../x", "./a", "a\\..\\b"];
+    assert!(inside.iter().all(|name| cache::is_inside(name)) && !outside.iter().any(|name| cache::is_inside(name)));
+    assert!(!cache::is_hash("../../../x") && !cache::is_hash("") && cache::is_hash(COMMIT));
+    place.server.hold("datasets/evil/one@main", &[("../../train.jsonl", b"{}")]);
+    let error = place.plain().dataset("evil/one", "train").unwrap_err().to_string();
+    assert!(error.contains("has no .parquet"), "{error}");
+}
