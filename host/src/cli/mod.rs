@@ -14,6 +14,7 @@ macro_rules! say {
 mod checkpoint;
 mod eval;
 mod export;
+mod completions;
 mod generate;
 mod new_model;
 mod plugin;
@@ -73,6 +74,10 @@ enum Other {
     Plugin(plugin::Args),
     /// List a run's checkpoints, or check that they are whole
     Checkpoint(checkpoint::Args),
+    /// Print completions for a shell
+    Completions(completions::Args),
+    /// Print the manual page of rlhost, or of one of its commands
+    Man(completions::ManArgs),
 }
 
 fn flag(name: &'static str, short: char, help: &'static str) -> Arg {
@@ -145,6 +150,8 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
             Ok(Other::Report(args)) => report::run(&args),
             Ok(Other::Plugin(args)) => plugin::run(&args),
             Ok(Other::Checkpoint(args)) => checkpoint::run(&args),
+            Ok(Other::Completions(args)) => completions::completions(&args),
+            Ok(Other::Man(args)) => completions::man(&args),
             Err(error) => Err(Failure::mistake(error)),
         },
     };

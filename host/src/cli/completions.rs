@@ -1,0 +1,128 @@
+//! `rlhost completions` and `rlhost man`: what a shell and a reader of manuals are to know, made
+//! of the same definitions as the commands themselves.
+
+use super::{Failure, command};
+use anyhow::anyhow;
+use clap::Command;
+use clap_complete::Shell;
+use clap_mangen::Man;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Arguments of `completions`.
+#[derive(clap::Args)]
+#[command(after_help = "For bash:  rlhost completions bash > ~/.local/share/bash-completion/completions/rlhost\n\
+                        For zsh:   rlhost completions zsh > \"${fpath[1]}/_rlhost\"\n\
+                        For fish:  rlhost completions fish > ~/.config/fish/completions/rlhost.fish")]
+pub(super) struct Args {
+    /// The shell
+    shell: Shell,
+}
+
+/// Arguments of `man`.
+#[derive(clap::Args)]
+pub(super) struct ManArgs {
+    /// The command whose page is printed, as in `rlhost man plugin check`; rlhost's own if not given
+    command: Vec<String>,
+    /// Write the pages of all commands to this folder instead
+    #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
+    dir: Option<PathBuf>,
+}
+
+pub(super) fn completions(args: &Args) -> Result<(), Failure> {
+    print(&script(args.shell));
+    Ok(())
+}
+
+pub(super) fn man(args: &ManArgs) -> Result<(), Failure> {
+    match &args.dir {
+        Some(folder) => write_pages(folder).map_err(Failure::failed),
+        None => {
+            print(&page(&args.command).map_err(Failure::mistake)?);
+            Ok(())
+        }
+    }
+}
+
+/// That nobody reads on, in a closed pipe, is no reason to fail.
+fn print(text: &[u8]) {
+    drop(std::io::stdout().write_all(text));
+}
+
+fn script(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command(), "rlhost", &mut script);
+    script
+}
+
+/// The page of a command, found by its name and those of the commands that it stands below.
+fn page(path: &[String]) -> anyhow::Result<Vec<u8>> {
+    let mut found = named(command());
+    for name in path {
+        let Some(next) = found.find_subcommand(name) else {
+            let known: Vec<&str> = found.get_subcommands().map(Command::get_name).collect();
+            return Err(anyhow!("{} has no command {name:?}; it has {}", found.get_name(), known.join(", ")));
+        };
+        found = next.clone();
+    }
+    let mut page = Vec::new();
+    Man::new(found).render(&mut page)?;
+    Ok(page)
+}
+
+fn write_pages(folder: &Path) -> anyhow::Result<()> {
+    let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(named(command()), folder));
+    written.map_err(|e| anyhow!("can't write to {}: {e}", folder.display()))
+}
+
+/// The commands under the names that their pages have, `rlhost-plugin-check`, and that are typed.
+fn named(root: Command) -> Command {
+    fn below(command: Command, path: &[&str]) -> Command {
+        let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
+        let command = names.iter().fold(command, |command, own| {
+            // Without a version of its own a page would end with an empty one.
+            let own_page = |c: Command| c.version(env!("CARGO_PKG_VERSION")).disable_version_flag(true);
+            command.mut_subcommand(own, |c| below(own_page(c), &[path, &[own.as_str()]].concat()))
+        });
+        command.display_name(path.join("-")).bin_name(path.join(" "))
+    }
+    below(root.disable_help_subcommand(true), &["rlhost"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shell_learns_commands_and_flags() {
+        for shell in [Shell::Bash, Shell::Elvish, Shell::Fish, Shell::PowerShell, Shell::Zsh] {
+            let script = String::from_utf8(script(shell)).unwrap();
+            for word in ["train", "checkpoint", "verify", "max-completion-length"] {
+                assert!(script.contains(word), "{shell}: {word}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_names_the_flags_of_its_command() {
+        let text = |path: &[&str]| {
+            let path: Vec<String> = path.iter().map(|p| (*p).to_owned()).collect();
+            page(&path).map(|page| String::from_utf8(page).unwrap().replace('\\', ""))
+        };
+        assert!(text(&[]).unwrap().contains("rlhost-train(1)"));
+        assert!(text(&["train"]).unwrap().contains("--max-completion-length"));
+        let verify = text(&["checkpoint", "verify"]).unwrap();
+        assert!(verify.contains(".TH rlhost-checkpoint-verify") && verify.contains("fBrlhost checkpoint verifyfR"), "{verify}");
+        let error = text(&["checkpoint", "burn"]).unwrap_err().to_string();
+        assert!(error.contains("\"burn\"") && error.contains("list, verify"), "{error}");
+    }
+
+    #[test]
+    fn all_pages_are_written() {
+        let folder = tempfile::tempdir().unwrap();
+        write_pages(folder.path()).unwrap();
+        for name in ["rlhost.1", "rlhost-train.1", "rlhost-checkpoint-verify.1"] {
+            assert!(folder.path().join(name).is_file(), "{name}");
+        }
+    }
+}
