@@ -169,6 +169,7 @@ impl Place {
     pub fn run(&self, arguments: &[&str]) -> Outcome {
         let mut command = Command::new(binary());
         command.current_dir(self.folder.path()).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
+        command.env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", self.path("hub"));
         Outcome::new(command.output().expect("the binary starts"))
     }
 
@@ -193,6 +194,7 @@ impl Place {
     pub fn start(&self, arguments: &[&str]) -> Child {
         let mut command = Command::new(binary());
         command.current_dir(self.folder.path()).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
+        command.env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", self.path("hub"));
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().expect("the binary starts")
     }

@@ -27,7 +27,9 @@ fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
     let before = place.entries();
     let reward = "--plugin=tldr_length_reward.wasm";
     let cases: &[(&[&str], &[&str])] = &[
-        (&["--model", "nowhere"], &["--model", "nowhere/config.json", "no such file"][1..]),
+        (&["--model", "./nowhere"], &["nowhere/config.json", "no such file"]),
+        (&["--model", "nowhere"], &["nowhere", "no such path", "HF_HUB_OFFLINE"]),
+        (&["--dataset", "some/where"], &["some/where", "no such path", "HF_HUB_OFFLINE"]),
         (&["--lerning-rate", "1"], &["--lerning-rate", "learning_rate"]),
         (&["--nonsense"], &["--nonsense", "--help"]),
         (&["--set", "lerning_rate=1"], &["learning_rate"]),

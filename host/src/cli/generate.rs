@@ -4,15 +4,15 @@ use super::Failure;
 use crate::data::{StopStrings, Tokenizer};
 use crate::model::{Decoding, Frozen, ModelFolder, builtin};
 use crate::rollout::{Generator, Request, Sampling};
+use crate::train;
 use anyhow::{anyhow, ensure};
-use std::path::PathBuf;
 
 /// Arguments of `generate`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of a Hugging Face model; the built-in one if not given
+    /// Folder of a Hugging Face model, or its name on the hub; the built-in one if not given
     #[arg(long, short)]
-    model: Option<PathBuf>,
+    model: Option<String>,
     /// Text to continue
     #[arg(long, short)]
     prompt: String,
@@ -89,7 +89,7 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
     ensure!(!args.stop.iter().any(String::is_empty), "--stop must not be empty");
     let temporary = tempfile::tempdir()?;
     let folder = match &args.model {
-        Some(path) => ModelFolder::open(path)?,
+        Some(named) => ModelFolder::open(train::model_of(named)?.0)?,
         None => {
             builtin::write(temporary.path())?;
             ModelFolder::open(temporary.path())?

@@ -96,7 +96,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
 
 /// Columns of the dataset, by row.
 fn dataset(config: &Config) -> anyhow::Result<Vec<Map<String, Value>>> {
-    let Some(dataset) = train::dataset_of(config) else { return Ok(Vec::new()) };
+    let Some((dataset, _)) = train::dataset_of(config)? else { return Ok(Vec::new()) };
     Ok(data::read_prompts(&dataset)?.into_iter().map(|row| row.columns).collect())
 }
 

@@ -135,13 +135,19 @@ impl PluginEntry {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Folder of a Hugging Face model (Llama, Qwen2 or Qwen3); a small built-in one if not given.
+    /// Folder of a Hugging Face model (Llama, Qwen2 or Qwen3), or its name on the hub, as in
+    /// OWNER/NAME or OWNER/NAME@REVISION; a small built-in one if not given.
     pub model: Option<String>,
     /// JSON lines, Parquet or text, packed or not, or a folder of shards, with a column "prompt";
-    /// built-in forum posts to summarise if not given.
+    /// or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET. Built-in forum posts to summarise if
+    /// not given.
     pub dataset: Option<String>,
+    /// The split of a dataset on the hub.
+    pub dataset_train_split: String,
     /// Dataset to evaluate on, of the same kind as the training one; no evaluation if not given.
     pub eval_dataset: Option<String>,
+    /// The split of an eval_dataset on the hub.
+    pub dataset_test_split: String,
     /// Columns of the dataset that are read under other names, as in prompt=question; several with
     /// commas between them, or the flag more than once.
     pub columns: Vec<String>,
@@ -281,7 +287,9 @@ impl Default for Config {
         Self {
             model: None,
             dataset: None,
+            dataset_train_split: "train".into(),
             eval_dataset: None,
+            dataset_test_split: "test".into(),
             columns: Vec::new(),
             output_dir: None,
             algorithm: "grpo".into(),

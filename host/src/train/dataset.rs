@@ -2,7 +2,6 @@
 
 use super::trainer::{Answers, Prompt};
 use super::{Error, Result};
-use crate::config::Config;
 use crate::data::{self, Dataset, Message, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
 use serde_json::Map;
 use sha2::{Digest, Sha256};
@@ -11,11 +10,6 @@ use std::sync::{Arc, OnceLock};
 
 /// Prompts for runs that name no dataset.
 const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
-
-/// The dataset that a configuration names.
-pub fn dataset_of(config: &Config) -> Option<Dataset> {
-    config.dataset.as_ref().map(|path| Dataset { files: vec![path.into()], columns: config.columns() })
-}
 
 /// Reads the prompts of a dataset, or the built-in ones; none may fill the model's context.
 pub(super) fn prompts(given: Option<&Dataset>, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Arc<Prompt>>> {

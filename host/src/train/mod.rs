@@ -4,6 +4,7 @@ mod batch;
 mod dataset;
 mod evaluation;
 mod experience;
+mod named;
 mod origin;
 mod pairs;
 mod phases;
@@ -19,7 +20,7 @@ mod step;
 mod swap;
 mod trainer;
 
-pub use dataset::dataset_of;
+pub use named::{dataset_of, model_of};
 pub use origin::{Beginning, Origin};
 pub use run_folder::{INBOX, RunFolder};
 pub use samples::Sample;
@@ -37,6 +38,9 @@ pub enum Error {
     /// Data could not be read.
     #[error(transparent)]
     Data(#[from] crate::data::Error),
+    /// Something on the hub could not be had.
+    #[error(transparent)]
+    Hub(#[from] crate::hub::Error),
     /// A plugin could not be loaded or failed.
     #[error(transparent)]
     Plugin(#[from] crate::plugin::Error),

@@ -36,6 +36,8 @@ const FREE: &[&str] = &[
     // By its contents, which the checkpoint knows; see `Trainer::restore`.
     "dataset",
     "columns",
+    "dataset_train_split",
+    "dataset_test_split",
     // Compared one by one.
     "plugin",
     "algorithm",

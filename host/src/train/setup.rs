@@ -10,9 +10,9 @@ use super::scoring::Reward;
 use super::snapshot::{REFERENCE, Restored};
 use super::swap::{self, Slot, Swaps, Trial};
 use super::trainer::{State, Trainer, generates, shares_per_batch};
-use super::{Error, Result, RunFolder, dataset};
+use super::{Error, Result, RunFolder, dataset, named};
 use crate::config::{self, Config, LooseKey};
-use crate::data::{Loader, StopStrings, Tokenizer, pack};
+use crate::data::{Dataset, Loader, StopStrings, Tokenizer, pack};
 use crate::metrics::{Prometheus, Window};
 use crate::model::{Frozen, ModelFolder, Policy, builtin};
 use crate::optim::{AdamW, Schedule, Settings};
@@ -61,14 +61,13 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         (_, given) => RunFolder::choose(given, algorithm_source.name())?,
     };
     config.output_dir = Some(folder_path.display().to_string());
-    config.dataset = config.dataset.map(absolute);
-    config.eval_dataset = config.eval_dataset.map(absolute);
-    config.model = config.model.map(absolute);
     if config.precompute_ref_log_probs && online {
         let detail = "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training";
         return Err(Error::Unfit(detail.into()));
     }
-    let (source, made) = open_model(&config, beginning, folder_path.join(MADE_MODEL))?;
+    let (model, name) = config.model.as_deref().map(named::model_of).transpose()?.unzip();
+    config.model = name;
+    let (source, made) = open_model(model, beginning, folder_path.join(MADE_MODEL))?;
     let tokenizer = Tokenizer::open(source.path())?;
     let context = source.architecture().max_positions;
     if tokenizer.vocab_size() > source.architecture().vocab_size {
@@ -78,6 +77,10 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
             source.path().display()
         )));
     }
+    let (given, name) = named::dataset_of(&config)?.unzip();
+    config.dataset = name;
+    let (held_out, name) = named::held_out(&config)?.unzip();
+    config.eval_dataset = name;
     let read = |path: Option<&Dataset>| {
         let longest = config.max_length.unwrap_or(context).min(context);
         match role {
@@ -89,7 +92,8 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
             }
         }
     };
-    let prompts = read(dataset::dataset_of(&config).as_ref())?;
+    let prompts = read(given.as_ref())?;
+    let evaluated = held_out.as_ref().map(|dataset| read(Some(dataset))).transpose()?;
     let packs = (config.packing && role == Role::Policy && !online).then(|| {
         let lengths: Vec<usize> = prompts.iter().map(|p| p.length()).collect();
         pack(&lengths, config.max_length.unwrap_or(context).min(context))
@@ -216,11 +220,6 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     Ok(trainer)
 }
 
-/// Paths in a run's configuration hold wherever it is resumed from.
-fn absolute(path: String) -> String {
-    std::path::absolute(&path).map_or(path, |whole| whole.display().to_string())
-}
-
 /// The policy, at the start or as the checkpoint has it, with a critic where that is needed, and the
 /// model that the run began with.
 fn policy_and_reference(source: &ModelFolder, needs: &Needs, beginning: &Beginning) -> Result<(Policy, Option<Frozen>)> {
@@ -282,8 +281,8 @@ impl Made {
 
 /// The model that a run begins with, or began with: the one that was named, or the one that the
 /// binary brings, which the run keeps.
-fn open_model(config: &Config, beginning: &Beginning, kept: PathBuf) -> Result<(ModelFolder, Option<Made>)> {
-    if let Some(path) = &config.model {
+fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> Result<(ModelFolder, Option<Made>)> {
+    if let Some(path) = named {
         return Ok((ModelFolder::open(path)?, None));
     }
     if let Beginning::Resume { .. } = beginning {
