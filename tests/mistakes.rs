@@ -92,7 +92,7 @@ fn a_model_folder_that_is_damaged_is_named() {
     for (file, bytes, expected) in damages {
         let whole = std::fs::read(place.path("model").join(file)).unwrap();
         place.write(&format!("model/{file}"), bytes);
-        let outcome = place.run(&["--plugin", "tldr_length_reward.wasm", "--model", "model"]);
+        let outcome = place.run(&["--plugin", "tldr_length_reward.wasm", "--model", "model", "--dataset", "good.jsonl"]);
         assert_eq!(outcome.code, Some(2), "{file}: {}", outcome.stderr);
         assert!(outcome.error().contains(expected), "{}", outcome.error());
         place.write(&format!("model/{file}"), whole);
@@ -100,7 +100,7 @@ fn a_model_folder_that_is_damaged_is_named() {
     for file in ["model.safetensors", "config.json", "tokenizer.json"] {
         let (here, away) = (place.path("model").join(file), place.path("away"));
         std::fs::rename(&here, &away).unwrap();
-        let outcome = place.run(&["--plugin", "tldr_length_reward.wasm", "--model", "model"]);
+        let outcome = place.run(&["--plugin", "tldr_length_reward.wasm", "--model", "model", "--dataset", "good.jsonl"]);
         assert_eq!((outcome.code, outcome.error().contains(file)), (Some(2), true), "{}", outcome.stderr);
         std::fs::rename(&away, &here).unwrap();
     }

@@ -12,9 +12,9 @@ macro_rules! say {
 }
 
 mod checkpoint;
+mod completions;
 mod eval;
 mod export;
-mod completions;
 mod generate;
 mod new_model;
 mod plugin;

@@ -35,7 +35,7 @@ pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<Traine
     }
     let mut texts = Vec::new();
     for path in datasets {
-        for row in read_completions(path)? {
+        for row in read_completions(&path.as_path().into())? {
             texts.extend([row.prompt, Some(row.completion)].into_iter().flatten().flat_map(contents));
         }
     }
