@@ -8,5 +8,6 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    rlhost::ops::keep_freed_memory();
     rlhost::cli::run(std::env::args_os().collect())
 }

@@ -24,12 +24,14 @@ mod gemm;
 pub mod linear;
 pub mod logprob;
 mod math;
+mod memory;
 pub mod norm;
 pub mod rope;
 pub mod swiglu;
 
 pub use cpu::{add_into, fill_zero, gather_rows, scatter_add_rows, sum_of_squares, to_vec};
 pub use forest::{Forest, Segment};
+pub use memory::keep_freed_memory;
 
 use candle_core::Tensor;
 
