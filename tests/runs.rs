@@ -217,3 +217,69 @@ fn rows_that_no_reward_has_anything_to_say_of_cost_a_run_nothing() {
     assert!(ended.error().contains("16 generations in a row"), "{}", ended.error());
     assert_eq!(place.checkpoints("nothing"), [15]);
 }
+
+#[test]
+fn a_run_that_names_nothing_has_a_model_prompts_and_settings_of_its_own() {
+    let place = Place::new();
+    let outcome =
+        place.run(&["--plugin", "tldr_length_reward.wasm", "--max-steps", "2", "--logging-steps", "1", "--output-dir", "run"]);
+    let said = &outcome.succeeded().stdout;
+    assert!(said.contains("TL;DR:") && said.contains("after 0 steps") && said.contains("after 2 steps"), "{said}");
+    // A trained model: far from the 4,096 tokens that a random one takes for equally likely.
+    assert!(place.figure("run", "entropy").iter().all(|h| *h < 6.0));
+    let config = std::fs::read_to_string(place.path("run/config.toml")).unwrap();
+    assert!(config.contains("max_completion_length = 64") && config.contains("max_steps = 2"), "{config}");
+    // With a model of one's own the defaults are TRL's.
+    place
+        .run(&[
+            "--plugin",
+            "tldr_length_reward.wasm",
+            "--model",
+            "run/model",
+            "--max-steps",
+            "1",
+            "--set",
+            "max_completion_length=4",
+            "--output-dir",
+            "own",
+        ])
+        .succeeded();
+    let config = std::fs::read_to_string(place.path("own/config.toml")).unwrap();
+    assert!(config.contains("temperature = 1.0") && config.contains("per_device_train_batch_size = 8"), "{config}");
+    assert!(place.run(&["generate", "--prompt", "Zoo", "--max-new-tokens", "3"]).succeeded().stdout.starts_with("Zoo"));
+    place.run(&["resume", "run", "--max-steps", "3"]).succeeded();
+    assert_eq!(place.checkpoints("run"), [2, 3]);
+}
+
+#[test]
+fn a_quiet_run_says_nothing_and_every_run_has_a_report() {
+    let place = Place::new();
+    let quiet = place.train("quiet", &["--max-steps", "2", "-q"]);
+    quiet.succeeded();
+    assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
+    let page = std::fs::read_to_string(place.path("quiet/report.html")).unwrap();
+    assert!(page.contains("tldr_length_reward") && !page.contains("http-equiv=\"refresh\""));
+    let loud = place.train("loud", &["--max-steps", "2"]);
+    assert!(loud.succeeded().stdout.contains("report:     loud/report.html"), "{}", loud.stdout);
+    let nothing = place.run(&["report", "nowhere"]);
+    assert!(nothing.code == Some(2) && nothing.error().contains("nowhere"), "{}", nothing.stderr);
+}
+
+/// Python with the package `tensorboard`, where RLHOST_TENSORBOARD_PYTHON or the path has one.
+#[test]
+fn tensorboard_reads_every_figure_of_a_run_and_of_one_that_went_on() {
+    let python = std::env::var("RLHOST_TENSORBOARD_PYTHON").unwrap_or_else(|_| "python3".into());
+    let there = std::process::Command::new(&python).args(["-c", "import tensorboard"]).output().is_ok_and(|o| o.status.success());
+    if !there {
+        println!("skipped: {python} has no package tensorboard (RLHOST_TENSORBOARD_PYTHON names another)");
+        return;
+    }
+    let place = Place::new();
+    place
+        .train("run", &["--max-steps", "6", "--save-steps", "2", "--eval-dataset", rlhost_tests::STORIES, "--eval-steps", "3"])
+        .succeeded();
+    place.run(&["resume", "run", "--step", "2"]).succeeded();
+    let check = concat!(env!("CARGO_MANIFEST_DIR"), "/check_tensorboard.py");
+    let read = std::process::Command::new(&python).arg(check).arg(place.path("run")).output().unwrap();
+    assert!(read.status.success(), "{}{}", String::from_utf8_lossy(&read.stdout), String::from_utf8_lossy(&read.stderr));
+}

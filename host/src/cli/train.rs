@@ -102,9 +102,7 @@ pub(super) fn take_loose(command: &Command, arguments: &mut Vec<OsString>) -> Ve
         if ["help", "quiet", "verbose"].contains(&plain.as_str()) {
             return true;
         }
-        command
-            .get_arguments()
-            .any(|a| a.get_long() == Some(&plain) || a.get_all_aliases().is_some_and(|l| l.contains(&flag)))
+        command.get_arguments().any(|a| a.get_long() == Some(&plain) || a.get_all_aliases().is_some_and(|l| l.contains(&flag)))
     };
     let mut kept = Vec::with_capacity(arguments.len());
     let mut loose = Vec::new();
