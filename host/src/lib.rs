@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod data;
+pub mod dist;
 pub mod hub;
 pub mod metrics;
 pub mod model;

@@ -63,7 +63,7 @@ impl<F: FnOnce(&mut [f32])> InplaceOp1 for Write<F> {
 }
 
 /// Changes a tensor's values where they stand; every view of the storage sees it.
-pub(super) fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
+pub fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
     if t.dtype() != DType::F32 || !matches!(t.device(), Device::Cpu) || !t.is_contiguous() {
         return Err(unsupported("write", t));
     }
@@ -149,6 +149,16 @@ pub fn sum_of_squares(t: &Tensor) -> Result<f64> {
         })
         .collect();
     Ok(parts.iter().sum())
+}
+
+/// A number that differs, almost surely, where a bit of a value does.
+pub fn checksum(t: &Tensor) -> Result<u64> {
+    const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mix = |sum: u64, x: u64| (sum.rotate_left(5) ^ x).wrapping_mul(ODD);
+    let src = read(t)?;
+    let of = |c: &[f32]| c.iter().fold(0, |sum, x| mix(sum, u64::from(x.to_bits())));
+    let parts: Vec<u64> = src.par_chunks(1 << 15).map(of).collect();
+    Ok(parts.into_iter().fold(0, mix))
 }
 
 /// Rows `rows` of `t: [N, D]` as `[M, D]`.

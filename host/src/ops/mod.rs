@@ -29,7 +29,7 @@ pub mod norm;
 pub mod rope;
 pub mod swiglu;
 
-pub use cpu::{add_into, fill_zero, gather_rows, scatter_add_rows, sum_of_squares, to_vec};
+pub use cpu::{add_into, checksum, fill_zero, gather_rows, scatter_add_rows, sum_of_squares, to_vec, write};
 pub use forest::{Forest, Segment};
 pub use memory::keep_freed_memory;
 

@@ -1,0 +1,111 @@
+//! Looks after a rank that waits for the others: one that is gone or hangs must not hold up the
+//! rest for ever.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What the watched thread is doing.
+struct Watched {
+    patience: Duration,
+    step: u64,
+    waiting: Option<Waiting>,
+}
+
+struct Waiting {
+    what: &'static str,
+    since: Instant,
+    /// Ranks that have not come, where this rank is the one that collects them.
+    missing: Vec<usize>,
+}
+
+/// Ends this process when the others have been waited for too long; the launcher then ends them.
+#[derive(Clone)]
+pub(super) struct Watchdog(Arc<Mutex<Watched>>);
+
+impl Watchdog {
+    pub(super) fn new(rank: usize) -> std::io::Result<Self> {
+        let this = Self(Arc::new(Mutex::new(Watched { patience: Duration::MAX, step: 0, waiting: None })));
+        let watching = this.clone();
+        let watch = move || {
+            loop {
+                std::thread::sleep(Duration::from_millis(200));
+                if let Some(complaint) = watching.watched().complaint(rank) {
+                    eprintln!("error: {complaint}");
+                    // Without MPI's farewell, which would wait for the others too.
+                    signal_hook::low_level::exit(1);
+                }
+            }
+        };
+        std::thread::Builder::new().name("watchdog".into()).spawn(watch)?;
+        Ok(this)
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets how long the others are waited for. The first rank, which knows who is missing, is to
+    /// speak before the rest.
+    pub(super) fn set_patience(&self, seconds: f64, rank: usize) {
+        let patience = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        let later = Duration::from_secs(if rank == 0 { 0 } else { 2 });
+        self.watched().patience = patience.saturating_add(later);
+    }
+
+    /// Sets the step that is named.
+    pub(super) fn at_step(&self, step: u64) {
+        self.watched().step = step;
+    }
+
+    /// A rank that was waited for has come.
+    pub(super) fn came(&self, rank: usize) {
+        if let Some(waiting) = &mut self.watched().waiting {
+            waiting.missing.retain(|missing| *missing != rank);
+        }
+    }
+
+    /// Waits for `missing`, or for whoever it is, in `what`.
+    pub(super) fn watch<R>(&self, what: &'static str, missing: Vec<usize>, wait: impl FnOnce() -> R) -> R {
+        self.watched().waiting = Some(Waiting { what, since: Instant::now(), missing });
+        let done = wait();
+        self.watched().waiting = None;
+        done
+    }
+}
+
+impl Watched {
+    fn complaint(&self, rank: usize) -> Option<String> {
+        let Waiting { what, since, missing } = self.waiting.as_ref()?;
+        if since.elapsed() <= self.patience {
+            return None;
+        }
+        let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
+        let whom = match &names[..] {
+            [] => "the other ranks".to_owned(),
+            [one] => format!("rank {one}"),
+            several => format!("ranks {}", several.join(", ")),
+        };
+        let (seconds, step) = (since.elapsed().as_secs_f64(), self.step);
+        Some(format!(
+            "rank {rank} has waited {seconds:.0} s for {whom} ({what}, after step {step}), longer than dist_timeout_s; \
+             the run ends, and its last checkpoint holds"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_names_who_is_missing_and_where() {
+        let mut watched = Watched { patience: Duration::from_secs(5), step: 7, waiting: None };
+        assert_eq!(watched.complaint(0), None);
+        let Some(since) = Instant::now().checked_sub(Duration::from_secs(6)) else { return };
+        watched.waiting = Some(Waiting { what: "gradients", since, missing: vec![2, 3] });
+        let said = watched.complaint(0).unwrap();
+        assert!(said.starts_with("rank 0 has waited 6 s for ranks 2, 3 (gradients, after step 7)"), "{said}");
+        watched.patience = Duration::from_secs(60);
+        assert_eq!(watched.complaint(0), None);
+    }
+}
