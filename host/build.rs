@@ -15,7 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());
     }
     let names = plugin_names(&root.join("plugins"))?;
-    let built = out.join("plugins");
+    // In target/<profile>, so that builds with other features, whose OUT_DIR is another, find them.
+    let built = out.ancestors().nth(3).ok_or("OUT_DIR is not in a target directory")?.join("plugins");
     compile(&root, &names, &built)?;
 
     let mut table = String::from("&[\n");
