@@ -3,11 +3,12 @@
 use super::train::Given;
 use super::{Failure, train as training};
 use crate::config::LooseKey;
-use crate::train::{Beginning, Origin, set_up};
+use crate::train::{Beginning, Origin, World, set_up};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
+use std::rc::Rc;
 
 /// The flags of `train`, and a run to take everything from.
 pub(super) fn command() -> Command {
@@ -29,6 +30,10 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Failure> {
+    super::together(|world| evaluate(matches, loose, world))
+}
+
+fn evaluate(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Result<(), Failure> {
     // Nothing of an evaluation stays.
     let temporary = tempfile::tempdir().map_err(Failure::failed)?;
     let folder = temporary.path().join("evaluation").display().to_string();
@@ -44,8 +49,11 @@ pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Fail
         }
     };
     let (config, loose) = given.settle(&beginning)?;
-    let trainer = set_up(config, loose, &beginning).map_err(Failure::mistake)?;
+    let trainer = set_up(config, loose, &beginning, world.clone()).map_err(Failure::mistake)?;
     let figures = trainer.evaluate_only().map_err(Failure::failed)?;
+    if !world.is_first() {
+        return Ok(());
+    }
     if matches.get_flag("json") {
         let line: Map<String, Value> = figures.into_iter().map(|(name, value)| (name, value.into())).collect();
         say!("{}", serde_json::to_string(&line).map_err(|e| Failure::failed(anyhow!(e)))?);

@@ -25,6 +25,7 @@ mod swap;
 mod train;
 
 use crate::config::scalar;
+use crate::train::{self as training, World};
 use anyhow::anyhow;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command, FromArgMatches, Subcommand};
@@ -32,6 +33,7 @@ use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::rc::Rc;
 use tracing_subscriber::EnvFilter;
 
 /// Why a command did not do its work.
@@ -42,6 +44,8 @@ pub(crate) enum Failure {
     Failed(anyhow::Error),
     /// A signal asked for the end; everything is saved.
     Stopped,
+    /// Another process of the run says why, and this one ends with the same exit code.
+    Said(u8),
 }
 
 impl Failure {
@@ -131,7 +135,9 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
         Err(error) => {
-            eprintln!("{}", one_line(&error));
+            if World::speaks() {
+                eprintln!("{}", one_line(&error));
+            }
             return ExitCode::from(2);
         }
     };
@@ -162,11 +168,37 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
             ExitCode::from(2)
         }
         Err(Failure::Stopped) => ExitCode::from(3),
+        Err(Failure::Said(code)) => ExitCode::from(code),
         Err(Failure::Failed(error)) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Does the work of one process of a run, which may be the only one. A failure of one is made known to
+/// all, and one process says it.
+fn together(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), Failure> {
+    let world = match World::join() {
+        Ok(world) => Rc::new(world),
+        Err(error) if World::speaks() => return Err(Failure::mistake(error)),
+        Err(_) => return Err(Failure::Said(2)),
+    };
+    let outcome = work(&world);
+    let (error, code) = match &outcome {
+        Err(Failure::Mistake(error)) => (error, 2),
+        Err(Failure::Failed(error)) => (error, 1),
+        _ => return outcome,
+    };
+    if world.size() == 1 {
+        return outcome;
+    }
+    world.tell(&training::Failure { reason: error.to_string(), plugin: None });
+    // Before the farewell: launchers end all that is left when one process has ended with a failure.
+    if world.is_first() {
+        eprintln!("error: {error}");
+    }
+    Err(Failure::Said(code))
 }
 
 /// A plugin's settings from `--set KEY=VALUE`, given any number of times.
@@ -187,6 +219,8 @@ fn set_threads(threads: usize) -> anyhow::Result<()> {
 /// Messages go to standard error. RUST_LOG wins over the flags.
 fn start_log(quiet: bool, verbose: u8) {
     let level = match (quiet, verbose) {
+        // One process of a run speaks.
+        _ if !World::speaks() => "error",
         (true, _) => "warn",
         (false, 0) => "info",
         (false, 1) => "info,rlhost=debug",

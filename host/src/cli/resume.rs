@@ -4,9 +4,10 @@ use super::Failure;
 use super::train::{Given, go_on};
 use crate::checkpoint;
 use crate::config::Overrides;
-use crate::train::Origin;
+use crate::train::{Origin, World};
 use anyhow::anyhow;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 /// Arguments of `resume`.
 #[derive(clap::Args)]
@@ -28,6 +29,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    super::together(|world| go_on_with(args, world))
+}
+
+fn go_on_with(args: &Args, world: &Rc<World>) -> Result<(), Failure> {
     let path = args.step.map_or_else(|| args.run.clone(), |step| checkpoint::folder(&args.run, step));
     let origin = Origin::find(&path).map_err(Failure::mistake)?;
     let mut sets = args.set.clone();
@@ -36,5 +41,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::mistake(anyhow!("resume goes on in the run's own folder; {advice}")));
     }
     sets.extend(args.max_steps.map(|steps| format!("max_steps={steps}")));
-    go_on(Given { file: None, overrides: Overrides { sets, ..Overrides::default() } }, origin, args.allow_changed)
+    let given = Given { file: None, overrides: Overrides { sets, ..Overrides::default() } };
+    go_on(&given, origin, args.allow_changed, world)
 }

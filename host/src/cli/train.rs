@@ -4,13 +4,14 @@ use super::Failure;
 use crate::checkpoint;
 use crate::config::{self, Config, LooseKey, Overrides};
 use crate::report;
-use crate::train::{self, Beginning, Finished, Origin, Trainer};
+use crate::train::{self, Beginning, Finished, Origin, Trainer, World};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use indicatif::HumanDuration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -160,14 +161,17 @@ pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Fail
 fn run_with(matches: &ArgMatches, loose: Vec<LooseKey>, first: Vec<(String, String)>) -> Result<(), Failure> {
     let given = Given::of(matches, loose, first);
     let from = texts(matches, "resume_from_checkpoint");
-    if from.is_empty() {
-        return start(&given, &Beginning::New);
-    }
-    // OpenRLHF's --load_checkpoint says that, and its --ckpt_path where from.
-    match from.iter().rfind(|path| !["latest", "true", "True"].contains(&path.as_str())) {
-        Some(path) => go_on(given, Origin::find(Path::new(path)).map_err(Failure::mistake)?, matches.get_flag("allow_changed")),
-        None => go_on_with_latest(given, matches.get_flag("allow_changed")),
-    }
+    let allow_changed = matches.get_flag("allow_changed");
+    super::together(|world| {
+        if from.is_empty() {
+            return start(&given, &Beginning::New, world);
+        }
+        // OpenRLHF's --load_checkpoint says that, and its --ckpt_path where from.
+        match from.iter().rfind(|path| !["latest", "true", "True"].contains(&path.as_str())) {
+            Some(path) => go_on(&given, Origin::find(Path::new(path)).map_err(Failure::mistake)?, allow_changed, world),
+            None => go_on_with_latest(&given, allow_changed, world),
+        }
+    })
 }
 
 /// What the command line says of a run's configuration.
@@ -227,45 +231,47 @@ impl Given {
 }
 
 /// Goes on with the run of the output directory, or begins it if there is nothing to go on from.
-fn go_on_with_latest(given: Given, allow_changed: bool) -> Result<(), Failure> {
+fn go_on_with_latest(given: &Given, allow_changed: bool, world: &Rc<World>) -> Result<(), Failure> {
     let Some(run) = given.output_dir().map_err(Failure::mistake)? else {
         let detail = "--resume-from-checkpoint needs a path, or --output-dir to look for the latest checkpoint in";
         return Err(Failure::mistake(anyhow!(detail)));
     };
     let run = PathBuf::from(run);
     if checkpoint::steps(&run).is_ok_and(|steps| !steps.is_empty()) {
-        return go_on(given, Origin::find(&run).map_err(Failure::mistake)?, allow_changed);
+        return go_on(given, Origin::find(&run).map_err(Failure::mistake)?, allow_changed, world);
     }
     tracing::info!("{} holds no checkpoint: the run begins at its first step", run.display());
     // The lock is the first thing that a run puts into its folder.
-    start(&given, if run.join(".lock").exists() { &Beginning::Over } else { &Beginning::New })
+    start(given, if run.join(".lock").exists() { &Beginning::Over } else { &Beginning::New }, world)
 }
 
 /// Goes on with a run, or begins another from its state where another folder is named for it.
-pub(super) fn go_on(given: Given, origin: Origin, allow_changed: bool) -> Result<(), Failure> {
+pub(super) fn go_on(given: &Given, origin: Origin, allow_changed: bool, world: &Rc<World>) -> Result<(), Failure> {
     let same = |a: &Path, b: &Path| match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,
         _ => false,
     };
     let fork = given.output_dir().map_err(Failure::mistake)?.filter(|folder| !same(Path::new(folder), &origin.run));
-    say!("{} {} from step {}", if fork.is_some() { "forking" } else { "resuming" }, origin.run.display(), origin.step);
+    if world.is_first() {
+        say!("{} {} from step {}", if fork.is_some() { "forking" } else { "resuming" }, origin.run.display(), origin.step);
+    }
     let beginning = if fork.is_some() {
         Beginning::Fork { origin, fresh: given.named_plugins() }
     } else {
         Beginning::Resume { origin, allow_changed }
     };
-    start(&given, &beginning)
+    start(given, &beginning, world)
 }
 
 /// Sets a run up and trains.
-fn start(given: &Given, beginning: &Beginning) -> Result<(), Failure> {
+fn start(given: &Given, beginning: &Beginning, world: &Rc<World>) -> Result<(), Failure> {
     let (config, loose) = given.settle(beginning)?;
-    let trainer = train::set_up(config, loose, beginning).map_err(Failure::mistake)?;
-    finish(trainer)
+    let trainer = train::set_up(config, loose, beginning, world.clone()).map_err(Failure::mistake)?;
+    finish(trainer, world)
 }
 
 /// Runs to the end and says where everything is.
-fn finish(trainer: Trainer) -> Result<(), Failure> {
+fn finish(trainer: Trainer, world: &World) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // The first asks for a checkpoint and an end; the second ends at once.
@@ -273,6 +279,9 @@ fn finish(trainer: Trainer) -> Result<(), Failure> {
         signal_hook::flag::register(signal, stop.clone()).map_err(Failure::failed)?;
     }
     let finished = trainer.run(&stop).map_err(Failure::failed)?;
+    if !world.is_first() {
+        return if finished.stopped { Err(Failure::Said(3)) } else { Ok(()) };
+    }
     let report = report::write(&finished.folder);
     if let Err(error) = &report {
         tracing::warn!("{error}; there is no report");

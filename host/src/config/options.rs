@@ -161,6 +161,11 @@ pub struct Config {
     pub seed: u64,
     /// Threads for arithmetic; one a core if not given.
     pub num_threads: Option<usize>,
+    /// How long a process waits for the others of its run, in seconds, before it ends the run.
+    pub dist_timeout_s: f64,
+    /// Processes of the run; the launcher says how many, and no file does.
+    #[serde(skip)]
+    pub ranks: usize,
 
     /// Completions of each prompt; 8 if not given, and 2 for algorithms that pair them.
     pub num_generations: Option<usize>,
@@ -200,7 +205,7 @@ pub struct Config {
     /// such packs. Texts don't see each other.
     pub packing: bool,
 
-    /// Completions, or pairs, in a micro-batch.
+    /// Completions, or pairs, in a micro-batch of each process.
     pub per_device_train_batch_size: usize,
     /// The same in an evaluation; as in training if not given.
     pub per_device_eval_batch_size: Option<usize>,
@@ -296,6 +301,8 @@ impl Default for Config {
             learn_from: LearnFrom::Generation,
             seed: 42,
             num_threads: None,
+            dist_timeout_s: 1800.0,
+            ranks: 1,
             num_generations: None,
             max_completion_length: 512,
             temperature: 1.0,
@@ -358,9 +365,14 @@ impl Config {
         self.steps_per_generation.unwrap_or(self.gradient_accumulation_steps)
     }
 
-    /// Completions, or pairs, in a micro-batch of an evaluation.
+    /// Completions, or pairs, in a micro-batch of all processes together.
+    pub fn batch_size(&self) -> usize {
+        self.per_device_train_batch_size * self.ranks
+    }
+
+    /// The same in an evaluation.
     pub fn eval_batch_size(&self) -> usize {
-        self.per_device_eval_batch_size.unwrap_or(self.per_device_train_batch_size)
+        self.per_device_eval_batch_size.unwrap_or(self.per_device_train_batch_size) * self.ranks
     }
 
     /// Columns of the dataset that are read under other names: the name that is wanted, and the
@@ -373,7 +385,7 @@ impl Config {
 
     /// Completions in one generation.
     pub fn generation_batch_size(&self) -> usize {
-        self.per_device_train_batch_size * self.steps_per_generation()
+        self.batch_size() * self.steps_per_generation()
     }
 
     /// Completions of each prompt.

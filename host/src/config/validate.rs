@@ -49,6 +49,9 @@ impl Config {
         if self.num_threads == Some(0) {
             return Err(("num_threads", "must be at least 1".into()));
         }
+        if self.dist_timeout_s.is_nan() || self.dist_timeout_s <= 0.0 {
+            return Err(("dist_timeout_s", format!("is {}; it must be greater than 0", self.dist_timeout_s)));
+        }
         let of_evaluation = self.metric_for_best_model.as_deref().filter(|name| name.starts_with("eval_"));
         if let (Some(name), None) = (of_evaluation, &self.eval_dataset) {
             return Err(("metric_for_best_model", format!("{name} is a figure of evaluations; give an eval_dataset")));
@@ -77,8 +80,9 @@ impl Config {
             return invalid("num_generations", "must be at least 2: a completion is judged beside others of its prompt".into());
         }
         if !self.generation_batch_size().is_multiple_of(self.group()) {
+            let ranks = if self.ranks > 1 { format!(" x {} processes", self.ranks) } else { String::new() };
             let detail = format!(
-                "{} must divide the completions of a generation, per_device_train_batch_size {} x steps_per_generation {} = {}",
+                "{} must divide the completions of a generation, per_device_train_batch_size {}{ranks} x steps_per_generation {} = {}",
                 self.group(),
                 self.per_device_train_batch_size,
                 self.steps_per_generation(),

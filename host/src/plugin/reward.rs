@@ -79,15 +79,23 @@ impl RewardPlugin {
     /// finite score, or none, for every row. A stateless plugin gets the rows in several parts,
     /// side by side, one for each thread.
     pub fn score(&mut self, batch: &RewardBatch) -> Result<Scores> {
-        let rows = batch.prompt_of.len();
-        let call = Call::at("score", batch.step);
-        let parts = if self.info().stateless { (rows / ROWS_AN_INSTANCE).clamp(1, rayon::current_num_threads()) } else { 1 };
-        if parts == 1 {
-            let sent = self.columns(batch, 0..rows);
-            let given = self.plugin.call(call, |store, linked| ask(&sent, store, linked))?;
-            return self.checked(call, given, 0..rows);
+        self.score_rows(batch, 0..batch.prompt_of.len())
+    }
+
+    fn score_rows(&mut self, batch: &RewardBatch, rows: Range<usize>) -> Result<Scores> {
+        if rows.is_empty() {
+            return Ok(Scores::default());
         }
-        let ranges: Vec<Range<usize>> = (0..parts).map(|i| rows * i / parts..rows * (i + 1) / parts).collect();
+        let call = Call::at("score", batch.step);
+        let many = (rows.len() / ROWS_AN_INSTANCE).clamp(1, rayon::current_num_threads());
+        let parts = if self.info().stateless { many } else { 1 };
+        if parts == 1 {
+            let sent = self.columns(batch, rows.clone());
+            let given = self.plugin.call(call, |store, linked| ask(&sent, store, linked))?;
+            return self.checked(call, given, rows);
+        }
+        let cut = |i: usize| rows.start + rows.len() * i / parts;
+        let ranges: Vec<Range<usize>> = (0..parts).map(|i| cut(i)..cut(i + 1)).collect();
         let sent: Vec<RewardBatch> = ranges.iter().map(|range| self.columns(batch, range.clone())).collect();
         let given = self.plugin.call_side_by_side(parts, call, |i, store, linked| ask(&sent[i], store, linked))?;
         let mut scores = Scores::default();
@@ -99,24 +107,24 @@ impl RewardPlugin {
         Ok(scores)
     }
 
-    /// Scores a batch whatever happens: once more on fresh instances where it fails, then row by
-    /// row, so that one bad row costs no other.
+    /// Scores some rows of a batch whatever happens: once more on fresh instances where it fails,
+    /// then row by row, so that one bad row costs no other.
     ///
     /// # Errors
     /// If it fails twice and is to end the run then; the error says which row it is.
-    pub fn score_or(&mut self, batch: &RewardBatch, on_error: OnError) -> Result<Outcome> {
+    pub fn score_or(&mut self, batch: &RewardBatch, rows: Range<usize>, on_error: OnError) -> Result<Outcome> {
         let memory = self.plugin.remember()?;
-        let first = match self.score(batch) {
+        let first = match self.score_rows(batch, rows.clone()) {
             Ok(scores) => return Ok(Outcome { scores, first_error: None, failed: Vec::new() }),
             Err(error) => error,
         };
         self.plugin.renew(memory.clone());
-        let second = match self.score(batch) {
+        let second = match self.score_rows(batch, rows.clone()) {
             Ok(scores) => return Ok(Outcome { scores, first_error: Some(first), failed: Vec::new() }),
             Err(error) => error,
         };
         self.plugin.renew(memory);
-        let (scores, failed) = self.row_by_row(batch);
+        let (scores, failed) = self.row_by_row(batch, rows);
         if on_error == OnError::Unscorable {
             return Ok(Outcome { scores, first_error: Some(first), failed });
         }
@@ -133,11 +141,11 @@ impl RewardPlugin {
     }
 
     /// All rows together have the time of one call.
-    fn row_by_row(&mut self, batch: &RewardBatch) -> (Scores, Vec<(usize, Error)>) {
+    fn row_by_row(&mut self, batch: &RewardBatch, rows: Range<usize>) -> (Scores, Vec<(usize, Error)>) {
         let begun = Instant::now();
         let limit = Duration::try_from_secs_f64(self.limits().call_timeout_s).unwrap_or(Duration::MAX);
         let (mut scores, mut failed) = (Scores::default(), Vec::new());
-        for row in 0..batch.prompt_of.len() {
+        for row in rows {
             let left = limit.saturating_sub(begun.elapsed());
             let call = Call { within: Some(left), ..Call::at("score", batch.step) };
             let sent = self.columns(batch, row..row + 1);

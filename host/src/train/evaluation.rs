@@ -37,7 +37,7 @@ impl Trainer {
     pub(super) fn evaluate(&mut self) -> Result<BTreeMap<String, f64>> {
         let Some(prompts) = self.evaluation.as_ref().map(|e| e.prompts.clone()) else { return Ok(BTreeMap::new()) };
         let figures = loop {
-            match self.evaluate_on(&prompts) {
+            match self.evaluate_on(&prompts).map_err(|error| self.known_to_all(error)) {
                 Err(error) if self.roll_back(&error)? => {}
                 outcome => break outcome?,
             }
@@ -58,7 +58,9 @@ impl Trainer {
     /// evaluation's dataset, or of the run's own.
     pub fn evaluate_only(mut self) -> Result<BTreeMap<String, f64>> {
         let prompts = self.evaluation.as_ref().map_or_else(|| self.prompts.clone(), |e| e.prompts.clone());
-        self.evaluate_on(&prompts)
+        let figures = self.evaluate_on(&prompts)?;
+        self.world.barrier("the end of an evaluation")?;
+        Ok(figures)
     }
 
     /// Training goes on afterwards as if nothing had been: counters, figures and the plugins' states
@@ -70,12 +72,13 @@ impl Trainer {
 
         let loss = self.losses(prompts);
 
-        let evaluated = std::mem::replace(&mut self.figures, figures);
+        let own = std::mem::replace(&mut self.figures, figures);
         self.state = state;
         for (plugin, (_, memory)) in self.plugins_mut().zip(memories).filter(|(plugin, _)| !plugin.forgets()) {
             plugin.rewind(memory);
         }
-        Ok(named(evaluated, loss?, prompts.len(), begun.elapsed().as_secs_f64()))
+        let loss = self.world.sum("losses of an evaluation", loss?)?;
+        Ok(named(self.merged(own)?, loss, prompts.len(), begun.elapsed().as_secs_f64()))
     }
 
     /// The loss of all prompts, which divides by what all of them hold, whatever micro-batches they
@@ -84,7 +87,7 @@ impl Trainer {
         let size = self.config.eval_batch_size();
         let together = match (self.generates(), self.config.per_device_eval_batch_size) {
             (true, None) => self.config.prompts_per_generation(),
-            (true, Some(completions)) => (completions / self.config.group()).max(1),
+            (true, Some(_)) => (size / self.config.group()).max(1),
             (false, _) => size,
         };
         let mut shares = Vec::new();
@@ -94,7 +97,7 @@ impl Trainer {
             shares.extend(self.deal(&experience, parts));
         }
         let scale = self.scale(&shares);
-        shares.iter().map(|share| self.pass(share, scale, false)).sum()
+        shares.iter().map(|share| self.pass(&self.own(share), scale, false)).sum()
     }
 
     /// Rows of an experience, or its pairs.

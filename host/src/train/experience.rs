@@ -31,6 +31,12 @@ pub(super) struct Experience {
 }
 
 impl Experience {
+    /// Rows of the completions of some prompts.
+    fn rows(&self, prompts: Range<usize>) -> Range<usize> {
+        let first = |prompt: usize| self.rollouts.partition_point(|rollout| rollout.prompt < prompt);
+        first(prompts.start)..first(prompts.end)
+    }
+
     /// The flat tokens of rows.
     pub(super) fn tokens(&self, rows: &Range<usize>) -> Range<usize> {
         self.offsets[rows.start] as usize..self.offsets[rows.end] as usize
@@ -61,7 +67,10 @@ impl Trainer {
 
     /// Generates, scores and judges.
     fn generate(&mut self, prompts: Vec<Arc<Prompt>>, generation: u64) -> Result<Experience> {
-        let rollouts = self.roll_out(&prompts, self.config.group(), generation)?;
+        let own = self.world.share(prompts.len());
+        let mut rollouts = self.roll_out(&prompts[own.clone()], self.config.group(), generation)?;
+        rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
+        let rollouts = self.world.concat("completions", rollouts)?;
         self.phases.lap("rollout");
         let texts: Vec<String> = rollouts.iter().map(|r| Ok(self.tokenizer.decode(&r.tokens)?)).collect::<Result<_>>()?;
         let rewards = self.score(&prompts, &rollouts, &texts)?;
@@ -90,7 +99,7 @@ impl Trainer {
             experience.advantages = self.estimate(&experience)?;
         }
         self.phases.lap("advantage");
-        self.figures.extend(length_metrics(&experience.rollouts));
+        self.note(length_metrics(&experience.rollouts));
         Ok(experience)
     }
 
@@ -132,21 +141,22 @@ impl Trainer {
         self.by_micro_batches(experience, value).map(Some)
     }
 
-    /// A column of all tokens, made micro-batch by micro-batch.
+    /// A column of all tokens, made micro-batch by micro-batch, by each rank for its prompts.
     pub(super) fn by_micro_batches(&self, e: &Experience, column: impl Fn(&MicroBatch) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
-        let (rows, size) = (e.rollouts.len(), self.config.per_device_train_batch_size);
-        let mut all = Vec::with_capacity(e.offsets.last().map_or(0, |end| *end as usize));
-        for first in (0..rows).step_by(size) {
-            all.extend(column(&MicroBatch::pack(e, first..(first + size).min(rows)))?);
+        let rows = e.rows(self.world.share(e.prompts.len()));
+        let size = self.config.per_device_train_batch_size;
+        let mut own = Vec::with_capacity(e.tokens(&rows).len());
+        for first in rows.clone().step_by(size) {
+            own.extend(column(&MicroBatch::pack(e, first..(first + size).min(rows.end)))?);
         }
-        Ok(all)
+        Ok(self.world.concat("a column", own)?)
     }
 
     fn estimate(&mut self, e: &Experience) -> Result<Advantages> {
         let rollouts = Arc::new(rollouts_seen(self.state.global_step, e, self.is_reference()));
         let mut advantages = self.algorithm.as_policy()?.estimate(&rollouts)?;
         self.swaps.saw_rollouts(rollouts);
-        self.figures.extend(from_plugin(std::mem::take(&mut advantages.metrics)));
+        self.note(from_plugin(std::mem::take(&mut advantages.metrics)));
         Ok(advantages)
     }
 }

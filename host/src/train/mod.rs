@@ -9,6 +9,7 @@ mod origin;
 mod pairs;
 mod phases;
 mod progress;
+mod ranks;
 mod reference;
 mod run_folder;
 mod samples;
@@ -26,6 +27,9 @@ pub use run_folder::{INBOX, RunFolder};
 pub use samples::Sample;
 pub use setup::set_up;
 pub use trainer::{Finished, Trainer};
+
+/// The processes of a run; this room's callers make it.
+pub use crate::dist::{Failure, World};
 
 use std::path::PathBuf;
 
@@ -58,6 +62,9 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Another process of the run failed, or can't be reached.
+    #[error(transparent)]
+    Ranks(#[from] crate::dist::Error),
     /// An operation failed.
     #[error(transparent)]
     Op(#[from] crate::ops::Error),
@@ -80,6 +87,17 @@ pub enum Error {
         /// The gradient's norm.
         norm: f64,
     },
+}
+
+impl Error {
+    /// The plugin whose call failed, here or in another process.
+    fn plugin_at_fault(&self) -> Option<&str> {
+        match self {
+            Self::Plugin(crate::plugin::Error::Call { name, .. }) => Some(name),
+            Self::Ranks(crate::dist::Error::Failed { failure, .. }) => failure.plugin.as_deref(),
+            _ => None,
+        }
+    }
 }
 
 /// Result of a run's parts.

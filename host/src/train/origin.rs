@@ -30,6 +30,7 @@ const FREE: &[&str] = &[
     "metrics_port",
     "metrics_address",
     "num_threads",
+    "dist_timeout_s",
     "max_num_seqs",
     "output_dir",
     "loss_limits",
@@ -107,6 +108,14 @@ impl Origin {
         self.checkpoint.join("config.toml")
     }
 
+    /// How many processes wrote it.
+    fn ranks(&self) -> usize {
+        let text = std::fs::read(self.checkpoint.join("trainer_state.json")).unwrap_or_default();
+        let state: Value = serde_json::from_slice(&text).unwrap_or_default();
+        // Before there were several it was not said.
+        state["world_size"].as_u64().map_or(1, |ranks| ranks as usize)
+    }
+
     fn plugin_file(&self, location: &str) -> PathBuf {
         let name = PluginEntry::new(location.to_owned()).name().to_owned();
         self.checkpoint.join("plugins").join(format!("{name}.wasm"))
@@ -150,8 +159,12 @@ impl Beginning {
     /// If something does that may not.
     pub(super) fn changes(&self, new: &Config) -> Result<Map<String, Value>> {
         let Some(origin) = self.origin() else { return Ok(Map::new()) };
-        let (old, _) = config::read([origin.config_file().as_path()], &Overrides::default())?;
+        let (mut old, _) = config::read([origin.config_file().as_path()], &Overrides::default())?;
+        old.ranks = origin.ranks();
         let (free, other) = changes(&old, new)?;
+        if !self.may_change() && old.ranks != new.ranks && old.batch_size() != new.batch_size() {
+            return Err(Error::Unfit(other_batch(&old, new)));
+        }
         if !self.may_change() && !other.is_empty() {
             let keys = other.keys().cloned().collect::<Vec<_>>().join(", ");
             let advice = "--allow-changed accepts that, and another --output-dir makes a new run of it";
@@ -161,13 +174,28 @@ impl Beginning {
     }
 }
 
+/// What to say where another number of processes makes another batch.
+fn other_batch(old: &Config, new: &Config) -> String {
+    let batch = |c: &Config| {
+        let processes = if c.ranks == 1 { "1 process".to_owned() } else { format!("{} processes", c.ranks) };
+        format!("{processes} x per_device_train_batch_size {} = {}", c.per_device_train_batch_size, c.batch_size())
+    };
+    let advice = match old.batch_size() {
+        size if size.is_multiple_of(new.ranks) => format!("per_device_train_batch_size={} keeps it", size / new.ranks),
+        size => format!("{size} can't be dealt to {} processes alike", new.ranks),
+    };
+    format!("the run's batch was {}, and would be {}; {advice}", batch(old), batch(new))
+}
+
 /// Keys with their old and new values: those that may differ, and those that may not.
 fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String, Value>)> {
     let all = config::changes(old, new).map_err(|e| Error::Unfit(format!("the configuration can't be compared: {e}")))?;
     let (mut free, mut other) = (Map::new(), Map::new());
     for (key, change) in all {
         if !["output_dir", "plugin", "loss"].contains(&key.as_str()) {
-            let into = if FREE.contains(&key.as_str()) { &mut free } else { &mut other };
+            // What counts is the batch of all processes.
+            let same_batch = key == "per_device_train_batch_size" && old.batch_size() == new.batch_size();
+            let into = if FREE.contains(&key.as_str()) || same_batch { &mut free } else { &mut other };
             into.insert(key, change);
         }
     }

@@ -66,7 +66,7 @@ impl Trainer {
     pub(super) fn count_tokens(&mut self, e: &Experience) {
         let tokens: usize = e.rollouts.iter().map(|r| e.prompts[r.prompt].tokens.len() + r.tokens.len()).sum();
         self.state.num_tokens += tokens as u64;
-        self.figures.extend([Metric::new("num_tokens", self.state.num_tokens as f64, Reduction::Max)]);
+        self.note([Metric::new("num_tokens", self.state.num_tokens as f64, Reduction::Max)]);
     }
 
     /// The pairs that the algorithm makes of a generation.
@@ -74,7 +74,7 @@ impl Trainer {
         let rollouts = Arc::new(rollouts_seen(self.state.global_step, e, self.is_reference()));
         let choice = self.algorithm.as_preference()?.choose(&rollouts)?;
         self.swaps.saw_rollouts(rollouts);
-        self.figures.extend(from_plugin(choice.metrics));
+        self.note(from_plugin(choice.metrics));
         Ok(choice.pairs.iter().map(|pair| (pair.chosen as usize, pair.rejected as usize)).collect())
     }
 
@@ -82,9 +82,6 @@ impl Trainer {
     pub(super) fn pass_of_pairs(&mut self, share: &Share, scale: Scale, learn: bool) -> Result<f64> {
         let e = &share.experience;
         let rows: Vec<usize> = e.pairs[share.rows.clone()].iter().flat_map(|&(chosen, rejected)| [chosen, rejected]).collect();
-        if rows.is_empty() {
-            return Ok(0.0);
-        }
         let needs = self.algorithm.plugin().info().needs;
         let batch = MicroBatch::pack(e, rows.iter().copied());
         let pass = self.policy.forward(&batch.forest, &batch.selected, self.temperature())?;

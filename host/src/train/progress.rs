@@ -25,7 +25,8 @@ const LINES_BETWEEN_NAMES: usize = 25;
 /// Width of a column without its gap.
 const WIDTH: usize = 9;
 
-/// What of a run a person sees while it goes on; nothing where no messages are wanted.
+/// What of a run a person sees while it goes on; nothing where no messages are wanted, or where
+/// another process shows them.
 pub(super) struct Progress {
     steps: u64,
     bar: Option<ProgressBar>,
@@ -35,8 +36,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(steps: u64) -> Self {
-        let quiet = !tracing::enabled!(tracing::Level::INFO);
+    pub(super) fn new(steps: u64, shown: bool) -> Self {
+        let quiet = !shown || !tracing::enabled!(tracing::Level::INFO);
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
             let template = "{bar:30} {pos}/{len}  {elapsed} so far, {eta} to go";

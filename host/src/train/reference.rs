@@ -25,7 +25,7 @@ impl Trainer {
         }
         let evaluated = self.evaluation.iter().flat_map(|e| &e.prompts);
         let all: Vec<Arc<Prompt>> = self.prompts.iter().chain(evaluated).cloned().collect();
-        for some in all.chunks(self.config.per_device_train_batch_size) {
+        for some in all.chunks(self.config.batch_size()) {
             let experience = self.given(some.to_vec())?;
             let Some(logp) = &experience.ref_logp else { continue };
             for (i, prompt) in some.iter().enumerate() {

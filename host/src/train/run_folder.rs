@@ -19,16 +19,21 @@ pub struct RunFolder {
     path: PathBuf,
     /// The configuration as it stands in config.toml.
     config: String,
-    /// Locked while this process works in the folder.
-    _lock: File,
+    /// None where another process writes.
+    files: Option<Files>,
     /// Whether a line that can't be written is no reason to end the run.
     lenient: bool,
+    /// Name and hash of each plugin in use.
+    plugins: Vec<(String, String)>,
+}
+
+struct Files {
+    /// Locked while this process works in the folder.
+    _lock: File,
     metrics: Lines,
     events: Lines,
     completions: Option<Lines>,
     tensorboard: Option<TensorBoard>,
-    /// Name and hash of each plugin in use.
-    plugins: Vec<(String, String)>,
 }
 
 fn write_error(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
@@ -126,11 +131,10 @@ impl RunFolder {
         let lenient = config.on_save_error == OnSaveError::Continue;
         let wanted = config.report_to == ReportTo::Tensorboard;
         let tensorboard = wanted.then(|| TensorBoard::create(&path, go_on_from)).transpose().map_err(write_error(&path))?;
-        let (config_text, plugins) = (String::new(), Vec::new());
-        let mut this =
-            Self { path, config: config_text, _lock: lock, lenient, metrics, events, completions, tensorboard, plugins };
+        let files = Some(Files { _lock: lock, metrics, events, completions, tensorboard });
+        let mut this = Self { path, config: String::new(), files, lenient, plugins: Vec::new() };
         this.set_config(config)?;
-        if let Some(tensorboard) = &mut this.tensorboard {
+        if let Some(tensorboard) = this.files.as_mut().and_then(|files| files.tensorboard.as_mut()) {
             let text = code_block(&this.config);
             tensorboard.text(go_on_from.unwrap_or(0), "config", &text).map_err(write_error(tensorboard.path()))?;
         }
@@ -139,6 +143,11 @@ impl RunFolder {
             this.event("checkpoint_superseded", json!({ "step": step, "path": path.display().to_string() }))?;
         }
         Ok(this)
+    }
+
+    /// The folder as all but the first process of a run have it: nothing is written.
+    pub fn elsewhere(path: PathBuf) -> Self {
+        Self { path, config: String::new(), files: None, lenient: true, plugins: Vec::new() }
     }
 
     /// The configuration as it stands in config.toml.
@@ -161,7 +170,7 @@ impl RunFolder {
     /// Writes a configuration to config.toml, if it is another than the one there.
     pub fn set_config(&mut self, config: &Config) -> Result<()> {
         let text = toml::to_string(config).map_err(|e| Error::Unfit(format!("the configuration can't be written: {e}")))?;
-        if text != self.config {
+        if text != self.config && self.files.is_some() {
             let file = self.path.join("config.toml");
             let mut temporary = tempfile::NamedTempFile::new_in(&self.path).map_err(write_error(&file))?;
             temporary.write_all(text.as_bytes()).map_err(write_error(&file))?;
@@ -198,29 +207,33 @@ impl RunFolder {
 
     /// Appends a step's figures to metrics.jsonl, and to TensorBoard's file.
     pub fn metrics(&mut self, line: Line) -> Result<()> {
-        if let (Some(tensorboard), Some(step)) = (&mut self.tensorboard, line["step"].as_u64()) {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        if let (Some(tensorboard), Some(step)) = (&mut files.tensorboard, line["step"].as_u64()) {
             match tensorboard.scalars(step, &line) {
                 Err(e) if self.lenient => tracing::warn!("can't write {}: {e}", tensorboard.path().display()),
                 written => written.map_err(write_error(tensorboard.path()))?,
             }
         }
-        Self::line(&mut self.metrics, self.lenient, line)
+        Self::line(&mut files.metrics, self.lenient, line)
     }
 
     /// Appends to events.jsonl: time, what happened, and the details' keys.
     pub fn event(&mut self, event: &str, details: Value) -> Result<()> {
+        let Some(files) = &mut self.files else { return Ok(()) };
         let mut line = Line::new();
         line.insert("time".into(), now().into());
         line.insert("event".into(), event.into());
         if let Value::Object(details) = details {
             line.extend(details);
         }
-        Self::line(&mut self.events, self.lenient, line)
+        Self::line(&mut files.events, self.lenient, line)
     }
 
     /// Keeps a plugin's bytes under its hash and records that it was loaded.
     pub fn keep_plugin(&mut self, source: &Source, role: &str, version: &str, config: &Value) -> Result<()> {
-        keep_bytes(&self.path, source)?;
+        if self.files.is_some() {
+            keep_bytes(&self.path, source)?;
+        }
         self.plugins.push((source.name().to_owned(), source.hash().to_owned()));
         let details =
             json!({ "role": role, "plugin": source.name(), "version": version, "hash": source.hash(), "config": config });
@@ -229,7 +242,7 @@ impl RunFolder {
 
     /// Appends a generation's completions.
     pub(super) fn log_completions(&mut self, which: LogCompletions, e: &Experience) -> Result<()> {
-        let Some(lines) = &mut self.completions else { return Ok(()) };
+        let Some(lines) = self.files.as_mut().and_then(|files| files.completions.as_mut()) else { return Ok(()) };
         let plugins: Line = self.plugins.iter().map(|(name, hash)| (name.clone(), hash.clone().into())).collect();
         for (row, rollout) in e.rollouts.iter().enumerate() {
             if which == LogCompletions::Sample && rollout.prompt > 0 {

@@ -51,9 +51,12 @@ impl Saves {
 }
 
 impl Trainer {
-    /// Copies what the future follows from, and has it written while training goes on. Waits for
-    /// a checkpoint that is still being written, so that no more than one is ever in hand.
+    /// Copies what the future follows from, and has it written while training goes on; the first
+    /// rank does, for all. Waits for a checkpoint that is still being written, so that no more than one is ever in hand.
     pub(super) fn save(&mut self) -> Result<()> {
+        if !self.world.is_first() {
+            return Ok(());
+        }
         let begun = Instant::now();
         self.settle(true)?;
         let step = self.state.global_step;
@@ -105,6 +108,9 @@ impl Trainer {
 
     /// The run's last checkpoint, on the disk; the best where the run is to end with that.
     pub(super) fn last_checkpoint(&mut self) -> Result<PathBuf> {
+        if !self.world.is_first() {
+            return Ok(checkpoint::folder(self.folder.path(), self.state.global_step));
+        }
         if !self.saves.has(self.state.global_step) {
             self.save()?;
         }

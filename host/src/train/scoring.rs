@@ -7,6 +7,7 @@ use crate::config::{OnError, PluginEntry};
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::{Column, Outcome, RewardBatch, RewardColumn, RewardPlugin};
 use crate::rollout::Rollout;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -25,6 +26,15 @@ impl Reward {
     pub(super) fn new(plugin: RewardPlugin, entry: &PluginEntry) -> Self {
         Self { plugin, weight: entry.weight as f32, on_error: entry.on_error }
     }
+}
+
+/// What became of some rows: their scores, why a first attempt failed, and the rows that failed by
+/// themselves.
+#[derive(Deserialize, Serialize)]
+struct Scored {
+    values: Vec<Option<f32>>,
+    first_error: Option<String>,
+    failed: Vec<(usize, String)>,
 }
 
 /// Completions as rewards see them; `columns` are the names of the dataset's further columns.
@@ -60,14 +70,14 @@ impl Trainer {
         let batch = Arc::new(batch(step, prompts, &self.columns, rollouts, texts));
         let mut rewards = Vec::with_capacity(self.rewards.len());
         let mut troubles = Vec::new();
-        for Reward { plugin, weight, on_error } in &mut self.rewards {
-            let Outcome { scores, first_error, failed } = plugin.score_or(&batch, *on_error)?;
-            let name = plugin.name().to_owned();
-            self.figures.extend(reward_metrics(&name, &scores.rewards));
-            self.figures.extend([Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, Reduction::Sum)]);
-            self.figures.extend(from_plugin(scores.metrics));
+        for index in 0..self.rewards.len() {
+            let Scored { values, first_error, failed } = self.scores_of(index, &batch)?;
+            let Reward { plugin, weight, .. } = &self.rewards[index];
+            let (name, weight) = (plugin.name().to_owned(), *weight);
+            self.note(reward_metrics(&name, &values));
+            self.note([Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, Reduction::Sum)]);
             troubles.extend(first_error.map(|error| (name.clone(), error, failed)));
-            rewards.push(RewardColumn { name, weight: *weight, values: scores.rewards });
+            rewards.push(RewardColumn { name, weight, values });
         }
         let went_well = troubles.is_empty();
         for (name, error, failed) in troubles {
@@ -75,9 +85,8 @@ impl Trainer {
             let what =
                 if rows.is_empty() { "went well when tried again".to_owned() } else { format!("rows without a score: {rows:?}") };
             tracing::warn!("{error}; {what}");
-            let reasons: Vec<String> = failed.iter().take(3).map(|(_, error)| error.to_string()).collect();
-            let details =
-                json!({ "plugin": name, "step": step, "reason": error.to_string(), "rows": rows, "row_reasons": reasons });
+            let reasons: Vec<&String> = failed.iter().take(3).map(|(_, error)| error).collect();
+            let details = json!({ "plugin": name, "step": step, "reason": error, "rows": rows, "row_reasons": reasons });
             self.folder.event("plugin_error", details)?;
         }
         let scorable = (0..rollouts.len()).any(|row| rewards.iter().any(|r| r.values[row].is_some()));
@@ -91,6 +100,33 @@ impl Trainer {
         }
         self.swaps.saw_scores(batch, &rewards);
         Ok(rewards)
+    }
+
+    /// One reward's scores of all completions. Each rank asks it for those of its prompts; one that
+    /// remembers calls sees all of them at once, on the first rank.
+    fn scores_of(&mut self, index: usize, batch: &RewardBatch) -> Result<Scored> {
+        let Reward { plugin, on_error, .. } = &mut self.rewards[index];
+        let rows = if plugin.info().stateless {
+            let prompts = self.world.share(batch.prompts.len());
+            let first = |prompt: usize| batch.prompt_of.partition_point(|of| (*of as usize) < prompt);
+            first(prompts.start)..first(prompts.end)
+        } else if self.world.is_first() {
+            0..batch.prompt_of.len()
+        } else {
+            0..0
+        };
+        let Outcome { scores, first_error, failed } = plugin.score_or(batch, rows, *on_error)?;
+        self.figures.extend(from_plugin(scores.metrics));
+        let failed = failed.into_iter().map(|(row, error)| (row, error.to_string())).collect();
+        let own = Scored { values: scores.rewards, first_error: first_error.map(|error| error.to_string()), failed };
+        let mut parts = self.world.gather("scores", own)?.into_iter();
+        let mut all = parts.next().unwrap_or(Scored { values: Vec::new(), first_error: None, failed: Vec::new() });
+        for part in parts {
+            all.values.extend(part.values);
+            all.first_error = all.first_error.or(part.first_error);
+            all.failed.extend(part.failed);
+        }
+        Ok(all)
     }
 }
 

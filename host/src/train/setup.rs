@@ -5,14 +5,16 @@ use super::dataset::Learned;
 use super::evaluation::Evaluation;
 use super::origin::{Beginning, Origin};
 use super::phases::Phases;
+use super::ranks::{after_the_first, same_source};
 use super::saving::Saves;
 use super::scoring::Reward;
 use super::snapshot::{REFERENCE, Restored};
 use super::swap::{self, Slot, Swaps, Trial};
 use super::trainer::{State, Trainer, generates, shares_per_batch};
 use super::{Error, Result, RunFolder, dataset, named};
-use crate::config::{self, Config, LooseKey};
+use crate::config::{self, Config, LooseKey, PluginEntry};
 use crate::data::{Dataset, Loader, StopStrings, Tokenizer, pack};
+use crate::dist::World;
 use crate::metrics::{Prometheus, Window};
 use crate::model::{Frozen, ModelFolder, Policy, builtin};
 use crate::optim::{AdamW, Schedule, Settings};
@@ -20,6 +22,7 @@ use crate::plugin::{AnyPlugin, Engine, Needs, Outline, RewardPlugin, Role, Sourc
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Instant;
 
 /// Where a run keeps the model that was made for it.
@@ -29,10 +32,13 @@ const MADE_MODEL: &str = "model";
 const FULL_SIZE: f64 = 1e8;
 const FULL_SIZE_RATE: f64 = 1e-6;
 
-/// Loads everything that `config` names. `loose` are keys that only the algorithm can know.
-pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -> Result<Trainer> {
+/// Loads everything that `config` names, on each rank of the `world`. `loose` are keys that only the
+/// algorithm can know.
+pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
+    config.ranks = world.size();
+    world.set_patience(config.dist_timeout_s);
     let engine = Engine::new()?;
-    let algorithm_source = beginning.plugin(&config.algorithm)?;
+    let algorithm_source = same_source(&world, || beginning.plugin(&config.algorithm))?;
     settle_loose_keys(&mut config, loose, &engine, &algorithm_source)?;
     let role = match Outline::of(&engine, &algorithm_source)?.role(&algorithm_source)? {
         // Refused when it is loaded, in words.
@@ -47,7 +53,8 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         config.num_generations.get_or_insert(if role == Role::OnlinePreference { 2 } else { 8 });
         config.check_generation()?;
     }
-    let reward_sources = config.plugin.iter().map(|e| beginning.plugin(&e.path)).collect::<Result<Vec<_>>>()?;
+    let source = |entry: &PluginEntry| same_source(&world, || beginning.plugin(&entry.path));
+    let reward_sources = config.plugin.iter().map(source).collect::<Result<Vec<_>>>()?;
     let mut rewards = Vec::with_capacity(reward_sources.len());
     for (entry, source) in config.plugin.iter_mut().zip(&reward_sources) {
         let plugin = RewardPlugin::load(&engine, source, &entry.config, &entry.limits, config.seed)?;
@@ -55,17 +62,18 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         rewards.push(Reward::new(plugin, entry));
     }
 
-    let folder_path = match (beginning, config.output_dir.as_deref()) {
-        (Beginning::Resume { origin, .. }, _) => origin.run.clone(),
-        (Beginning::Over, Some(given)) => PathBuf::from(given),
-        (_, given) => RunFolder::choose(given, algorithm_source.name())?,
-    };
+    let folder_path = world.broadcast("the run's folder", || match (beginning, config.output_dir.as_deref()) {
+        (Beginning::Resume { origin, .. }, _) => Ok(origin.run.clone()),
+        (Beginning::Over, Some(given)) => Ok(PathBuf::from(given)),
+        (_, given) => RunFolder::choose(given, algorithm_source.name()),
+    })?;
     config.output_dir = Some(folder_path.display().to_string());
     if config.precompute_ref_log_probs && online {
         let detail = "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training";
         return Err(Error::Unfit(detail.into()));
     }
-    let (model, name) = config.model.as_deref().map(named::model_of).transpose()?.unzip();
+    let named_model = || config.model.as_deref().map(named::model_of).transpose();
+    let (model, name) = after_the_first(&world, named_model)?.unzip();
     config.model = name;
     let (source, made) = open_model(model, beginning, folder_path.join(MADE_MODEL))?;
     let tokenizer = Tokenizer::open(source.path())?;
@@ -77,9 +85,9 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
             source.path().display()
         )));
     }
-    let (given, name) = named::dataset_of(&config)?.unzip();
+    let (given, name) = after_the_first(&world, || named::dataset_of(&config))?.unzip();
     config.dataset = name;
-    let (held_out, name) = named::held_out(&config)?.unzip();
+    let (held_out, name) = after_the_first(&world, || named::held_out(&config))?.unzip();
     config.eval_dataset = name;
     let read = |path: Option<&Dataset>| {
         let longest = config.max_length.unwrap_or(context).min(context);
@@ -102,7 +110,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         return Err(Error::Unfit("packing: only for algorithms that learn from given completions".into()));
     }
     let rows = packs.as_ref().map_or(prompts.len(), Vec::len);
-    let batch = if online { config.prompts_per_generation() } else { config.per_device_train_batch_size };
+    let batch = if online { config.prompts_per_generation() } else { config.batch_size() };
     if online && prompts.len() < batch {
         let detail = format!("the dataset has {} prompts and one generation takes {batch}", prompts.len());
         return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
@@ -139,11 +147,15 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
         let run = folder_path.file_name().unwrap_or_default().to_string_lossy();
         Prometheus::serve(&config.metrics_address, port, &run, max_steps)
     };
-    let scraped = config.metrics_port.map(serve).transpose().map_err(|e| Error::Unfit(format!("metrics_port: {e}")))?;
-    let mut folder = RunFolder::open(folder_path, &config, go_on_from)?;
+    let port = config.metrics_port.filter(|_| world.is_first());
+    let scraped = port.map(serve).transpose().map_err(|e| Error::Unfit(format!("metrics_port: {e}")))?;
+    let mut folder = match world.is_first() {
+        true => RunFolder::open(folder_path, &config, go_on_from)?,
+        false => RunFolder::elsewhere(folder_path),
+    };
     let source = match made {
-        Some(made) => keep_model(made.path(), &folder.path().join(MADE_MODEL))?,
-        None => source,
+        Some(made) if world.is_first() => keep_model(made.path(), &folder.path().join(MADE_MODEL))?,
+        _ => source,
     };
     folder.event(
         match beginning {
@@ -177,6 +189,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     let mut slots = vec![Slot::algorithm(&config, algorithm_source, role)];
     slots.extend(config.plugin.iter().zip(reward_sources).map(|(entry, source)| Slot::reward(entry, source)));
     let mut trainer = Trainer {
+        world,
         ends: tokenizer.eos_ids(&source.architecture().eos_token_ids),
         stops: StopStrings::new(config.stop.clone()),
         config,
@@ -215,6 +228,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning) -
     if let Beginning::Fork { origin, .. } = beginning {
         trainer.become_fork(origin);
     }
+    trainer.compare_set_ups()?;
     trainer.precompute_reference()?;
     trainer.watch(engine)?;
     Ok(trainer)

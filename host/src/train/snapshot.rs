@@ -195,6 +195,7 @@ impl Trainer {
             "global_step": self.state.global_step,
             "epoch": self.epoch(),
             "max_steps": self.max_steps,
+            "world_size": self.world.size(),
             "num_input_tokens_seen": self.state.num_tokens,
             "best_metric": best.map(|best| best.value),
             "best_global_step": best.map(|best| best.step),

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Completions `rows` of an experience, or for algorithms that learn from pairs its pairs of that
-/// range, waiting to be trained on.
+/// range, waiting to be trained on, by all ranks together.
 #[derive(Clone)]
 pub(super) struct Share {
     pub experience: Arc<Experience>,
@@ -33,8 +33,9 @@ impl Trainer {
         }
         let mut loss = 0.0;
         for share in &shares {
-            loss += self.pass(share, scale, true)?;
+            loss += self.pass(&self.own(share), scale, true)?;
         }
+        let loss = self.reduce(loss)?;
 
         let lr = self.schedule.at(self.state.global_step);
         let grad_norm = self.optimizer.step(&self.policy.weights().named(), &self.gradients.named(), lr)?;
@@ -46,13 +47,14 @@ impl Trainer {
         self.state.moved |= grad_norm > 0.0 && lr > 0.0;
         self.sync_reference()?;
 
-        self.figures.extend([
+        self.note([
             Metric::mean("loss", loss, 1.0),
             // Of the window's last step, as transformers logs them.
             Metric::new("grad_norm", grad_norm, Reduction::Last),
             Metric::new("learning_rate", lr, Reduction::Last),
         ]);
-        self.figures.extend(self.phases.take());
+        let times = self.phases.take();
+        self.note(times);
         Ok(())
     }
 
@@ -117,6 +119,9 @@ impl Trainer {
     /// One micro-batch forward and through the algorithm's loss, of which it gives its part; and, to
     /// `learn` from it, backward, which adds to the gradients.
     pub(super) fn pass(&mut self, share: &Share, scale: Scale, learn: bool) -> Result<f64> {
+        if share.rows.is_empty() {
+            return Ok(0.0);
+        }
         if !self.learns_from_rows() {
             return self.pass_of_pairs(share, scale, learn);
         }

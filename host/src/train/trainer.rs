@@ -11,6 +11,7 @@ use super::swap::Swaps;
 use super::{Error, Result, RunFolder, Sample};
 use crate::config::{Config, LearnFrom};
 use crate::data::{Cursor, Loader, StopStrings, Tokenizer};
+use crate::dist::World;
 use crate::metrics::{Prometheus, Window};
 use crate::model::{Frozen, ModelFolder, Policy, Weights};
 use crate::optim::{AdamW, Schedule};
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -85,6 +87,7 @@ pub(super) fn shares_per_batch(role: Role, config: &Config) -> usize {
 /// A run.
 pub struct Trainer {
     pub(super) config: Config,
+    pub(super) world: Rc<World>,
     pub(super) folder: RunFolder,
     pub(super) source: ModelFolder,
     pub(super) tokenizer: Tokenizer,
@@ -127,6 +130,9 @@ pub struct Trainer {
     pub(super) begun: Instant,
 }
 
+/// Steps after which ranks compare their weights, beside when they are saved.
+const COMPARE_EVERY: u64 = 100;
+
 /// What a step changes before the update: enough to undo one that failed.
 struct Mark {
     state: State,
@@ -155,13 +161,17 @@ pub struct Finished {
 impl Trainer {
     /// Trains to the last step, or until `stop` is set, logging and saving on the way.
     pub fn run(mut self, stop: &AtomicBool) -> Result<Finished> {
-        let mut progress = Progress::new(self.max_steps);
+        let mut progress = Progress::new(self.max_steps, self.world.is_first());
         let ended = self.steps(stop, &mut progress);
+        let ended = ended.and_then(|finished| {
+            self.world.barrier("the end of the run")?;
+            Ok(finished)
+        });
         progress.finish();
-        match ended {
-            Ok(finished) => Ok(finished),
-            Err(error) => Err(self.give_up(error)),
-        }
+        ended.map_err(|error| {
+            let error = self.known_to_all(error);
+            self.give_up(error)
+        })
     }
 
     fn steps(&mut self, stop: &AtomicBool, progress: &mut Progress) -> Result<Finished> {
@@ -177,7 +187,9 @@ impl Trainer {
             self.swap_plugins()?;
             let mark = self.mark()?;
             let before = mark.state.global_step;
+            self.world.at_step(before);
             if let Err(error) = self.step() {
+                let error = self.known_to_all(error);
                 self.rewind(mark);
                 if self.roll_back(&error)? {
                     continue;
@@ -191,7 +203,7 @@ impl Trainer {
             self.gather_figures()?;
             self.show_progress();
             let last = step == self.max_steps;
-            stopped = stop.load(Ordering::Relaxed) && !last;
+            stopped = self.any(stop.load(Ordering::Relaxed))? && !last;
             if step.is_multiple_of(log_every) || last {
                 let figures = self.window.take();
                 self.log_figures(&figures)?;
@@ -201,7 +213,11 @@ impl Trainer {
                 progress.log_evaluation(step, &self.evaluate()?);
             }
             progress.advance(step);
-            if step.is_multiple_of(save_every) || last || stopped {
+            let saves = step.is_multiple_of(save_every) || last || stopped;
+            if saves || step.is_multiple_of(COMPARE_EVERY) {
+                self.compare_weights()?;
+            }
+            if saves {
                 self.save()?;
             } else {
                 self.settle(false)?;
@@ -258,6 +274,9 @@ impl Trainer {
 
     /// Saves what was learned before a failure ends the run.
     fn give_up(&mut self, error: Error) -> Error {
+        if !self.world.is_first() {
+            return error;
+        }
         let step = self.state.global_step;
         // The failure itself is what the user must see, whether or not these succeed.
         let _ = self.folder.event("failed", json!({ "step": step, "reason": error.to_string() }));
@@ -284,7 +303,8 @@ impl Trainer {
     /// Adds a finished step's figures to those of the steps before.
     fn gather_figures(&mut self) -> Result<()> {
         self.swap_figures();
-        let figures = std::mem::take(&mut self.figures);
+        let own = std::mem::take(&mut self.figures);
+        let figures = self.merged(own)?;
         let step = self.state.global_step;
         if self.plugins_mut().any(|plugin| plugin.observes()) {
             let reduced: Vec<(String, f64)> = figures.clone().take().into_iter().collect();

@@ -2,6 +2,7 @@
 //! changed files, loads and tries what they hold; here, between two steps, what passed takes its
 //! place, and what then fails within its first steps gives it back.
 
+mod agreed;
 mod slots;
 mod trial;
 mod watching;
@@ -13,7 +14,7 @@ use super::trainer::Trainer;
 use super::{Error, Result};
 use crate::config::OnError;
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, AnyPlugin, Engine, Pairs, Plugin, RewardBatch, RewardColumn, Rollouts, Tokens};
+use crate::plugin::{AnyPlugin, Engine, Pairs, Plugin, RewardBatch, RewardColumn, Rollouts, Tokens};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use slots::Board;
@@ -50,6 +51,8 @@ struct Before {
 /// Where a run stands with swaps.
 pub(super) struct Swaps {
     board: Arc<Mutex<Board>>,
+    /// What loads plugins that another rank proposes.
+    engine: Option<Engine>,
     proposals: Option<Receiver<Proposal>>,
     before: BTreeMap<String, Before>,
     /// All swaps of the run.
@@ -61,7 +64,7 @@ impl Swaps {
     /// before there is anything else.
     pub(super) fn new(slots: Vec<Slot>, trial: Trial) -> Self {
         let board = Arc::new(Mutex::new(Board::new(slots, trial)));
-        Self { board, proposals: None, before: BTreeMap::new(), history: Vec::new() }
+        Self { board, engine: None, proposals: None, before: BTreeMap::new(), history: Vec::new() }
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Board) -> R) -> R {
@@ -110,8 +113,12 @@ impl Swaps {
 
 impl Trainer {
     /// Begins to watch the files of the plugins, the run's config.toml, and what `rlhost swap`
-    /// sends.
+    /// sends; the first rank does, for all.
     pub(super) fn watch(&mut self, engine: Engine) -> Result<()> {
+        if !self.world.is_first() {
+            self.swaps.engine = Some(engine);
+            return Ok(());
+        }
         if !self.config.hot_reload {
             return Ok(());
         }
@@ -132,7 +139,7 @@ impl Trainer {
         self.swaps.with(|board| board.step = step);
         self.swaps.before.retain(|_, before| before.until > step);
         let proposals: Vec<Proposal> = self.swaps.proposals.iter().flat_map(Receiver::try_iter).collect();
-        for proposal in proposals {
+        for proposal in self.agreed(proposals)? {
             match proposal {
                 Proposal::Plugin(candidate) => self.take_in(*candidate)?,
                 Proposal::Settings { name, weight, on_error } => self.take_settings(&name, weight, on_error)?,
@@ -162,9 +169,9 @@ impl Trainer {
             Ok(None) => Ok(false),
             Err(error) => Err(error),
         };
-        let handed_over = match handed_over {
+        let handed_over = match self.all_agree(handed_over.map_err(|e| e.to_string()))? {
             Ok(handed_over) => handed_over,
-            Err(error) => return self.refuse(&slot.name, Some(slot.source.hash()), &origin, &error.to_string()),
+            Err(reason) => return self.refuse(&slot.name, Some(slot.source.hash()), &origin, &reason),
         };
         let (name, to, step) = (slot.name.clone(), slot.source.hash().to_owned(), self.state.global_step);
         self.swaps.settle(&name, &origin, Some(&to));
@@ -188,7 +195,7 @@ impl Trainer {
     /// After a step that failed and was undone: whether the one at fault was new in its place, and
     /// has given it back, so that the step can be taken again.
     pub(super) fn roll_back(&mut self, error: &Error) -> Result<bool> {
-        let Error::Plugin(plugin::Error::Call { name, .. }) = error else { return Ok(false) };
+        let Some(name) = error.plugin_at_fault() else { return Ok(false) };
         let Some(Before { mut loaded, slot, .. }) = self.swaps.before.remove(name) else { return Ok(false) };
         let Some(place) = self.place(name) else { return Ok(false) };
         let (from, to) = (place.hash().to_owned(), loaded.plugin().hash().to_owned());
@@ -201,10 +208,11 @@ impl Trainer {
         self.swaps.with(|board| board.replace(slot.clone()));
         self.exchange(loaded, &slot);
         let step = self.state.global_step;
-        self.note_swap(&slot, Swap { step, plugin: name.clone(), from: from.clone(), to: to.clone(), rolled_back: true })?;
+        self.note_swap(&slot, Swap { step, plugin: name.to_owned(), from: from.clone(), to: to.clone(), rolled_back: true })?;
         tracing::warn!("{error}; {name} is taken back to {}", &to[..12]);
         let details = json!({ "plugin": name, "from": from, "to": to, "step": step, "reason": error.to_string() });
         self.folder.event("plugin_rolled_back", details)?;
+        self.world.go_on();
         Ok(true)
     }
 

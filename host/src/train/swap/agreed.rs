@@ -1,0 +1,113 @@
+//! Swaps on several ranks: the first watches and proposes, and all do the same between the same two
+//! steps, or none does.
+
+use super::slots::Slot;
+use super::watching::{Candidate, Origin, Proposal};
+use crate::config::{Limits, OnError};
+use crate::plugin::{AnyPlugin, Source};
+use crate::train::Result;
+use crate::train::trainer::Trainer;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+
+/// A proposal as the other ranks hear of it; a plugin's bytes follow.
+#[derive(Deserialize, Serialize)]
+enum Told {
+    Plugin { name: String, config: Map<String, Value>, limits: Limits },
+    Settings { name: String, weight: f64, on_error: OnError },
+}
+
+impl Told {
+    /// None of what the first rank deals with by itself.
+    fn of(proposal: &Proposal) -> Option<Self> {
+        match proposal {
+            Proposal::Plugin(candidate) => {
+                let Slot { name, config, limits, .. } = candidate.slot.clone();
+                Some(Self::Plugin { name, config, limits })
+            }
+            Proposal::Settings { name, weight, on_error } => {
+                Some(Self::Settings { name: name.clone(), weight: *weight, on_error: *on_error })
+            }
+            Proposal::Refused { .. } => None,
+        }
+    }
+}
+
+impl Trainer {
+    /// The first rank's proposals, on all ranks. One that a rank can't load is refused on all.
+    pub(super) fn agreed(&mut self, proposals: Vec<Proposal>) -> Result<Vec<Proposal>> {
+        if self.world.size() == 1 || !self.config.hot_reload {
+            return Ok(proposals);
+        }
+        let told: Vec<Told> =
+            self.world.broadcast("swaps", || Ok::<_, crate::dist::Error>(proposals.iter().filter_map(Told::of).collect()))?;
+        if !self.world.is_first() {
+            return told.into_iter().map(|told| self.heard(told)).collect();
+        }
+        let mut agreed = Vec::with_capacity(proposals.len());
+        for proposal in proposals {
+            agreed.push(match proposal {
+                Proposal::Plugin(candidate) => {
+                    self.world.broadcast_bytes("a plugin", candidate.slot.source.bytes())?;
+                    match self.all_agree(Ok(true))? {
+                        Ok(_) => Proposal::Plugin(candidate),
+                        Err(reason) => {
+                            let Candidate { slot, origin, .. } = *candidate;
+                            let hash = Some(slot.source.hash().to_owned());
+                            Proposal::Refused { name: slot.name, hash, origin, reason }
+                        }
+                    }
+                }
+                other => other,
+            });
+        }
+        Ok(agreed)
+    }
+
+    /// What another rank makes of a proposal.
+    fn heard(&self, told: Told) -> Result<Proposal> {
+        let (name, config, limits) = match told {
+            Told::Settings { name, weight, on_error } => return Ok(Proposal::Settings { name, weight, on_error }),
+            Told::Plugin { name, config, limits } => (name, config, limits),
+        };
+        let bytes = self.world.broadcast_bytes("a plugin", &[])?;
+        let source = Source::new(name.clone(), Cow::Owned(bytes));
+        let slot = self.swaps.with(|board| board.slots.iter().find(|slot| slot.name == name).cloned());
+        let loaded = match (slot, &self.swaps.engine) {
+            (Some(slot), Some(engine)) => AnyPlugin::load(engine, &source, slot.role, &config, &limits, self.config.seed)
+                .map(|loaded| (Slot { source: source.clone(), config, limits, ..slot }, loaded))
+                .map_err(|e| e.to_string()),
+            _ => Err("there is no place for it".to_owned()),
+        };
+        let (went_well, loaded) = match loaded {
+            Ok(loaded) => (Ok(true), Some(loaded)),
+            Err(reason) => (Err(reason), None),
+        };
+        let agreed = self.all_agree(went_well)?;
+        Ok(match (agreed, loaded) {
+            (Ok(_), Some((slot, loaded))) => {
+                let noticed = self.state.global_step;
+                Proposal::Plugin(Box::new(Candidate { slot, loaded, report: Value::Null, origin: Origin::File, noticed }))
+            }
+            (agreed, _) => {
+                let hash = Some(source.hash().to_owned());
+                Proposal::Refused { name, hash, origin: Origin::File, reason: agreed.err().unwrap_or_default() }
+            }
+        })
+    }
+
+    /// What the first rank found, if all found that they can; or why the first one that can't does not.
+    pub(super) fn all_agree(&self, own: std::result::Result<bool, String>) -> Result<std::result::Result<bool, String>> {
+        if self.world.size() == 1 {
+            return Ok(own);
+        }
+        let all = self.world.gather("a swap", own)?;
+        let refused = all.iter().enumerate().find_map(|(rank, found)| Some((rank, found.as_ref().err()?)));
+        Ok(match refused {
+            Some((0, reason)) => Err(reason.clone()),
+            Some((rank, reason)) => Err(format!("rank {rank}: {reason}")),
+            None => all.into_iter().next().unwrap_or(Ok(false)),
+        })
+    }
+}
