@@ -42,7 +42,7 @@ pub(crate) fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
         sums.critic_clipped += one(square_clipped.value > square.value);
         sums.square_log_ratio += log_ratio.value.powi(2);
         sums.ratio += ratio.value;
-        sums.square_ratio += ratio.value.powi(2);
+        sums.square_distance += (ratio.value - 1.0).powi(2);
         sums.entropy += t.entropy.as_ref().map_or(0.0, |e| f64::from(e[i]));
     }
     let loss = weight * (sums.policy + s.vf_coef * sums.critic);
@@ -59,16 +59,16 @@ struct Sums {
     critic_clipped: f64,
     square_log_ratio: f64,
     ratio: f64,
-    square_ratio: f64,
+    square_distance: f64,
     entropy: f64,
 }
 
 impl Sums {
     /// Means over tokens, where upstream averages micro-batches; so `val/ratio_var`, upstream the
-    /// variance of micro-batches' means, is that of a micro-batch's tokens here.
+    /// variance of micro-batches' means, is that of tokens about 1 here. About their own mean it
+    /// would depend on how a step is cut.
     fn metrics(&self) -> Vec<Metric> {
         let n = self.tokens;
-        let variance_sum = self.square_ratio - self.ratio * self.ratio / n.max(1.0);
         vec![
             Metric::ratio("loss/policy_avg", self.policy, n),
             Metric::ratio("loss/value_avg", self.critic, n),
@@ -77,7 +77,7 @@ impl Sums {
             Metric::ratio("policy/entropy_avg", self.entropy, n),
             Metric::ratio("val/clipfrac_avg", self.critic_clipped, n),
             Metric::ratio("val/ratio", self.ratio, n),
-            Metric::ratio("val/ratio_var", variance_sum.max(0.0), n),
+            Metric::ratio("val/ratio_var", self.square_distance, n),
         ]
     }
 }
