@@ -199,6 +199,28 @@ impl Place {
         command.spawn().expect("the binary starts")
     }
 
+    /// The command that runs the binary as so many processes of one run.
+    #[must_use]
+    pub fn ranks(&self, ranks: usize, arguments: &[&str]) -> Command {
+        let mut command = Command::new("mpirun");
+        command.current_dir(self.folder.path()).env_remove("RUST_LOG").env("NO_COLOR", "1").env("RAYON_NUM_THREADS", "1");
+        // In a container a process may not read another's memory, which Open MPI would say aloud.
+        command.env("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+        // A rank that waits is not to keep the one that it waits for from a processor.
+        command.env("OMPI_MCA_mpi_yield_when_idle", "1").args(["--bind-to", "none"]);
+        command.args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks.to_string()]).arg(binary()).args(arguments);
+        command
+    }
+
+    /// Runs the binary as so many processes of one run.
+    ///
+    /// # Panics
+    /// If there is no `mpirun`.
+    #[must_use]
+    pub fn run_ranks(&self, ranks: usize, arguments: &[&str]) -> Outcome {
+        Outcome::new(self.ranks(ranks, arguments).output().expect("mpirun starts"))
+    }
+
     /// Copies a folder with all that is in it.
     ///
     /// # Panics
@@ -295,7 +317,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn new(output: Output) -> Self {
+    /// Of a process that has ended.
+    #[must_use]
+    pub fn new(output: Output) -> Self {
         Self {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

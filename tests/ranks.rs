@@ -1,0 +1,367 @@
+//! Several processes that train as one: the same run however many there are, and an end, with words,
+//! where one of them fails, dies or hangs.
+
+use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, VERSIONED, tiny, version};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest that anything here is waited for.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What `mpirun` may take to end the others after one has died, where the run itself says nothing.
+const LAUNCHERS: Duration = Duration::from_secs(30);
+
+/// Why there is nothing to test, if there is not: no `mpirun`, or a binary without the feature, which
+/// is then seen to say so.
+fn missing() -> Option<String> {
+    if Command::new("mpirun").arg("--version").stdout(Stdio::null()).status().is_err() {
+        return Some("there is no mpirun".into());
+    }
+    let place = Place::new();
+    let outcome = place.run_ranks(2, &["--plugin", "no_such_reward.wasm"]);
+    assert_eq!(outcome.code, Some(2), "{outcome:?}");
+    if outcome.stderr.contains("no_such_reward") {
+        return None;
+    }
+    assert!(outcome.error().contains("built without the feature mpi"), "{}", outcome.error());
+    Some("the binary was built without the feature mpi".into())
+}
+
+/// Whether there is something to test; says why not.
+fn possible() -> bool {
+    let missing = missing();
+    if let Some(reason) = &missing {
+        println!("skipped: {reason}");
+    }
+    missing.is_none()
+}
+
+const ONLINE: [(&str, &[&str]); 4] =
+    [("grpo", &["--beta", "0.1", "--epsilon", "0.1"]), ("rloo", &[]), ("ppo", &[]), ("reinforce_pp", &[])];
+
+const PAIRING: [(&str, &[&str]); 1] = [("online_dpo", &[])];
+
+const OFFLINE: [(&str, &[&str]); 4] =
+    [("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"]), ("dpo", &[]), ("cpo", &[]), ("orpo", &[])];
+
+/// One run: with `ranks` processes, or in this one without `mpirun`.
+fn run(place: &Place, name: &str, ranks: usize, arguments: &[&str]) -> Outcome {
+    let common = ["--output-dir", name, "--model", tiny(), "--logging-steps", "1"];
+    let all = [arguments, &common[..]].concat();
+    if ranks == 1 { place.run(&all) } else { place.run_ranks(ranks, &all) }
+}
+
+fn arguments<'a>(algorithm: &'a str, online: bool, more: &[&'a str]) -> Vec<&'a str> {
+    let mut all = vec!["--algorithm", algorithm, "--learning-rate", "0.0003"];
+    if online {
+        all.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12"]);
+        // Some completions end before that.
+        all.extend(["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"].iter().flat_map(|stop| ["--stop", stop]));
+    } else {
+        all.extend(["--dataset", "pairs.jsonl"]);
+    }
+    all.extend(more);
+    all
+}
+
+/// All figures of a run's steps that are not times.
+fn figures(place: &Place, run: &str) -> Vec<Vec<(String, f64)>> {
+    let line = |l: &Value| {
+        let figures = l.as_object().unwrap().iter();
+        figures.map(|(name, v)| (name.clone(), v.as_f64().unwrap())).collect()
+    };
+    place.timeless(&format!("{run}/metrics.jsonl")).iter().map(line).collect()
+}
+
+/// Asserts that two runs logged the same, to 1e-5, absolute for what is a difference of near equals.
+fn same_figures(place: &Place, run: &str, wanted: &str) {
+    let (got, want) = (figures(place, run), figures(place, wanted));
+    assert_eq!(got.len(), want.len(), "{run}");
+    for (got, want) in got.iter().zip(&want) {
+        let names = |line: &[(String, f64)]| line.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
+        assert_eq!(names(got), names(want), "{run}");
+        for ((name, got), (_, want)) in got.iter().zip(want) {
+            assert!((got - want).abs() <= 1e-5 * want.abs().max(0.1), "{run}: {name} is {got} and not {want}");
+        }
+    }
+}
+
+/// The f32 values of a safetensors file.
+fn values(file: &Path) -> Vec<f32> {
+    let bytes = fs::read(file).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[8 + header..].chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+fn same_weights(place: &Place, run: &str, wanted: &str, step: u64) {
+    let read = |run: &str| values(&place.path(run).join(format!("checkpoint-{step}/model.safetensors")));
+    let (got, want) = (read(run), read(wanted));
+    assert_eq!(got.len(), want.len());
+    let furthest = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(furthest < 1e-5, "{run}: a weight is {furthest} away");
+}
+
+/// Runs each algorithm with each cut, and compares with the first, which is of one process.
+fn compare(algorithms: &[(&str, &[&str])], online: bool, cuts: &[(usize, &str)], more: &[&str]) {
+    let place = Place::with_answers();
+    for (algorithm, own) in algorithms {
+        let name = |ranks: usize| format!("{algorithm}-{ranks}");
+        for (ranks, size) in cuts {
+            let cut = ["--per-device-train-batch-size", size];
+            let all = [&arguments(algorithm, online, own)[..], more, &cut].concat();
+            run(&place, &name(*ranks), *ranks, &all).succeeded();
+            same_figures(&place, &name(*ranks), &name(1));
+            let last = place.checkpoints(&name(1)).pop().unwrap();
+            same_weights(&place, &name(*ranks), &name(1), last);
+        }
+    }
+}
+
+#[test]
+fn a_step_is_the_same_on_however_many_ranks() {
+    if !possible() {
+        return;
+    }
+    let cuts = [(1, "8"), (2, "4"), (4, "2")];
+    // The second step learns from the first one's completions again, and so finds other ratios than one.
+    let again = ["--max-steps", "3", "--num-generations", "2", "--num-iterations", "2"];
+    compare(&[&ONLINE[..], &PAIRING].concat(), true, &cuts, &again);
+    compare(&OFFLINE, false, &cuts, &["--max-steps", "3"]);
+}
+
+#[test]
+fn uneven_shares_make_the_same_step_too() {
+    if !possible() {
+        return;
+    }
+    // Two prompts for three ranks, of which one generates nothing.
+    compare(&ONLINE, true, &[(1, "12"), (3, "4")], &["--max-steps", "3", "--num-generations", "6"]);
+    // Three pairs, in micro-batches of one and two.
+    compare(&PAIRING, true, &[(1, "3"), (3, "1")], &["--max-steps", "3", "--gradient-accumulation-steps", "2"]);
+    // The last batch of 32 rows has two for three ranks, and so has that of the evaluation.
+    let evaluated = ["--eval-dataset", "pairs.jsonl", "--eval-steps", "3"];
+    compare(&OFFLINE[1..], false, &[(1, "6"), (3, "2")], &[&["--max-steps", "6"], &evaluated[..]].concat());
+    compare(&OFFLINE[..1], false, &[(1, "6"), (3, "2")], &["--max-steps", "6"]);
+}
+
+#[test]
+fn accuracies_are_of_all_ranks_and_not_of_the_first() {
+    if !possible() {
+        return;
+    }
+    let place = Place::with_answers();
+    let more = ["--max-steps", "8", "--learning-rate", "0.0001"];
+    for (ranks, size) in [(1, "8"), (4, "2")] {
+        let all = [&arguments("dpo", false, &more)[..], &["--per-device-train-batch-size", size]].concat();
+        run(&place, &format!("{ranks}"), ranks, &all).succeeded();
+    }
+    same_figures(&place, "4", "1");
+    let accuracies = place.figure("4", "rewards/accuracies");
+    // Two pairs a rank can't make an eighth.
+    assert!(accuracies.iter().any(|a| ![0.0, 0.5, 1.0].contains(a)), "{accuracies:?}");
+}
+
+#[test]
+fn a_reward_that_remembers_sees_the_calls_of_one_process() {
+    if !possible() {
+        return;
+    }
+    let place = Place::new();
+    let more = ["--plugin", REMEMBERING, "--max-completion-length", "12", "--num-generations", "2", "--max-steps", "4"];
+    run(&place, "one", 1, &[&more[..], &["--per-device-train-batch-size", "8"]].concat()).succeeded();
+    run(&place, "two", 2, &[&more[..], &["--per-device-train-batch-size", "4"]].concat()).succeeded();
+    same_figures(&place, "two", "one");
+}
+
+#[test]
+fn a_checkpoint_goes_on_at_another_number_of_ranks_if_the_batch_stays() {
+    if !possible() {
+        return;
+    }
+    let place = Place::new();
+    // A generation serves two steps, twice, so that completions wait in the checkpoint.
+    let rounds = ["--steps-per-generation", "2", "--num-iterations", "2", "--save-steps", "3", "--max-steps", "6"];
+    let size = ["--per-device-train-batch-size", "4", "--num-generations", "2"];
+    run(&place, "two", 2, &[&arguments("ppo", true, &rounds)[..], &size].concat()).succeeded();
+    for (ranks, size) in [(1, 8), (2, 4), (4, 2)] {
+        let name = format!("on-{ranks}");
+        place.copy("two", &name);
+        let set = format!("per_device_train_batch_size={size}");
+        let resume = ["resume", &name, "--step", "3", "--set", &set];
+        let outcome = if ranks == 1 { place.run(&resume) } else { place.run_ranks(ranks, &resume) };
+        outcome.succeeded();
+        same_figures(&place, &name, "two");
+        same_weights(&place, &name, "two", 6);
+    }
+    let refused = place.run(&["resume", "two", "--step", "3"]);
+    assert_eq!(refused.code, Some(2));
+    let words = "2 processes x per_device_train_batch_size 4 = 8, and would be 1 process x per_device_train_batch_size 4 = 4";
+    assert!(refused.error().contains(words), "{}", refused.error());
+    assert!(refused.error().contains("per_device_train_batch_size=8 keeps it"), "{}", refused.error());
+}
+
+#[test]
+fn a_mistake_is_said_once_and_by_the_rank_that_made_it() {
+    if !possible() {
+        return;
+    }
+    let place = Place::with_answers();
+    let wrong = place.run_ranks(3, &["--algorithm", "dpo", "--dataset", "pairs.jsonl", "--model", tiny(), "--lerning-rate", "1"]);
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    assert!(wrong.error().contains("lerning_rate"), "{}", wrong.error());
+    let common = ["--algorithm", "dpo", "--model", tiny(), "--output-dir", "run", "--max-steps", "1", "--dataset"];
+    for (own, words) in [
+        (&["pairs.jsonl", "--seed", "7"][..], "rank 1 was started with other settings than rank 0: seed"),
+        (&["few.jsonl"], "rank 1 has read another dataset"),
+        (&["none.jsonl"], "rank 1: can't read "),
+    ] {
+        place.write("few.jsonl", fs::read_to_string(place.path("pairs.jsonl")).unwrap().lines().next().unwrap());
+        let mut command = place.ranks(1, &[&common[..], &["pairs.jsonl"]].concat());
+        command.args([":", "-n", "1"]).arg(rlhost_tests::binary()).args(common).args(own);
+        let outcome = Outcome::new(command.output().unwrap());
+        assert_eq!(outcome.code, Some(2), "{outcome:?}");
+        assert!(outcome.error().contains(words), "{words}: {}", outcome.error());
+        let _ = fs::remove_dir_all(place.path("run"));
+    }
+}
+
+#[test]
+fn a_plugin_that_fails_on_one_rank_ends_the_run_after_a_checkpoint() {
+    if !possible() {
+        return;
+    }
+    let place = Place::new();
+    let misdeed = ["--set", "plugin.hostile.config.misdeed=trap_on_rows", "--set", "plugin.hostile.config.from_step=2"];
+    let more = ["--plugin", HOSTILE, "--max-completion-length", "8", "--per-device-train-batch-size", "8", "--max-steps", "9"];
+    let outcome = run(&place, "run", 3, &[&more[..], &misdeed].concat());
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(outcome.error().contains("plugin hostile, score at step 2"), "{}", outcome.error());
+    assert_eq!(place.checkpoints("run"), [2]);
+    assert_eq!(place.events("run", "failed").len(), 1);
+}
+
+/// A run under `mpirun`, of steps that take a moment.
+struct Running {
+    place: Place,
+    child: Child,
+}
+
+impl Running {
+    fn start(ranks: usize, more: &[&str]) -> Self {
+        let place = Place::new();
+        place.write("versioned.wasm", version(1));
+        let plugin = ["--plugin", "versioned.wasm", "--output-dir", "run", "--max-steps", "100000", "--logging-steps", "1"];
+        let size = ["--max-completion-length", "32", "--per-device-train-batch-size", "8", "--learning-rate", "0"];
+        let all = [&plugin[..], &size, &["--model", tiny(), "--save-steps", "5", "--save-total-limit", "2"], more].concat();
+        let child = place.ranks(ranks, &all).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let this = Self { place, child };
+        this.wait(|| this.steps() > 6);
+        this
+    }
+
+    fn wait(&self, done: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !done() {
+            assert!(begun.elapsed() < PATIENCE, "{:?}", fs::read_to_string(self.place.path("run/events.jsonl")));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn steps(&self) -> usize {
+        fs::read(self.place.path("run/metrics.jsonl")).unwrap_or_default().iter().filter(|b| **b == b'\n').count()
+    }
+
+    /// The process of a rank.
+    fn process(&self, rank: usize) -> String {
+        let is_ours = |status: &str| status.lines().any(|l| l == format!("PPid:\t{}", self.child.id()));
+        for entry in fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
+            let read = |file: &str| fs::read(entry.path().join(file)).unwrap_or_default();
+            let variable = format!("OMPI_COMM_WORLD_RANK={rank}");
+            let named = read("environ").split(|b| *b == 0).any(|v| v == variable.as_bytes());
+            if named && is_ours(&String::from_utf8_lossy(&read("status"))) {
+                return entry.file_name().to_string_lossy().into_owned();
+            }
+        }
+        panic!("rank {rank} has no process");
+    }
+
+    fn signal(&self, rank: usize, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process(rank)]).status().unwrap().success());
+    }
+
+    /// Waits for the end, no longer than `limit`.
+    fn end(mut self, limit: Duration) -> (Place, Outcome) {
+        let begun = Instant::now();
+        while self.child.try_wait().unwrap().is_none() {
+            if begun.elapsed() >= limit {
+                let _ = self.child.kill();
+                panic!("the run did not end within {limit:?}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        (self.place, Outcome::new(self.child.wait_with_output().unwrap()))
+    }
+}
+
+#[test]
+fn a_swap_happens_at_one_step_on_all_ranks() {
+    if !possible() {
+        return;
+    }
+    let run = Running::start(3, &[]);
+    let swaps = |run: &Running| fs::read_to_string(run.place.path("run/events.jsonl")).unwrap().matches("plugin_swapped").count();
+    run.place.write("new.wasm", version(2));
+    fs::rename(run.place.path("new.wasm"), run.place.path("versioned.wasm")).unwrap();
+    run.wait(|| swaps(&run) == 1);
+    let now = run.steps();
+    run.wait(|| run.steps() > now + 2);
+    // One that can't be used changes nothing.
+    run.place.write("bad.wasm", fs::read(HOSTILE).unwrap());
+    fs::rename(run.place.path("bad.wasm"), run.place.path("versioned.wasm")).unwrap();
+    let refused = |run: &Running| fs::read_to_string(run.place.path("run/events.jsonl")).unwrap().contains("plugin_refused");
+    run.wait(|| refused(&run) || swaps(&run) == 2);
+    // Any rank may be told to stop.
+    run.signal(2, "-TERM");
+    let (place, outcome) = run.end(PATIENCE);
+    assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+    let step = place.events("run", "plugin_swapped")[0]["step"].as_u64().unwrap();
+    for line in place.lines("run/metrics.jsonl") {
+        // Of all ranks' completions: a mean of both versions would be neither.
+        let want = if line["step"].as_u64().unwrap() <= step { 1.0 } else { 2.0 };
+        let got = line["rewards/versioned/mean"].as_f64().unwrap();
+        assert!(got == want || place.events("run", "plugin_swapped").len() > 1, "{line}");
+    }
+    let last = place.checkpoints("run").pop().unwrap();
+    assert_eq!(place.lines("run/metrics.jsonl").len() as u64, last);
+    assert!(fs::metadata(VERSIONED).is_ok());
+}
+
+#[test]
+fn a_rank_that_dies_takes_the_others_along() {
+    if !possible() {
+        return;
+    }
+    let run = Running::start(3, &[]);
+    run.signal(1, "-KILL");
+    let (place, outcome) = run.end(LAUNCHERS);
+    assert!(outcome.code.is_none_or(|code| code != 0), "{outcome:?}");
+    assert!(outcome.stderr.contains("rank 1"), "{}", outcome.stderr);
+    // What was saved is whole.
+    place.run(&["checkpoint", "verify", "run"]).succeeded();
+}
+
+#[test]
+fn a_rank_that_hangs_is_named_by_the_first() {
+    if !possible() {
+        return;
+    }
+    let run = Running::start(3, &["--dist-timeout-s", "4"]);
+    run.signal(2, "-STOP");
+    let (_, outcome) = run.end(Duration::from_secs(4) + LAUNCHERS);
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    let said = "rank 0 has waited 4 s for rank 2";
+    assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+}
