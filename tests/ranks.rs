@@ -153,7 +153,15 @@ fn accuracies_are_of_all_ranks_and_not_of_the_first() {
         return;
     }
     let place = Place::with_answers();
-    let more = ["--max-steps", "8", "--learning-rate", "0.0001"];
+    // In every third pair the other answer is the better one, so that not all can be right.
+    let turned = place.lines("pairs.jsonl").into_iter().enumerate().map(|(i, mut pair)| {
+        if i % 3 == 0 {
+            (pair["chosen"], pair["rejected"]) = (pair["rejected"].take(), pair["chosen"].take());
+        }
+        format!("{pair}\n")
+    });
+    place.write("pairs.jsonl", turned.collect::<String>());
+    let more = ["--max-steps", "8"];
     for (ranks, size) in [(1, "8"), (4, "2")] {
         let all = [&arguments("dpo", false, &more)[..], &["--per-device-train-batch-size", size]].concat();
         run(&place, &format!("{ranks}"), ranks, &all).succeeded();
