@@ -1,7 +1,7 @@
 //! Several processes that train as one: the same run however many there are, and an end, with words,
 //! where one of them fails, dies or hangs.
 
-use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, VERSIONED, tiny, version};
+use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, STORIES, tiny, version};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -57,7 +57,7 @@ fn run(place: &Place, name: &str, ranks: usize, arguments: &[&str]) -> Outcome {
 fn arguments<'a>(algorithm: &'a str, online: bool, more: &[&'a str]) -> Vec<&'a str> {
     let mut all = vec!["--algorithm", algorithm, "--learning-rate", "0.0003"];
     if online {
-        all.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12"]);
+        all.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--dataset", STORIES]);
         // Some completions end before that.
         all.extend(["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"].iter().flat_map(|stop| ["--stop", stop]));
     } else {
@@ -178,7 +178,8 @@ fn a_reward_that_remembers_sees_the_calls_of_one_process() {
         return;
     }
     let place = Place::new();
-    let more = ["--plugin", REMEMBERING, "--max-completion-length", "12", "--num-generations", "2", "--max-steps", "4"];
+    let plugin = ["--plugin", REMEMBERING, "--dataset", STORIES];
+    let more = [&plugin[..], &["--max-completion-length", "12", "--num-generations", "2", "--max-steps", "4"]].concat();
     run(&place, "one", 1, &[&more[..], &["--per-device-train-batch-size", "8"]].concat()).succeeded();
     run(&place, "two", 2, &[&more[..], &["--per-device-train-batch-size", "4"]].concat()).succeeded();
     same_figures(&place, "two", "one");
@@ -244,7 +245,7 @@ fn a_plugin_that_fails_on_one_rank_ends_the_run_after_a_checkpoint() {
     let place = Place::new();
     let misdeed = ["--set", "plugin.hostile.config.misdeed=trap_on_rows", "--set", "plugin.hostile.config.from_step=2"];
     let more = ["--plugin", HOSTILE, "--max-completion-length", "8", "--per-device-train-batch-size", "8", "--max-steps", "9"];
-    let outcome = run(&place, "run", 3, &[&more[..], &misdeed].concat());
+    let outcome = run(&place, "run", 3, &[&more[..], &misdeed, &["--dataset", STORIES]].concat());
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     assert!(outcome.error().contains("plugin hostile, score at step 2"), "{}", outcome.error());
     assert_eq!(place.checkpoints("run"), [2]);
@@ -263,7 +264,13 @@ impl Running {
         place.write("versioned.wasm", version(1));
         let plugin = ["--plugin", "versioned.wasm", "--output-dir", "run", "--max-steps", "100000", "--logging-steps", "1"];
         let size = ["--max-completion-length", "32", "--per-device-train-batch-size", "8", "--learning-rate", "0"];
-        let all = [&plugin[..], &size, &["--model", tiny(), "--save-steps", "5", "--save-total-limit", "2"], more].concat();
+        let all = [
+            &plugin[..],
+            &size,
+            &["--model", tiny(), "--dataset", STORIES, "--save-steps", "5", "--save-total-limit", "2"],
+            more,
+        ]
+        .concat();
         let child = place.ranks(ranks, &all).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let this = Self { place, child };
         this.wait(|| this.steps() > 6);
@@ -327,10 +334,10 @@ fn a_swap_happens_at_one_step_on_all_ranks() {
     let now = run.steps();
     run.wait(|| run.steps() > now + 2);
     // One that can't be used changes nothing.
-    run.place.write("bad.wasm", fs::read(HOSTILE).unwrap());
+    run.place.write("bad.wasm", b"\0asm\x0d\0\x01\0 and no more");
     fs::rename(run.place.path("bad.wasm"), run.place.path("versioned.wasm")).unwrap();
     let refused = |run: &Running| fs::read_to_string(run.place.path("run/events.jsonl")).unwrap().contains("plugin_refused");
-    run.wait(|| refused(&run) || swaps(&run) == 2);
+    run.wait(|| refused(&run));
     // Any rank may be told to stop.
     run.signal(2, "-TERM");
     let (place, outcome) = run.end(PATIENCE);
@@ -340,11 +347,10 @@ fn a_swap_happens_at_one_step_on_all_ranks() {
         // Of all ranks' completions: a mean of both versions would be neither.
         let want = if line["step"].as_u64().unwrap() <= step { 1.0 } else { 2.0 };
         let got = line["rewards/versioned/mean"].as_f64().unwrap();
-        assert!(got == want || place.events("run", "plugin_swapped").len() > 1, "{line}");
+        assert_eq!(got, want, "{line}");
     }
     let last = place.checkpoints("run").pop().unwrap();
     assert_eq!(place.lines("run/metrics.jsonl").len() as u64, last);
-    assert!(fs::metadata(VERSIONED).is_ok());
 }
 
 #[test]
