@@ -368,7 +368,7 @@ fn a_rank_that_dies_takes_the_others_along() {
 }
 
 #[test]
-fn a_rank_that_hangs_is_named_by_the_first() {
+fn a_rank_that_hangs_ends_the_run_after_the_stated_time() {
     if !possible() {
         return;
     }
@@ -376,6 +376,7 @@ fn a_rank_that_hangs_is_named_by_the_first() {
     run.signal(2, "-STOP");
     let (_, outcome) = run.end(Duration::from_secs(4) + LAUNCHERS);
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
-    let said = "rank 0 has waited 4 s for rank 2";
-    assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+    // Whom, it knows unless the rank hangs between saying that it is there and saying what it has.
+    let said = |whom: &str| outcome.stderr.contains(&format!("rank 0 has waited 4 s for {whom} ("));
+    assert!(said("rank 2") || said("the other ranks"), "{}", outcome.stderr);
 }
