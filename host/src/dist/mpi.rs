@@ -97,6 +97,11 @@ impl Ranks {
         }
     }
 
+    /// Ends MPI when all ranks are there.
+    pub(super) fn leave(self) {
+        drop(self);
+    }
+
     /// Ends all ranks.
     pub(super) fn abort(&self) -> ! {
         self.world.abort(1)

@@ -34,6 +34,10 @@ impl Ranks {
         match *self {}
     }
 
+    pub(super) fn leave(self) {
+        match self {}
+    }
+
     pub(super) fn abort(&self) -> ! {
         match *self {}
     }
