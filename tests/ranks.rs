@@ -26,7 +26,7 @@ fn missing() -> Option<String> {
     if outcome.stderr.contains("no_such_reward") {
         return None;
     }
-    assert!(outcome.error().contains("built without the feature mpi"), "{}", outcome.error());
+    assert!(outcome.stderr.contains("built without the feature mpi"), "{}", outcome.stderr);
     Some("the binary was built without the feature mpi".into())
 }
 
