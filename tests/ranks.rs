@@ -97,7 +97,11 @@ fn values(file: &Path) -> Vec<f32> {
 }
 
 fn same_weights(place: &Place, run: &str, wanted: &str, step: u64) {
-    let read = |run: &str| values(&place.path(run).join(format!("checkpoint-{step}/model.safetensors")));
+    let read = |run: &str| {
+        let folder = place.path(run).join(format!("checkpoint-{step}"));
+        let adapter = folder.join("adapter_model.safetensors");
+        values(&if adapter.exists() { adapter } else { folder.join("model.safetensors") })
+    };
     let (got, want) = (read(run), read(wanted));
     assert_eq!(got.len(), want.len());
     let furthest = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -130,6 +134,17 @@ fn a_step_is_the_same_on_however_many_ranks() {
     let again = ["--max-steps", "3", "--num-generations", "2", "--num-iterations", "2"];
     compare(&[&ONLINE[..], &PAIRING].concat(), true, &cuts, &again);
     compare(&OFFLINE, false, &cuts, &["--max-steps", "3"]);
+}
+
+#[test]
+fn an_adapter_is_the_same_on_however_many_ranks() {
+    if !possible() {
+        return;
+    }
+    let (cuts, three) = ([(1, "6"), (2, "3")], [(1, "6"), (3, "2")]);
+    let steps = ["--max-steps", "3", "--lora-r", "4"];
+    compare(&[ONLINE[0], ("ppo", &[])], true, &cuts, &[&steps[..], &["--num-generations", "2"]].concat());
+    compare(&OFFLINE[1..2], false, &three, &steps);
 }
 
 #[test]

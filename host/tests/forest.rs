@@ -3,12 +3,16 @@
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_nn::ops::{log_softmax, softmax};
-use rlhost::model::{Architecture, Linear, ModelFolder, Policy, Selected, Weights};
+use rlhost::model::{Architecture, Linear, Lora, ModelFolder, Policy, Selected, Weights};
 use rlhost::ops::{self, Forest};
 use std::collections::HashMap;
 use std::path::Path;
 
 const TEMPERATURE: f64 = 0.8;
+
+/// An adapter, and its factor: alpha over the root of the rank.
+const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true };
+const LORA_SCALE: f64 = 1.5;
 
 /// Prompts, and completions of each.
 fn texts() -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
@@ -26,7 +30,7 @@ fn policy(name: &str) -> (Policy, Architecture) {
     // Positions beyond the fixture's context; the rotation has no limit of its own.
     let mut architecture = folder.architecture().clone();
     architecture.max_positions = 256;
-    let weights = folder.decoder().unwrap().weights().copied(&architecture).unwrap();
+    let weights = folder.decoder().unwrap().weights().copied().unwrap();
     (Policy::new(rlhost::model::Decoder::new(architecture.clone(), weights)), architecture)
 }
 
@@ -42,7 +46,12 @@ impl Naive<'_> {
     }
 
     fn linear(&self, x: &Tensor, name: &str) -> Result<Tensor> {
-        let y = x.broadcast_matmul(&self.var(&format!("{name}.weight")).t()?)?;
+        let mut y = x.broadcast_matmul(&self.var(&format!("{name}.weight")).t()?)?;
+        if let (Some(a), Some(b)) =
+            (self.vars.get(&format!("{name}.lora_A.weight")), self.vars.get(&format!("{name}.lora_B.weight")))
+        {
+            y = (y + (x.broadcast_matmul(&a.t()?)?.broadcast_matmul(&b.t()?)? * LORA_SCALE)?)?;
+        }
         match self.vars.get(&format!("{name}.bias")) {
             Some(b) => y.broadcast_add(b),
             None => Ok(y),
@@ -119,7 +128,7 @@ fn coefficients(n: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
 fn with_critic(mut weights: Weights, a: &Architecture) -> Weights {
     let head: Vec<f32> = (0..a.hidden_size).map(|i| (i as f32 * 0.37).cos() * 0.2).collect();
     let weight = Tensor::from_vec(head, (1, a.hidden_size), &Device::Cpu).unwrap();
-    weights.value_head = Some(Linear { weight, bias: Some(Tensor::new(&[0.3f32], &Device::Cpu).unwrap()) });
+    weights.value_head = Some(Linear { weight, bias: Some(Tensor::new(&[0.3f32], &Device::Cpu).unwrap()), adapter: None });
     weights
 }
 
@@ -187,7 +196,7 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
         if name == "llama_biased" {
             a.rope_scaling = rlhost::model::RopeScaling::None;
         }
-        let weights = with_critic(policy.weights().copied(&a).unwrap(), &a);
+        let weights = with_critic(policy.weights().copied().unwrap(), &a);
         let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), weights));
         let want = naive(&a, policy.weights()).unwrap();
         let (forest, selected) = packed();
@@ -218,14 +227,51 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
 }
 
 #[test]
+fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_form() {
+    for name in ["llama", "qwen2", "qwen3"] {
+        let (policy, a) = policy(name);
+        let all: Vec<String> =
+            ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"].map(String::from).into();
+        let targets = if name == "qwen2" { vec!["v_proj".to_owned(), "down_proj".to_owned()] } else { all };
+        let weights = with_critic(policy.weights().copied().unwrap(), &a).with_new_adapter(LORA, &targets, 7).unwrap();
+        // B is zero at the beginning, and with it the gradient of A.
+        let weights = weights.map(|name, t| {
+            let wave: Vec<f32> = (0..t.elem_count()).map(|i| (i as f32 * 0.61).sin() * 0.1).collect();
+            if name.ends_with("lora_B.weight") { Tensor::from_vec(wave, t.shape(), &Device::Cpu) } else { Ok(t.clone()) }
+        });
+        let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), weights.unwrap()));
+        let want = naive(&a, policy.weights()).unwrap();
+        let (forest, selected) = packed();
+        let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
+        for (what, got, want) in [("logp", &pass.stats().logp, &want.logp), ("entropy", &pass.stats().entropy, &want.entropy)] {
+            assert!(relative(got, want) <= 1e-5, "{name}: {what} differs by {}", relative(got, want));
+        }
+
+        let gradients = policy.zero_gradients().unwrap();
+        let (c, e, v) = coefficients(selected.len());
+        pass.backward(&c, Some(&e), Some(&v), &gradients).unwrap();
+        let trained: Vec<String> = gradients.named().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(trained.len(), 2 * a.layers * targets.len() + 2, "{trained:?}");
+        assert!(trained.iter().all(|name| name.contains(".lora_") || name.starts_with("value_head.")), "{trained:?}");
+        for (parameter, gradient) in gradients.named() {
+            let got = ops::to_vec(gradient).unwrap();
+            let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
+            let difference = relative(&got, &want);
+            assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+            assert!(got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");
+        }
+    }
+}
+
+#[test]
 fn gradients_add_up_over_micro_batches() {
-    let (policy, a) = policy("qwen3");
+    let (policy, _) = policy("qwen3");
     let (forest, selected) = packed();
     let (c, e, _) = coefficients(selected.len());
     let whole = policy.zero_gradients().unwrap();
     policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), None, &whole).unwrap();
 
-    let parts = policy.weights().zeros(&a).unwrap();
+    let parts = policy.zero_gradients().unwrap();
     let mut at = 0;
     for (prompt, completions) in texts() {
         for completion in completions {
@@ -246,5 +292,5 @@ fn gradients_add_up_over_micro_batches() {
         let difference = relative(&ops::to_vec(got).unwrap(), &ops::to_vec(want).unwrap());
         assert!(difference <= 1e-5, "{name}: {difference}");
     }
-    assert_eq!(DType::F32, parts.embedding.dtype());
+    assert!(parts.named().iter().all(|(_, t)| t.dtype() == DType::F32));
 }

@@ -95,7 +95,7 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
             ModelFolder::open(temporary.path())?
         }
     };
-    let tokenizer = Tokenizer::open(folder.path())?;
+    let tokenizer = Tokenizer::open(folder.tokenizer())?;
     let tokens = tokenizer.encode(&args.prompt, true)?;
     let context = folder.architecture().max_positions;
     ensure!(!tokens.is_empty(), "the prompt has no tokens, and this model has no beginning token");

@@ -16,6 +16,7 @@ mod completions;
 mod eval;
 mod export;
 mod generate;
+mod merge;
 mod new_model;
 mod plugin;
 mod replay;
@@ -66,6 +67,8 @@ enum Other {
     NewModel(new_model::Args),
     /// Copy a model with its weights in another precision
     Export(export::Args),
+    /// Make one model of an adapter and the model that it is for
+    Merge(merge::Args),
     /// Go on with a run from its newest whole checkpoint
     Resume(resume::Args),
     /// Give a run that is under way another plugin
@@ -150,6 +153,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
             Ok(Other::Generate(args)) => generate::run(&args),
             Ok(Other::Export(args)) => export::run(&args),
             Ok(Other::NewModel(args)) => new_model::run(&args),
+            Ok(Other::Merge(args)) => merge::run(&args),
             Ok(Other::Resume(args)) => resume::run(&args),
             Ok(Other::Swap(args)) => swap::run(&args),
             Ok(Other::Replay(args)) => replay::run(&args),

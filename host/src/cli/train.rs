@@ -84,6 +84,10 @@ pub(super) fn command() -> Command {
             "number" => arg.value_name("NUMBER"),
             _ => arg.value_name("TEXT"),
         };
+        if name == "lora_target_modules" {
+            // As TRL takes them, after one flag.
+            arg = arg.num_args(1..).allow_hyphen_values(false);
+        }
         if kind != "array" {
             // Of a flag given twice the last holds.
             arg = arg.overrides_with(name.clone());

@@ -3,6 +3,7 @@
 
 mod changes;
 mod layers;
+mod lora;
 mod options;
 mod period;
 mod validate;

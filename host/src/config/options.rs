@@ -222,9 +222,24 @@ pub struct Config {
     /// Draw prompts in random order.
     pub shuffle_dataset: bool,
 
+    /// Train a low-rank adapter (LoRA, arXiv 2106.09685) and leave the model's own weights as they
+    /// are; so does lora_r. If the model is an adapter's folder, training goes on with that one.
+    pub use_peft: bool,
+    /// Rank of a new adapter; 16 if not given.
+    pub lora_r: Option<usize>,
+    /// What the adapter adds is multiplied by this over its rank; 32 if not given.
+    pub lora_alpha: Option<f64>,
+    /// Multiply by lora_alpha over the root of the rank (rsLoRA, arXiv 2312.03732).
+    pub use_rslora: Option<bool>,
+    /// Linear layers that have a part in a new adapter, of q_proj, k_proj, v_proj, o_proj, gate_proj,
+    /// up_proj and down_proj; all-linear, which is all of them, if not given.
+    pub lora_target_modules: Option<Vec<String>>,
+    /// Dropout before the adapter; there is none here, so that only 0 will do.
+    pub lora_dropout: f64,
+
     /// Peak learning rate. If not given: 1e-6, as in TRL, from 100 million parameters upward,
     /// and for smaller models 1e-6 times 100 million over their number of parameters, or times
-    /// the root of that for algorithms that learn from pairs.
+    /// the root of that for algorithms that learn from pairs; ten times that for an adapter.
     pub learning_rate: Option<f64>,
     /// How the learning rate goes on after the warmup.
     pub lr_scheduler_type: LrSchedule,
@@ -328,6 +343,12 @@ impl Default for Config {
             max_steps: -1,
             num_train_epochs: 3.0,
             shuffle_dataset: true,
+            use_peft: false,
+            lora_r: None,
+            lora_alpha: None,
+            use_rslora: None,
+            lora_target_modules: None,
+            lora_dropout: 0.0,
             learning_rate: None,
             lr_scheduler_type: LrSchedule::Linear,
             warmup_steps: 0.0,

@@ -66,6 +66,7 @@ impl Config {
             return Err(("precompute_ref_log_probs", "needs a reference model that stays; sync_ref_model moves it".into()));
         }
         self.check_columns()?;
+        self.check_adapter()?;
         self.check_optimizer()?;
         self.check_plugins()
     }

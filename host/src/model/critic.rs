@@ -12,8 +12,16 @@ pub(super) fn values(hidden: &Tensor, head: &Linear) -> Result<Vec<f32>> {
 }
 
 /// Adds the gradients of the head into `d_head`, and those of the hidden states into `d_hidden`.
-pub(super) fn backward(hidden: &Tensor, head: &Linear, d_values: &[f32], d_hidden: &Tensor, d_head: &Linear) -> Result<()> {
+pub(super) fn backward(
+    hidden: &Tensor,
+    head: &Linear,
+    d_values: &[f32],
+    d_hidden: &Tensor,
+    d_head: &Linear<Option<Tensor>>,
+) -> Result<()> {
     let d_values = Tensor::from_slice(d_values, (d_values.len(), 1), &Device::Cpu)?;
-    linear::backward_weight(hidden, &d_values, &d_head.weight, d_head.bias.as_ref())?;
+    if let Some(d_weight) = &d_head.weight {
+        linear::backward_weight(hidden, &d_values, d_weight, d_head.bias.as_ref().and_then(Option::as_ref))?;
+    }
     Ok(linear::backward_input_into(d_hidden, &d_values, &head.weight)?)
 }

@@ -5,7 +5,8 @@
 
 use super::rope_scaling::rotation;
 use super::weights::{Layer, Linear, Weights};
-use super::{Architecture, Result};
+use super::{Architecture, Lora, Result};
+use crate::ops::low_rank::Gradient;
 use crate::ops::rope::Rotation;
 use crate::ops::{self, Forest, attention, embedding, linear, norm, rope, swiglu};
 use candle_core::{DType, Device, Tensor};
@@ -41,12 +42,38 @@ pub(super) struct Kept {
     last: Tensor,
 }
 
+/// The gradient of each parameter that is trained.
+type Wanted = Option<Tensor>;
+
 fn apply(l: &Linear, x: &Tensor) -> ops::Result<Tensor> {
-    linear::forward(x, &l.weight, l.bias.as_ref())
+    let y = linear::forward(x, &l.weight, l.bias.as_ref())?;
+    if let Some(adapter) = &l.adapter {
+        adapter.low_rank().forward_into(x, &y)?;
+    }
+    Ok(y)
 }
 
-fn apply_backward_weight(x: &Tensor, dy: &Tensor, grad: &Linear) -> ops::Result<()> {
-    linear::backward_weight(x, dy, &grad.weight, grad.bias.as_ref())
+/// Adds the gradients of a linear layer's parameters into `grad`; gives that of its input.
+fn apply_backward(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
+    let dx = linear::backward_input(dy, &l.weight)?;
+    backward_parameters(l, x, dy, grad, &dx)?;
+    Ok(dx)
+}
+
+/// The same for an input that several layers read: its gradient is added into `dx`.
+fn apply_backward_into(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
+    linear::backward_input_into(dx, dy, &l.weight)?;
+    backward_parameters(l, x, dy, grad, dx)
+}
+
+/// Gradients of a linear layer's parameters, and what its adapter adds to that of the input.
+fn backward_parameters(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
+    if let Some(d_weight) = &grad.weight {
+        linear::backward_weight(x, dy, d_weight, grad.bias.as_ref().and_then(Option::as_ref))?;
+    }
+    let Some(adapter) = &l.adapter else { return Ok(()) };
+    let gradient = grad.adapter.as_ref().and_then(|g| Some(Gradient { a: g.a.as_ref()?, b: g.b.as_ref()? }));
+    adapter.low_rank().backward(x, dy, gradient, Some(dx))
 }
 
 fn zeros_like(t: &Tensor) -> Result<Tensor> {
@@ -59,6 +86,11 @@ impl Decoder {
         let a = &architecture;
         let rotation = Arc::new(rotation(a.rope_theta, a.rope_scaling, a.heads.head_dim, a.max_positions));
         Self { architecture, weights, rotation }
+    }
+
+    /// The same with a new adapter ([`Weights::with_new_adapter`]); all else is shared.
+    pub fn with_new_adapter(self, lora: Lora, targets: &[String], seed: u64) -> Result<Self> {
+        Ok(Self { weights: self.weights.with_new_adapter(lora, targets, seed)?, ..self })
     }
 
     /// Its parameters.
@@ -134,24 +166,33 @@ impl Decoder {
         Ok(norm::forward(&per_head, weight, self.architecture.rms_norm_eps)?.reshape(x.shape())?)
     }
 
-    fn head_norm_backward(&self, x: &Tensor, weight: &Tensor, dy: &Tensor, d_weight: &Tensor) -> Result<Tensor> {
+    fn head_norm_backward(&self, x: &Tensor, weight: &Tensor, dy: &Tensor, d_weight: Option<&Tensor>) -> Result<Tensor> {
         let dx = zeros_like(x)?;
         let per_head = |t: &Tensor| t.reshape(((), self.architecture.heads.head_dim));
         norm::backward(&per_head(x)?, weight, self.architecture.rms_norm_eps, &per_head(dy)?, &per_head(&dx)?, d_weight)?;
         Ok(dx)
     }
 
-    /// Adds the gradients of all parameters (but the output matrix's own use, which the
+    /// Adds the gradients of what is trained (but the output matrix's own use, which the
     /// log-probabilities' gradient covers) into `grads`, from that of the hidden states.
-    pub(super) fn backward(&self, kept: Kept, forest: &Forest, rows: &[usize], d_hidden: &Tensor, grads: &Weights) -> Result<()> {
+    pub(super) fn backward(
+        &self,
+        kept: Kept,
+        forest: &Forest,
+        rows: &[usize],
+        d_hidden: &Tensor,
+        grads: &Weights<Wanted>,
+    ) -> Result<()> {
         let mut dx = zeros_like(&kept.last)?;
-        norm::backward(&kept.last, &self.weights.norm, self.architecture.rms_norm_eps, d_hidden, &dx, &grads.norm)?;
+        norm::backward(&kept.last, &self.weights.norm, self.architecture.rms_norm_eps, d_hidden, &dx, grads.norm.as_ref())?;
         let last = kept.layers.len() - 1;
         for (i, kept) in kept.layers.into_iter().enumerate().rev() {
             let rows = (i == last).then_some(rows);
             dx = self.layer_backward(&self.weights.layers[i], kept, forest, rows, dx, &grads.layers[i])?;
         }
-        embedding::backward(forest.tokens(), &dx, &grads.embedding)?;
+        if let Some(d_embedding) = &grads.embedding {
+            embedding::backward(forest.tokens(), &dx, d_embedding)?;
+        }
         Ok(())
     }
 
@@ -163,30 +204,23 @@ impl Decoder {
         forest: &Forest,
         rows: Option<&[usize]>,
         d_out: Tensor,
-        g: &Layer,
+        g: &Layer<Wanted>,
     ) -> Result<Tensor> {
         let (eps, heads) = (self.architecture.rms_norm_eps, self.architecture.heads);
         // The residual passes the output's gradient on: from here `d_middle` is that of `middle`.
         let d_middle = d_out;
         {
-            apply_backward_weight(&swiglu::forward(&kept.gate, &kept.up)?, &d_middle, &g.down)?;
-            let d_gated = linear::backward_input(&d_middle, &w.down.weight)?;
+            let d_gated = apply_backward(&w.down, &swiglu::forward(&kept.gate, &kept.up)?, &d_middle, &g.down)?;
             let (d_gate, d_up) = swiglu::backward(&kept.gate, &kept.up, &d_gated)?;
             let h = norm::forward(&kept.middle, &w.post_norm, eps)?;
-            apply_backward_weight(&h, &d_gate, &g.gate)?;
-            apply_backward_weight(&h, &d_up, &g.up)?;
-            let dh = linear::backward_input(&d_gate, &w.gate.weight)?;
-            linear::backward_input_into(&dh, &d_up, &w.up.weight)?;
-            norm::backward(&kept.middle, &w.post_norm, eps, &dh, &d_middle, &g.post_norm)?;
+            let dh = apply_backward(&w.gate, &h, &d_gate, &g.gate)?;
+            apply_backward_into(&w.up, &h, &d_up, &g.up, &dh)?;
+            norm::backward(&kept.middle, &w.post_norm, eps, &dh, &d_middle, g.post_norm.as_ref())?;
         }
-        let d_attended = linear::backward_input(&d_middle, &w.o.weight)?;
         let (d_attended, dx) = match rows {
-            None => {
-                apply_backward_weight(&kept.attended, &d_middle, &g.o)?;
-                (d_attended, d_middle)
-            }
+            None => (apply_backward(&w.o, &kept.attended, &d_middle, &g.o)?, d_middle),
             Some(rows) => {
-                apply_backward_weight(&ops::gather_rows(&kept.attended, rows)?, &d_middle, &g.o)?;
+                let d_attended = apply_backward(&w.o, &ops::gather_rows(&kept.attended, rows)?, &d_middle, &g.o)?;
                 let (all, dx) = (zeros_like(&kept.attended)?, zeros_like(&kept.input)?);
                 ops::scatter_add_rows(&all, &d_attended, rows)?;
                 ops::scatter_add_rows(&dx, &d_middle, rows)?;
@@ -198,17 +232,14 @@ impl Decoder {
         rope::backward(&dq, &self.rotation, forest.positions())?;
         rope::backward(&dk, &self.rotation, forest.positions())?;
         if let (Some((q, k)), Some((q_norm, k_norm)), Some((dq_norm, dk_norm))) = (&kept.unnormed, &w.qk_norm, &g.qk_norm) {
-            dq = self.head_norm_backward(q, q_norm, &dq, dq_norm)?;
-            dk = self.head_norm_backward(k, k_norm, &dk, dk_norm)?;
+            dq = self.head_norm_backward(q, q_norm, &dq, dq_norm.as_ref())?;
+            dk = self.head_norm_backward(k, k_norm, &dk, dk_norm.as_ref())?;
         }
         let h = norm::forward(&kept.input, &w.input_norm, eps)?;
-        apply_backward_weight(&h, &dq, &g.q)?;
-        apply_backward_weight(&h, &dk, &g.k)?;
-        apply_backward_weight(&h, &dv, &g.v)?;
-        let dh = linear::backward_input(&dq, &w.q.weight)?;
-        linear::backward_input_into(&dh, &dk, &w.k.weight)?;
-        linear::backward_input_into(&dh, &dv, &w.v.weight)?;
-        norm::backward(&kept.input, &w.input_norm, eps, &dh, &dx, &g.input_norm)?;
+        let dh = apply_backward(&w.q, &h, &dq, &g.q)?;
+        apply_backward_into(&w.k, &h, &dk, &g.k, &dh)?;
+        apply_backward_into(&w.v, &h, &dv, &g.v, &dh)?;
+        norm::backward(&kept.input, &w.input_norm, eps, &dh, &dx, g.input_norm.as_ref())?;
         Ok(dx)
     }
 }

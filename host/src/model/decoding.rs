@@ -40,8 +40,9 @@ pub struct Decode<'a> {
     pub own: &'a mut [&'a mut Cache],
 }
 
+/// An adapter is folded in, so that a token costs no more with one.
 fn turned(l: &Linear) -> ops::Result<(Tensor, Option<Tensor>)> {
-    Ok((linear::transposed(&l.weight)?, l.bias.clone()))
+    Ok((linear::transposed(&l.merged()?)?, l.bias.clone()))
 }
 
 fn apply((weight, bias): &(Tensor, Option<Tensor>), x: &Tensor) -> ops::Result<Tensor> {

@@ -5,6 +5,7 @@ use super::{Architecture, Decoding, Error, Result, Selected, Weights, critic};
 use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{Forest, linear};
 use candle_core::Tensor;
+use std::collections::HashMap;
 
 /// A decoder that can be run and not changed.
 #[derive(Clone, Debug)]
@@ -45,11 +46,10 @@ impl Frozen {
     /// A model between this one and another of the same sizes: `alpha` of each of the other's weights,
     /// and the rest of this one's.
     pub fn mixed(&self, other: &Weights, alpha: f64) -> Result<Self> {
-        let mut theirs = other.named().into_iter();
-        let mut ours = self.decoder.weights.named().into_iter();
-        let weights = Weights::build(&self.decoder.architecture, |name, _| match (ours.next(), theirs.next()) {
-            (Some((_, own)), Some((_, new))) => Ok(((own * (1.0 - alpha))? + (new * alpha)?)?),
-            _ => Err(Error::Weights { path: name.into(), detail: "the two models have different parameters".into() }),
+        let theirs: HashMap<String, &Tensor> = other.named().into_iter().collect();
+        let weights = self.decoder.weights.map(|name, own| match theirs.get(&name) {
+            Some(new) => Ok(((own * (1.0 - alpha))? + (*new * alpha)?)?),
+            None => Err(Error::Weights { path: name.into(), detail: "the two models have different parameters".into() }),
         })?;
         Ok(Self { decoder: Decoder { weights, ..self.decoder.clone() } })
     }

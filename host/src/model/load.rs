@@ -1,18 +1,22 @@
 //! Reading a Hugging Face model folder.
 
 use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
-use super::{Architecture, Decoder, Error, Result, Weights};
+use super::{Architecture, Decoder, Error, Lora, Result, Weights, peft};
 
 use candle_core::{DType, Device, Tensor};
 use serde::Deserialize;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-/// A folder with config.json, tokenizer.json and safetensors weights.
+/// A folder with config.json, tokenizer.json and safetensors weights, or with an adapter for such a
+/// model.
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
     path: PathBuf,
+    /// Where config.json and the weights lie.
+    base: PathBuf,
     architecture: Architecture,
+    lora: Option<Lora>,
 }
 
 #[derive(Deserialize)]
@@ -34,13 +38,42 @@ impl ModelFolder {
     /// Reads the configuration; weights are read by [`ModelFolder::decoder`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        let architecture = Architecture::read(&path)?;
-        Ok(Self { path, architecture })
+        if !peft::is_adapter(&path) {
+            let architecture = Architecture::read(&path)?;
+            return Ok(Self { base: path.clone(), path, architecture, lora: None });
+        }
+        let (lora, base) = peft::read_config(&path)?;
+        let architecture = Architecture::read(&base).map_err(|e| Error::Config {
+            path: path.clone(),
+            detail: format!("the adapter's base_model_name_or_path must be the folder of a model: {e}"),
+        })?;
+        Ok(Self { path, base, architecture, lora: Some(lora) })
+    }
+
+    /// This folder's model with the adapter that lies in another, whatever model that names.
+    pub fn with_adapter_in(&self, path: &Path) -> Result<Self> {
+        let (lora, _) = peft::read_config(path)?;
+        Ok(Self { path: path.to_owned(), lora: Some(lora), ..self.clone() })
     }
 
     /// Where it lies.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where the model lies that an adapter is for; the same as [`ModelFolder::path`] without one.
+    pub fn base(&self) -> &Path {
+        &self.base
+    }
+
+    /// Where the tokenizer lies: an adapter's folder may leave it to the model's.
+    pub fn tokenizer(&self) -> &Path {
+        if self.path.join("tokenizer.json").exists() { &self.path } else { &self.base }
+    }
+
+    /// Settings of the adapter, where it holds one.
+    pub fn lora(&self) -> Option<Lora> {
+        self.lora
     }
 
     /// Its sizes.
@@ -50,7 +83,14 @@ impl ModelFolder {
 
     /// Reads all weights, from f32, f16 or bf16, as f32.
     pub fn decoder(&self) -> Result<Decoder> {
-        self.decoder_of(self.read_tensors()?)
+        self.decoder_over(self.decoder_of(self.read_tensors()?)?)
+    }
+
+    /// The adapter that lies here, if one does, on a model that is loaded already, whose storage is
+    /// shared.
+    pub fn decoder_over(&self, model: Decoder) -> Result<Decoder> {
+        let Some(lora) = self.lora else { return Ok(model) };
+        Ok(Decoder { weights: peft::read(&self.path, lora, model.weights)?, ..model })
     }
 
     /// A model of the same sizes whose weights lie in another file.
@@ -60,7 +100,7 @@ impl ModelFolder {
 
     fn decoder_of(&self, mut tensors: HashMap<String, Tensor>) -> Result<Decoder> {
         let weights = Weights::build(&self.architecture, |name, shape| {
-            let fail = |detail: String| Error::Weights { path: self.path.clone(), detail };
+            let fail = |detail: String| Error::Weights { path: self.base.clone(), detail };
             let t =
                 tensors.remove(name).ok_or_else(|| fail(format!("the weights hold no {name}, which config.json asks for")))?;
             if t.dims() != shape {
@@ -74,9 +114,8 @@ impl ModelFolder {
         Ok(Decoder::new(self.architecture.clone(), weights))
     }
 
-    /// The decoder with a critic's head: the folder's own, or one that values everything at zero.
-    pub fn decoder_with_critic(&self) -> Result<Decoder> {
-        let mut decoder = self.decoder()?;
+    /// A decoder with a critic's head: the folder's own, or one that values everything at zero.
+    pub fn with_critic(&self, mut decoder: Decoder) -> Result<Decoder> {
         let hidden = self.architecture.hidden_size;
         decoder.weights = decoder.weights.with_value_head(hidden)?;
         let path = self.path.join(CRITIC);
@@ -87,13 +126,13 @@ impl ModelFolder {
                 _ => Err(Error::Weights { path: path.clone(), detail: format!("there is no {name} of shape {shape:?}") }),
             };
             let (weight, bias) = (take(VALUE_WEIGHT, &[1, hidden])?, take(VALUE_BIAS, &[1])?);
-            decoder.weights.value_head = Some(Linear { weight, bias: Some(bias) });
+            decoder.weights.value_head = Some(Linear { weight, bias: Some(bias), adapter: None });
         }
         Ok(decoder)
     }
 
     fn read_tensors(&self) -> Result<HashMap<String, Tensor>> {
-        let (index, single) = (self.path.join("model.safetensors.index.json"), self.path.join("model.safetensors"));
+        let (index, single) = (self.base.join("model.safetensors.index.json"), self.base.join("model.safetensors"));
         if !index.exists() {
             return read_shard(&single);
         }
@@ -102,13 +141,13 @@ impl ModelFolder {
         let shards: BTreeSet<&String> = parsed.weight_map.values().collect();
         let mut all = HashMap::new();
         for shard in shards {
-            all.extend(read_shard(&self.path.join(shard))?);
+            all.extend(read_shard(&self.base.join(shard))?);
         }
         Ok(all)
     }
 }
 
-fn read_shard(path: &Path) -> Result<HashMap<String, Tensor>> {
+pub(super) fn read_shard(path: &Path) -> Result<HashMap<String, Tensor>> {
     if !path.exists() {
         return Err(Error::Missing { path: path.to_owned() });
     }

@@ -12,6 +12,8 @@ mod decoder;
 mod decoding;
 mod frozen;
 mod load;
+mod lora;
+mod peft;
 mod policy;
 mod random;
 mod rope_scaling;
@@ -24,11 +26,12 @@ pub use decoder::Decoder;
 pub use decoding::{Decode, Decoding};
 pub use frozen::Frozen;
 pub use load::ModelFolder;
+pub use lora::Lora;
 pub use policy::{Policy, Selected};
 pub use random::write_random;
 pub use rope_scaling::RopeScaling;
-pub use save::{Dtype, copy_companions, export, save, write_weights};
-pub use weights::{Linear, Weights};
+pub use save::{Dtype, copy_companions, export, merge, save, write_weights};
+pub use weights::{Gradients, Linear, Weights};
 
 use std::path::PathBuf;
 

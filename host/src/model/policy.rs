@@ -1,7 +1,7 @@
 //! The trainable view of a decoder.
 
 use super::decoder::{Decoder, Kept};
-use super::{Frozen, Result, Weights, critic};
+use super::{Frozen, Gradients, Result, Weights, critic};
 use crate::ops::Forest;
 use crate::ops::logprob::{self, TokenStats};
 use candle_core::Tensor;
@@ -67,14 +67,15 @@ impl Policy {
         Frozen::new(self.decoder.clone())
     }
 
-    /// A frozen copy of the weights as they are now, for a reference model.
+    /// The model as it is now, for a reference model: a copy of what is trained, and the storage of
+    /// what never changes.
     pub fn frozen_copy(&self) -> Result<Frozen> {
         Ok(Frozen::new(Decoder { weights: self.copied_weights()?, ..self.decoder.clone() }))
     }
 
     /// The weights as they are now, which later updates don't change.
     pub fn copied_weights(&self) -> Result<Weights> {
-        self.decoder.weights.copied(&self.decoder.architecture)
+        self.decoder.weights.copied()
     }
 
     /// The parameters, for the optimizer and for saving.
@@ -82,9 +83,9 @@ impl Policy {
         &self.decoder.weights
     }
 
-    /// Zeroed gradients.
-    pub fn zero_gradients(&self) -> Result<Weights> {
-        self.decoder.weights.zeros(&self.decoder.architecture)
+    /// Zeroed gradients of what is trained.
+    pub fn zero_gradients(&self) -> Result<Gradients> {
+        self.decoder.weights.zero_gradients()
     }
 
     /// Log-probabilities (of logits divided by `temperature`) and entropies of the selected
@@ -114,11 +115,13 @@ impl Pass<'_> {
         Ok(logprob::mean_logits(&self.hidden, self.policy.decoder.weights.output())?)
     }
 
-    /// Adds the gradients of all parameters into `grads`, from the loss's derivatives with
+    /// Adds the gradients of what is trained into `grads`, from the loss's derivatives with
     /// respect to each log-probability, entropy and value.
-    pub fn backward(self, d_logp: &[f32], d_entropy: Option<&[f32]>, d_values: Option<&[f32]>, grads: &Weights) -> Result<()> {
+    pub fn backward(self, d_logp: &[f32], d_entropy: Option<&[f32]>, d_values: Option<&[f32]>, grads: &Gradients) -> Result<()> {
         let decoder = &self.policy.decoder;
-        let (output, d_output) = (decoder.weights.output(), grads.output());
+        let Gradients(grads) = grads;
+        let output = decoder.weights.output();
+        let d_output = grads.head.as_ref().unwrap_or(&grads.embedding).as_ref();
         let targets = &self.selected.targets;
         let d_hidden =
             logprob::backward(&self.hidden, output, targets, self.temperature, &self.stats, d_logp, d_entropy, d_output)?;

@@ -1,8 +1,8 @@
-//! Writing a model folder that transformers opens as it is.
+//! Writing a model folder that transformers opens as it is, or an adapter's that `peft` does.
 
 use super::load::CRITIC;
-use super::weights::{VALUE_BIAS, VALUE_WEIGHT};
-use super::{Error, ModelFolder, Result, Weights};
+use super::weights::{of_adapter, of_critic};
+use super::{Error, ModelFolder, Result, Weights, peft};
 use candle_core::{DType, Tensor};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -26,12 +26,24 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
 }
 
 /// Writes `model.safetensors` in f32, the source's `config.json` with its dtype set to match,
-/// and the tokenizer's files into the existing folder `to`.
+/// and the tokenizer's files into the existing folder `to`. Of a model with an adapter that alone is
+/// written, in the place of the first two.
 pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
-    write_weights(weights, &to.join("model.safetensors"))?;
+    match weights.lora {
+        Some(lora) => peft::write(weights, lora, source.base(), to)?,
+        None => {
+            write_weights(weights, &to.join("model.safetensors"))?;
+            write_config(source, to, Dtype::F32)?;
+        }
+    }
     write_critic(weights, to)?;
-    write_config(source, to, Dtype::F32)?;
-    copy_companions(source.path(), to)
+    copy_all_companions(source, to)
+}
+
+/// Copies what stands beside a model's weights, and an adapter's own in its place.
+fn copy_all_companions(source: &ModelFolder, to: &Path) -> Result<()> {
+    copy_companions(source.base(), to)?;
+    if source.path() == source.base() { Ok(()) } else { copy_companions(source.path(), to) }
 }
 
 /// A precision of stored weights.
@@ -64,14 +76,27 @@ impl Dtype {
     }
 }
 
-/// Writes a model into the existing folder `to`, its weights rounded to a precision.
+/// Writes a model into the existing folder `to`, its weights rounded to a precision; one with an
+/// adapter as one without.
 pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
-    let decoder = source.decoder()?;
+    let weights = source.decoder()?.weights().merged()?;
     let rounded = |(name, tensor): (String, &Tensor)| Ok((name, tensor.to_dtype(dtype.candle())?));
-    let tensors: Vec<(String, Tensor)> = decoder.weights.named().into_iter().map(rounded).collect::<Result<_>>()?;
+    let tensors: Vec<(String, Tensor)> = weights.named().into_iter().map(rounded).collect::<Result<_>>()?;
     write_tensors(tensors, &to.join("model.safetensors"))?;
     write_config(source, to, dtype)?;
-    copy_companions(source.path(), to)
+    copy_all_companions(source, to)
+}
+
+/// Writes the model that an adapter's folder describes as one without an adapter into the existing
+/// folder `to`.
+pub fn merge(adapter: &ModelFolder, to: &Path) -> Result<()> {
+    save(&adapter.decoder()?.weights().merged()?, adapter, to)?;
+    let critic = adapter.path().join(CRITIC);
+    if critic.exists() {
+        let to = to.join(CRITIC);
+        std::fs::copy(&critic, &to).map_err(io(&to))?;
+    }
+    Ok(())
 }
 
 /// Copies the tokenizer's files, and what else stands beside a model's weights.
@@ -86,10 +111,6 @@ pub fn copy_companions(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn of_critic(name: &str) -> bool {
-    name == VALUE_WEIGHT || name == VALUE_BIAS
-}
-
 /// The critic's head goes into a file of its own, which no other program minds.
 fn write_critic(weights: &Weights, to: &Path) -> Result<()> {
     let tensors: HashMap<String, Tensor> =
@@ -100,10 +121,11 @@ fn write_critic(weights: &Weights, to: &Path) -> Result<()> {
     Ok(candle_core::safetensors::save(&tensors, to.join(CRITIC))?)
 }
 
-/// Writes one safetensors file, a critic's head left out.
+/// Writes one safetensors file, a critic's head and an adapter left out.
 pub fn write_weights(weights: &Weights, file: &Path) -> Result<()> {
     let named = weights.named().into_iter();
-    let tensors: Vec<(String, Tensor)> = named.filter(|(name, _)| !of_critic(name)).map(|(n, t)| (n, t.clone())).collect();
+    let tensors: Vec<(String, Tensor)> =
+        named.filter(|(name, _)| !of_critic(name) && !of_adapter(name)).map(|(n, t)| (n, t.clone())).collect();
     write_tensors(tensors, file)
 }
 
@@ -115,7 +137,7 @@ fn write_tensors(tensors: Vec<(String, Tensor)>, file: &Path) -> Result<()> {
 }
 
 fn write_config(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
-    let path = source.path().join("config.json");
+    let path = source.base().join("config.json");
     let text = super::load::read_text(&path)?;
     let mut config: serde_json::Value =
         serde_json::from_str(&text).map_err(|e| Error::Config { path: path.clone(), detail: e.to_string() })?;

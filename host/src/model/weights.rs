@@ -1,124 +1,207 @@
-//! All parameters of a decoder under their Hugging Face names. Gradients have the same shape,
-//! so that they are [`Weights`] too.
+//! All parameters of a decoder under their Hugging Face names, and their gradients.
 
+use super::lora::Lora;
 use super::{Architecture, Result};
 use candle_core::{DType, Device, Tensor};
+use std::convert::Infallible;
 
 /// Names of a critic's head.
 pub(super) const VALUE_WEIGHT: &str = "value_head.weight";
 pub(super) const VALUE_BIAS: &str = "value_head.bias";
 
-/// A weight `[out, in]` and its bias.
+/// A weight `[out, in]`, its bias, and what an adapter adds.
 #[derive(Clone, Debug)]
-pub struct Linear {
+pub struct Linear<T = Tensor> {
     /// `[out, in]`
-    pub weight: Tensor,
+    pub weight: T,
     /// `[out]`
-    pub bias: Option<Tensor>,
+    pub bias: Option<T>,
+    /// Present where an adapter has a part here.
+    pub adapter: Option<Adapter<T>>,
+}
+
+/// An adapter's part in a linear layer: `scale * b a` is added to the weight.
+#[derive(Clone, Debug)]
+pub struct Adapter<T = Tensor> {
+    /// `lora_A`, `[r, in]`
+    pub a: T,
+    /// `lora_B`, `[out, r]`
+    pub b: T,
+    /// [`Lora::scale`]
+    pub scale: f32,
 }
 
 /// Parameters of one layer.
 #[derive(Clone, Debug)]
-pub struct Layer {
+pub struct Layer<T = Tensor> {
     /// Norm before attention.
-    pub input_norm: Tensor,
+    pub input_norm: T,
     /// Query projection.
-    pub q: Linear,
+    pub q: Linear<T>,
     /// Key projection.
-    pub k: Linear,
+    pub k: Linear<T>,
     /// Value projection.
-    pub v: Linear,
+    pub v: Linear<T>,
     /// Attention output.
-    pub o: Linear,
+    pub o: Linear<T>,
     /// Norms of each query head and each key head.
-    pub qk_norm: Option<(Tensor, Tensor)>,
+    pub qk_norm: Option<(T, T)>,
     /// Norm before the gated unit.
-    pub post_norm: Tensor,
+    pub post_norm: T,
     /// Gate.
-    pub gate: Linear,
+    pub gate: Linear<T>,
     /// What is gated.
-    pub up: Linear,
+    pub up: Linear<T>,
     /// Back to the hidden size.
-    pub down: Linear,
+    pub down: Linear<T>,
 }
 
-/// Parameters of a decoder.
+/// Parameters of a decoder, or something for each of them.
 #[derive(Clone, Debug)]
-pub struct Weights {
+pub struct Weights<T = Tensor> {
     /// Token embedding, `[V, D]`.
-    pub embedding: Tensor,
+    pub embedding: T,
     /// Layers from first to last.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<Layer<T>>,
     /// Last norm.
-    pub norm: Tensor,
+    pub norm: T,
     /// Output matrix `[V, D]`, where it is not the embedding.
-    pub head: Option<Tensor>,
+    pub head: Option<T>,
     /// A critic's head on the last hidden states, `[1, hidden]` and `[1]`.
-    pub value_head: Option<Linear>,
+    pub value_head: Option<Linear<T>>,
+    /// Settings of the adapter, where there is one. Then it and a critic's head are all that is
+    /// trained.
+    pub lora: Option<Lora>,
+}
+
+/// The gradient of each parameter that is trained.
+pub struct Gradients(pub(super) Weights<Option<Tensor>>);
+
+impl<T> Linear<T> {
+    fn map<'a, U, E>(
+        &'a self,
+        weight: &str,
+        f: &mut impl FnMut(String, &'a T) -> std::result::Result<U, E>,
+    ) -> std::result::Result<Linear<U>, E> {
+        Ok(Linear {
+            weight: f(format!("{weight}.weight"), &self.weight)?,
+            bias: self.bias.as_ref().map(|bias| f(format!("{weight}.bias"), bias)).transpose()?,
+            adapter: match &self.adapter {
+                None => None,
+                Some(Adapter { a, b, scale }) => Some(Adapter {
+                    a: f(format!("{weight}.lora_A.weight"), a)?,
+                    b: f(format!("{weight}.lora_B.weight"), b)?,
+                    scale: *scale,
+                }),
+            },
+        })
+    }
+}
+
+impl<T> Layer<T> {
+    fn map<'a, U, E>(
+        &'a self,
+        layer: &str,
+        f: &mut impl FnMut(String, &'a T) -> std::result::Result<U, E>,
+    ) -> std::result::Result<Layer<U>, E> {
+        let name = |part: &str| format!("{layer}.{part}");
+        // In this order random weights are drawn.
+        Ok(Layer {
+            q: self.q.map(&name("self_attn.q_proj"), f)?,
+            k: self.k.map(&name("self_attn.k_proj"), f)?,
+            v: self.v.map(&name("self_attn.v_proj"), f)?,
+            o: self.o.map(&name("self_attn.o_proj"), f)?,
+            gate: self.gate.map(&name("mlp.gate_proj"), f)?,
+            up: self.up.map(&name("mlp.up_proj"), f)?,
+            down: self.down.map(&name("mlp.down_proj"), f)?,
+            qk_norm: match &self.qk_norm {
+                None => None,
+                Some((q, k)) => Some((f(name("self_attn.q_norm.weight"), q)?, f(name("self_attn.k_norm.weight"), k)?)),
+            },
+            input_norm: f(name("input_layernorm.weight"), &self.input_norm)?,
+            post_norm: f(name("post_attention_layernorm.weight"), &self.post_norm)?,
+        })
+    }
+}
+
+impl<T> Weights<T> {
+    /// Something else for each parameter, which `f` makes of its name and what is there, in a fixed
+    /// order.
+    pub fn map<'a, U, E>(
+        &'a self,
+        mut f: impl FnMut(String, &'a T) -> std::result::Result<U, E>,
+    ) -> std::result::Result<Weights<U>, E> {
+        let embedding = f("model.embed_tokens.weight".to_owned(), &self.embedding)?;
+        let layers = self.layers.iter().enumerate().map(|(l, layer)| layer.map(&format!("model.layers.{l}"), &mut f));
+        let layers = layers.collect::<std::result::Result<_, E>>()?;
+        let norm = f("model.norm.weight".to_owned(), &self.norm)?;
+        let head = self.head.as_ref().map(|head| f("lm_head.weight".to_owned(), head)).transpose()?;
+        let value_head = self.value_head.as_ref().map(|head| head.map("value_head", &mut f)).transpose()?;
+        Ok(Weights { embedding, layers, norm, head, value_head, lora: self.lora })
+    }
+
+    /// What is there for every parameter, with its name, in the order of [`Weights::map`].
+    pub fn named(&self) -> Vec<(String, &T)> {
+        let mut all = Vec::new();
+        let Ok(_) = self.map(|name, t| {
+            all.push((name, t));
+            Ok::<(), Infallible>(())
+        });
+        all
+    }
+
+    /// Whether the parameter of this name is trained.
+    pub fn trains(&self, name: &str) -> bool {
+        self.lora.is_none() || of_adapter(name) || of_critic(name)
+    }
+}
+
+/// Whether a parameter of this name belongs to an adapter.
+pub(super) fn of_adapter(name: &str) -> bool {
+    name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight")
+}
+
+/// Whether a parameter of this name belongs to a critic's head.
+pub(super) fn of_critic(name: &str) -> bool {
+    name == VALUE_WEIGHT || name == VALUE_BIAS
+}
+
+/// The shape of every parameter.
+fn shapes(a: &Architecture) -> Weights<Vec<usize>> {
+    let (d, i, c) = (a.hidden_size, a.intermediate_size, a.heads.head_dim);
+    let linear =
+        |out: usize, input: usize, bias: bool| Linear { weight: vec![out, input], bias: bias.then(|| vec![out]), adapter: None };
+    let layer = Layer {
+        input_norm: vec![d],
+        q: linear(a.query_width(), d, a.qkv_bias),
+        k: linear(a.kv_width(), d, a.qkv_bias),
+        v: linear(a.kv_width(), d, a.qkv_bias),
+        o: linear(d, a.query_width(), a.output_bias),
+        qk_norm: a.qk_norm.then(|| (vec![c], vec![c])),
+        post_norm: vec![d],
+        gate: linear(i, d, a.mlp_bias),
+        up: linear(i, d, a.mlp_bias),
+        down: linear(d, i, a.mlp_bias),
+    };
+    Weights {
+        embedding: vec![a.vocab_size, d],
+        layers: vec![layer; a.layers],
+        norm: vec![d],
+        head: (!a.tied).then(|| vec![a.vocab_size, d]),
+        value_head: None,
+        lora: None,
+    }
 }
 
 impl Weights {
     /// Asks `make` for each parameter by name and shape, in a fixed order.
     pub fn build(a: &Architecture, mut make: impl FnMut(&str, &[usize]) -> Result<Tensor>) -> Result<Self> {
-        let (d, i) = (a.hidden_size, a.intermediate_size);
-        let embedding = make("model.embed_tokens.weight", &[a.vocab_size, d])?;
-        let mut layers = Vec::with_capacity(a.layers);
-        for l in 0..a.layers {
-            let mut linear = |name: &str, out: usize, input: usize, bias: bool| -> Result<Linear> {
-                let weight = make(&format!("model.layers.{l}.{name}.weight"), &[out, input])?;
-                let bias = bias.then(|| make(&format!("model.layers.{l}.{name}.bias"), &[out])).transpose()?;
-                Ok(Linear { weight, bias })
-            };
-            let q = linear("self_attn.q_proj", a.query_width(), d, a.qkv_bias)?;
-            let k = linear("self_attn.k_proj", a.kv_width(), d, a.qkv_bias)?;
-            let v = linear("self_attn.v_proj", a.kv_width(), d, a.qkv_bias)?;
-            let o = linear("self_attn.o_proj", d, a.query_width(), a.output_bias)?;
-            let gate = linear("mlp.gate_proj", i, d, a.mlp_bias)?;
-            let up = linear("mlp.up_proj", i, d, a.mlp_bias)?;
-            let down = linear("mlp.down_proj", d, i, a.mlp_bias)?;
-            let mut norm = |name: &str, size: usize| make(&format!("model.layers.{l}.{name}.weight"), &[size]);
-            let c = a.heads.head_dim;
-            let qk_norm = a.qk_norm.then(|| Ok::<_, super::Error>((norm("self_attn.q_norm", c)?, norm("self_attn.k_norm", c)?)));
-            let qk_norm = qk_norm.transpose()?;
-            let (input_norm, post_norm) = (norm("input_layernorm", d)?, norm("post_attention_layernorm", d)?);
-            layers.push(Layer { input_norm, q, k, v, o, qk_norm, post_norm, gate, up, down });
-        }
-        let norm = make("model.norm.weight", &[d])?;
-        let head = (!a.tied).then(|| make("lm_head.weight", &[a.vocab_size, d])).transpose()?;
-        Ok(Self { embedding, layers, norm, head, value_head: None })
+        shapes(a).map(|name, shape| make(&name, shape))
     }
 
-    /// Every parameter with its name, in the order of [`Weights::build`].
-    pub fn named(&self) -> Vec<(String, &Tensor)> {
-        let mut all = vec![("model.embed_tokens.weight".to_owned(), &self.embedding)];
-        for (l, layer) in self.layers.iter().enumerate() {
-            let linears = [
-                ("self_attn.q_proj", &layer.q),
-                ("self_attn.k_proj", &layer.k),
-                ("self_attn.v_proj", &layer.v),
-                ("self_attn.o_proj", &layer.o),
-                ("mlp.gate_proj", &layer.gate),
-                ("mlp.up_proj", &layer.up),
-                ("mlp.down_proj", &layer.down),
-            ];
-            for (name, linear) in linears {
-                all.push((format!("model.layers.{l}.{name}.weight"), &linear.weight));
-                all.extend(linear.bias.as_ref().map(|b| (format!("model.layers.{l}.{name}.bias"), b)));
-            }
-            if let Some((q, k)) = &layer.qk_norm {
-                all.push((format!("model.layers.{l}.self_attn.q_norm.weight"), q));
-                all.push((format!("model.layers.{l}.self_attn.k_norm.weight"), k));
-            }
-            all.push((format!("model.layers.{l}.input_layernorm.weight"), &layer.input_norm));
-            all.push((format!("model.layers.{l}.post_attention_layernorm.weight"), &layer.post_norm));
-        }
-        all.push(("model.norm.weight".to_owned(), &self.norm));
-        all.extend(self.head.as_ref().map(|h| ("lm_head.weight".to_owned(), h)));
-        if let Some(Linear { weight, bias }) = &self.value_head {
-            all.push((VALUE_WEIGHT.to_owned(), weight));
-            all.extend(bias.as_ref().map(|bias| (VALUE_BIAS.to_owned(), bias)));
-        }
-        all
+    /// The parameters that are trained, with their names, in the order of [`Weights::map`].
+    pub fn trained(&self) -> Vec<(String, &Tensor)> {
+        self.named().into_iter().filter(|(name, _)| self.trains(name)).collect()
     }
 
     /// The matrix from hidden states to logits, `[V, D]`.
@@ -126,38 +209,34 @@ impl Weights {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Number of trainable values.
+    /// Number of the model's values, those of an adapter left out.
     pub fn parameters(&self) -> usize {
-        self.named().iter().map(|(_, t)| t.elem_count()).sum()
+        self.named().iter().filter(|(name, _)| !of_adapter(name)).map(|(_, t)| t.elem_count()).sum()
     }
 
     /// A critic's head that values everything at zero, until it learns better.
     pub fn with_value_head(mut self, hidden_size: usize) -> Result<Self> {
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu);
-        self.value_head = Some(Linear { weight: zeros(&[1, hidden_size])?, bias: Some(zeros(&[1])?) });
+        self.value_head = Some(Linear { weight: zeros(&[1, hidden_size])?, bias: Some(zeros(&[1])?), adapter: None });
         Ok(self)
     }
 
-    /// Zeros of the same shapes, for gradients.
-    pub fn zeros(&self, a: &Architecture) -> Result<Self> {
-        let zeros = Self::build(a, |_, shape| Ok(Tensor::zeros(shape, DType::F32, &Device::Cpu)?))?;
-        if self.value_head.is_some() { zeros.with_value_head(a.hidden_size) } else { Ok(zeros) }
+    /// Zeroed gradients of what is trained.
+    pub fn zero_gradients(&self) -> Result<Gradients> {
+        let zeros = |t: &Tensor| Tensor::zeros(t.shape(), DType::F32, &Device::Cpu);
+        Ok(Gradients(self.map(|name, t| self.trains(&name).then(|| zeros(t)).transpose())?))
     }
 
-    /// The same values in storage of their own.
-    pub fn copied(&self, a: &Architecture) -> Result<Self> {
-        let mut tensors = self.named().into_iter();
-        let mut copy = Self::build(a, |name, _| match tensors.next() {
-            Some((n, t)) if n == name => Ok(t.copy()?),
-            _ => Err(super::Error::Weights {
-                path: name.into(),
-                detail: "parameters are listed in another order than built".into(),
-            }),
-        })?;
-        if let Some(Linear { weight, bias }) = &self.value_head {
-            let bias = bias.as_ref().map(Tensor::copy).transpose()?;
-            copy.value_head = Some(Linear { weight: weight.copy()?, bias });
-        }
-        Ok(copy)
+    /// The same values, which training does not change: what is trained in storage of its own, and
+    /// what never changes in the same.
+    pub fn copied(&self) -> Result<Self> {
+        self.map(|name, t| Ok(if self.trains(&name) { t.copy()? } else { t.clone() }))
+    }
+}
+
+impl Gradients {
+    /// The gradient of each parameter that is trained, in the order of [`Weights::trained`].
+    pub fn named(&self) -> Vec<(String, &Tensor)> {
+        self.0.named().into_iter().filter_map(|(name, gradient)| Some((name, gradient.as_ref()?))).collect()
     }
 }

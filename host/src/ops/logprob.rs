@@ -76,7 +76,7 @@ fn row_stats(logits: &[f32], target: u32) -> (f32, f32, bool, f32) {
 }
 
 /// Gradients of all that [`forward`] read: returns that of `hidden`, `[M, D]`, and adds that of
-/// `w` into `dw`. `d_logp` and `d_entropy` hold the loss's derivatives, one a row.
+/// `w` into `dw`, where that is wanted. `d_logp` and `d_entropy` hold the loss's derivatives, one a row.
 #[expect(clippy::too_many_arguments, reason = "one call site; the forward's inputs, its outputs and their gradients")]
 pub fn backward(
     hidden: &Tensor,
@@ -86,17 +86,21 @@ pub fn backward(
     stats: &TokenStats,
     d_logp: &[f32],
     d_entropy: Option<&[f32]>,
-    dw: &Tensor,
+    dw: Option<&Tensor>,
 ) -> Result<Tensor> {
     let (m, d, vocab) = check(hidden, w, targets)?;
-    if d_logp.len() != m || d_entropy.is_some_and(|e| e.len() != m) || stats.logp.len() != m || dw.shape() != w.shape() {
+    if d_logp.len() != m
+        || d_entropy.is_some_and(|e| e.len() != m)
+        || stats.logp.len() != m
+        || dw.is_some_and(|dw| dw.shape() != w.shape())
+    {
         return Err(Error::Shape { op: "logprob backward", detail: format!("{} derivatives for {m} rows", d_logp.len()) });
     }
     let (hs, ws) = (read(hidden)?, read(w)?);
     let block = rows_per_block(m, vocab);
     let mut logits = vec![0f32; block * vocab];
     let mut dh = vec![0f32; m * d];
-    write(dw, |dw| {
+    let mut rows_backward = |mut dw: Option<&mut [f32]>| {
         for first in (0..m).step_by(block) {
             let rows = block.min(m - first);
             let h = Mat::new(&hs[first * d..], rows, d);
@@ -109,9 +113,15 @@ pub fn backward(
             });
             let d_logits = Mat::new(logits, rows, vocab);
             matmul(&mut dh[first * d..], d, Dst::Replace, d_logits, Mat::new(&ws, vocab, d), 1.0 / temperature, all_threads());
-            matmul(dw, d, Dst::Add, d_logits.t(), h, 1.0 / temperature, all_threads());
+            if let Some(dw) = &mut dw {
+                matmul(dw, d, Dst::Add, d_logits.t(), h, 1.0 / temperature, all_threads());
+            }
         }
-    })?;
+    };
+    match dw {
+        Some(dw) => write(dw, |dw| rows_backward(Some(dw)))?,
+        None => rows_backward(None),
+    }
     tensor(dh, (m, d))
 }
 

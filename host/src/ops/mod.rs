@@ -23,6 +23,7 @@ pub mod forest;
 mod gemm;
 pub mod linear;
 pub mod logprob;
+pub mod low_rank;
 mod math;
 mod memory;
 pub mod norm;

@@ -35,21 +35,22 @@ pub fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
     tensor(out, x.shape())
 }
 
-/// Adds the gradient of `x` into `dx` and that of `w` into `dw`; the norm of each row is
-/// computed anew rather than kept.
-pub fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: &Tensor) -> Result<()> {
+/// Adds the gradient of `x` into `dx` and that of `w` into `dw`, where that is wanted; the norm of
+/// each row is computed anew rather than kept.
+pub fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: Option<&Tensor>) -> Result<()> {
     let (_, d) = matrix_dims(x);
     let (xs, ws, dys) = (read(x)?, read(w)?, read(dy)?);
     if dys.len() != xs.len() || dx.elem_count() != xs.len() {
         return Err(Error::Shape { op: "rms_norm backward", detail: format!("{:?} with gradient {:?}", x.shape(), dy.shape()) });
     }
     let task = d * ROWS_PER_TASK;
+    let wanted = dw.is_some();
     let mut partial = Vec::new();
     write(dx, |dx| {
         dx.par_chunks_mut(task)
             .zip(xs.par_chunks(task).zip(dys.par_chunks(task)))
             .map(|(dxs, (xs, dys))| {
-                let mut dw = vec![0f32; d];
+                let mut dw = vec![0f32; if wanted { d } else { 0 }];
                 for ((dx, x), dy) in dxs.chunks_mut(d).zip(xs.chunks(d)).zip(dys.chunks(d)) {
                     let scale = inverse_rms(x, eps);
                     let mut lanes = 0.0;
@@ -59,13 +60,16 @@ pub fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: 
                     let along = lanes * scale * scale * scale / d as f32;
                     for i in 0..d {
                         dx[i] += dy[i] * ws[i] * scale - x[i] * along;
-                        dw[i] += dy[i] * x[i] * scale;
+                    }
+                    for (dw, (dy, x)) in dw.iter_mut().zip(dy.iter().zip(x)) {
+                        *dw += dy * x * scale;
                     }
                 }
                 dw
             })
             .collect_into_vec(&mut partial);
     })?;
+    let Some(dw) = dw else { return Ok(()) };
     write(dw, |dw| {
         for part in &partial {
             for (d, p) in dw.iter_mut().zip(part) {

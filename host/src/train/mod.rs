@@ -4,6 +4,7 @@ mod batch;
 mod dataset;
 mod evaluation;
 mod experience;
+mod models;
 mod named;
 mod origin;
 mod pairs;

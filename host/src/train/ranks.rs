@@ -9,6 +9,7 @@ use crate::dist::{self, Failure, World};
 use crate::metrics::{Metric, Window};
 use crate::ops;
 use crate::plugin::Source;
+use candle_core::Tensor;
 use std::borrow::Cow;
 
 /// Keys that ranks need not agree on: files, whose contents are compared, and what is each rank's own.
@@ -78,12 +79,16 @@ impl Trainer {
         Ok(self.world.gather("signals", stop)?.contains(&true))
     }
 
-    /// Makes sure that all ranks have the same weights to the bit.
+    /// Makes sure that what is trained is the same on all ranks, to the bit.
     pub(super) fn compare_weights(&self) -> Result<()> {
+        self.compare(&self.policy.weights().trained())
+    }
+
+    fn compare(&self, weights: &[(String, &Tensor)]) -> Result<()> {
         if self.world.size() == 1 {
             return Ok(());
         }
-        let sums = self.policy.weights().named().into_iter().map(|(_, weight)| ops::checksum(weight));
+        let sums = weights.iter().map(|(_, weight)| ops::checksum(weight));
         let all = self.world.gather("weights", sums.collect::<ops::Result<Vec<u64>>>()?)?;
         match all.iter().position(|sums| *sums != all[0]) {
             None => Ok(()),
@@ -110,7 +115,8 @@ impl Trainer {
                 return Err(Error::Unfit(format!("rank {rank} has read another dataset than rank 0")));
             }
         }
-        self.compare_weights()
+        // What an adapter leaves as it is, too.
+        self.compare(&self.policy.weights().named())
     }
 
     /// Makes this rank's failure known to all, and gives the failure that all then know of.

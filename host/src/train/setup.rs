@@ -3,12 +3,13 @@
 
 use super::dataset::Learned;
 use super::evaluation::Evaluation;
+use super::models::{policy_and_reference, settle_adapter};
 use super::origin::{Beginning, Origin};
 use super::phases::Phases;
 use super::ranks::{after_the_first, same_source};
 use super::saving::Saves;
 use super::scoring::Reward;
-use super::snapshot::{REFERENCE, Restored};
+use super::snapshot::Restored;
 use super::swap::{self, Slot, Swaps, Trial};
 use super::trainer::{State, Trainer, generates, shares_per_batch};
 use super::{Error, Result, RunFolder, dataset, named};
@@ -16,9 +17,9 @@ use crate::config::{self, Config, LooseKey, PluginEntry};
 use crate::data::{Dataset, Loader, StopStrings, Tokenizer, pack};
 use crate::dist::World;
 use crate::metrics::{Prometheus, Window};
-use crate::model::{Frozen, ModelFolder, Policy, builtin};
+use crate::model::{ModelFolder, builtin};
 use crate::optim::{AdamW, Schedule, Settings};
-use crate::plugin::{AnyPlugin, Engine, Needs, Outline, RewardPlugin, Role, Source};
+use crate::plugin::{AnyPlugin, Engine, Outline, RewardPlugin, Role, Source};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -76,7 +77,8 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
     let (model, name) = after_the_first(&world, named_model)?.unzip();
     config.model = name;
     let (source, made) = open_model(model, beginning, folder_path.join(MADE_MODEL))?;
-    let tokenizer = Tokenizer::open(source.path())?;
+    let lora = settle_adapter(&mut config, &source)?;
+    let tokenizer = Tokenizer::open(source.tokenizer())?;
     let context = source.architecture().max_positions;
     if tokenizer.vocab_size() > source.architecture().vocab_size {
         let (tokens, rows) = (tokenizer.vocab_size(), source.architecture().vocab_size);
@@ -121,11 +123,12 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
     let columns: Vec<String> = columns.into_iter().collect();
     let trial = Trial::made_up(&prompts, &columns, about.needs.ref_logp, about.needs.values);
     swap::dry_run(&trial, &mut algorithm, rewards.iter_mut().map(|r| &mut r.plugin))?;
-    let (policy, reference) = policy_and_reference(&source, &about.needs, beginning)?;
+    let (policy, reference) = policy_and_reference(&source, lora, &config, &about.needs, beginning)?;
     let loader = Loader::new(rows, batch, config.seed, config.shuffle_dataset, !online);
     let max_steps = max_steps(&config, loader.batches_per_epoch() * shares_per_batch(role, &config));
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, max_steps));
-    let schedule = schedule(&mut config, role == Role::Policy && online, policy.weights().parameters(), max_steps);
+    let parameters = policy.weights().parameters();
+    let schedule = schedule(&mut config, role == Role::Policy && online, parameters, lora.is_some(), max_steps);
     let settings = Settings {
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
@@ -133,7 +136,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
         weight_decay: config.weight_decay,
         max_grad_norm: config.max_grad_norm,
     };
-    let optimizer = AdamW::new(settings, &policy.weights().named())?;
+    let optimizer = AdamW::new(settings, &policy.weights().trained())?;
     let gradients = policy.zero_gradients()?;
 
     let changes = beginning.changes(&config)?;
@@ -234,22 +237,6 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
     Ok(trainer)
 }
 
-/// The policy, at the start or as the checkpoint has it, with a critic where that is needed, and the
-/// model that the run began with.
-fn policy_and_reference(source: &ModelFolder, needs: &Needs, beginning: &Beginning) -> Result<(Policy, Option<Frozen>)> {
-    let decoder = |folder: &ModelFolder| if needs.values { folder.decoder_with_critic() } else { folder.decoder() };
-    let Some(origin) = beginning.origin() else {
-        let policy = Policy::new(decoder(source)?);
-        let reference = needs.ref_logp.then(|| policy.frozen_copy()).transpose()?;
-        return Ok((policy, reference));
-    };
-    let policy = Policy::new(decoder(&ModelFolder::open(&origin.checkpoint)?)?);
-    let moved = origin.checkpoint.join(REFERENCE);
-    let decoder = || if moved.exists() { source.decoder_in(&moved) } else { source.decoder() };
-    let reference = needs.ref_logp.then(|| decoder().map(Frozen::new)).transpose()?;
-    Ok((policy, reference))
-}
-
 /// Keys that the host does not know go to the algorithm if its schema has them.
 fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine, algorithm: &Source) -> Result<()> {
     if loose.is_empty() {
@@ -335,10 +322,12 @@ fn max_steps(config: &Config, micro_batches: usize) -> u64 {
 
 /// The learning rate's course. Where it is not given it is TRL's 1e-6 for models of full size, and
 /// more for smaller ones: in proportion where an algorithm learns from its own completions, by the
-/// root of that from pairs, which say more of each token.
-fn schedule(config: &mut Config, explores: bool, parameters: usize, total: u64) -> Schedule {
+/// root of that from pairs, which say more of each token. An adapter takes ten times as much, as TRL's
+/// guide to LoRA has it.
+fn schedule(config: &mut Config, explores: bool, parameters: usize, adapter: bool, total: u64) -> Schedule {
     let smaller = (FULL_SIZE / parameters as f64).max(1.0);
     let factor = if explores { smaller } else { smaller.sqrt() };
+    let factor = if adapter { 10.0 * factor } else { factor };
     let peak = *config.learning_rate.get_or_insert(FULL_SIZE_RATE * factor);
     let warmup = if config.warmup_steps >= 1.0 {
         config.warmup_steps as u64

@@ -38,7 +38,7 @@ impl Trainer {
         let loss = self.reduce(loss)?;
 
         let lr = self.schedule.at(self.state.global_step);
-        let grad_norm = self.optimizer.step(&self.policy.weights().named(), &self.gradients.named(), lr)?;
+        let grad_norm = self.optimizer.step(&self.policy.weights().trained(), &self.gradients.named(), lr)?;
         self.phases.lap("optimizer");
         if !grad_norm.is_finite() {
             return Err(Error::NotFinite { step: self.state.global_step + 1, norm: grad_norm });

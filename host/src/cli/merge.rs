@@ -1,0 +1,30 @@
+//! `rlhost merge`: a whole model of an adapter and the model that it is for.
+
+use super::Failure;
+use crate::model::{self, ModelFolder};
+use anyhow::{anyhow, ensure};
+use std::path::PathBuf;
+
+/// Arguments of `merge`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Folder of the adapter: a checkpoint of a run with LoRA, or one that peft has written
+    adapter: PathBuf,
+    /// Folder to make
+    to: PathBuf,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let to = &args.to;
+    let prepare = || {
+        ensure!(!to.exists(), "{}: is there already; name another folder, or remove it", to.display());
+        let folder = ModelFolder::open(&args.adapter)?;
+        ensure!(folder.lora().is_some(), "{}: holds no adapter; there is nothing to merge", args.adapter.display());
+        Ok(folder)
+    };
+    let folder = prepare().map_err(Failure::mistake)?;
+    std::fs::create_dir_all(to).map_err(|e| Failure::failed(anyhow!("can't write {}: {e}", to.display())))?;
+    model::merge(&folder, to).map_err(Failure::failed)?;
+    say!("{}: {} with its adapter merged in", to.display(), folder.base().display());
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! The keys of a low-rank adapter, together.
+
+use super::{Config, nearest};
+
+/// Linear layers that an adapter may have a part in.
+const MODULES: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+
+/// Stands for all of them.
+const ALL: &str = "all-linear";
+
+impl Config {
+    /// Whether the keys ask for an adapter.
+    pub fn asks_for_adapter(&self) -> bool {
+        self.use_peft || self.lora_r.is_some()
+    }
+
+    /// Names of the linear layers that a new adapter has a part in.
+    pub fn lora_targets(&self) -> Vec<String> {
+        let given: Vec<&str> = self.lora_modules().collect();
+        let all = given.is_empty() || given.contains(&ALL);
+        MODULES.into_iter().filter(|module| all || given.contains(module)).map(str::to_owned).collect()
+    }
+
+    /// The names that were given, several in one text or each by itself.
+    fn lora_modules(&self) -> impl Iterator<Item = &str> {
+        let given = self.lora_target_modules.iter().flatten();
+        given.flat_map(|text| text.split(',')).map(str::trim).filter(|name| !name.is_empty())
+    }
+
+    pub(super) fn check_adapter(&self) -> Result<(), (&'static str, String)> {
+        if self.lora_r == Some(0) {
+            return Err(("lora_r", "must be at least 1".into()));
+        }
+        if let Some(alpha) = self.lora_alpha.filter(|alpha| !(*alpha > 0.0 && alpha.is_finite())) {
+            return Err(("lora_alpha", format!("is {alpha}; it must be greater than 0")));
+        }
+        if self.lora_dropout != 0.0 {
+            return Err(("lora_dropout", format!("is {}; there is no dropout here, so that only 0 will do", self.lora_dropout)));
+        }
+        if let Some(name) = self.lora_modules().find(|name| *name != ALL && !MODULES.contains(name)) {
+            let meant = nearest(name, MODULES).map(|near| format!("did you mean {near:?}? ")).unwrap_or_default();
+            let detail = format!("no linear layer is named {name:?}; {meant}There are {} and {ALL}", MODULES.join(", "));
+            return Err(("lora_target_modules", detail));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! An adapter's folder as the `peft` package writes and opens it: `adapter_config.json` and
+//! `adapter_model.safetensors`.
+
+use super::lora::Lora;
+use super::weights::of_adapter;
+use super::{Error, Result, Weights};
+use candle_core::{DType, Tensor};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+const CONFIG: &str = "adapter_config.json";
+const TENSORS: &str = "adapter_model.safetensors";
+
+/// What `peft` puts before the names of a causal language model's parameters.
+const PREFIX: &str = "base_model.model.";
+
+/// Settings of `peft` that make another computation of an adapter. All are off if they are null,
+/// false, zero or empty.
+const UNSUPPORTED: [&str; 13] = [
+    "alora_invocation_tokens",
+    "alpha_pattern",
+    "arrow_config",
+    "fan_in_fan_out",
+    "layer_replication",
+    "lora_bias",
+    "megatron_config",
+    "modules_to_save",
+    "rank_pattern",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_dora",
+    "use_qalora",
+];
+
+#[derive(Deserialize)]
+struct Fields {
+    peft_type: String,
+    base_model_name_or_path: Option<String>,
+    r: usize,
+    lora_alpha: f64,
+    #[serde(default)]
+    use_rslora: bool,
+    bias: Option<String>,
+    init_lora_weights: Option<Value>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+/// Whether a folder holds an adapter rather than a model.
+pub(super) fn is_adapter(folder: &Path) -> bool {
+    folder.join(CONFIG).exists() && !folder.join("config.json").exists()
+}
+
+/// An adapter's settings, and the folder of the model that it is for.
+///
+/// # Errors
+/// If there is something in them that would be computed otherwise here than by `peft`.
+pub(super) fn read_config(folder: &Path) -> Result<(Lora, PathBuf)> {
+    let path = folder.join(CONFIG);
+    let text = super::load::read_text(&path)?;
+    let (lora, base) = parse(&text).map_err(|detail| Error::Config { path, detail })?;
+    // By the working directory, as for peft, or else beside the adapter.
+    let beside = folder.join(&base);
+    Ok((lora, if !Path::new(&base).exists() && beside.exists() { beside } else { base.into() }))
+}
+
+fn parse(text: &str) -> std::result::Result<(Lora, String), String> {
+    let fields: Fields = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    if fields.peft_type != "LORA" {
+        return Err(format!("peft_type {:?} is not supported; LORA is", fields.peft_type));
+    }
+    let off = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.is_empty(),
+        _ => false,
+    };
+    if let Some(key) = UNSUPPORTED.into_iter().find(|key| fields.rest.get(*key).is_some_and(|value| !off(value))) {
+        return Err(format!("{key} is not supported: {}", fields.rest[key]));
+    }
+    if let Some(bias) = fields.bias.filter(|bias| bias != "none") {
+        return Err(format!("bias {bias:?} is not supported; \"none\" is"));
+    }
+    // Some of the others change the base model's weights too.
+    let begun = fields.init_lora_weights.unwrap_or(Value::Bool(true));
+    if !begun.is_boolean() && !["gaussian", "orthogonal", "eva"].iter().any(|plain| begun == *plain) {
+        return Err(format!("init_lora_weights {begun} is not supported"));
+    }
+    if fields.r == 0 || !fields.lora_alpha.is_finite() {
+        return Err(format!("r {} and lora_alpha {} make no adapter", fields.r, fields.lora_alpha));
+    }
+    let base = fields.base_model_name_or_path.filter(|base| !base.is_empty());
+    let base = base.ok_or("base_model_name_or_path is missing; give it the folder of the adapter's model")?;
+    Ok((Lora { r: fields.r, alpha: fields.lora_alpha, use_rslora: fields.use_rslora }, base))
+}
+
+/// A model's parameters with the adapter that lies in `folder`.
+pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weights> {
+    let path = folder.join(TENSORS);
+    let mut tensors = super::load::read_shard(&path)?;
+    let fail = |detail: String| Error::Weights { path: path.clone(), detail };
+    let mut take = |name: &str, shape: [usize; 2]| -> Result<Option<Tensor>> {
+        let Some(t) = tensors.remove(&format!("{PREFIX}{name}.weight")) else { return Ok(None) };
+        if t.dims() != shape {
+            return Err(fail(format!("{name} has shape {:?}; by {CONFIG} and the model it should have {shape:?}", t.dims())));
+        }
+        Ok(Some(t.to_dtype(DType::F32)?))
+    };
+    let adapted = weights.adapted(lora, |name, d_in, d_out| {
+        let parts = (take(&format!("{name}.lora_A"), [lora.r, d_in])?, take(&format!("{name}.lora_B"), [d_out, lora.r])?);
+        match parts {
+            (Some(a), Some(b)) => Ok(Some((a, b))),
+            (None, None) => Ok(None),
+            _ => Err(fail(format!("{name} has one of lora_A and lora_B without the other"))),
+        }
+    })?;
+    match tensors.keys().min() {
+        Some(left) => Err(fail(format!("{left} is not part of a linear layer of attention or of the gated unit"))),
+        None => Ok(adapted),
+    }
+}
+
+/// Names of the linear layers that have a part of the adapter, as `target_modules` lists them:
+/// short, if all layers have the same.
+pub(super) fn targets(weights: &Weights) -> Vec<String> {
+    let named = weights.named();
+    let modules = named.iter().filter_map(|(name, _)| name.strip_suffix(".lora_A.weight"));
+    let mut layers_of: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (layer, module) in modules.filter_map(|name| name.rsplit_once('.')) {
+        layers_of.entry(module).or_default().insert(layer);
+    }
+    let everywhere = |layers: &BTreeSet<&str>| layers.len() == weights.layers.len();
+    let listed = layers_of.iter().flat_map(|(module, layers)| {
+        if everywhere(layers) {
+            vec![(*module).to_owned()]
+        } else {
+            layers.iter().map(|layer| format!("{layer}.{module}")).collect()
+        }
+    });
+    listed.collect()
+}
+
+/// Writes the adapter of a model that lies in `base` into the existing folder `to`.
+pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, to: &Path) -> Result<()> {
+    let file = to.join(TENSORS);
+    let named = weights.named().into_iter().filter(|(name, _)| of_adapter(name));
+    let tensors: Vec<(String, Tensor)> = named.map(|(name, t)| (format!("{PREFIX}{name}"), t.clone())).collect();
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    safetensors::serialize_to_file(tensors, Some(metadata), &file)
+        .map_err(|e| Error::Weights { path: file, detail: format!("can't write: {e}") })?;
+    let whole = lora.alpha.fract() == 0.0 && lora.alpha.abs() < 1e15;
+    let config = json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": std::path::absolute(base).unwrap_or_else(|_| base.to_owned()).display().to_string(),
+        "r": lora.r,
+        "lora_alpha": if whole { json!(lora.alpha as i64) } else { json!(lora.alpha) },
+        "use_rslora": lora.use_rslora,
+        "lora_dropout": 0.0,
+        "target_modules": targets(weights),
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "inference_mode": true,
+        "init_lora_weights": true,
+        "modules_to_save": null,
+        "use_dora": false,
+    });
+    let path = to.join(CONFIG);
+    std::fs::write(&path, format!("{config:#}\n")).map_err(|source| Error::Io { path, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_would_be_computed_otherwise_are_refused_by_name() {
+        let with = |key: &str, value: Value| {
+            let mut config = json!({
+                "peft_type": "LORA", "base_model_name_or_path": "base", "r": 8, "lora_alpha": 16, "use_dora": false,
+                "modules_to_save": null, "rank_pattern": {}, "bias": "none", "init_lora_weights": true, "revision": "x",
+            });
+            config[key] = value;
+            parse(&config.to_string())
+        };
+        let (lora, base) = with("use_rslora", json!(true)).unwrap();
+        assert_eq!((lora, base.as_str()), (Lora { r: 8, alpha: 16.0, use_rslora: true }, "base"));
+        assert_eq!(lora.scale(), 16.0 / 8f32.sqrt());
+        for (key, value) in [
+            ("use_dora", json!(true)),
+            ("modules_to_save", json!(["lm_head"])),
+            ("rank_pattern", json!({ "q_proj": 4 })),
+            ("bias", json!("all")),
+            ("init_lora_weights", json!("pissa")),
+            ("peft_type", json!("IA3")),
+            ("base_model_name_or_path", json!(null)),
+            ("r", json!(0)),
+        ] {
+            let refusal = with(key, value).unwrap_err();
+            assert!(refusal.contains(key), "{key}: {refusal}");
+        }
+    }
+}

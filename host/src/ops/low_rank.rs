@@ -1,0 +1,93 @@
+//! `y += s (x A^T) B^T`: what a low-rank adapter adds to a linear layer (LoRA, Hu et al. 2021,
+//! arXiv 2106.09685), with `A: [r, in]` and `B: [out, r]` as the `peft` package has them.
+
+use super::cpu::{read, tensor, write};
+use super::gemm::{self, Dst, Mat, all_threads, matmul};
+use super::{Error, Result, matrix_dims};
+use candle_core::Tensor;
+
+/// The two matrices and the factor on their product.
+#[derive(Clone, Copy)]
+pub struct LowRank<'a> {
+    /// `[r, in]`
+    pub a: &'a Tensor,
+    /// `[out, r]`
+    pub b: &'a Tensor,
+    /// `s`
+    pub scale: f32,
+}
+
+/// Where gradients of the two matrices are added.
+#[derive(Clone, Copy)]
+pub struct Gradient<'a> {
+    /// `[r, in]`
+    pub a: &'a Tensor,
+    /// `[out, r]`
+    pub b: &'a Tensor,
+}
+
+impl LowRank<'_> {
+    /// Rank, inputs and outputs.
+    fn dims(&self) -> Result<(usize, usize, usize)> {
+        let ((r, d_in), (d_out, b_r)) = (matrix_dims(self.a), matrix_dims(self.b));
+        if r != b_r {
+            let detail = format!("A {:?} does not fit B {:?}", self.a.shape(), self.b.shape());
+            return Err(Error::Shape { op: "low rank", detail });
+        }
+        Ok((r, d_in, d_out))
+    }
+
+    /// Adds what the adapter makes of `x: [N, in]` to `y: [N, out]`.
+    pub fn forward_into(&self, x: &Tensor, y: &Tensor) -> Result<()> {
+        let (r, d_in, d_out) = self.dims()?;
+        let (n, x_in) = matrix_dims(x);
+        if x_in != d_in || matrix_dims(y) != (n, d_out) {
+            let detail = format!("{:?} to {:?} through {d_in} and {d_out}", x.shape(), y.shape());
+            return Err(Error::Shape { op: "low rank", detail });
+        }
+        let (xs, a, b) = (read(x)?, read(self.a)?, read(self.b)?);
+        let inner = gemm::product(Mat::new(&xs, n, d_in), Mat::new(&a, r, d_in).t(), 1.0, all_threads());
+        write(y, |out| {
+            let inner = Mat::new(&inner, n, r);
+            matmul(out, d_out, Dst::Add, inner, Mat::new(&b, d_out, r).t(), self.scale, all_threads());
+        })
+    }
+
+    /// From `x: [N, in]` and the gradient `dy: [N, out]`: adds those of the two matrices into
+    /// `gradient`, and that of `x` into `dx` where it is wanted. `x A^T` is computed again, since
+    /// that is cheaper than its memory.
+    pub fn backward(&self, x: &Tensor, dy: &Tensor, gradient: Option<Gradient<'_>>, dx: Option<&Tensor>) -> Result<()> {
+        let (r, d_in, d_out) = self.dims()?;
+        let (n, x_in) = matrix_dims(x);
+        if x_in != d_in || matrix_dims(dy) != (n, d_out) || dx.is_some_and(|dx| matrix_dims(dx) != (n, d_in)) {
+            let detail = format!("{:?} with gradient {:?}", x.shape(), dy.shape());
+            return Err(Error::Shape { op: "low rank backward", detail });
+        }
+        let (xs, dys, a, b) = (read(x)?, read(dy)?, read(self.a)?, read(self.b)?);
+        let (xs, dys, a, b) = (Mat::new(&xs, n, d_in), Mat::new(&dys, n, d_out), Mat::new(&a, r, d_in), Mat::new(&b, d_out, r));
+        // s dy B, the gradient of x A^T.
+        let d_inner = gemm::product(dys, b, self.scale, all_threads());
+        let d_inner = Mat::new(&d_inner, n, r);
+        if let Some(gradient) = gradient {
+            let inner = gemm::product(xs, a.t(), 1.0, all_threads());
+            write(gradient.b, |out| matmul(out, r, Dst::Add, dys.t(), Mat::new(&inner, n, r), self.scale, all_threads()))?;
+            write(gradient.a, |out| matmul(out, d_in, Dst::Add, d_inner.t(), xs, 1.0, all_threads()))?;
+        }
+        match dx {
+            Some(dx) => write(dx, |out| matmul(out, d_in, Dst::Add, d_inner, a, 1.0, all_threads())),
+            None => Ok(()),
+        }
+    }
+
+    /// `w + s B A`, `[out, in]`, as a new tensor.
+    pub fn merged(&self, w: &Tensor) -> Result<Tensor> {
+        let (r, d_in, d_out) = self.dims()?;
+        if matrix_dims(w) != (d_out, d_in) {
+            return Err(Error::Shape { op: "low rank", detail: format!("{:?} is not of {d_out} by {d_in}", w.shape()) });
+        }
+        let (ws, a, b) = (read(w)?, read(self.a)?, read(self.b)?);
+        let mut out = ws.to_vec();
+        matmul(&mut out, d_in, Dst::Add, Mat::new(&b, d_out, r), Mat::new(&a, r, d_in), self.scale, all_threads());
+        tensor(out, w.shape())
+    }
+}

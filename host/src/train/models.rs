@@ -1,0 +1,112 @@
+//! The policy and the reference model that a run begins with, with or without an adapter.
+
+use super::origin::Beginning;
+use super::snapshot::REFERENCE;
+use super::{Error, Result};
+use crate::config::{self, Config};
+use crate::model::{Decoder, Frozen, Lora, ModelFolder, Policy};
+use crate::plugin::Needs;
+use std::path::Path;
+
+/// The adapter that a run trains, if it does, with all its settings in `config`: the one that lies in
+/// the model's folder, or a new one.
+///
+/// # Errors
+/// If the configuration asks for another adapter than the folder's, or for what none can do.
+pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Result<Option<Lora>> {
+    let invalid = |key: &str, detail: String| Err(config::Error::Invalid { place: key.to_owned(), detail }.into());
+    let lora = match source.lora() {
+        Some(lora) => lora,
+        None if config.asks_for_adapter() => Lora {
+            r: config.lora_r.unwrap_or(16),
+            alpha: config.lora_alpha.unwrap_or(32.0),
+            use_rslora: config.use_rslora.unwrap_or(false),
+        },
+        None => {
+            let given = [
+                ("lora_alpha", config.lora_alpha.is_some()),
+                ("lora_target_modules", config.lora_target_modules.is_some()),
+                ("use_rslora", config.use_rslora == Some(true)),
+            ];
+            return match given.into_iter().find(|(_, given)| *given) {
+                Some((key, _)) => invalid(key, "means nothing without an adapter; give use_peft or lora_r".into()),
+                None => Ok(None),
+            };
+        }
+    };
+    if source.lora().is_some() {
+        let differs = [
+            ("lora_r", config.lora_r.is_some_and(|r| r != lora.r), lora.r.to_string()),
+            ("lora_alpha", config.lora_alpha.is_some_and(|alpha| alpha != lora.alpha), lora.alpha.to_string()),
+            ("use_rslora", config.use_rslora.is_some_and(|on| on != lora.use_rslora), lora.use_rslora.to_string()),
+            ("lora_target_modules", config.lora_target_modules.is_some(), "its own".into()),
+        ];
+        if let Some((key, _, own)) = differs.into_iter().find(|(_, differs, _)| *differs) {
+            return invalid(key, format!("the adapter in {} has {own}, and training goes on with it", source.path().display()));
+        }
+    } else {
+        config.lora_target_modules = Some(config.lora_targets());
+    }
+    if config.sync_ref_model {
+        let detail = "moves the reference model, which with an adapter is the model without it".to_owned();
+        return invalid("sync_ref_model", detail);
+    }
+    config.use_peft = true;
+    (config.lora_r, config.lora_alpha, config.use_rslora) = (Some(lora.r), Some(lora.alpha), Some(lora.use_rslora));
+    Ok(Some(lora))
+}
+
+/// The policy, at the start or as the checkpoint has it, with a critic where that is needed, and the
+/// model that the run began with, where the algorithm asks for that. With an adapter both have one
+/// storage of all that is not trained.
+///
+/// # Errors
+/// If the checkpoint holds another adapter than `lora`, or one of another model.
+pub(super) fn policy_and_reference(
+    source: &ModelFolder,
+    lora: Option<Lora>,
+    config: &Config,
+    needs: &Needs,
+    beginning: &Beginning,
+) -> Result<(Policy, Option<Frozen>)> {
+    let policy = |folder: &ModelFolder, decoder: Decoder| -> Result<Policy> {
+        Ok(Policy::new(if needs.values { folder.with_critic(decoder)? } else { decoder }))
+    };
+    let Some(origin) = beginning.origin() else {
+        let began = source.decoder()?;
+        if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
+            let adapted = began.clone().with_new_adapter(lora, &config.lora_targets(), config.seed)?;
+            return Ok((policy(source, adapted)?, needs.ref_logp.then(|| Frozen::new(began))));
+        }
+        let policy = policy(source, began)?;
+        let reference = needs.ref_logp.then(|| policy.frozen_copy()).transpose()?;
+        return Ok((policy, reference));
+    };
+
+    let kept = match (beginning, lora) {
+        // The run's own model, wherever that is by now.
+        (Beginning::Resume { .. }, Some(_)) => source.with_adapter_in(&origin.checkpoint)?,
+        _ => ModelFolder::open(&origin.checkpoint)?,
+    };
+    if kept.lora() != lora || lora.is_some() && !same_place(kept.base(), source.base()) {
+        let said = |lora: Option<Lora>, of: &ModelFolder| match lora {
+            Some(lora) => format!("an adapter of rank {} and alpha {} for {}", lora.r, lora.alpha, of.base().display()),
+            None => "a whole model".to_owned(),
+        };
+        let (has, wanted) = (said(kept.lora(), &kept), said(lora, source));
+        let detail = format!("{} holds {has}, and this run trains {wanted}", origin.checkpoint.display());
+        return Err(Error::Unfit(format!("{detail}; `rlhost merge` makes a whole model, with which a new run can begin")));
+    }
+    if lora.is_some() {
+        let began = source.decoder()?;
+        let policy = policy(&kept, kept.decoder_over(began.clone())?)?;
+        return Ok((policy, needs.ref_logp.then(|| Frozen::new(began))));
+    }
+    let moved = origin.checkpoint.join(REFERENCE);
+    let began = || if moved.exists() { source.decoder_in(&moved) } else { source.decoder() };
+    Ok((policy(&kept, kept.decoder()?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
+}
+
+fn same_place(a: &Path, b: &Path) -> bool {
+    a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}

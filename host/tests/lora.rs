@@ -1,0 +1,183 @@
+//! Adapters: new ones change nothing, trained ones leave the base alone, merged ones are the same
+//! model.
+
+use candle_core::{Device, Tensor};
+use rlhost::model::{Decode, Decoder, Frozen, Lora, ModelFolder, Policy, Selected, Weights, merge, save};
+use rlhost::ops::{self, Forest};
+use rlhost::optim::{AdamW, Settings};
+use std::path::Path;
+
+const LORA: Lora = Lora { r: 4, alpha: 8.0, use_rslora: false };
+
+fn folder(name: &str) -> ModelFolder {
+    ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap()
+}
+
+fn targets() -> Vec<String> {
+    ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"].map(String::from).into()
+}
+
+fn forest() -> (Forest, Selected) {
+    let (mut forest, mut selected) = (Forest::new(), Selected::default());
+    let prompt = forest.push(&[5, 9, 2, 41, 7], None);
+    for completion in [&[3, 1, 8, 20][..], &[60, 11]] {
+        let segment = forest.push(completion, Some(prompt));
+        selected.push_segment(&forest, segment);
+    }
+    (forest, selected)
+}
+
+fn logits(model: &Frozen) -> Vec<f32> {
+    let (forest, _) = forest();
+    ops::to_vec(&model.logits(&forest, &(0..forest.len()).collect::<Vec<_>>()).unwrap()).unwrap()
+}
+
+fn bits(weights: &Weights) -> Vec<(String, Vec<f32>)> {
+    weights.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect()
+}
+
+fn greatest_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
+}
+
+/// A policy whose adapter some updates have changed.
+fn trained(base: &Decoder) -> Policy {
+    let policy = Policy::new(base.clone().with_new_adapter(LORA, &targets(), 3).unwrap());
+    let settings = Settings { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 1.0 };
+    let mut optimizer = AdamW::new(settings, &policy.weights().trained()).unwrap();
+    for _ in 0..4 {
+        let (forest, selected) = forest();
+        let gradients = policy.zero_gradients().unwrap();
+        let d_logp: Vec<f32> = (0..selected.len()).map(|i| (i as f32 * 0.8).cos()).collect();
+        policy.forward(&forest, &selected, 1.0).unwrap().backward(&d_logp, None, None, &gradients).unwrap();
+        optimizer.step(&policy.weights().trained(), &gradients.named(), 0.01).unwrap();
+    }
+    assert_eq!(optimizer.state().unwrap().1.len(), 2 * 2 * 7 * base.weights().layers.len(), "moments of the adapter alone");
+    policy
+}
+
+#[test]
+fn a_new_adapter_changes_no_bit_of_the_logits() {
+    for name in ["llama_biased", "qwen2", "qwen3"] {
+        let base = folder(name).decoder().unwrap();
+        let adapted = Frozen::new(base.clone().with_new_adapter(LORA, &targets(), 3).unwrap());
+        assert!(logits(&adapted) == logits(&Frozen::new(base)), "{name}");
+    }
+}
+
+#[test]
+fn a_new_adapter_is_drawn_as_peft_draws_it_and_the_same_from_the_same_seed() {
+    let base = folder("llama").decoder().unwrap();
+    let weights = |seed| base.clone().with_new_adapter(Lora { r: 64, ..LORA }, &targets(), seed).unwrap().weights().clone();
+    assert_eq!(bits(&weights(3)), bits(&weights(3)));
+    assert_ne!(bits(&weights(3)), bits(&weights(4)));
+    for (name, values) in bits(&weights(3)).into_iter().filter(|(name, _)| name.contains("lora_A")) {
+        // torch's kaiming_uniform_ with a = sqrt(5): within 1 / sqrt(inputs), a variance of a third of that.
+        let inputs = (values.len() / 64) as f32;
+        let square = values.iter().map(|v| v * v).sum::<f32>() / values.len() as f32;
+        assert!(values.iter().all(|v| v.abs() <= inputs.sqrt().recip()), "{name}");
+        assert!((square * inputs * 3.0 - 1.0).abs() < 0.1, "{name}: {}", square * inputs * 3.0);
+        assert!((values.iter().sum::<f32>() / values.len() as f32).abs() < 0.05 * inputs.sqrt().recip(), "{name}");
+    }
+}
+
+#[test]
+fn training_an_adapter_changes_no_bit_of_the_base_whose_storage_the_reference_has() {
+    let base = folder("qwen3").decoder().unwrap();
+    let before = (bits(base.weights()), logits(&Frozen::new(base.clone())));
+    let policy = trained(&base);
+    assert_eq!(bits(&policy.weights().without_adapter()), before.0);
+    assert!(greatest_difference(&logits(&policy.frozen()), &before.1) > 0.01, "the adapter has learned nothing");
+    assert!(logits(&Frozen::new(base.clone())) == before.1);
+
+    // Whoever has one storage sees what is written into it.
+    ops::fill_zero(&base.weights().norm).unwrap();
+    assert!(ops::to_vec(&policy.weights().norm).unwrap().iter().all(|x| *x == 0.0), "the base was copied");
+    assert!(ops::to_vec(&policy.copied_weights().unwrap().norm).unwrap().iter().all(|x| *x == 0.0));
+}
+
+#[test]
+fn a_copy_for_reference_or_checkpoint_does_not_follow_the_adapter() {
+    let policy = trained(&folder("llama").decoder().unwrap());
+    let (copy, before) = (policy.frozen_copy().unwrap(), logits(&policy.frozen()));
+    for (_, t) in policy.weights().trained() {
+        ops::fill_zero(t).unwrap();
+    }
+    assert!(logits(&copy) == before);
+    assert!(logits(&policy.frozen()) != before);
+}
+
+#[test]
+fn merged_weights_and_generation_give_the_logits_of_base_and_adapter() {
+    for name in ["llama_biased", "qwen3"] {
+        let base = folder(name).decoder().unwrap();
+        let policy = trained(&base);
+        let want = logits(&policy.frozen());
+        let merged = Frozen::new(Decoder::new(folder(name).architecture().clone(), policy.weights().merged().unwrap()));
+        assert!(merged.weights().lora.is_none());
+        let difference = greatest_difference(&logits(&merged), &want);
+        assert!(difference <= 1e-5, "{name}: {difference}");
+
+        // The prompt's five tokens at once, then the first completion's one by one.
+        let (forest, _) = forest();
+        let (decoding, vocab) = (policy.frozen().decoding().unwrap(), want.len() / forest.len());
+        let mut prompt = Forest::new();
+        prompt.push(&forest.tokens()[..5], None);
+        let (caches, _) = decoding.prefill(&prompt).unwrap();
+        let mut own = decoding.empty_cache(16);
+        for at in 5..9 {
+            let step = Decode {
+                tokens: &forest.tokens()[at..=at],
+                positions: &[at as u32],
+                prompt_of: &[0],
+                prompts: &[&caches[0]],
+                own: &mut [&mut own],
+            };
+            let got = ops::to_vec(&decoding.decode(step).unwrap()).unwrap();
+            let difference = greatest_difference(&got, &want[at * vocab..(at + 1) * vocab]);
+            assert!(difference <= 1e-5, "{name}: {difference}");
+        }
+    }
+}
+
+#[test]
+fn an_adapters_folder_gives_the_same_adapter_back_and_can_be_merged() {
+    let base = folder("qwen2");
+    let policy = trained(&base.decoder().unwrap());
+    let place = tempfile::tempdir().unwrap();
+    let (adapter, whole) = (place.path().join("adapter"), place.path().join("whole"));
+    for folder in [&adapter, &whole] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    save(policy.weights(), &base, &adapter).unwrap();
+    assert!(!adapter.join("model.safetensors").exists() && !adapter.join("config.json").exists());
+    let opened = ModelFolder::open(&adapter).unwrap();
+    assert_eq!((opened.lora(), opened.base()), (Some(LORA), base.path()));
+    assert_eq!(bits(opened.decoder().unwrap().weights()), bits(policy.weights()));
+
+    merge(&opened, &whole).unwrap();
+    let merged = ModelFolder::open(&whole).unwrap();
+    assert!(merged.lora().is_none());
+    let difference = greatest_difference(&logits(&Frozen::new(merged.decoder().unwrap())), &logits(&policy.frozen()));
+    assert!(difference <= 1e-5, "{difference}");
+
+    // A part that no linear layer here has, and a part of the wrong rank, are named.
+    let file = adapter.join("adapter_model.safetensors");
+    let tensors = candle_core::safetensors::load(&file, &Device::Cpu).unwrap();
+    let head = "base_model.model.lm_head.lora_A.weight";
+    let some = "base_model.model.model.layers.0.mlp.up_proj.lora_B.weight";
+    for (name, shape) in [(head, (4, 8)), (some, (3, 5))] {
+        let mut other = tensors.clone();
+        other.insert(name.into(), Tensor::zeros(shape, candle_core::DType::F32, &Device::Cpu).unwrap());
+        candle_core::safetensors::save(&other, &file).unwrap();
+        let refusal = ModelFolder::open(&adapter).unwrap().decoder().unwrap_err().to_string();
+        let module = name.trim_start_matches("base_model.model.").trim_end_matches(".weight");
+        assert!(refusal.contains(module), "{refusal}");
+    }
+    let mut half = tensors;
+    half.remove(some);
+    candle_core::safetensors::save(&half, &file).unwrap();
+    let refusal = ModelFolder::open(&adapter).unwrap().decoder().unwrap_err().to_string();
+    assert!(refusal.contains("without the other"), "{refusal}");
+}

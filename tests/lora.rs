@@ -1,0 +1,170 @@
+//! Low-rank adapters through the binary: what checkpoints hold, resuming, generation, merging.
+
+use rlhost_tests::{Place, tiny};
+use serde_json::Value;
+use std::fs;
+
+const STEPS: u64 = 5;
+
+/// Of the model that the binary brings.
+const LAYERS: usize = 6;
+
+/// GRPO with a reference model, each generation trained on twice, in the model that the
+/// binary brings.
+fn arguments(run: &str) -> Vec<&str> {
+    let mut all = vec!["--plugin", "tldr_length_reward.wasm", "--dataset", "prompts.jsonl", "--output-dir", run];
+    all.extend(["--max-completion-length", "12", "--max-steps", "5", "--save-steps", "1", "--logging-steps", "1"]);
+    all.extend(["--num-iterations", "2", "--beta", "0.1", "--learning-rate", "0.02", "--log-completions", "all"]);
+    all.extend(["--lora_r", "4", "--lora_alpha", "8"]);
+    all
+}
+
+fn place() -> Place {
+    let place = Place::with_answers();
+    place.write("prompts.jsonl", (0..6).map(|i| format!("{{\"prompt\": \"prompt {i}\"}}\n")).collect::<String>());
+    place
+}
+
+fn assert_same(place: &Place, got: &str, want: &str) {
+    for file in ["adapter_model.safetensors", "optimizer.safetensors"] {
+        let bytes = |run: &str| fs::read(place.path(run).join(format!("checkpoint-{STEPS}")).join(file)).unwrap();
+        assert!(bytes(got) == bytes(want), "{got}: {file} differs");
+    }
+    for file in ["metrics.jsonl", "completions.jsonl"] {
+        assert_eq!(place.timeless(&format!("{got}/{file}")), place.timeless(&format!("{want}/{file}")), "{got}: {file}");
+    }
+}
+
+/// Names of the tensors in a file.
+fn tensors(place: &Place, file: &str) -> Vec<String> {
+    let bytes = fs::read(place.path(file)).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    header.as_object().unwrap().keys().filter(|name| *name != "__metadata__").cloned().collect()
+}
+
+#[test]
+fn a_checkpoint_is_an_adapter_and_a_run_resumed_from_any_ends_as_the_uninterrupted_one() {
+    let place = place();
+    place.run(&arguments("whole")).succeeded();
+    let entries = place.entries_of("whole/checkpoint-5");
+    for name in ["adapter_config.json", "adapter_model.safetensors", "tokenizer.json"] {
+        assert!(entries.iter().any(|entry| entry == name), "{entries:?}");
+    }
+    assert!(!entries.iter().any(|entry| entry == "model.safetensors" || entry == "config.json"), "{entries:?}");
+    let adapter = tensors(&place, "whole/checkpoint-5/adapter_model.safetensors");
+    assert_eq!(adapter.len(), LAYERS * 2 * 7);
+    assert!(adapter.contains(&"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".to_owned()), "{adapter:?}");
+    let moments = tensors(&place, "whole/checkpoint-5/optimizer.safetensors");
+    assert!(moments.len() == 2 * adapter.len() && moments.iter().all(|name| name.contains(".lora_")), "{moments:?}");
+    let config: Value = serde_json::from_slice(&fs::read(place.path("whole/checkpoint-5/adapter_config.json")).unwrap()).unwrap();
+    assert_eq!((&config["r"], &config["lora_alpha"]), (&4.into(), &8.into()));
+    let divergences = place.figure("whole", "kl");
+    assert!(divergences[0] == 0.0 && divergences[4] > 0.0, "the reference is the model without its adapter: {divergences:?}");
+
+    for step in 1..STEPS {
+        let name = format!("from-{step}");
+        place.copy("whole", &name);
+        place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
+        assert_same(&place, &name, "whole");
+    }
+    let damage = place.path("from-1/checkpoint-5/adapter_model.safetensors");
+    fs::write(&damage, &fs::read(&damage).unwrap()[1..]).unwrap();
+    let refused = place.run(&["checkpoint", "verify", "from-1"]);
+    assert!(refused.stdout.contains("adapter_model.safetensors"), "{}", refused.stdout);
+}
+
+#[test]
+fn an_adapter_generates_and_evaluates_as_the_merged_model_does_and_learning_goes_on_with_it() {
+    let place = place();
+    place.run(&arguments("run")).succeeded();
+    place.run(&["merge", "run/checkpoint-5", "merged"]).succeeded();
+    let continued = |model: &str| {
+        let greedy = ["--prompt", "prompt 3", "--temperature", "0", "--max-new-tokens", "24"];
+        place.run(&[&["generate", "--model", model], &greedy[..]].concat()).succeeded().stdout.clone()
+    };
+    assert_eq!(continued("run/checkpoint-5"), continued("merged"));
+    assert_ne!(continued("run/checkpoint-5"), continued("run/model"), "the adapter has learned nothing");
+    let again = place.run(&["merge", "run/checkpoint-5", "merged"]);
+    assert!(again.code == Some(2) && again.error().contains("is there already"), "{}", again.stderr);
+    assert!(place.run(&["merge", "merged", "twice"]).error().contains("no adapter"));
+
+    let evaluated = |model: &str| -> Value {
+        let on = ["--algorithm", "sft", "--learn-from", "dataset", "--dataset", "answers.jsonl", "--json"];
+        let said = place.run(&[&["eval", "--model", model], &on[..]].concat()).succeeded().stdout.clone();
+        serde_json::from_str(&said).unwrap()
+    };
+    let loss = |model: &str| evaluated(model)["eval_loss"].as_f64().unwrap();
+    let (adapter, merged, base) = (loss("run/checkpoint-5"), loss("merged"), loss("run/model"));
+    assert!((adapter - merged).abs() < 1e-5 && (adapter - base).abs() > 1e-3, "{adapter} {merged} {base}");
+
+    // With an adapter's folder as the model, that adapter is what the run begins with and measures
+    // itself by.
+    let mut next = arguments("next");
+    next.truncate(next.len() - 4);
+    next.extend(["--model", "run/checkpoint-5"]);
+    place.run(&next).succeeded();
+    assert_eq!(place.figure("next", "kl")[0], 0.0);
+    assert!(place.figure("next", "kl")[4] > 0.0);
+    let settings = fs::read_to_string(place.path("next/config.toml")).unwrap();
+    assert!(settings.contains("lora_r = 4") && settings.contains("use_peft = true"), "{settings}");
+    place.copy("next", "resumed");
+    place.run(&["resume", "resumed", "--step", "2"]).succeeded();
+    assert_same(&place, "resumed", "next");
+    let other = place.run(&[&next[..], &["--lora-r", "8", "--output-dir", "other"]].concat());
+    assert!(other.code == Some(2) && other.error().contains("lora_r"), "{}", other.stderr);
+}
+
+#[test]
+fn a_critic_is_trained_beside_an_adapter_and_resumes_with_it() {
+    let place = place();
+    let mut ppo = arguments("ppo");
+    ppo.extend(["--algorithm", "ppo", "--model", tiny(), "--lora-target-modules", "q_proj", "v_proj"]);
+    ppo.retain(|argument| *argument != "--beta" && *argument != "0.1");
+    place.run(&ppo).succeeded();
+    assert_eq!(tensors(&place, "ppo/checkpoint-5/critic.safetensors").len(), 2);
+    assert_eq!(tensors(&place, "ppo/checkpoint-5/optimizer.safetensors").len(), 2 * (2 * 2 * 2 + 2));
+    place.copy("ppo", "resumed");
+    place.run(&["resume", "resumed", "--step", "3"]).succeeded();
+    assert_same(&place, "resumed", "ppo");
+    let critic = |run: &str| fs::read(place.path(run).join("checkpoint-5/critic.safetensors")).unwrap();
+    assert!(critic("resumed") == critic("ppo"));
+}
+
+#[test]
+fn an_adapter_learns_ten_times_as_fast_by_default() {
+    let place = place();
+    let rate = |run: &str, more: &[&str]| -> f64 {
+        let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--max-steps", "1", "--output-dir", run];
+        place.run(&[&sft[..], more].concat()).succeeded();
+        let settings = fs::read_to_string(place.path(run).join("config.toml")).unwrap();
+        let line = settings.lines().find_map(|line| line.strip_prefix("learning_rate = ")).unwrap();
+        line.parse().unwrap()
+    };
+    let (all, adapter) = (rate("all", &[]), rate("adapter", &["--use_peft"]));
+    assert!((adapter / all - 10.0).abs() < 1e-9, "{adapter} and {all}");
+}
+
+#[test]
+fn settings_that_no_adapter_can_have_are_refused_by_name() {
+    let place = place();
+    for (given, key, said) in [
+        (&["--lora_dropout", "0.05"][..], "lora_dropout", "only 0"),
+        (&["--lora-target-modules", "q_porj"], "lora_target_modules", "q_proj"),
+        (&["--lora-r", "0"], "lora_r", "at least 1"),
+        (&["--sync-ref-model"], "sync_ref_model", "without it"),
+    ] {
+        let refused = place.run(&[&arguments("refused")[..], given].concat());
+        assert_eq!(refused.code, Some(2), "{given:?}");
+        assert!(refused.error().contains(key) && refused.error().contains(said), "{}", refused.stderr);
+    }
+    let plain = ["--plugin", "tldr_length_reward.wasm", "--max-steps", "1", "--lora-alpha", "8", "--output-dir", "refused"];
+    assert!(place.run(&plain).error().contains("use_peft"));
+    assert!(!place.path("refused").exists());
+
+    place.run(&[&arguments("run")[..], &["--max-steps", "1"]].concat()).succeeded();
+    let fork = ["--resume-from-checkpoint", "run/checkpoint-1", "--output-dir", "fork", "--max-steps", "2"];
+    place.run(&fork).succeeded();
+    let wider = place.run(&[&fork[..], &["--output-dir", "wider", "--lora-r", "8"]].concat());
+    assert!(wider.code == Some(2) && wider.error().contains("rank 4"), "{}", wider.stderr);
+}
