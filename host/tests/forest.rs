@@ -264,6 +264,21 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
 }
 
 #[test]
+fn running_layers_again_on_the_way_back_changes_no_bit() {
+    for name in ["llama_biased", "qwen3"] {
+        let gradients = |on: bool| {
+            let policy = policy(name).0.with_gradient_checkpointing(on);
+            let (forest, selected) = packed();
+            let (c, e, _) = coefficients(selected.len());
+            let gradients = policy.zero_gradients().unwrap();
+            policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), None, &gradients).unwrap();
+            gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect::<Vec<_>>()
+        };
+        assert!(gradients(true) == gradients(false), "{name}");
+    }
+}
+
+#[test]
 fn gradients_add_up_over_micro_batches() {
     let (policy, _) = policy("qwen3");
     let (forest, selected) = packed();

@@ -36,9 +36,16 @@ pub(super) struct LayerKept {
     up: Tensor,
 }
 
+/// A layer's kept values, or what they can be computed from again (gradient checkpointing, Chen et
+/// al. 2016, arXiv 1604.06174).
+enum Stored {
+    Whole(LayerKept),
+    Input(Tensor),
+}
+
 /// What the whole backward pass needs.
 pub(super) struct Kept {
-    layers: Vec<LayerKept>,
+    layers: Vec<Stored>,
     last: Tensor,
 }
 
@@ -80,6 +87,13 @@ fn zeros_like(t: &Tensor) -> Result<Tensor> {
     Ok(Tensor::zeros(t.shape(), DType::F32, &Device::Cpu)?)
 }
 
+/// What a layer hands to the next.
+fn layer_output(w: &Layer, kept: &LayerKept) -> Result<Tensor> {
+    let out = apply(&w.down, &swiglu::forward(&kept.gate, &kept.up)?)?;
+    ops::add_into(&out, &kept.middle)?;
+    Ok(out)
+}
+
 impl Decoder {
     /// A decoder of these weights.
     pub fn new(architecture: Architecture, weights: Weights) -> Self {
@@ -110,25 +124,30 @@ impl Decoder {
         let mut x = embedding::forward(&self.weights.embedding, forest.tokens())?;
         for (i, layer) in self.weights.layers.iter().enumerate() {
             let rows = (i + 1 == self.weights.layers.len()).then_some(rows);
-            let (out, kept) = self.layer(layer, x, forest, rows)?;
+            let kept = self.layer(layer, x, forest, rows)?;
+            x = layer_output(layer, &kept)?;
             keep(i, kept)?;
-            x = out;
         }
         let hidden = norm::forward(&x, &self.weights.norm, self.architecture.rms_norm_eps)?;
         Ok((hidden, x))
     }
 
-    /// Hidden states of `rows`, `[M, D]`, and what [`Decoder::backward`] needs.
-    pub(super) fn forward(&self, forest: &Forest, rows: &[usize]) -> Result<(Tensor, Kept)> {
-        let mut layers = Vec::with_capacity(self.weights.layers.len());
-        let (hidden, last) = self.run(forest, rows, |_, kept| {
-            layers.push(kept);
+    /// Hidden states of `rows`, `[M, D]`, and what [`Decoder::backward`] needs; to `recompute` most
+    /// of that then, only the layers' inputs.
+    pub(super) fn forward(&self, forest: &Forest, rows: &[usize], recompute: bool) -> Result<(Tensor, Kept)> {
+        let count = self.weights.layers.len();
+        let mut layers = Vec::with_capacity(count);
+        let (hidden, last) = self.run(forest, rows, |i, kept| {
+            // The last layer is the first that is needed again, when the others take up nothing.
+            let again = recompute && i + 1 < count;
+            layers.push(if again { Stored::Input(kept.input) } else { Stored::Whole(kept) });
             Ok(())
         })?;
         Ok((hidden, Kept { layers, last }))
     }
 
-    fn layer(&self, w: &Layer, x: Tensor, forest: &Forest, rows: Option<&[usize]>) -> Result<(Tensor, LayerKept)> {
+    /// All of a layer but its last product, which [`layer_output`] adds and no gradient needs.
+    fn layer(&self, w: &Layer, x: Tensor, forest: &Forest, rows: Option<&[usize]>) -> Result<LayerKept> {
         let (eps, heads) = (self.architecture.rms_norm_eps, self.architecture.heads);
         let h = norm::forward(&x, &w.input_norm, eps)?;
         let (mut q, mut k, v) = (apply(&w.q, &h)?, apply(&w.k, &h)?, apply(&w.v, &h)?);
@@ -155,9 +174,7 @@ impl Decoder {
         };
         let h = norm::forward(&middle, &w.post_norm, eps)?;
         let (gate, up) = (apply(&w.gate, &h)?, apply(&w.up, &h)?);
-        let out = apply(&w.down, &swiglu::forward(&gate, &up)?)?;
-        ops::add_into(&out, &middle)?;
-        Ok((out, LayerKept { input: x, unnormed, q, k, v, attended, log_sum, middle, gate, up }))
+        Ok(LayerKept { input: x, unnormed, q, k, v, attended, log_sum, middle, gate, up })
     }
 
     /// Norm over each head of packed heads `[N, heads * C]`.
@@ -186,9 +203,13 @@ impl Decoder {
         let mut dx = zeros_like(&kept.last)?;
         norm::backward(&kept.last, &self.weights.norm, self.architecture.rms_norm_eps, d_hidden, &dx, grads.norm.as_ref())?;
         let last = kept.layers.len() - 1;
-        for (i, kept) in kept.layers.into_iter().enumerate().rev() {
-            let rows = (i == last).then_some(rows);
-            dx = self.layer_backward(&self.weights.layers[i], kept, forest, rows, dx, &grads.layers[i])?;
+        for (i, stored) in kept.layers.into_iter().enumerate().rev() {
+            let (layer, rows) = (&self.weights.layers[i], (i == last).then_some(rows));
+            let kept = match stored {
+                Stored::Whole(kept) => kept,
+                Stored::Input(x) => self.layer(layer, x, forest, rows)?,
+            };
+            dx = self.layer_backward(layer, kept, forest, rows, dx, &grads.layers[i])?;
         }
         if let Some(d_embedding) = &grads.embedding {
             embedding::backward(forest.tokens(), &dx, d_embedding)?;

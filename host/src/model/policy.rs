@@ -42,6 +42,7 @@ impl Selected {
 #[derive(Debug)]
 pub struct Policy {
     decoder: Decoder,
+    gradient_checkpointing: bool,
 }
 
 /// A forward pass that waits for the loss's derivatives.
@@ -59,7 +60,13 @@ pub struct Pass<'a> {
 impl Policy {
     /// Makes a decoder trainable.
     pub fn new(decoder: Decoder) -> Self {
-        Self { decoder }
+        Self { decoder, gradient_checkpointing: false }
+    }
+
+    /// Whether passes keep the layers' inputs alone, and run each layer again on the way back. What
+    /// comes out is the same to the bit, later and in less memory.
+    pub fn with_gradient_checkpointing(self, on: bool) -> Self {
+        Self { gradient_checkpointing: on, ..self }
     }
 
     /// The view for generation: the same storage, so that it always has the newest weights.
@@ -91,7 +98,7 @@ impl Policy {
     /// Log-probabilities (of logits divided by `temperature`) and entropies of the selected
     /// predictions, with what the backward pass needs.
     pub fn forward<'a>(&'a self, forest: &'a Forest, selected: &'a Selected, temperature: f32) -> Result<Pass<'a>> {
-        let (hidden, kept) = self.decoder.forward(forest, &selected.rows)?;
+        let (hidden, kept) = self.decoder.forward(forest, &selected.rows, self.gradient_checkpointing)?;
         let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, temperature)?;
         let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;
         Ok(Pass { policy: self, forest, selected, temperature, kept, hidden, stats, values })

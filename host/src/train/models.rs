@@ -70,7 +70,8 @@ pub(super) fn policy_and_reference(
     beginning: &Beginning,
 ) -> Result<(Policy, Option<Frozen>)> {
     let policy = |folder: &ModelFolder, decoder: Decoder| -> Result<Policy> {
-        Ok(Policy::new(if needs.values { folder.with_critic(decoder)? } else { decoder }))
+        let policy = Policy::new(if needs.values { folder.with_critic(decoder)? } else { decoder });
+        Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing))
     };
     let Some(origin) = beginning.origin() else {
         let began = source.decoder()?;

@@ -31,6 +31,7 @@ const FREE: &[&str] = &[
     "metrics_address",
     "num_threads",
     "dist_timeout_s",
+    "gradient_checkpointing",
     "max_num_seqs",
     "output_dir",
     "loss_limits",
