@@ -58,16 +58,55 @@ fn a_step_is_the_same_however_it_is_cut_into_micro_batches() {
             run(&place, &name, algorithm, online, &[more, &cut[..], &slow].concat()).succeeded();
             let got = figures(&place, &name);
             let want = wanted.get_or_insert_with(|| got.clone());
-            for (got, want) in got.iter().zip(want.iter()) {
-                let names = |line: &[(String, f64)]| line.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
-                assert_eq!(names(got), names(want), "{algorithm} {more:?}, {size} x {accumulation}");
-                for ((name, got), (_, want)) in got.iter().zip(want) {
-                    // Absolute for what is a difference of near equals.
-                    let near = (got - want).abs() <= 1e-5 * want.abs().max(0.1);
-                    assert!(near, "{algorithm} {more:?}, {size} x {accumulation}: {name} is {got} and not {want}");
-                }
-            }
+            assert_near(&got, want, &format!("{algorithm} {more:?}, {size} x {accumulation}"));
         }
+    }
+}
+
+fn assert_near(got: &[Vec<(String, f64)>], want: &[Vec<(String, f64)>], what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (got, want) in got.iter().zip(want.iter()) {
+        let names = |line: &[(String, f64)]| line.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
+        assert_eq!(names(got), names(want), "{what}");
+        for ((name, got), (_, want)) in got.iter().zip(want) {
+            // Absolute for what is a difference of near equals.
+            let near = (got - want).abs() <= 1e-5 * want.abs().max(0.1);
+            assert!(near, "{what}: {name} is {got} and not {want}");
+        }
+    }
+}
+
+#[test]
+fn a_step_is_the_same_parted_by_tokens_and_its_layers_run_again_change_no_bit() {
+    let place = Place::with_answers();
+    let all = ONLINE.iter().map(|a| (a, true)).chain(OFFLINE.iter().map(|a| (a, false)));
+    for (i, ((algorithm, more), online)) in all.enumerate() {
+        let go = |name: &str, given: &[&str]| {
+            let mut arguments = vec!["--max-steps", "3", "--learning-rate", "0.0003"];
+            arguments.extend(["--per-device-train-batch-size", "4", "--gradient-accumulation-steps", "2"]);
+            if !online {
+                arguments.extend(["--eval-dataset", if *algorithm == "sft" { "answers.jsonl" } else { "pairs.jsonl" }]);
+            }
+            run(&place, name, algorithm, online, &[more, &arguments[..], given].concat()).succeeded();
+            figures(&place, name)
+        };
+        let want = go(&format!("{i}"), &[]);
+        for most in ["1", "60", "100000"] {
+            let got = go(&format!("{i}-{most}"), &["--max-tokens-per-microbatch", most]);
+            assert_near(&got, &want, &format!("{algorithm} {more:?} by {most} tokens"));
+        }
+        assert_eq!(go(&format!("{i}-again"), &["--gradient-checkpointing"]), want, "{algorithm} {more:?}");
+    }
+}
+
+#[test]
+fn a_loss_that_compares_the_rows_of_a_micro_batch_is_not_parted_by_tokens() {
+    let place = Place::with_answers();
+    let parted = ["--max-tokens-per-microbatch", "100", "--max-steps", "1"];
+    for (algorithm, online, more) in [("dpo", false, ["--loss-type", "aot"]), ("grpo", true, ["--top-entropy-quantile", "0.5"])] {
+        let refused = run(&place, "refused", algorithm, online, &[&parted[..], &more].concat());
+        assert!(refused.code == Some(2) && refused.error().contains("max_tokens_per_microbatch"), "{}", refused.stderr);
+        run(&place, algorithm, algorithm, online, &[&more[..], &parted[2..]].concat()).succeeded();
     }
 }
 

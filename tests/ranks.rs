@@ -148,6 +148,16 @@ fn an_adapter_is_the_same_on_however_many_ranks() {
 }
 
 #[test]
+fn a_step_parted_by_tokens_is_the_same_on_however_many_ranks() {
+    if !possible() {
+        return;
+    }
+    let steps = ["--max-steps", "3", "--gradient-accumulation-steps", "2", "--max-tokens-per-microbatch", "60"];
+    compare(&ONLINE[..1], true, &[(1, "6"), (2, "3")], &[&steps[..], &["--num-generations", "2"]].concat());
+    compare(&OFFLINE[..2], false, &[(1, "6"), (3, "2")], &steps);
+}
+
+#[test]
 fn uneven_shares_make_the_same_step_too() {
     if !possible() {
         return;

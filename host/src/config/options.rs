@@ -215,6 +215,9 @@ pub struct Config {
     pub steps_per_generation: Option<usize>,
     /// How often each generation is trained on.
     pub num_iterations: usize,
+    /// Most tokens in a micro-batch, a prompt counted once for all its completions: a step's rows
+    /// are parted by that rather than by their number. A row that is longer goes alone.
+    pub max_tokens_per_microbatch: Option<usize>,
     /// Keep only the layers' inputs for the backward pass, and run each layer again in it: the same
     /// result in less memory. Off if not given, since it takes about a fifth more time, and what is
     /// kept is small here, without padding and with each prompt once.
@@ -344,6 +347,7 @@ impl Default for Config {
             gradient_accumulation_steps: 1,
             steps_per_generation: None,
             num_iterations: 1,
+            max_tokens_per_microbatch: None,
             gradient_checkpointing: false,
             max_steps: -1,
             num_train_epochs: 3.0,

@@ -5,7 +5,7 @@ use super::{Config, Error, Period};
 impl Config {
     /// The first thing that is wrong: key and what would be right.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
-        let at_least_one: [(&'static str, usize); 9] = [
+        let at_least_one: [(&'static str, usize); 10] = [
             ("num_generations", self.num_generations.unwrap_or(2)),
             ("max_length", self.max_length.unwrap_or(1)),
             ("max_completion_length", self.max_completion_length),
@@ -15,6 +15,7 @@ impl Config {
             ("gradient_accumulation_steps", self.gradient_accumulation_steps),
             ("steps_per_generation", self.steps_per_generation()),
             ("num_iterations", self.num_iterations),
+            ("max_tokens_per_microbatch", self.max_tokens_per_microbatch.unwrap_or(1)),
         ];
         for (key, value) in at_least_one {
             if value == 0 {

@@ -97,7 +97,7 @@ impl Trainer {
             shares.extend(self.deal(&experience, parts));
         }
         let scale = self.scale(&shares);
-        shares.iter().map(|share| self.pass(&self.own(share), scale, false)).sum()
+        self.packed(&shares).iter().map(|share| self.pass(share, scale, false)).sum()
     }
 
     /// Rows of an experience, or its pairs.

@@ -144,10 +144,9 @@ impl Trainer {
     /// A column of all tokens, made micro-batch by micro-batch, by each rank for its prompts.
     pub(super) fn by_micro_batches(&self, e: &Experience, column: impl Fn(&MicroBatch) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
         let rows = e.rows(self.world.share(e.prompts.len()));
-        let size = self.config.per_device_train_batch_size;
         let mut own = Vec::with_capacity(e.tokens(&rows).len());
-        for first in rows.clone().step_by(size) {
-            own.extend(column(&MicroBatch::pack(e, first..(first + size).min(rows.end)))?);
+        for rows in self.scored_together(e, rows) {
+            own.extend(column(&MicroBatch::pack(e, rows))?);
         }
         Ok(self.world.concat("a column", own)?)
     }

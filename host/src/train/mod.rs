@@ -7,6 +7,7 @@ mod experience;
 mod models;
 mod named;
 mod origin;
+mod packing;
 mod pairs;
 mod phases;
 mod progress;

@@ -32,6 +32,7 @@ const FREE: &[&str] = &[
     "num_threads",
     "dist_timeout_s",
     "gradient_checkpointing",
+    "max_tokens_per_microbatch",
     "max_num_seqs",
     "output_dir",
     "loss_limits",

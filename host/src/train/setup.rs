@@ -5,6 +5,7 @@ use super::dataset::Learned;
 use super::evaluation::Evaluation;
 use super::models::{policy_and_reference, settle_adapter};
 use super::origin::{Beginning, Origin};
+use super::packing::check_separable;
 use super::phases::Phases;
 use super::ranks::{after_the_first, same_source};
 use super::saving::Saves;
@@ -123,6 +124,9 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
     let columns: Vec<String> = columns.into_iter().collect();
     let trial = Trial::made_up(&prompts, &columns, about.needs.ref_logp, about.needs.values);
     swap::dry_run(&trial, &mut algorithm, rewards.iter_mut().map(|r| &mut r.plugin))?;
+    if config.max_tokens_per_microbatch.is_some() {
+        check_separable(&mut algorithm, &about.needs)?;
+    }
     let (policy, reference) = policy_and_reference(&source, lora, &config, &about.needs, beginning)?;
     let loader = Loader::new(rows, batch, config.seed, config.shuffle_dataset, !online);
     let max_steps = max_steps(&config, loader.batches_per_epoch() * shares_per_batch(role, &config));

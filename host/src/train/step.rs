@@ -32,8 +32,8 @@ impl Trainer {
             ops::fill_zero(gradient)?;
         }
         let mut loss = 0.0;
-        for share in &shares {
-            loss += self.pass(&self.own(share), scale, true)?;
+        for share in self.packed(&shares) {
+            loss += self.pass(&share, scale, true)?;
         }
         let loss = self.reduce(loss)?;
 
