@@ -1,6 +1,8 @@
 //! Several processes that train as one: the same run however many there are, and an end, with words,
 //! where one of them fails, dies or hangs.
 
+#![allow(clippy::print_stdout)]
+
 use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, STORIES, tiny, version};
 use serde_json::Value;
 use std::fs;
