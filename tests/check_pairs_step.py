@@ -11,7 +11,8 @@ steps with batches of 4 pairs, without accumulation and with an accumulation of 
 the CPU, AdamW at a constant rate, gradients clipped at 1, no dropout, the starting model as
 reference. Compared after each step are all figures that both log, and the weights. AdamW's epsilon
 is 1e-6: what a pair's two answers have in common has a gradient of mere rounding in the first
-step, and 1e-8 would make updates of full size of it.
+step, and 1e-8 would make updates of full size of it. The last output is check_pairs_step.txt beside
+this file.
 
 Exits 1 if a figure differs by more than 1e-4 of its size, or the weights by more than 1e-4 of
 their norm. Rewards are measured by the greater of both sides, and by a hundredth of
@@ -258,8 +259,8 @@ class Cpo(ByTokens, CPOTrainer):
 class Step(transformers.TrainerCallback):
     """Compares the weights after each step, and keeps what is logged."""
 
-    def __init__(self, report, run):
-        self.report, self.run, self.logs, self.weights = report, run, {}, None
+    def __init__(self, report, run, tolerance=TOLERANCE):
+        self.report, self.run, self.tolerance, self.logs, self.weights = report, run, tolerance, {}, None
 
     def on_train_begin(self, args, state, control, model=None, optimizer=None, **_):
         self.model, self.optimizer = model, getattr(optimizer, "optimizer", optimizer)
@@ -272,7 +273,7 @@ class Step(transformers.TrainerCallback):
         pairs = [(saved[name], p.detach()) for name, p in self.model.named_parameters()]
         off, norm = (math.sqrt(sum(part.square().sum().item() for part in parts))
                      for parts in ([a - b for a, b in pairs], [b for _, b in pairs]))
-        self.report.add(step, "weights, all", off, 0.0, norm, TOLERANCE)
+        self.report.add(step, "weights, all", off, 0.0, norm, self.tolerance)
 
     def on_log(self, args, state, control, logs=None, **_):
         self.logs.setdefault(state.global_step, dict(logs))
@@ -356,6 +357,15 @@ def run_case(args, work, rows, name, algorithm, settings, special):
             reports.append(report)
             steps = range(1, STEPS + 1)
             losses = losses or [" ".join(f"{run[step]['loss']:8.5f}" for step in steps) for run in (got, want)]
+    return print_case(name, losses, reports, args.all)
+
+
+HEAD = f"""{'':<24} {'loss after step 1, 2, 3 of the first run':^53}  {'greatest difference of all runs'}
+{'case':<24} {'rlhost':>26} {'TRL':>26}  {'figures: step 1':<29} {'steps 2 and 3':<29} {'weights':>8} {'updates':>8}"""
+
+
+def print_case(name, losses, reports, everything):
+    """One line of the table with the figures that are out of tolerance, or all; whether none is."""
 
     def worst(wanted):
         lines = (line for report in reports for line in report.lines if wanted(*line[:2]))
@@ -366,13 +376,23 @@ def run_case(args, work, rows, name, algorithm, settings, special):
     weights = worst(lambda _, figure: figure == "weights, all")[0]
     updates = worst(lambda _, figure: figure.startswith("weights") and figure != "weights, all")[0]
     first, later = (f"{share:.1e} {figure}" for share, figure in (first, later))
-    print(f"{name:<20} {losses[0]:>26} {losses[1]:>26}  {first:<25} {later:<25} {weights:>8.1e} {updates:>8.1e}", flush=True)
+    print(f"{name:<24} {losses[0]:>26} {losses[1]:>26}  {first:<29} {later:<29} {weights:>8.1e} {updates:>8.1e}", flush=True)
     for report in reports:
         for step, figure, ours, theirs, share, good in report.lines:
-            if args.all or not good:
+            if everything or not good:
                 both = f"{ours:>15.9g} {theirs:>15.9g} {share:>9.1e}{'' if good else '  <--'}"
                 print(f"    {report.run}, step {step}  {figure:<44} {both}")
     return all(line[5] for report in reports for line in report.lines)
+
+
+def be_quiet():
+    """One thread, so that sums are always of the same order, and no word but the table's."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    logging.getLogger("trl").setLevel(logging.ERROR)
+    datasets.disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
 
 
 def main():
@@ -382,16 +402,9 @@ def main():
     parser.add_argument("--all", action="store_true", help="print every figure")
     args = parser.parse_args()
 
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    logging.getLogger("trl").setLevel(logging.ERROR)
-    datasets.disable_progress_bars()
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
+    be_quiet()
     rows, passed = make_rows(), True
-    print(f"{'':<20} {'loss after step 1, 2, 3 of the first run':^53}  {'greatest difference of its four runs'}")
-    head = f"{'case':<20} {'rlhost':>26} {'TRL':>26}  {'figures: step 1':<25} {'steps 2 and 3':<25} {'weights':>8} {'updates':>8}"
-    print(head)
+    print(HEAD)
     with tempfile.TemporaryDirectory() as work:
         for case in CASES:
             if args.only in case[0]:
