@@ -178,7 +178,9 @@ fn what_does_not_fit_is_refused_by_name_and_the_old_one_stays() {
         ("another configuration", fs::read(HOSTILE).unwrap(), "plus"),
     ];
     for (i, (what, bytes, expected)) in cases.into_iter().enumerate() {
-        running.place.write("versioned.wasm", bytes);
+        // In one go: a file that is empty for a while, on a busy machine, would be refused once more.
+        running.place.write("next.wasm", bytes);
+        fs::rename(running.place.path("next.wasm"), running.place.path("versioned.wasm")).unwrap();
         let refused = running.next("plugin_refused", i);
         assert!(refused["reason"].as_str().unwrap().contains(expected), "{what}: {refused}");
         running.on(1);
