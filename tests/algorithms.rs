@@ -1,8 +1,7 @@
 //! Every algorithm through the binary: the same run however a step is cut up, however it is
 //! interrupted, and learning what it should.
 
-use rlhost_tests::{Outcome, Place, STORIES, tiny};
-use serde_json::Value;
+use rlhost_tests::{Outcome, Place, STORIES, assert_near, tiny};
 use std::fs;
 
 /// Those that learn from their own completions, with what they need beside their defaults.
@@ -35,15 +34,6 @@ fn run(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) 
     place.run(&arguments)
 }
 
-/// All figures of a run's steps that are not times.
-fn figures(place: &Place, run: &str) -> Vec<Vec<(String, f64)>> {
-    let line = |l: &Value| {
-        let figures = l.as_object().unwrap().iter();
-        figures.map(|(name, v)| (name.clone(), v.as_f64().unwrap())).collect()
-    };
-    place.timeless(&format!("{run}/metrics.jsonl")).iter().map(line).collect()
-}
-
 #[test]
 fn a_step_is_the_same_however_it_is_cut_into_micro_batches() {
     let place = Place::with_answers();
@@ -56,22 +46,9 @@ fn a_step_is_the_same_however_it_is_cut_into_micro_batches() {
             // A rate at which rounding does not grow from step to step.
             let slow = ["--learning-rate", "0.0003"];
             run(&place, &name, algorithm, online, &[more, &cut[..], &slow].concat()).succeeded();
-            let got = figures(&place, &name);
+            let got = place.figures(&name);
             let want = wanted.get_or_insert_with(|| got.clone());
             assert_near(&got, want, &format!("{algorithm} {more:?}, {size} x {accumulation}"));
-        }
-    }
-}
-
-fn assert_near(got: &[Vec<(String, f64)>], want: &[Vec<(String, f64)>], what: &str) {
-    assert_eq!(got.len(), want.len(), "{what}");
-    for (got, want) in got.iter().zip(want.iter()) {
-        let names = |line: &[(String, f64)]| line.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
-        assert_eq!(names(got), names(want), "{what}");
-        for ((name, got), (_, want)) in got.iter().zip(want) {
-            // Absolute for what is a difference of near equals.
-            let near = (got - want).abs() <= 1e-5 * want.abs().max(0.1);
-            assert!(near, "{what}: {name} is {got} and not {want}");
         }
     }
 }
@@ -88,7 +65,7 @@ fn a_step_is_the_same_parted_by_tokens_and_its_layers_run_again_change_no_bit() 
                 arguments.extend(["--eval-dataset", if *algorithm == "sft" { "answers.jsonl" } else { "pairs.jsonl" }]);
             }
             run(&place, name, algorithm, online, &[more, &arguments[..], given].concat()).succeeded();
-            figures(&place, name)
+            place.figures(name)
         };
         let want = go(&format!("{i}"), &[]);
         for most in ["1", "60", "100000"] {
@@ -129,7 +106,7 @@ fn a_run_with_a_critic_or_with_pairs_resumes_to_the_bit() {
                 let bytes = |run: &str| fs::read(place.path(run).join("checkpoint-6").join(file)).unwrap();
                 assert!(bytes(&name) == bytes(algorithm), "{name}: {file} differs");
             }
-            assert_eq!(figures(&place, &name), figures(&place, algorithm), "{name}");
+            assert_eq!(place.figures(&name), place.figures(algorithm), "{name}");
         }
     }
 }
@@ -164,22 +141,11 @@ fn fine_tuning_learns_its_answers_and_begins_where_the_model_knows_nothing() {
 fn cpo_changes_every_parameter() {
     let place = Place::with_answers();
     run(&place, "cpo", "cpo", false, &["--max-steps", "1"]).succeeded();
-    let read = |file: &str| {
-        let bytes = fs::read(place.path(file)).unwrap();
-        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-        let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-        (header, bytes[8 + length..].to_vec())
-    };
-    let ((header, before), (after_header, after)) =
-        (read(&format!("{}/model.safetensors", tiny())), read("cpo/checkpoint-1/model.safetensors"));
-    let range = |header: &Value, name: &str| {
-        let at = |i: usize| header[name]["data_offsets"][i].as_u64().unwrap() as usize;
-        at(0)..at(1)
-    };
-    let names: Vec<&String> = header.as_object().unwrap().keys().filter(|name| *name != "__metadata__").collect();
-    assert!(names.len() > 10);
-    for name in names {
-        assert!(before[range(&header, name)] != after[range(&after_header, name)], "{name} has not changed");
+    let (before, after) =
+        (place.tensors(&format!("{}/model.safetensors", tiny())), place.tensors("cpo/checkpoint-1/model.safetensors"));
+    assert!(before.len() > 10);
+    for (name, before) in before {
+        assert!(before != after[&name], "{name} has not changed");
     }
 }
 

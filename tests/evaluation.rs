@@ -116,7 +116,10 @@ fn a_reference_that_is_all_policy_leaves_dpo_at_ln_2() {
     assert_eq!(half[..2], none[..2]);
     assert!(half[2] > none[2] + 1e-4, "{half:?} {none:?}");
     // The reference is the old one, 0.4 parts, and the policy of step 2, 0.6 parts.
-    let weights = |file: &str| numbers(&fs::read(place.path(file)).unwrap(), "lm_head.weight");
+    let weights = |file: &str| -> Vec<f32> {
+        let bytes = &place.tensors(file)["lm_head.weight"];
+        bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    };
     let (old, new) = (weights(&format!("{}/model.safetensors", tiny())), weights("half/checkpoint-2/model.safetensors"));
     for ((mixed, old), new) in weights("half/checkpoint-2/reference.safetensors").iter().zip(&old).zip(&new) {
         assert!((mixed - (0.4 * old + 0.6 * new)).abs() < 1e-7, "{mixed} of {old} and {new}");
@@ -127,14 +130,6 @@ fn a_reference_that_is_all_policy_leaves_dpo_at_ln_2() {
         place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
         assert_eq!(place.timeless(&format!("{name}/metrics.jsonl")), place.timeless("half/metrics.jsonl"), "from {step}");
     }
-}
-
-/// The values of a tensor in f32.
-fn numbers(safetensors: &[u8], name: &str) -> Vec<f32> {
-    let length = u64::from_le_bytes(safetensors[..8].try_into().unwrap()) as usize;
-    let header: Value = serde_json::from_slice(&safetensors[8..8 + length]).unwrap();
-    let at = |i: usize| 8 + length + header[name]["data_offsets"][i].as_u64().unwrap() as usize;
-    safetensors[at(0)..at(1)].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What the tests share: running the binary in a folder of its own and reading what it wrote.
 
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -274,6 +275,53 @@ impl Place {
         lines
     }
 
+    /// All figures of a run's logged steps that are not times.
+    ///
+    /// # Panics
+    /// If it has none, or one that is no number.
+    #[must_use]
+    pub fn figures(&self, run: &str) -> Vec<Vec<(String, f64)>> {
+        let line = |line: &Value| {
+            let figures = line.as_object().expect("an object").iter();
+            figures.map(|(name, v)| (name.clone(), v.as_f64().expect("a number"))).collect()
+        };
+        self.timeless(&format!("{run}/metrics.jsonl")).iter().map(line).collect()
+    }
+
+    /// The bytes of each tensor of a safetensors file.
+    ///
+    /// # Panics
+    /// If it is not there or is no such file.
+    #[must_use]
+    pub fn tensors(&self, file: &str) -> BTreeMap<String, Vec<u8>> {
+        let bytes = std::fs::read(self.path(file)).expect("the file is there");
+        let (length, rest) = bytes.split_at(8);
+        let length = u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize;
+        let (header, data) = rest.split_at(length);
+        let header: BTreeMap<String, Value> = serde_json::from_slice(header).expect("a header of JSON");
+        let tensors = header.into_iter().filter(|(name, _)| name != "__metadata__");
+        let at = |tensor: &Value, i: usize| tensor["data_offsets"][i].as_u64().expect("an offset") as usize;
+        tensors.map(|(name, tensor)| (name, data[at(&tensor, 0)..at(&tensor, 1)].to_vec())).collect()
+    }
+
+    /// Asserts that a run ended as another did, to the bit: the file of its weights at a step, the
+    /// moments, and all that was logged but times.
+    ///
+    /// # Panics
+    /// If it did not.
+    pub fn assert_same_end(&self, got: &str, want: &str, step: u64, weights: &str) {
+        for file in [weights, "optimizer.safetensors"] {
+            let bytes = |run: &str| {
+                let path = self.path(run).join(format!("checkpoint-{step}")).join(file);
+                std::fs::read(path).expect("the file is there")
+            };
+            assert!(bytes(got) == bytes(want), "{got}: {file} differs");
+        }
+        for file in ["metrics.jsonl", "completions.jsonl"] {
+            assert_eq!(self.timeless(&format!("{got}/{file}")), self.timeless(&format!("{want}/{file}")), "{got}: {file}");
+        }
+    }
+
     /// One figure of every logged step of a run.
     ///
     /// # Panics
@@ -284,6 +332,23 @@ impl Place {
             .iter()
             .map(|l| l[name].as_f64().unwrap_or_else(|| panic!("no {name} in {l}")))
             .collect()
+    }
+}
+
+/// Asserts that the figures of two runs are the same, to 1e-5.
+///
+/// # Panics
+/// If one differs, or is missing in either.
+pub fn assert_near(got: &[Vec<(String, f64)>], want: &[Vec<(String, f64)>], what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (got, want) in got.iter().zip(want.iter()) {
+        let names = |line: &[(String, f64)]| line.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
+        assert_eq!(names(got), names(want), "{what}");
+        for ((name, got), (_, want)) in got.iter().zip(want) {
+            // Absolute for what is a difference of near equals.
+            let near = (got - want).abs() <= 1e-5 * want.abs().max(0.1);
+            assert!(near, "{what}: {name} is {got} and not {want}");
+        }
     }
 }
 

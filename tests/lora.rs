@@ -26,21 +26,12 @@ fn place() -> Place {
 }
 
 fn assert_same(place: &Place, got: &str, want: &str) {
-    for file in ["adapter_model.safetensors", "optimizer.safetensors"] {
-        let bytes = |run: &str| fs::read(place.path(run).join(format!("checkpoint-{STEPS}")).join(file)).unwrap();
-        assert!(bytes(got) == bytes(want), "{got}: {file} differs");
-    }
-    for file in ["metrics.jsonl", "completions.jsonl"] {
-        assert_eq!(place.timeless(&format!("{got}/{file}")), place.timeless(&format!("{want}/{file}")), "{got}: {file}");
-    }
+    place.assert_same_end(got, want, STEPS, "adapter_model.safetensors");
 }
 
 /// Names of the tensors in a file.
 fn tensors(place: &Place, file: &str) -> Vec<String> {
-    let bytes = fs::read(place.path(file)).unwrap();
-    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    header.as_object().unwrap().keys().filter(|name| *name != "__metadata__").cloned().collect()
+    place.tensors(file).into_keys().collect()
 }
 
 #[test]

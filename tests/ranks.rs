@@ -3,10 +3,8 @@
 
 #![allow(clippy::print_stdout)]
 
-use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, STORIES, tiny, version};
-use serde_json::Value;
+use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, STORIES, assert_near, tiny, version};
 use std::fs;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -69,40 +67,17 @@ fn arguments<'a>(algorithm: &'a str, online: bool, more: &[&'a str]) -> Vec<&'a 
     all
 }
 
-/// All figures of a run's steps that are not times.
-fn figures(place: &Place, run: &str) -> Vec<Vec<(String, f64)>> {
-    let line = |l: &Value| {
-        let figures = l.as_object().unwrap().iter();
-        figures.map(|(name, v)| (name.clone(), v.as_f64().unwrap())).collect()
-    };
-    place.timeless(&format!("{run}/metrics.jsonl")).iter().map(line).collect()
-}
-
-/// Asserts that two runs logged the same, to 1e-5, absolute for what is a difference of near equals.
+/// Asserts that two runs logged the same.
 fn same_figures(place: &Place, run: &str, wanted: &str) {
-    let (got, want) = (figures(place, run), figures(place, wanted));
-    assert_eq!(got.len(), want.len(), "{run}");
-    for (got, want) in got.iter().zip(&want) {
-        let names = |line: &[(String, f64)]| line.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
-        assert_eq!(names(got), names(want), "{run}");
-        for ((name, got), (_, want)) in got.iter().zip(want) {
-            assert!((got - want).abs() <= 1e-5 * want.abs().max(0.1), "{run}: {name} is {got} and not {want}");
-        }
-    }
-}
-
-/// The f32 values of a safetensors file.
-fn values(file: &Path) -> Vec<f32> {
-    let bytes = fs::read(file).unwrap();
-    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    bytes[8 + header..].chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+    assert_near(&place.figures(run), &place.figures(wanted), run);
 }
 
 fn same_weights(place: &Place, run: &str, wanted: &str, step: u64) {
-    let read = |run: &str| {
-        let folder = place.path(run).join(format!("checkpoint-{step}"));
-        let adapter = folder.join("adapter_model.safetensors");
-        values(&if adapter.exists() { adapter } else { folder.join("model.safetensors") })
+    let read = |run: &str| -> Vec<f32> {
+        let file = |name: &str| format!("{run}/checkpoint-{step}/{name}.safetensors");
+        let adapter = file("adapter_model");
+        let tensors = place.tensors(&if place.path(&adapter).exists() { adapter } else { file("model") });
+        tensors.values().flat_map(|bytes| bytes.as_chunks().0).map(|bytes| f32::from_le_bytes(*bytes)).collect()
     };
     let (got, want) = (read(run), read(wanted));
     assert_eq!(got.len(), want.len());

@@ -29,13 +29,7 @@ fn arguments(run: &str) -> Vec<&str> {
 }
 
 fn assert_same(place: &Place, got: &str, want: &str) {
-    for file in ["model.safetensors", "optimizer.safetensors"] {
-        let bytes = |run: &str| fs::read(place.path(run).join(format!("checkpoint-{STEPS}")).join(file)).unwrap();
-        assert!(bytes(got) == bytes(want), "{got}: {file} differs");
-    }
-    for file in ["metrics.jsonl", "completions.jsonl"] {
-        assert_eq!(place.timeless(&format!("{got}/{file}")), place.timeless(&format!("{want}/{file}")), "{got}: {file}");
-    }
+    place.assert_same_end(got, want, STEPS, "model.safetensors");
 }
 
 /// A folder with an uninterrupted run.
