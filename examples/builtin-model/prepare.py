@@ -5,7 +5,7 @@
 
 CORPUS is a text file of forum posts, separated by <|endoftext|>; TLDR is JSON lines with `prompt`,
 which ends in "TL;DR:", and `completion`. OUT gets `posts.jsonl`, whole texts of both to learn to write
-from, and `tldr.jsonl`, posts with their summaries.
+from, and `tldr.jsonl`, posts with their longer summaries.
 """
 
 import json
@@ -15,6 +15,10 @@ import re
 import sys
 
 LONGEST = 2000  # characters; about 580 tokens
+
+# Characters of the summaries that the model is brought to a rest on: about 35 to 60 tokens, so that a reward
+# that wants twenty has something to change.
+SUMMARY = range(120, 201)
 
 # A model that greets newcomers need not know these.
 COARSE = re.compile(
@@ -45,8 +49,8 @@ def main(corpus: str, tldr: str, out: str) -> None:
     random.Random(0).shuffle(texts)
     folder = pathlib.Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    clean = [p for p in pairs if not COARSE.search(p["prompt"] + p["completion"])]
-    for name, lines in (("posts", ({"text": t} for t in texts)), ("tldr", clean)):
+    longer = [p for p in pairs if len(p["completion"]) in SUMMARY and not COARSE.search(p["prompt"] + p["completion"])]
+    for name, lines in (("posts", ({"text": t} for t in texts)), ("tldr", longer)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
