@@ -1,0 +1,105 @@
+//! Models and datasets by their names on the hub, and tables of other people's making, through the binary.
+
+use flate2::{Compression, write::GzEncoder};
+use rlhost_tests::{Outcome, Place, binary, tiny};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+/// The branch of the hub's own conversions, which its stand-in asks for.
+const CONVERTED: &str = "refs/convert/parquet";
+
+#[path = "../host/src/hub/server.rs"]
+mod server;
+
+use server::{COMMIT, Server};
+
+const CHAT: &str =
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+
+/// A hub with the tiny model, pairs as `datasets` writes them, and packed questions.
+fn hub() -> Server {
+    let server = Server::new();
+    let file = |name: &str| std::fs::read(Path::new(tiny()).join(name)).unwrap();
+    let (config, weights, tokenizer) = (file("config.json"), file("model.safetensors"), file("tokenizer.json"));
+    let chat = serde_json::json!({ "chat_template": CHAT, "eos_token": "<|endoftext|>" }).to_string();
+    let model: &[(&str, &[u8])] = &[
+        ("config.json", &config),
+        ("model.safetensors", &weights),
+        ("tokenizer.json", &tokenizer),
+        ("tokenizer_config.json", chat.as_bytes()),
+    ];
+    server.hold("models/lab/tiny@main", model);
+    let pairs = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/datasets/conversations.parquet")).unwrap();
+    server.hold("datasets/lab/pairs@main", &[("data/train-00000-of-00001.parquet", &pairs)]);
+    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+    for i in 0..8 {
+        writeln!(packed, "{{\"question\": \"What is {i} and {i}?\", \"level\": {i}}}").unwrap();
+    }
+    server.hold("datasets/lab/questions@main", &[("train.jsonl.gz", &packed.finish().unwrap())]);
+    server
+}
+
+fn run(place: &Place, server: &Server, offline: &str, arguments: &[&str]) -> Outcome {
+    let mut command = Command::new(binary());
+    command.current_dir(place.path(".")).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
+    command.env("HF_ENDPOINT", &server.endpoint).env("HF_HUB_OFFLINE", offline).env("HF_HUB_CACHE", place.path("hub"));
+    Outcome::new(command.output().unwrap())
+}
+
+#[test]
+fn pairs_of_a_table_train_a_model_and_both_come_from_the_hub_once() {
+    let (place, server) = (Place::new(), hub());
+    let arguments = |run: &'static str| {
+        let mut all = vec!["--algorithm", "dpo", "--model", "lab/tiny", "--dataset", "lab/pairs", "--output-dir", run];
+        all.extend(["--per-device-train-batch-size", "2", "--max-steps", "2", "--logging-steps", "1"]);
+        all
+    };
+    run(&place, &server, "0", &arguments("first")).succeeded();
+    // ln 2, since the policy is the reference model yet.
+    assert!((place.figure("first", "loss")[0] - std::f64::consts::LN_2).abs() < 1e-6);
+    let config = std::fs::read_to_string(place.path("first/config.toml")).unwrap();
+    for name in ["lab/tiny", "lab/pairs"] {
+        assert!(config.contains(&format!("\"{name}@{COMMIT}\"")), "{config}");
+    }
+    assert!(!server.asked().is_empty());
+
+    run(&place, &server, "1", &arguments("second")).succeeded();
+    assert_eq!(server.asked(), [], "nothing is asked for offline");
+    place.assert_same_end("second", "first", 2, "model.safetensors");
+}
+
+#[test]
+fn columns_of_other_names_in_packed_lines_are_prompts_and_a_missing_one_is_named_with_those_there_are() {
+    let (place, server) = (Place::new(), hub());
+    let mut arguments = vec!["--plugin", "tldr_length_reward.wasm", "--model", "lab/tiny", "--dataset", "lab/questions"];
+    arguments.extend(["--max-steps", "1", "--max-completion-length", "8", "--output-dir", "run"]);
+    let refused = run(&place, &server, "0", &arguments);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    let error = refused.error();
+    assert!(error.contains("prompt") && error.contains("question") && error.contains("level"), "{error}");
+    assert!(!place.path("run").exists());
+
+    arguments.extend(["--columns", "prompt=question"]);
+    run(&place, &server, "0", &arguments).succeeded();
+    let completions = place.lines("run/completions.jsonl");
+    assert!(completions.iter().all(|line| line["prompt"].as_str().unwrap().starts_with("What is ")), "{completions:?}");
+}
+
+#[test]
+fn what_the_hub_does_not_have_is_named() {
+    let (place, server) = (Place::new(), hub());
+    let train = |model: &'static str, dataset: &'static str| {
+        ["--plugin", "tldr_length_reward.wasm", "--model", model, "--dataset", dataset, "--output-dir", "run"]
+    };
+    for (arguments, missing) in [(train("lab/tinny", "lab/pairs"), "lab/tinny"), (train("lab/tiny", "lab/pears"), "lab/pears")] {
+        let refused = run(&place, &server, "0", &arguments);
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        assert!(refused.error().contains(missing), "{}", refused.stderr);
+    }
+    // By commit, as a run's config.toml has it.
+    let mut pinned = vec!["generate", "--model"];
+    let name = format!("lab/tiny@{COMMIT}");
+    pinned.extend([&name, "--prompt", "a", "--max-completion-length", "4"]);
+    run(&place, &server, "0", &pinned).succeeded();
+}
