@@ -4,26 +4,27 @@ use super::decoder::Decoder;
 use super::weights::Linear;
 use super::{Architecture, Cache, Prefix, Result};
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
-use crate::ops::{self, Forest, embedding, linear, norm, rope, swiglu};
+use crate::ops::panels::Panels;
+use crate::ops::{self, Forest, embedding, norm, rope, swiglu};
 use candle_core::Tensor;
 
 /// A frozen decoder for one generation. Its weights are a copy made when it was: a generation
 /// never mixes two versions.
 pub struct Decoding {
     decoder: Decoder,
-    layers: Vec<Turned>,
-    output: Tensor,
+    layers: Vec<Products>,
+    output: Panels,
 }
 
-/// A layer's weights as `[in, out]`, with their biases.
-struct Turned {
-    q: (Tensor, Option<Tensor>),
-    k: (Tensor, Option<Tensor>),
-    v: (Tensor, Option<Tensor>),
-    o: (Tensor, Option<Tensor>),
-    gate: (Tensor, Option<Tensor>),
-    up: (Tensor, Option<Tensor>),
-    down: (Tensor, Option<Tensor>),
+/// A layer's linear maps.
+struct Products {
+    q: Panels,
+    k: Panels,
+    v: Panels,
+    o: Panels,
+    gate: Panels,
+    up: Panels,
+    down: Panels,
 }
 
 /// One new token of each of `B` sequences.
@@ -41,29 +42,25 @@ pub struct Decode<'a> {
 }
 
 /// An adapter is folded in, so that a token costs no more with one.
-fn turned(l: &Linear) -> ops::Result<(Tensor, Option<Tensor>)> {
-    Ok((linear::transposed(&l.merged()?)?, l.bias.clone()))
-}
-
-fn apply((weight, bias): &(Tensor, Option<Tensor>), x: &Tensor) -> ops::Result<Tensor> {
-    linear::forward_transposed(x, weight, bias.as_ref())
+fn panels(l: &Linear) -> ops::Result<Panels> {
+    Panels::new(&l.merged()?, l.bias.as_ref())
 }
 
 impl Decoding {
     pub(super) fn new(decoder: Decoder) -> Result<Self> {
-        let layer = |w: &super::weights::Layer| -> ops::Result<Turned> {
-            Ok(Turned {
-                q: turned(&w.q)?,
-                k: turned(&w.k)?,
-                v: turned(&w.v)?,
-                o: turned(&w.o)?,
-                gate: turned(&w.gate)?,
-                up: turned(&w.up)?,
-                down: turned(&w.down)?,
+        let layer = |w: &super::weights::Layer| -> ops::Result<Products> {
+            Ok(Products {
+                q: panels(&w.q)?,
+                k: panels(&w.k)?,
+                v: panels(&w.v)?,
+                o: panels(&w.o)?,
+                gate: panels(&w.gate)?,
+                up: panels(&w.up)?,
+                down: panels(&w.down)?,
             })
         };
         let layers = decoder.weights.layers.iter().map(layer).collect::<ops::Result<_>>()?;
-        let output = linear::transposed(decoder.weights.output())?;
+        let output = Panels::new(decoder.weights.output(), None)?;
         Ok(Self { decoder, layers, output })
     }
 
@@ -90,7 +87,7 @@ impl Decoding {
             }
             Ok(())
         })?;
-        Ok((caches, linear::forward_transposed(&hidden, &self.output, None)?))
+        Ok((caches, self.output.forward(&hidden)?))
     }
 
     /// One token further for each sequence: logits `[B, V]`.
@@ -100,7 +97,7 @@ impl Decoding {
         let mut x = embedding::forward(&d.weights.embedding, step.tokens)?;
         for (l, (w, t)) in d.weights.layers.iter().zip(&self.layers).enumerate() {
             let h = norm::forward(&x, &w.input_norm, eps)?;
-            let (mut q, mut k, v) = (apply(&t.q, &h)?, apply(&t.k, &h)?, apply(&t.v, &h)?);
+            let (mut q, mut k, v) = (t.q.forward(&h)?, t.k.forward(&h)?, t.v.forward(&h)?);
             if let Some((q_norm, k_norm)) = &w.qk_norm {
                 (q, k) = (d.head_norm(&q, q_norm)?, d.head_norm(&k, k_norm)?);
             }
@@ -114,13 +111,13 @@ impl Decoding {
             for (row, (own, &prompt)) in step.own.iter().zip(step.prompt_of).enumerate() {
                 groups[prompt].sequences.push((row, &own.layers[l]));
             }
-            let middle = apply(&t.o, &cached_attention::forward(&q, &groups, heads)?)?;
+            let middle = t.o.forward(&cached_attention::forward(&q, &groups, heads)?)?;
             ops::add_into(&middle, &x)?;
             let h = norm::forward(&middle, &w.post_norm, eps)?;
-            x = apply(&t.down, &swiglu::forward(&apply(&t.gate, &h)?, &apply(&t.up, &h)?)?)?;
+            x = t.down.forward(&swiglu::forward(&t.gate.forward(&h)?, &t.up.forward(&h)?)?)?;
             ops::add_into(&x, &middle)?;
         }
         let hidden = norm::forward(&x, &d.weights.norm, eps)?;
-        Ok(linear::forward_transposed(&hidden, &self.output, None)?)
+        Ok(self.output.forward(&hidden)?)
     }
 }

@@ -100,6 +100,11 @@ impl Shared {
         Self(data.as_mut_ptr())
     }
 
+    /// The same of values that are yet to be set.
+    pub(super) fn of(data: &mut [MaybeUninit<f32>]) -> Self {
+        Self(data.as_mut_ptr().cast())
+    }
+
     /// # Safety
     /// `offset` lies in the buffer, and no other task touches what the caller writes there.
     pub(super) unsafe fn at(self, offset: usize) -> *mut f32 {

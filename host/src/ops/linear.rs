@@ -4,7 +4,6 @@ use super::cpu::{read, tensor, write};
 use super::gemm::{self, Dst, Mat, all_threads, matmul};
 use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
-use rayon::prelude::*;
 
 fn check(op: &'static str, ok: bool, a: &Tensor, b: &Tensor) -> Result<()> {
     if ok {
@@ -18,12 +17,7 @@ pub fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
     let ((n, d_in), (d_out, w_in)) = (matrix_dims(x), matrix_dims(w));
     check("linear", d_in == w_in, x, w)?;
     let (xs, ws) = (read(x)?, read(w)?);
-    product(Mat::new(&xs, n, d_in), Mat::new(&ws, d_out, d_in).t(), b)
-}
-
-/// `x w + b`, the bias in every row.
-fn product(x: Mat<'_>, w: Mat<'_>, b: Option<&Tensor>) -> Result<Tensor> {
-    let (n, d_out) = (x.rows, w.cols);
+    let (x, w) = (Mat::new(&xs, n, d_in), Mat::new(&ws, d_out, d_in).t());
     let Some(b) = b else { return tensor(gemm::product(x, w, 1.0, all_threads()), (n, d_out)) };
     let bias = read(b)?;
     if bias.len() != d_out {
@@ -35,35 +29,6 @@ fn product(x: Mat<'_>, w: Mat<'_>, b: Option<&Tensor>) -> Result<Tensor> {
     }
     matmul(&mut out, d_out, Dst::Add, x, w, 1.0, all_threads());
     tensor(out, (n, d_out))
-}
-
-/// A copy of `w: [out, in]` as `[in, out]`, the form in which a product with few rows need not
-/// rearrange the weight each time.
-pub fn transposed(w: &Tensor) -> Result<Tensor> {
-    /// Side of the squares that are turned in the cache.
-    const SIDE: usize = 16;
-    let (rows, cols) = matrix_dims(w);
-    let ws = read(w)?;
-    let mut out = vec![0f32; rows * cols];
-    out.par_chunks_mut(rows * SIDE).enumerate().for_each(|(block, out)| {
-        for first in (0..rows).step_by(SIDE) {
-            for (i, line) in out.chunks_mut(rows).enumerate() {
-                let col = block * SIDE + i;
-                for row in first..(first + SIDE).min(rows) {
-                    line[row] = ws[row * cols + col];
-                }
-            }
-        }
-    });
-    tensor(out, (cols, rows))
-}
-
-/// [`forward`] with the weight as [`transposed`] gives it.
-pub fn forward_transposed(x: &Tensor, wt: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
-    let ((n, d_in), (wt_in, d_out)) = (matrix_dims(x), matrix_dims(wt));
-    check("linear", d_in == wt_in, x, wt)?;
-    let (xs, ws) = (read(x)?, read(wt)?);
-    product(Mat::new(&xs, n, d_in), Mat::new(&ws, d_in, d_out), b)
 }
 
 /// `dx = dy W`, as a new `[N, in]`.

@@ -27,6 +27,7 @@ pub mod low_rank;
 mod math;
 mod memory;
 pub mod norm;
+pub mod panels;
 pub mod rope;
 pub mod swiglu;
 
