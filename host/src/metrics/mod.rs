@@ -10,5 +10,5 @@ mod writer;
 pub use comparison::Comparison;
 pub use prometheus::Prometheus;
 pub use tensorboard::{TensorBoard, code_block};
-pub use window::{Metric, Reduction, Window};
+pub use window::{Metric, Reduction, Window, is_of_machine};
 pub use writer::{Line, Lines};

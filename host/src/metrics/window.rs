@@ -50,6 +50,12 @@ struct Sum {
     reduction: Reduction,
 }
 
+/// Whether a figure of this name says how the machine did rather than what was learned, so that no two
+/// runs have the same.
+pub fn is_of_machine(name: &str) -> bool {
+    name == "step_time" || name.starts_with("time/") || name.starts_with("perf/")
+}
+
 /// Figures of one step or of several.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Window {

@@ -19,6 +19,7 @@ mod random;
 mod rope_scaling;
 mod save;
 mod weights;
+mod work;
 
 pub use architecture::{Architecture, Family};
 pub use cache::{Cache, Prefix};
@@ -32,6 +33,7 @@ pub use random::write_random;
 pub use rope_scaling::RopeScaling;
 pub use save::{Dtype, copy_companions, export, merge, save, write_weights};
 pub use weights::{Gradients, Linear, Weights};
+pub use work::{Generated, Passed};
 
 use std::path::PathBuf;
 

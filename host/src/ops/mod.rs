@@ -33,7 +33,7 @@ pub mod swiglu;
 
 pub use cpu::{add_into, checksum, fill_zero, gather_rows, scatter_add_rows, sum_of_squares, to_vec, write};
 pub use forest::{Forest, Segment};
-pub use memory::keep_freed_memory;
+pub use memory::{keep_freed_memory, peak_memory};
 
 use candle_core::Tensor;
 

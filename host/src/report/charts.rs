@@ -1,6 +1,6 @@
 //! Which figures are drawn together, and what is left for the section of all others.
 
-use super::figures::{Figures, TOKENS_PER_SECOND};
+use super::figures::Figures;
 use super::words;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -135,7 +135,8 @@ const OPTIMISATION: &[Plan] = &[
 ];
 
 const SPEED: &[Plan] = &[
-    lines("Tokens trained on a second", &[("tokens", TOKENS_PER_SECOND)]),
+    lines("Tokens a second", &[("trained on", "perf/throughput"), ("generated", "perf/rollout_throughput")]),
+    lines("Largest size of the process so far, in MB", &[("peak", "perf/peak_memory_mb")]),
     lines("Waiting for a checkpoint, in seconds", &[("wait", "time/checkpoint")]),
 ];
 
@@ -252,7 +253,7 @@ impl Drawing<'_> {
 
     /// Everything else that was logged, each figure by itself.
     fn others(&mut self) -> Vec<Chart> {
-        let mut left: Vec<(usize, String)> = self.figures.logged().map(|(place, s)| (place, s.name.clone())).collect();
+        let mut left: Vec<(usize, String)> = self.figures.series.iter().map(|s| s.name.clone()).enumerate().collect();
         left.sort_by(|a, b| a.1.cmp(&b.1));
         let mut charts = Vec::new();
         for (place, name) in left {

@@ -10,15 +10,6 @@ use std::path::Path;
 /// Most points of a series on the page: more than a screen has columns.
 pub(super) const MOST_POINTS: usize = 2000;
 
-/// Name of the series that is made here and logged nowhere.
-pub(super) const TOKENS_PER_SECOND: &str = "tokens per second";
-
-/// What the name of a series ends in that is made here of a part of the step's time.
-const A_STEP: &str = ", seconds a step";
-
-/// Parts of a step's time that every step has.
-const EVERY_STEP: [&str; 4] = ["forward", "loss", "backward", "optimizer"];
-
 /// The part of the step's time whose figure this is. What a step waits for a checkpoint comes on
 /// top of its time.
 fn part_of(name: &str) -> Option<&str> {
@@ -112,71 +103,9 @@ impl Figures {
         self.places.get(name).map_or(&[], |&place| &self.series[place].values)
     }
 
-    /// Adds the tokens that training took in a second, from the tokens so far and the time of a
-    /// step. `begun_at` is the step at which the count began, if it began at nothing.
-    pub(super) fn add_throughput(&mut self, begun_at: Option<u64>) {
-        let (tokens, times) = (self.values("num_tokens").to_vec(), self.values("step_time").to_vec());
-        let mut before = begun_at.map(|step| (step, 0.0));
-        for (row, (tokens, time)) in tokens.into_iter().zip(times).enumerate() {
-            let step = self.steps[row];
-            if let (Some((from, had)), Some(now), Some(time)) = (before, tokens, time) {
-                let took = time * step.saturating_sub(from) as f64;
-                if took > 0.0 && now >= had {
-                    self.set(TOKENS_PER_SECOND, row, Some((now - had) / took));
-                }
-            }
-            before = tokens.map(|n| (step, n)).or(before);
-        }
-    }
-
-    /// All series but those that stand in for one that was logged, with their places.
-    pub(super) fn logged(&self) -> impl Iterator<Item = (usize, &Series)> {
-        self.series.iter().enumerate().filter(|(_, s)| !s.name.ends_with(A_STEP))
-    }
-
-    /// Name and place of each part of an average step's time.
+    /// Name and place of each part of a step's time.
     pub(super) fn parts_of_step(&self) -> Vec<(&str, usize)> {
-        let parts = self.series.iter().enumerate().filter_map(|(place, s)| Some((part_of(&s.name)?, place)));
-        parts.map(|(part, place)| (part, self.place(&format!("{part}{A_STEP}")).unwrap_or(place))).collect()
-    }
-
-    /// Adds what the parts of the step's time are in an average step, where that is another than
-    /// was logged.
-    ///
-    /// A part is logged as the mean over the steps in which it was worked at. A generation that
-    /// several steps learn from is made in one of them, so that its parts would be too high. They
-    /// are all made in the same steps: what the others leave of the step's time is theirs, in the
-    /// proportion in which they were logged.
-    pub(super) fn add_parts_of_step(&mut self) {
-        let parts: Vec<(String, usize)> =
-            self.series.iter().enumerate().filter_map(|(i, s)| Some((part_of(&s.name)?.to_owned(), i))).collect();
-        let whole = self.values("step_time").to_vec();
-        let sum = |this: &Self, row: usize, every: bool| -> f64 {
-            let those = parts.iter().filter(|(part, _)| EVERY_STEP.contains(&part.as_str()) == every);
-            those.filter_map(|&(_, place)| this.series[place].values[row]).sum()
-        };
-        let factors: Vec<f64> = whole
-            .iter()
-            .enumerate()
-            .map(|(row, whole)| {
-                let (every, some) = (sum(self, row, true), sum(self, row, false));
-                match whole {
-                    Some(whole) if every + some > whole * 1.001 && some > 0.0 => ((whole - every) / some).max(0.0),
-                    _ => 1.0,
-                }
-            })
-            .collect();
-        if factors.iter().all(|f| *f == 1.0) {
-            return;
-        }
-        for (part, place) in &parts {
-            if !EVERY_STEP.contains(&part.as_str()) {
-                for (row, factor) in factors.iter().enumerate() {
-                    let value = self.series[*place].values[row].map(|v| v * factor);
-                    self.set(&format!("{part}{A_STEP}"), row, value);
-                }
-            }
-        }
+        self.series.iter().enumerate().filter_map(|(place, s)| Some((part_of(&s.name)?, place))).collect()
     }
 
     /// First, last and extreme values of a series.

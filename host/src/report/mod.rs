@@ -113,11 +113,7 @@ impl Run {
         let kept = kept(run);
         let mut story = story::Story::read(&run.join("events.jsonl"), &mut notes)?;
         story.add_checkpoints(&kept);
-        let mut figures = figures::Figures::read(&run.join("metrics.jsonl"), &mut notes)?;
-        // Tokens are counted from nothing, but in a run that began as a fork.
-        let begun_at = story.first().and_then(|e| e.step).filter(|step| *step == 0);
-        figures.add_throughput(begun_at);
-        figures.add_parts_of_step();
+        let figures = figures::Figures::read(&run.join("metrics.jsonl"), &mut notes)?;
         let changes: Vec<u64> = story.marks.iter().filter(|m| ["swap", "settings"].contains(&m.kind)).map(|m| m.step).collect();
         let samples = samples::read(&run.join("completions.jsonl"), &changes, &mut notes)?;
         let path = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());

@@ -1,7 +1,7 @@
 //! What the template is filled with, in the words that the reader sees.
 
 use super::charts::{Chart, Kind, Section};
-use super::figures::{Figures, Series, TOKENS_PER_SECOND};
+use super::figures::{Figures, Series};
 use super::sentences;
 use super::story::{Event, Mark, State, Version};
 use super::{Error, Run, charts, words};
@@ -36,7 +36,7 @@ const KEY_FIGURES: [(&str, &str); 14] = [
     ("policy/entropy_avg", "entropy"),
     ("grad_norm", "gradient norm"),
     ("step_time", "seconds a step"),
-    (TOKENS_PER_SECOND, "tokens a second"),
+    ("perf/throughput", "tokens a second"),
 ];
 const MOST_KEY_FIGURES: usize = 8;
 
@@ -305,13 +305,13 @@ fn chart_view<'a>(chart: &'a Chart, figures: &Figures) -> ChartView<'a> {
 }
 
 fn figure_rows<'a>(figures: &'a Figures) -> Vec<FigureRow<'a>> {
-    let row = |(_, series): (usize, &'a Series)| {
+    let row = |series: &'a Series| {
         let summary = figures.summary(series);
         let cells = summary.as_ref().map(|s| [s.first.1, s.last.1, s.least, s.greatest].map(words::number));
         let steps = summary.map(|s| format!("{} to {}", words::count(s.first.0), words::count(s.last.0))).unwrap_or_default();
         FigureRow { name: &series.name, cells, steps }
     };
-    let mut rows: Vec<FigureRow<'_>> = figures.logged().map(row).collect();
+    let mut rows: Vec<FigureRow<'_>> = figures.series.iter().map(row).collect();
     rows.sort_by_key(|row| row.name);
     rows
 }

@@ -1,6 +1,6 @@
 //! Pages of runs that a test has written, with what may be in one.
 
-use super::figures::{Figures, MOST_POINTS, TOKENS_PER_SECOND};
+use super::figures::{Figures, MOST_POINTS};
 use super::story::Story;
 use super::{Error, FILE, charts, render, samples, write};
 use serde_json::{Value, json};
@@ -223,6 +223,9 @@ fn every_logged_figure_has_its_place() {
         "time/forward",
         "time/values",
         "time/checkpoint",
+        "perf/throughput",
+        "perf/rollout_throughput",
+        "perf/peak_memory_mb",
         "epoch",
         "something/new",
     ];
@@ -249,20 +252,6 @@ fn every_logged_figure_has_its_place() {
     let titles: Vec<&str> = sections[0].charts.iter().map(|c| c.title.as_str()).collect();
     assert_eq!(titles, ["Reward", "a", "b"]);
     assert_eq!(sections[0].charts[1].note, "weight 2");
-}
-
-#[test]
-fn throughput_and_the_parts_of_a_step_are_those_of_an_average_step() {
-    let line = |step: u64, tokens: f64| json!({ "step": step, "num_tokens": tokens, "step_time": 2.0, "time/rollout": 2.0, "time/reward": 0.5, "time/forward": 0.75 });
-    let mut figures = figures(&lines([line(2, 100.0), line(4, 300.0), line(5, 310.0)]));
-    figures.add_throughput(Some(0));
-    assert_eq!(figures.values(TOKENS_PER_SECOND), [Some(25.0), Some(50.0), Some(5.0)]);
-    // Every second step generates: 2.0 and 0.5 seconds there, half of it on average.
-    figures.add_parts_of_step();
-    let parts: Vec<(&str, Option<f64>)> =
-        figures.parts_of_step().iter().map(|&(part, place)| (part, figures.series[place].values[0])).collect();
-    assert_eq!(parts[..3], [("rollout", Some(1.0)), ("reward", Some(0.25)), ("forward", Some(0.75))]);
-    assert_eq!(figures.values("time/rollout")[0], Some(2.0), "what was logged stays");
 }
 
 #[test]

@@ -72,6 +72,7 @@ impl Trainer {
         rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
         let rollouts = self.world.concat("completions", rollouts)?;
         self.phases.lap("rollout");
+        self.count_generated(&prompts, own, &rollouts);
         let texts: Vec<String> = rollouts.iter().map(|r| Ok(self.tokenizer.decode(&r.tokens)?)).collect::<Result<_>>()?;
         let rewards = self.score(&prompts, &rollouts, &texts)?;
         self.phases.lap("reward");
@@ -90,9 +91,13 @@ impl Trainer {
             pairs: Vec::new(),
         };
         experience.ref_logp = self.reference_logp(&experience)?;
-        self.phases.lap("reference");
+        if experience.ref_logp.is_some() {
+            self.phases.lap("reference");
+        }
         experience.values = self.values(&experience)?;
-        self.phases.lap("values");
+        if experience.values.is_some() {
+            self.phases.lap("values");
+        }
         if self.role == Role::OnlinePreference {
             experience.pairs = self.choose(&experience)?;
         } else {

@@ -22,6 +22,7 @@ mod snapshot;
 mod step;
 mod swap;
 mod trainer;
+mod work;
 
 pub use named::{dataset_of, model_of};
 pub use origin::{Beginning, Origin};
@@ -29,6 +30,7 @@ pub use run_folder::{INBOX, RunFolder};
 pub use samples::Sample;
 pub use setup::set_up;
 pub use trainer::{Finished, Trainer};
+pub use work::Work;
 
 /// The processes of a run; this room's callers make it.
 pub use crate::dist::{Failure, World};

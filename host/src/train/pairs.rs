@@ -57,8 +57,11 @@ impl Trainer {
             values: None,
             advantages: Advantages::default(),
         };
+        self.phases.lap("data");
         experience.ref_logp = self.reference_logp(&experience)?;
-        self.phases.lap("reference");
+        if experience.ref_logp.is_some() {
+            self.phases.lap("reference");
+        }
         Ok(experience)
     }
 
@@ -84,6 +87,7 @@ impl Trainer {
         let rows: Vec<usize> = e.pairs[share.rows.clone()].iter().flat_map(|&(chosen, rejected)| [chosen, rejected]).collect();
         let needs = self.algorithm.plugin().info().needs;
         let batch = MicroBatch::pack(e, rows.iter().copied());
+        self.count_pass(&batch);
         let pass = self.policy.forward(&batch.forest, &batch.selected, self.temperature())?;
         let mean_logits = if needs.mean_logits { Some(pass.mean_logits()?) } else { None };
         let stats = pass.stats();

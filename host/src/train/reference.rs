@@ -44,6 +44,7 @@ impl Trainer {
         let due = self.config.sync_ref_model && self.state.global_step.is_multiple_of(self.config.ref_model_sync_steps);
         if let Some(reference) = self.reference.as_mut().filter(|_| due) {
             *reference = reference.mixed(self.policy.weights(), self.config.ref_model_mixup_alpha)?;
+            self.phases.lap("reference");
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use super::trainer::Trainer;
 use super::{Error, Result};
 use crate::checkpoint::{self, Writer, Written};
 use crate::config::{self, OnSaveError};
-use crate::metrics::{Metric, Window};
+use crate::metrics::{self, Metric, Window};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::PathBuf;
@@ -146,7 +146,7 @@ impl Trainer {
     /// into it.
     pub(super) fn check_best_metric(&self) -> Result<()> {
         let Some((name, _)) = self.config.best_by() else { return Ok(()) };
-        let names: Vec<&str> = self.saves.window.names().filter(|n| !n.starts_with("time/") && *n != "step_time").collect();
+        let names: Vec<&str> = self.saves.window.names().filter(|n| !metrics::is_of_machine(n)).collect();
         if names.contains(&name) || name.starts_with("eval_") {
             return Ok(());
         }

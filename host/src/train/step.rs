@@ -2,7 +2,6 @@
 
 use super::batch::MicroBatch;
 use super::experience::{Experience, from_plugin};
-use super::phases::Phases;
 use super::trainer::Trainer;
 use super::{Error, Result};
 use crate::metrics::{Metric, Reduction};
@@ -23,14 +22,16 @@ impl Trainer {
     /// Generates where needed, sums the gradient over the step's micro-batches, and updates the
     /// weights once. The only place where `global_step` rises.
     pub(super) fn step(&mut self) -> Result<()> {
-        self.phases = Phases::new();
+        self.phases.begin();
 
         let shares = self.next_shares()?;
         let scale = self.scale(&shares);
+        self.count_trained(&shares);
 
         for (_, gradient) in self.gradients.named() {
             ops::fill_zero(gradient)?;
         }
+        self.phases.lap("optimizer");
         let mut loss = 0.0;
         for share in self.packed(&shares) {
             loss += self.pass(&share, scale, true)?;
@@ -53,8 +54,9 @@ impl Trainer {
             Metric::new("grad_norm", grad_norm, Reduction::Last),
             Metric::new("learning_rate", lr, Reduction::Last),
         ]);
-        let times = self.phases.take();
+        let times = self.phases.figures(self.world.size());
         self.note(times);
+        self.figures.extend([Metric::new("perf/peak_memory_mb", ops::peak_memory() as f64 / 1e6, Reduction::Max)]);
         Ok(())
     }
 
@@ -84,6 +86,7 @@ impl Trainer {
         let (mut rounds, mut parts) = (1, 1);
         if self.generates() {
             self.folder.log_completions(self.config.log_completions, &experience)?;
+            self.phases.lap("log");
             self.state.generation += 1;
             (rounds, parts) = (self.config.num_iterations, self.config.steps_per_generation());
         }
@@ -126,6 +129,7 @@ impl Trainer {
             return self.pass_of_pairs(share, scale, learn);
         }
         let batch = MicroBatch::pack(&share.experience, share.rows.clone());
+        self.count_pass(&batch);
         let pass = self.policy.forward(&batch.forest, &batch.selected, self.temperature())?;
         let stats = pass.stats();
         self.phases.lap("forward");

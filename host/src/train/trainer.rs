@@ -176,6 +176,7 @@ impl Trainer {
 
     fn steps(&mut self, stop: &AtomicBool, progress: &mut Progress) -> Result<Finished> {
         self.begun = Instant::now();
+        self.phases = Phases::new();
         let (save_every, log_every) = (self.config.save_steps.of(self.max_steps), self.config.logging_steps.of(self.max_steps));
         let mut stopped = false;
         let before = self.sample()?;
@@ -301,7 +302,7 @@ impl Trainer {
     }
 
     /// Adds a finished step's figures to those of the steps before.
-    fn gather_figures(&mut self) -> Result<()> {
+    pub(super) fn gather_figures(&mut self) -> Result<()> {
         self.swap_figures();
         let own = std::mem::take(&mut self.figures);
         let figures = self.merged(own)?;

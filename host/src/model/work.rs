@@ -1,0 +1,189 @@
+//! What passes and generations need at least: the operations and the bytes that their time is held
+//! against. A multiplication with its addition counts as two operations, as usual; elementwise
+//! operations and what is computed twice to save memory are left out.
+
+use super::weights::{Adapter, Linear};
+use super::{Architecture, Weights};
+use crate::ops::Forest;
+use std::ops::AddAssign;
+
+/// Floating-point operations of passes through a decoder.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Passed {
+    /// Of the forward passes.
+    pub forward: f64,
+    /// Of the backward passes: once more for the gradients of what products read, and once more for
+    /// those of the weights that are trained.
+    pub backward: f64,
+}
+
+impl AddAssign for Passed {
+    fn add_assign(&mut self, more: Self) {
+        self.forward += more.forward;
+        self.backward += more.backward;
+    }
+}
+
+/// What generating completions takes: the prompts' pass, and one token after another.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Generated {
+    /// Floating-point operations of running the prompts.
+    pub prefill: f64,
+    /// Floating-point operations of the tokens after each completion's first.
+    pub decode: f64,
+    /// Bytes read for those: all weights for each round of tokens side by side, and all cached keys
+    /// and values that each token sees, a prompt's once for all its completions.
+    pub bytes: f64,
+    /// Rounds of tokens side by side.
+    pub rounds: f64,
+}
+
+impl AddAssign for Generated {
+    fn add_assign(&mut self, more: Self) {
+        self.prefill += more.prefill;
+        self.decode += more.decode;
+        self.bytes += more.bytes;
+        self.rounds += more.rounds;
+    }
+}
+
+/// `0 + 1 + ... + n`
+fn triangle(n: usize) -> f64 {
+    n as f64 * (n as f64 + 1.0) / 2.0
+}
+
+impl Weights {
+    /// A pass over a forest in which so many places predict, forward and, where anything is to be
+    /// learned, backward. The last layer works behind its attention for those places alone.
+    pub fn passed(&self, a: &Architecture, forest: &Forest, selected: usize) -> Passed {
+        let mut sum = Passed::default();
+        let trained = self.lora.is_none();
+        let mut matrix = |elements: usize, rows: usize, trained: bool| {
+            let products = 2.0 * elements as f64 * rows as f64;
+            sum += Passed { forward: products, backward: if trained { 2.0 * products } else { products } };
+        };
+        for (i, layer) in self.layers.iter().enumerate() {
+            let all = forest.len();
+            let behind = if i + 1 == self.layers.len() { selected } else { all };
+            let before = [&layer.q, &layer.k, &layer.v].map(|l| (l, all));
+            let after = [&layer.o, &layer.gate, &layer.up, &layer.down].map(|l| (l, behind));
+            for (Linear { weight, adapter, .. }, rows) in before.into_iter().chain(after) {
+                matrix(weight.elem_count(), rows, trained);
+                if let Some(Adapter { a, b, .. }) = adapter {
+                    matrix(a.elem_count() + b.elem_count(), rows, true);
+                }
+            }
+        }
+        matrix(self.output().elem_count(), selected, trained);
+        let seen: f64 = forest.positions().iter().map(|&position| f64::from(position) + 1.0).sum();
+        let attention = seen * self.attention_a_place(a);
+        sum += Passed { forward: attention, backward: 2.0 * attention };
+        sum
+    }
+
+    /// Operations of a token's attention to one place, in all layers: its part of a score and of an
+    /// output.
+    fn attention_a_place(&self, a: &Architecture) -> f64 {
+        4.0 * a.query_width() as f64 * self.layers.len() as f64
+    }
+
+    /// Completions of these prompts, each with the lengths of its completions, of which at most so
+    /// many are written side by side. The first token of each comes from the prompt's pass.
+    pub fn generated(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize) -> Generated {
+        let mut forest = Forest::new();
+        let (mut places, mut read, mut tokens, mut longest) = (0.0, 0.0, 0, 0);
+        for (prompt, completions) in prompts {
+            forest.push(prompt, None);
+            let after_first = completions.iter().map(|length| length.saturating_sub(1));
+            for n in after_first.clone() {
+                places += n as f64 * prompt.len() as f64 + triangle(n);
+                read += triangle(n);
+                tokens += n;
+            }
+            let rounds = after_first.max().unwrap_or(0);
+            read += rounds as f64 * prompt.len() as f64;
+            longest = longest.max(rounds);
+        }
+        let rounds = longest.max(tokens.div_ceil(most.max(1))) as f64;
+        let matrices = self.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down]);
+        let elements = matrices.map(|l| l.weight.elem_count()).sum::<usize>() + self.output().elem_count();
+        let cached = 2.0 * a.kv_width() as f64 * self.layers.len() as f64;
+        let size = self.output().dtype().size_in_bytes() as f64;
+        Generated {
+            prefill: self.passed(a, &forest, prompts.len()).forward,
+            decode: 2.0 * elements as f64 * tokens as f64 + places * self.attention_a_place(a),
+            bytes: size * (elements as f64 * rounds + cached * read),
+            rounds,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{DType, Device, Tensor};
+
+    fn model() -> (Architecture, Weights) {
+        let config = r#"{"model_type": "llama", "hidden_size": 6, "intermediate_size": 10, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2, "vocab_size": 11}"#;
+        let a = Architecture::parse(config).unwrap();
+        let weights = Weights::build(&a, |_, shape| Ok(Tensor::zeros(shape, DType::F32, &Device::Cpu)?)).unwrap();
+        (a, weights)
+    }
+
+    /// Multiplications of a layer's matrices for one token: query and output 8 x 6, key and value
+    /// 4 x 6, the gated unit three times 10 x 6.
+    const BEFORE: f64 = (8 * 6 + 2 * 4 * 6) as f64;
+    const BEHIND: f64 = (8 * 6 + 3 * 10 * 6) as f64;
+    const OUTPUT: f64 = (11 * 6) as f64;
+
+    #[test]
+    fn a_pass_counts_each_prompt_once_and_the_last_layer_where_something_is_predicted() {
+        let (a, weights) = model();
+        let mut forest = Forest::new();
+        let prompt = forest.push(&[1, 2, 3], None);
+        forest.push(&[4, 5], Some(prompt));
+        forest.push(&[6], Some(prompt));
+        // Six tokens, three of them predicted; they see 1, 2, 3, 4, 5 and 4 places.
+        let matrices = 2.0 * (6.0 * (2.0 * BEFORE + BEHIND) + 3.0 * (BEHIND + OUTPUT));
+        let attention = 2.0 * 2.0 * 2.0 * (4.0 * 2.0) * 19.0;
+        let passed = weights.passed(&a, &forest, 3);
+        assert_eq!(passed, Passed { forward: matrices + attention, backward: 2.0 * (matrices + attention) });
+    }
+
+    #[test]
+    fn an_adapter_leaves_out_the_gradients_of_what_it_does_not_train() {
+        let (a, weights) = model();
+        let mut forest = Forest::new();
+        forest.push(&[1, 2, 3], None);
+        let whole = weights.passed(&a, &forest, 2);
+        let lora = super::super::Lora { r: 2, alpha: 4.0, use_rslora: false };
+        let adapted = weights.with_new_adapter(lora, &["q_proj".to_owned()], 1).unwrap();
+        let passed = adapted.passed(&a, &forest, 2);
+        let own = 2.0 * 2.0 * 3.0 * (2.0 * 6.0 + 8.0 * 2.0);
+        assert_eq!(passed.forward, whole.forward + own);
+        let matrices = 2.0 * (3.0 * (2.0 * BEFORE + BEHIND) + 2.0 * (BEHIND + OUTPUT));
+        assert_eq!(passed.backward, whole.backward - matrices + 2.0 * own);
+    }
+
+    #[test]
+    fn a_generation_reads_the_weights_once_a_round_and_a_prompt_once_for_its_completions() {
+        let (a, weights) = model();
+        let prompts: [(&[u32], Vec<usize>); 2] = [(&[1, 2, 3], vec![4, 2]), (&[5, 6], vec![1, 3])];
+        let elements = 2.0 * (BEFORE + BEHIND) + OUTPUT;
+        let generated = weights.generated(&a, &prompts, 16);
+        // Tokens after the first: 3, 1, 0 and 2; the longest takes three rounds.
+        assert_eq!(generated.rounds, 3.0);
+        // Places: 3 completions tokens see 4, 5, 6; one sees 4; two see 3 and 4.
+        let attention = 2.0 * 2.0 * 2.0 * (4.0 * 2.0);
+        assert_eq!(generated.decode, 2.0 * elements * 6.0 + attention * (15.0 + 4.0 + 7.0));
+        // Own places read: 1 + 2 + 3, 1, and 1 + 2; prompts: 3 of 3, and 2 of 2.
+        let entries = 6.0 + 1.0 + 3.0 + 9.0 + 4.0;
+        assert_eq!(generated.bytes, 4.0 * (elements * 3.0 + entries * 2.0 * 2.0 * 4.0));
+        assert_eq!(weights.generated(&a, &prompts, 1).rounds, 6.0);
+        let mut forest = Forest::new();
+        forest.push(&[1, 2, 3], None);
+        forest.push(&[5, 6], None);
+        assert_eq!(generated.prefill, weights.passed(&a, &forest, 2).forward);
+    }
+}
