@@ -11,6 +11,7 @@ macro_rules! say {
     }};
 }
 
+mod bench;
 mod checkpoint;
 mod completions;
 mod eval;
@@ -105,7 +106,8 @@ fn command() -> Command {
         .arg_required_else_help(true)
         .subcommand(train::command())
         .subcommand(train::sft_command())
-        .subcommand(eval::command());
+        .subcommand(eval::command())
+        .subcommand(bench::command());
     Other::augment_subcommands(root)
 }
 
@@ -127,7 +129,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     if begins_with_flag(arguments.get(1)) {
         arguments.insert(1, "train".into());
     }
-    let training = [train::command(), train::sft_command(), eval::command()];
+    let training = [train::command(), train::sft_command(), eval::command(), bench::command()];
     let asked = training.iter().find(|command| arguments.get(1).is_some_and(|a| a == command.get_name()));
     let loose = asked.map_or_else(Vec::new, |command| train::take_loose(command, &mut arguments));
     let matches = match command().try_get_matches_from(arguments) {
@@ -149,6 +151,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
         Some(("train", matches)) => train::run(matches, loose),
         Some(("sft", matches)) => train::sft(matches, loose),
         Some(("eval", matches)) => eval::run(matches, loose),
+        Some(("bench", matches)) => bench::run(matches, loose),
         _ => match Other::from_arg_matches(&matches) {
             Ok(Other::Generate(args)) => generate::run(&args),
             Ok(Other::Export(args)) => export::run(&args),

@@ -159,7 +159,8 @@ pub struct Config {
     pub learn_from: LearnFrom,
     /// Seed of everything random.
     pub seed: u64,
-    /// Threads for arithmetic; one a core if not given.
+    /// Threads for arithmetic; if not given, one for each processor that the process may run on. What
+    /// another number brings, `rlhost bench --num-threads N` measures.
     pub num_threads: Option<usize>,
     /// How long a process waits for the others of its run, in seconds, before it ends the run.
     pub dist_timeout_s: f64,

@@ -24,6 +24,7 @@ mod gemm;
 pub mod linear;
 pub mod logprob;
 pub mod low_rank;
+pub mod machine;
 mod math;
 mod memory;
 pub mod norm;

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// Prompts for runs that name no dataset.
-const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
+/// Prompts for runs that name no dataset, a JSON line each.
+pub const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
 
 /// Reads the prompts of a dataset, or the built-in ones; none may fill the model's context.
 pub(super) fn prompts(given: Option<&Dataset>, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Arc<Prompt>>> {

@@ -4,6 +4,7 @@ mod batch;
 mod dataset;
 mod evaluation;
 mod experience;
+mod measure;
 mod models;
 mod named;
 mod origin;
@@ -24,6 +25,8 @@ mod swap;
 mod trainer;
 mod work;
 
+pub use dataset::BUILT_IN_PROMPTS;
+pub use measure::{Measured, Measurement};
 pub use named::{dataset_of, model_of};
 pub use origin::{Beginning, Origin};
 pub use run_folder::{INBOX, RunFolder};

@@ -1,0 +1,169 @@
+//! `rlhost bench`: how fast a model is generated from and trained on this machine, where the time
+//! goes, and how far that is from what the machine can do.
+
+mod summary;
+mod workload;
+
+use super::train::Given;
+use super::{Failure, train as training};
+use crate::config::{Config, LooseKey, PluginEntry, ReportTo};
+use crate::data::Tokenizer;
+use crate::model::{ModelFolder, builtin};
+use crate::plugin::{Engine, Outline, Source};
+use crate::train::{self, Beginning, World, set_up};
+use anyhow::{anyhow, bail, ensure};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use summary::Summary;
+use workload::Kind;
+
+/// What is measured where neither a flag nor a file says: quick steps of TRL's shape.
+const OWN_DEFAULTS: [(&str, &str); 2] = [("per_device_train_batch_size", "16"), ("max_completion_length", "64")];
+
+/// Flags of `train` that mean nothing here, and what does.
+const FOREIGN: [(&str, &str); 4] = [
+    ("max_steps", "give --steps"),
+    ("output_dir", "nothing of a measurement stays"),
+    ("resume_from_checkpoint", "name the checkpoint by --model"),
+    ("eval_dataset", "evaluations are not measured"),
+];
+
+/// Longest prompts that are made up unless it is said otherwise, in tokens.
+const PROMPT_LENGTH: usize = 512;
+
+/// The flags of `train`, and those of the measurement.
+pub(super) fn command() -> Command {
+    let path = |name: &'static str, value: &'static str| {
+        Arg::new(name).long(name).value_name(value).value_parser(value_parser!(PathBuf))
+    };
+    let number = |name: &'static str| Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u32).range(1..));
+    let switch = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
+    training::command()
+        .name("bench")
+        .about("Measure how fast a model is generated from and trained, and what the machine could do")
+        .after_help(
+            "Takes steps of `rlhost train` with the same flags, in a temporary folder, and prints the time of their parts, tokens a \
+             second, the process's greatest size, and two bounds that are measured in the same process: reading memory, for \
+             generation, and large matrix products, for training. Without --dataset prompts are made up, and answers too for \
+             algorithms that learn from a dataset; without --plugin the reward is tldr_length_reward.wasm. Unless --config or a \
+             flag says otherwise a batch has 16 completions of 64 tokens. One step, or as many as learn from one generation, \
+             comes first and is not counted. To compare numbers of threads, give --num-threads in several runs.",
+        )
+        .arg(
+            path("model-config", "FILE")
+                .alias("model_config")
+                .conflicts_with("model")
+                .help("A config.json of a Llama, Qwen2 or Qwen3 model, which gets random weights"),
+        )
+        .arg(switch("random-weights").alias("random_weights").help("Measure --model's sizes with random weights; a folder without weights will do"))
+        .arg(path("tokenizer", "FOLDER").help("Folder of the tokenizer that goes with random weights; one is learned if not given"))
+        .arg(number("steps").default_value("5").help("Optimizer steps that are measured; whole generations, so that it may become some more"))
+        .arg(number("prompt-length").alias("prompt_length").conflicts_with("dataset").help(
+            "Tokens of a made-up prompt; 512 if not given, or what the model's context leaves",
+        ))
+        .arg(switch("json").help("Print one line of JSON"))
+}
+
+pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Failure> {
+    super::together(|world| measure(matches, loose, world))
+}
+
+fn measure(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Result<(), Failure> {
+    let foreign = FOREIGN.iter().find(|(flag, _)| matches.value_source(flag) == Some(ValueSource::CommandLine));
+    if let Some((flag, advice)) = foreign {
+        return Err(Failure::mistake(anyhow!("--{}: not for a measurement; {advice}", flag.replace('_', "-"))));
+    }
+    let temporary = tempfile::tempdir().map_err(Failure::failed)?;
+    let made = temporary.path().join("model");
+    let mut first: Vec<(&str, String)> = Vec::new();
+    if matches.get_one::<PathBuf>("config").is_none() {
+        first.extend(OWN_DEFAULTS.map(|(key, value)| (key, value.to_owned())));
+    }
+    if matches.contains_id("model-config") {
+        first.push(("model", made.display().to_string()));
+    }
+    let first = first.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let given = Given::of(matches, loose, first);
+    let (mut config, loose) = given.settle(&Beginning::New)?;
+    prepare(matches, &mut config, temporary.path(), &made, world.size()).map_err(Failure::mistake)?;
+    let trainer = set_up(config, loose, &Beginning::New, world.clone()).map_err(Failure::mistake)?;
+    let steps = matches.get_one::<u32>("steps").copied().unwrap_or(1);
+    let measurement = trainer.measure(steps as usize).map_err(Failure::failed)?;
+    if !world.is_first() {
+        return Ok(());
+    }
+    let summary = Summary::of(&measurement, world.size());
+    if matches.get_flag("json") {
+        say!("{}", serde_json::to_string(&summary).map_err(Failure::failed)?);
+    } else {
+        summary.print();
+    }
+    Ok(())
+}
+
+/// Makes the model and the dataset that are not given, in the `temporary` folder, and turns off what
+/// only a run has.
+fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &Path, ranks: usize) -> anyhow::Result<()> {
+    let folder = model(matches, config, made)?;
+    config.model = Some(folder.display().to_string());
+    config.output_dir = Some(temporary.join("run").display().to_string());
+    (config.max_steps, config.eval_dataset, config.metrics_port) = (i64::from(u32::MAX), None, None);
+    (config.hot_reload, config.report_to) = (false, ReportTo::None);
+    (config.load_best_model_at_end, config.metric_for_best_model) = (false, None);
+
+    let algorithm = Source::open(&config.algorithm)?;
+    let kind = Kind::of(Outline::of(&Engine::new()?, &algorithm)?.role(&algorithm)?, config.learn_from);
+    if kind == Kind::Prompts && config.plugin.is_empty() {
+        config.plugin.push(PluginEntry::new("tldr_length_reward.wasm".into()));
+    }
+    if config.dataset.is_some() {
+        return Ok(());
+    }
+    let folder = ModelFolder::open(folder)?;
+    let (context, completion) = (folder.architecture().max_positions, config.max_completion_length);
+    let asked = matches.get_one::<u32>("prompt-length").map(|n| *n as usize);
+    // The text of some tokens may have one or two more when it is read again.
+    let room = context.saturating_sub(completion + context / 32);
+    let length = asked.unwrap_or(PROMPT_LENGTH.min(room));
+    if length == 0 || length > room {
+        let asked = asked.map(|n| format!("--prompt-length {n} and ")).unwrap_or_default();
+        bail!("{asked}max_completion_length {completion} don't fit into the model's context of {context} tokens");
+    }
+    let rows = (config.per_device_train_batch_size * config.steps_per_generation() * ranks).max(64);
+    let text = workload::rows(kind, &Tokenizer::open(folder.tokenizer())?, rows, length, completion)?;
+    let path = temporary.join("rows.jsonl");
+    std::fs::write(&path, text).map_err(|e| anyhow!("can't write {}: {e}", path.display()))?;
+    config.dataset = Some(path.display().to_string());
+    Ok(())
+}
+
+/// The folder of the model that is measured; it is `made` where the weights are random, or the
+/// binary's own.
+fn model(matches: &ArgMatches, config: &Config, made: &Path) -> anyhow::Result<PathBuf> {
+    let sizes = matches.get_one::<PathBuf>("model-config").cloned();
+    let random = matches.get_flag("random-weights") || sizes.is_some();
+    let tokenizer = matches.get_one::<PathBuf>("tokenizer").map(PathBuf::as_path);
+    ensure!(random || tokenizer.is_none(), "--tokenizer: goes with --model-config or --random-weights; a model brings its own");
+    let named = config.model.as_deref().filter(|_| sizes.is_none());
+    match (random, named) {
+        (false, Some(named)) => Ok(train::model_of(named)?.0),
+        (false, None) => {
+            std::fs::create_dir(made).map_err(|e| anyhow!("can't write {}: {e}", made.display()))?;
+            builtin::write(made)?;
+            Ok(made.to_owned())
+        }
+        (true, named) => {
+            let folder = named.map(|named| Ok::<_, train::Error>(train::model_of(named)?.0)).transpose()?;
+            let Some(file) = sizes.or_else(|| Some(folder.as_ref()?.join("config.json"))) else {
+                bail!(
+                    "--random-weights: of which sizes? Give --model-config FILE, or --model with a folder that has a config.json"
+                );
+            };
+            let own = folder.as_deref().filter(|folder| folder.join("tokenizer.json").exists());
+            workload::random_model(&file, tokenizer.or(own), made, config.seed)?;
+            Ok(made.to_owned())
+        }
+    }
+}

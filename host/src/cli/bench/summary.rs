@@ -1,0 +1,226 @@
+//! What a measurement says, as a table and as JSON.
+
+use crate::train::{Measurement, Work};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+const GIGA: f64 = 1e9;
+
+/// All figures; times are in seconds, of a mean step where nothing else is said.
+#[derive(Serialize)]
+pub(super) struct Summary {
+    model: Model,
+    threads: usize,
+    processes: usize,
+    settings: Map<String, Value>,
+    warm_up_steps: usize,
+    steps: usize,
+    step_time: Spread,
+    time: BTreeMap<String, f64>,
+    share: BTreeMap<String, f64>,
+    tokens: Tokens,
+    /// Tokens trained on a second of a step, prompts once a completion, and tokens of completions a
+    /// second of generation; both of each process, as in a run's `perf/`.
+    throughput: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rollout_throughput: Option<f64>,
+    peak_memory_mb: f64,
+    /// What training waits for a checkpoint.
+    snapshot_s: f64,
+    bounds: Bounds,
+}
+
+#[derive(Serialize)]
+struct Model {
+    family: String,
+    parameters: usize,
+    dtype: String,
+    device: String,
+}
+
+#[derive(Serialize)]
+struct Spread {
+    mean: f64,
+    median: f64,
+    least: f64,
+    greatest: f64,
+}
+
+/// Of all steps.
+#[derive(Serialize)]
+struct Tokens {
+    generated: u64,
+    trained: u64,
+    /// What one process ran forward and backward, each prompt once.
+    packed: u64,
+}
+
+/// What the machine can do, and what the steps need of it.
+#[derive(Serialize)]
+struct Bounds {
+    read_gb_per_s: f64,
+    product_gflop_per_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rollout: Option<Rollout>,
+    training: Training,
+}
+
+#[derive(Serialize)]
+struct Rollout {
+    rounds: f64,
+    read_gb: f64,
+    prefill_gflop: f64,
+    decode_gflop: f64,
+    /// The prompts' arithmetic, and the longer of reading and arithmetic for the tokens.
+    least_s: f64,
+    took_s: f64,
+    ratio: f64,
+}
+
+#[derive(Serialize)]
+struct Training {
+    gflop: f64,
+    least_s: f64,
+    /// Forward and backward.
+    took_s: f64,
+    ratio: f64,
+}
+
+impl Summary {
+    pub(super) fn of(m: &Measurement, processes: usize) -> Self {
+        let count = m.steps.len() as f64;
+        let mut work = Work::default();
+        m.steps.iter().for_each(|step| work += step.work);
+        let mut seconds: Vec<f64> = m.steps.iter().filter_map(|step| step.figures.get("step_time").copied()).collect();
+        seconds.sort_by(f64::total_cmp);
+        let whole: f64 = seconds.iter().sum();
+        let mut time: BTreeMap<String, f64> = BTreeMap::new();
+        for (name, value) in m.steps.iter().flat_map(|step| &step.figures) {
+            if let Some(part) = name.strip_prefix("time/") {
+                *time.entry(part.to_owned()).or_default() += value / count;
+            }
+        }
+        let spent = |part: &str| time.get(part).copied().unwrap_or(0.0);
+        let each = processes as f64;
+        let rollout = (work.generated > 0).then(|| {
+            let g = work.generation;
+            let least = g.prefill / m.product_rate + (g.bytes / m.read_rate).max(g.decode / m.product_rate);
+            Rollout {
+                rounds: g.rounds / count,
+                read_gb: g.bytes / count / GIGA,
+                prefill_gflop: g.prefill / count / GIGA,
+                decode_gflop: g.decode / count / GIGA,
+                least_s: least / count,
+                took_s: spent("rollout"),
+                ratio: spent("rollout") * count / least,
+            }
+        });
+        let products = work.passes.forward + work.passes.backward;
+        let (least, took) = (products / m.product_rate / count, spent("forward") + spent("backward"));
+        Self {
+            model: Model { family: m.family.clone(), parameters: m.parameters, dtype: m.dtype.clone(), device: m.device.clone() },
+            threads: rayon::current_num_threads(),
+            processes,
+            settings: settings(m),
+            warm_up_steps: m.warm_up,
+            steps: m.steps.len(),
+            step_time: Spread {
+                mean: whole / count,
+                median: median(&seconds),
+                least: seconds.first().copied().unwrap_or(0.0),
+                greatest: seconds.last().copied().unwrap_or(0.0),
+            },
+            share: time.iter().map(|(part, seconds)| (part.clone(), seconds * count / whole)).collect(),
+            throughput: work.trained as f64 / whole / each,
+            rollout_throughput: (work.generated > 0).then(|| work.generated as f64 / (spent("rollout") * count) / each),
+            time,
+            tokens: Tokens { generated: work.generated, trained: work.trained, packed: work.packed },
+            peak_memory_mb: m.peak_memory as f64 / 1e6,
+            snapshot_s: m.snapshot,
+            bounds: Bounds {
+                read_gb_per_s: m.read_rate / GIGA,
+                product_gflop_per_s: m.product_rate / GIGA,
+                rollout,
+                training: Training { gflop: products / count / GIGA, least_s: least, took_s: took, ratio: took / least },
+            },
+        }
+    }
+
+    pub(super) fn print(&self) {
+        let Model { family, parameters, dtype, device } = &self.model;
+        let processes = if self.processes > 1 { format!(", {} processes of", self.processes) } else { ",".to_owned() };
+        let threads = if self.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", self.threads) };
+        say!("{family} of {:.1} million parameters, {dtype} on {device}{processes} {threads}", *parameters as f64 / 1e6);
+        let said = |(key, value): (&String, &Value)| {
+            format!("{key} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+        };
+        say!("{}", self.settings.iter().map(said).collect::<Vec<_>>().join(", "));
+
+        let s = &self.step_time;
+        let row = |name: &str, value: String, note: String| say!("{name:<24}{value:>10} {note}");
+        let seconds = |seconds: f64| format!("{seconds:.4}");
+        let spread = format!("s          ({:.4} to {:.4}, after {} to warm up)", s.least, s.greatest, self.warm_up_steps);
+        say!("");
+        row(&format!("a step, mean of {}", self.steps), seconds(s.mean), spread);
+        let mut parts: Vec<(&String, &f64)> = self.time.iter().collect();
+        parts.sort_by(|a, b| b.1.total_cmp(a.1));
+        for (part, time) in parts {
+            row(&format!("  {part}"), seconds(*time), format!("s  {:5.1} %", 100.0 * self.share[part]));
+        }
+        row("copy for a checkpoint", seconds(self.snapshot_s), "s          (on top of a step that saves one)".into());
+
+        say!("");
+        if let Some(rate) = self.rollout_throughput {
+            row("generated", format!("{rate:.0}"), "tokens/s   (of generation)".into());
+        }
+        let step = self.steps as f64;
+        let (trained, packed) = (self.tokens.trained as f64 / step, self.tokens.packed as f64 / step);
+        let note = format!("tokens/s   (of the step, which has {trained:.0}; {packed:.0} with each prompt once)");
+        row("trained", format!("{:.0}", self.throughput), note);
+        row("peak memory", format!("{:.0}", self.peak_memory_mb), "MB".into());
+
+        let b = &self.bounds;
+        say!(
+            "\nbounds, measured here: memory is read at {:.1} GB/s, large products run at {:.0} GFLOP/s",
+            b.read_gb_per_s,
+            b.product_gflop_per_s
+        );
+        if let Some(r) = &b.rollout {
+            let needs = format!(
+                "prompts {:.2} GFLOP; {:.0} rounds of tokens, {:.3} GB and {:.2} GFLOP",
+                r.prefill_gflop, r.rounds, r.read_gb, r.decode_gflop
+            );
+            say!("  generation  at least {:>9.4} s, took {:.4} s: {:.2} times   ({needs})", r.least_s, r.took_s, r.ratio);
+        }
+        let t = &b.training;
+        say!(
+            "  training    at least {:>9.4} s, took {:.4} s: {:.2} times   (forward and backward {:.2} GFLOP)",
+            t.least_s,
+            t.took_s,
+            t.ratio,
+            t.gflop
+        );
+    }
+}
+
+/// The settings that decide how long a step takes.
+fn settings(m: &Measurement) -> Map<String, Value> {
+    let c = &m.config;
+    let generates = m.steps.iter().any(|step| step.work.generated > 0);
+    let mut all = Map::new();
+    all.insert("algorithm".into(), c.algorithm.clone().into());
+    all.insert("per_device_train_batch_size".into(), c.per_device_train_batch_size.into());
+    all.insert("gradient_accumulation_steps".into(), c.gradient_accumulation_steps.into());
+    if generates {
+        all.insert("num_generations".into(), c.group().into());
+        all.insert("max_completion_length".into(), c.max_completion_length.into());
+    }
+    all
+}
+
+/// Of sorted values.
+fn median(sorted: &[f64]) -> f64 {
+    let n = sorted.len();
+    if n == 0 { 0.0 } else { (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0 }
+}

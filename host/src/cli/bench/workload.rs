@@ -1,0 +1,93 @@
+//! What is measured where the user names no model or no dataset: random weights, a tokenizer that is
+//! learned from the built-in posts, and rows made of those posts.
+
+use crate::config::LearnFrom;
+use crate::data::{Prompt, Tokenizer, parse_prompts, train_tokenizer};
+use crate::model::{self, copy_companions, write_random};
+use crate::plugin::Role;
+use crate::train::BUILT_IN_PROMPTS;
+use anyhow::anyhow;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Most tokens of a learned tokenizer: more are not to be had of the built-in posts. A model may have
+/// more rows than its tokenizer has tokens.
+const MOST_TOKENS: usize = 8192;
+
+/// What rows an algorithm learns from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Prompts,
+    Completions,
+    Pairs,
+}
+
+impl Kind {
+    pub(super) fn of(role: Role, from: LearnFrom) -> Self {
+        match role {
+            Role::Preference => Self::Pairs,
+            Role::OnlinePreference => Self::Prompts,
+            Role::Policy | Role::Reward if from == LearnFrom::Generation => Self::Prompts,
+            Role::Policy | Role::Reward => Self::Completions,
+        }
+    }
+}
+
+/// Texts of the built-in posts.
+fn posts() -> anyhow::Result<Vec<String>> {
+    let rows = parse_prompts(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes())?.into_iter();
+    Ok(rows.filter_map(|row| if let Prompt::Text(text) = row.prompt { Some(text) } else { None }).collect())
+}
+
+/// Makes the folder of a model with the sizes of a `config.json` and random weights, and with a copy of
+/// a `tokenizer`, or one that is learned.
+pub(super) fn random_model(config: &Path, tokenizer: Option<&Path>, folder: &Path, seed: u64) -> anyhow::Result<()> {
+    let place = || config.display().to_string();
+    let text = std::fs::read_to_string(config).map_err(|e| anyhow!("can't read {}: {e}", place()))?;
+    let mut sizes: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{}: {e}", place()))?;
+    std::fs::create_dir(folder).map_err(|e| anyhow!("can't write {}: {e}", folder.display()))?;
+    match tokenizer {
+        Some(from) => {
+            Tokenizer::open(from)?;
+            copy_companions(from, folder)?;
+        }
+        None => {
+            let tokens = sizes["vocab_size"].as_u64().map_or(MOST_TOKENS, |n| MOST_TOKENS.min(n as usize));
+            let corpus = tempfile::Builder::new().suffix(".jsonl").tempfile()?;
+            let lines: String = posts()?.iter().map(|text| format!("{}\n", json!({ "text": text }))).collect();
+            std::fs::write(corpus.path(), lines)?;
+            let learned = train_tokenizer(&[corpus.path().to_owned()], tokens);
+            let learned = learned.map_err(|e| anyhow!("{}: {e}", place()))?;
+            sizes["eos_token_id"] = learned.eos_id().into();
+            learned.write(folder)?;
+        }
+    }
+    write_random(&sizes, folder, seed).map_err(|e| match e {
+        // The copy that the error names is gone when it is read.
+        model::Error::Config { detail, .. } => anyhow!("{}: {detail}", place()),
+        other => other.into(),
+    })?;
+    Ok(())
+}
+
+/// So many rows of JSON, with prompts and answers of about so many tokens, all different.
+pub(super) fn rows(kind: Kind, tokenizer: &Tokenizer, count: usize, prompt: usize, answer: usize) -> anyhow::Result<String> {
+    let tokens = tokenizer.encode(&posts()?.join("\n\n"), false)?;
+    let text = |start: usize, length: usize| {
+        let some: Vec<u32> = tokens.iter().copied().cycle().skip(start % tokens.len().max(1)).take(length).collect();
+        tokenizer.decode(&some)
+    };
+    let row = |i: usize| -> anyhow::Result<String> {
+        // Beginnings far from one another, and answers that begin where no prompt ends.
+        let at = i * tokens.len() / count;
+        let asked = text(at, prompt)?;
+        let answers = [text(at + prompt + 1, answer)?, text(at + prompt + answer + 2, answer)?];
+        let row = match kind {
+            Kind::Prompts => json!({ "prompt": asked }),
+            Kind::Completions => json!({ "prompt": asked, "completion": answers[0] }),
+            Kind::Pairs => json!({ "prompt": asked, "chosen": answers[0], "rejected": answers[1] }),
+        };
+        Ok(format!("{row}\n"))
+    };
+    (0..count).map(row).collect()
+}

@@ -1,0 +1,57 @@
+//! What a device can do at most, measured with the operations that models are made of: what the speed
+//! of a run is held against.
+
+use super::{Result, linear, sum_of_squares};
+use candle_core::{DType, Device, Tensor};
+use std::time::{Duration, Instant};
+
+/// Time that each figure is measured for, after a first round.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Shortest time of a product that counts, so that starting it does not.
+const LONG_ENOUGH: Duration = Duration::from_millis(10);
+
+/// Sides of the square matrices that are tried.
+const SMALLEST: usize = 1024;
+const LARGEST: usize = 8192;
+
+/// Least time of a round: whatever else the machine does makes one longer, and nothing shorter.
+fn fastest(device: &Device, mut round: impl FnMut() -> Result<()>) -> Result<Duration> {
+    let mut timed = || -> Result<Duration> {
+        let begun = Instant::now();
+        round()?;
+        device.synchronize()?;
+        Ok(begun.elapsed())
+    };
+    timed()?;
+    let (begun, mut least) = (Instant::now(), timed()?);
+    while begun.elapsed() < PATIENCE {
+        least = least.min(timed()?);
+    }
+    Ok(least)
+}
+
+/// Bytes a second at which so many `bytes` of f32 are read, again and again. What fits into a cache is
+/// read from there, as weights are from token to token.
+pub fn read_rate(device: &Device, bytes: usize) -> Result<f64> {
+    let values = (bytes / size_of::<f32>()).max(1);
+    // Zeros might be one page of memory for all.
+    let t = Tensor::ones(values, DType::F32, device)?;
+    let time = fastest(device, || sum_of_squares(&t).map(drop))?;
+    Ok((values * size_of::<f32>()) as f64 / time.as_secs_f64())
+}
+
+/// Floating-point operations a second in products of square matrices, at the least size that keeps the
+/// device busy.
+pub fn product_rate(device: &Device, dtype: DType) -> Result<f64> {
+    let mut n = SMALLEST;
+    loop {
+        let random = || Tensor::rand(-1f32, 1f32, (n, n), device)?.to_dtype(dtype);
+        let (x, w) = (random()?, random()?);
+        let time = fastest(device, || linear::forward(&x, &w, None).map(drop))?;
+        if time >= LONG_ENOUGH || n >= LARGEST {
+            return Ok(2.0 * (n as f64).powi(3) / time.as_secs_f64());
+        }
+        n *= 2;
+    }
+}
