@@ -4,7 +4,7 @@
 mod sampler;
 mod scheduler;
 
-pub use sampler::Sampling;
+pub use sampler::{Drawn, Sampling, stream};
 pub use scheduler::{Generator, Request, Rollout};
 
 /// What generation can fail with.

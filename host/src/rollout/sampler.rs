@@ -27,7 +27,8 @@ impl Default for Sampling {
 
 /// A drawn token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Drawn {
+pub struct Drawn {
+    /// Which.
     pub token: u32,
     /// Log-probability under the model, before filters and penalty: what a loss compares with later.
     pub logp: f32,
@@ -35,7 +36,7 @@ pub(super) struct Drawn {
 
 /// The random numbers of one completion. They follow from seed, generation, prompt and sample
 /// alone, so that neither batching nor the number of processes changes what is drawn.
-pub(super) fn stream(seed: u64, generation: u64, row: u64, sample: u64) -> ChaCha8Rng {
+pub fn stream(seed: u64, generation: u64, row: u64, sample: u64) -> ChaCha8Rng {
     let mut key = [0u8; 32];
     for (bytes, word) in key.chunks_mut(8).zip([seed, generation, row, sample]) {
         bytes.copy_from_slice(&word.to_le_bytes());
@@ -56,13 +57,7 @@ fn argmax(logits: &[f32]) -> usize {
 impl Sampling {
     /// Draws from `logits: [V]`; `seen` are the tokens of the text so far. The log-probability is that
     /// of logits divided by `logp_temperature`.
-    pub(super) fn draw(
-        &self,
-        logits: &[f32],
-        logp_temperature: f32,
-        seen: impl Iterator<Item = u32>,
-        rng: &mut ChaCha8Rng,
-    ) -> Drawn {
+    pub fn draw(&self, logits: &[f32], logp_temperature: f32, seen: impl Iterator<Item = u32>, rng: &mut ChaCha8Rng) -> Drawn {
         let mut adjusted: Vec<f32> = logits.to_vec();
         if self.repetition_penalty != 1.0 {
             self.penalise(&mut adjusted, logits, seen);

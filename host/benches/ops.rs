@@ -1,0 +1,106 @@
+//! Each operation forward and backward, at the sizes of one layer, for two prompts with eight
+//! completions each.
+//!
+//!     cargo bench --package rlhost --bench ops --profile dev
+
+#![allow(missing_docs)]
+
+mod common;
+
+use candle_core::Tensor;
+use common::{MODELS, architecture, batch, short, values};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use rlhost::model::Architecture;
+use rlhost::ops::adamw::{Step, update};
+use rlhost::ops::low_rank::{Gradient, LowRank};
+use rlhost::ops::rope::Rotation;
+use rlhost::ops::{self, attention, embedding, linear, logprob, norm, rope, swiglu};
+use std::hint::black_box;
+
+/// Makes a benchmark whose rate is of so many elements.
+fn bench(c: &mut Criterion, model: &str, name: &str, elements: usize, mut run: impl FnMut()) {
+    let mut group = c.benchmark_group(format!("ops {model}"));
+    group.throughput(Throughput::Elements(elements as u64));
+    group.bench_function(name, |b| b.iter(&mut run));
+}
+
+fn all(c: &mut Criterion) {
+    for (model, config) in MODELS {
+        let a = architecture(config);
+        let (forest, selected) = batch(2, a.vocab_size);
+        products(c, model, &a, forest.len());
+        elementwise(c, model, &a, forest.len());
+        let (n, h) = (forest.len(), a.heads);
+        let (q, k, v) = (values(&[n, a.query_width()]), values(&[n, a.kv_width()]), values(&[n, a.kv_width()]));
+        bench(c, model, "attention, forward", n, || drop(black_box(attention::forward(&q, &k, &v, &forest, h).unwrap())));
+        let (out, log_sum) = attention::forward(&q, &k, &v, &forest, h).unwrap();
+        let d_out = values(&[n, a.query_width()]);
+        bench(c, model, "attention, backward", n, || {
+            let kept = attention::Kept { q: &q, k: &k, v: &v, out: &out, log_sum: &log_sum };
+            drop(black_box(attention::backward(&kept, &d_out, &forest, h).unwrap()));
+        });
+        predictions(c, model, &a, &selected.targets);
+        let table = values(&[a.vocab_size, a.hidden_size]);
+        bench(c, model, "embedding, forward", n, || drop(black_box(embedding::forward(&table, forest.tokens()).unwrap())));
+        let (dy, d_table) = (values(&[n, a.hidden_size]), values(&[a.vocab_size, a.hidden_size]));
+        bench(c, model, "embedding, backward", n, || embedding::backward(forest.tokens(), &dy, &d_table).unwrap());
+        let rotation = Rotation::new(&vec![0.1; a.heads.head_dim / 2], 1024, 1.0);
+        bench(c, model, "rope, forward", n, || rope::forward(&q, &rotation, forest.positions()).unwrap());
+        bench(c, model, "rope, backward", n, || rope::backward(&q, &rotation, forest.positions()).unwrap());
+    }
+}
+
+/// The gated unit's products, which are the largest; and an adapter of rank 16 beside them.
+fn products(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
+    let (d, i) = (a.hidden_size, a.intermediate_size);
+    let (x, w, dy, dw) = (values(&[n, d]), values(&[i, d]), values(&[n, i]), values(&[i, d]));
+    bench(c, model, "linear, forward", 2 * n * d * i, || drop(black_box(linear::forward(&x, &w, None).unwrap())));
+    bench(c, model, "linear, backward to the input", 2 * n * d * i, || drop(black_box(linear::backward_input(&dy, &w).unwrap())));
+    bench(c, model, "linear, backward to the weight", 2 * n * d * i, || linear::backward_weight(&x, &dy, &dw, None).unwrap());
+    let turned = linear::transposed(&w).unwrap();
+    let few = values(&[16, d]);
+    bench(c, model, "linear, 16 rows, as in decoding", 2 * 16 * d * i, || {
+        drop(black_box(linear::forward_transposed(&few, &turned, None).unwrap()));
+    });
+    bench(c, model, "linear, transposed", d * i, || drop(black_box(linear::transposed(&w).unwrap())));
+
+    let (low, high, y) = (values(&[16, d]), values(&[i, 16]), values(&[n, i]));
+    let (d_low, d_high, dx) = (values(&[16, d]), values(&[i, 16]), values(&[n, d]));
+    let adapter = LowRank { a: &low, b: &high, scale: 2.0 };
+    let elements = 2 * n * 16 * (d + i);
+    bench(c, model, "low rank, forward", elements, || adapter.forward_into(&x, &y).unwrap());
+    bench(c, model, "low rank, backward", 2 * elements, || {
+        adapter.backward(&x, &dy, Some(Gradient { a: &d_low, b: &d_high }), Some(&dx)).unwrap();
+    });
+}
+
+fn elementwise(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
+    let (d, i, eps) = (a.hidden_size, a.intermediate_size, a.rms_norm_eps);
+    let (x, w, dy, dx, dw) = (values(&[n, d]), values(&[d]), values(&[n, d]), values(&[n, d]), values(&[d]));
+    bench(c, model, "norm, forward", n * d, || drop(black_box(norm::forward(&x, &w, eps).unwrap())));
+    bench(c, model, "norm, backward", n * d, || norm::backward(&x, &w, eps, &dy, &dx, Some(&dw)).unwrap());
+    let (gate, up, d_gated) = (values(&[n, i]), values(&[n, i]), values(&[n, i]));
+    bench(c, model, "swiglu, forward", n * i, || drop(black_box(swiglu::forward(&gate, &up).unwrap())));
+    bench(c, model, "swiglu, backward", n * i, || drop(black_box(swiglu::backward(&gate, &up, &d_gated).unwrap())));
+    bench(c, model, "add into", n * d, || ops::add_into(&dx, &dy).unwrap());
+    let p: [Tensor; 4] = std::array::from_fn(|_| values(&[i, d]));
+    let step = Step { lr: 1e-6, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, t: 10, grad_scale: 1.0 };
+    bench(c, model, "adamw", i * d, || update(&p[0], &p[1], &p[2], &p[3], step).unwrap());
+    bench(c, model, "sum of squares", i * d, || drop(black_box(ops::sum_of_squares(&p[0]).unwrap())));
+}
+
+fn predictions(c: &mut Criterion, model: &str, a: &Architecture, targets: &[u32]) {
+    let (m, d, vocab) = (targets.len(), a.hidden_size, a.vocab_size);
+    let (hidden, w, dw) = (values(&[m, d]), values(&[vocab, d]), values(&[vocab, d]));
+    bench(c, model, "logprob, forward", 2 * m * d * vocab, || {
+        drop(black_box(logprob::forward(&hidden, &w, targets, 1.0).unwrap()))
+    });
+    let stats = logprob::forward(&hidden, &w, targets, 1.0).unwrap();
+    let d_logp = vec![1e-3; m];
+    bench(c, model, "logprob, backward", 4 * m * d * vocab, || {
+        drop(black_box(logprob::backward(&hidden, &w, targets, 1.0, &stats, &d_logp, None, Some(&dw)).unwrap()));
+    });
+}
+
+criterion_group!(name = benches; config = short(); targets = all);
+criterion_main!(benches);

@@ -1,0 +1,62 @@
+//! Generation as a step has it, and the drawing of tokens alone.
+//!
+//!     cargo bench --package rlhost --bench rollout --profile dev
+
+#![allow(missing_docs)]
+
+mod common;
+
+use common::{COMPLETION, GROUP, MODELS, PROMPT, architecture, decoder, short, tokens, values};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use rlhost::model::Frozen;
+use rlhost::ops;
+use rlhost::rollout::{Generator, Request, Sampling, stream};
+use std::hint::black_box;
+
+fn generation(c: &mut Criterion) {
+    for (model, config) in MODELS {
+        let a = architecture(config);
+        let decoding = Frozen::new(decoder(&a)).decoding().unwrap();
+        let prompts = if model == "3.4M" { 2 } else { 1 };
+        let request = |p: usize| Request { tokens: tokens(PROMPT, a.vocab_size, p), row: p as u64, samples: GROUP };
+        let requests: Vec<Request> = (0..prompts).map(request).collect();
+        let generator = Generator {
+            model: &decoding,
+            sampling: Sampling::default(),
+            logp_temperature: 1.0,
+            max_new_tokens: COMPLETION,
+            max_num_seqs: 256,
+            seed: 1,
+            generation: 0,
+            ends: &[],
+            stops: &|_| false,
+        };
+        let mut group = c.benchmark_group(format!("rollout {model}"));
+        group.throughput(Throughput::Elements((prompts * GROUP * COMPLETION) as u64));
+        group.bench_function(format!("{prompts} x {GROUP} completions of {COMPLETION} tokens"), |b| {
+            b.iter(|| black_box(generator.run(&requests).unwrap()));
+        });
+    }
+}
+
+fn sampler(c: &mut Criterion) {
+    for vocab in [2048, 49_152] {
+        let logits = ops::to_vec(&values(&[vocab])).unwrap();
+        let mut group = c.benchmark_group(format!("sampler, {vocab} tokens"));
+        let cases = [
+            ("plain", Sampling::default()),
+            ("greedy", Sampling { temperature: 0.0, ..Sampling::default() }),
+            ("top-k 50", Sampling { top_k: 50, ..Sampling::default() }),
+            ("top-p 0.9", Sampling { top_p: 0.9, ..Sampling::default() }),
+            ("min-p 0.05", Sampling { min_p: 0.05, ..Sampling::default() }),
+            ("repetition penalty", Sampling { repetition_penalty: 1.1, ..Sampling::default() }),
+        ];
+        for (name, sampling) in cases {
+            let (mut rng, seen) = (stream(1, 2, 3, 4), tokens(PROMPT, vocab, 1));
+            group.bench_function(name, |b| b.iter(|| sampling.draw(&logits, 1.0, seen.iter().copied(), &mut rng)));
+        }
+    }
+}
+
+criterion_group!(name = benches; config = short(); targets = generation, sampler);
+criterion_main!(benches);
