@@ -1,22 +1,33 @@
 #!/usr/bin/env python3
-"""Time the same GRPO run through TRL and through rlhost, on the CPU.
+"""Time the same work through TRL and through rlhost, on the CPU: GRPO, DPO and generation.
 
     python -m venv venv && venv/bin/pip install trl==1.16.0 accelerate datasets torch transformers
-    cargo build --release
-    venv/bin/python host/benches/compare_trl.py
+    cargo build
+    venv/bin/python host/benches/compare_trl.py [--what grpo,dpo,generation] [--size 3.4M|30M|135M]
 
-Both train the same random model (float32, tied embeddings, a byte-level BPE tokenizer of 2048
-tokens) on the same 64 TL;DR prompts of about 580 tokens: 2 prompts times 8 completions of 64
-tokens a step, reward -|20 - tokens|, no KL term, no gradient checkpointing. No completion ends
-early: the model is made so that the ending token has next to no probability. So all rewards of a
-group are equal and the gradient is zero; neither program takes a short cut for that.
+Both have the same random model (float32, tied embeddings, a byte-level BPE tokenizer with as many
+tokens as the model has rows) and the same 64 TL;DR prompts:
+
+| size | model | prompts | GRPO | DPO |
+|---|---|---|---|---|
+| 3.4M | Qwen2, 256 wide, 4 layers, 2,048 tokens | about 580 tokens | 2 prompts x 8 | 8 pairs |
+| 30M | Qwen2, 512 wide, 10 layers, 2,048 tokens | about 580 tokens | 2 prompts x 8 | 8 pairs |
+| 135M | SmolLM2-135M's shape: Llama, 576 wide, 30 layers, 49,152 tokens | about 320 tokens | 1 prompt x 8 | 4 pairs |
+
+(135M has fewer rows a step for TRL's memory.)
+
+grpo: completions of 64 tokens, reward -|20 - tokens|, no KL term, no gradient checkpointing. No
+completion ends early: the model is made so that the ending token has next to no probability. So all
+rewards of a group are equal and the gradient is zero; neither program takes a short cut for that.
+dpo: the post's own summary against another post's, beta 0.1, the starting model as reference, asked
+in each step.
+generation: model.generate() of transformers for the prompts and completions of one GRPO step, reading
+the prompts included, against the rollouts of an rlhost run (`time/rollout` of metrics.jsonl).
 
 The runs alternate, and each is a process of its own. The first step of every run is dropped. A step
-is generation, reward, forward, backward and update: between on_step_begin and on_step_end in TRL,
-`step_time` of metrics.jsonl in rlhost. Peak memory is the process's largest resident set, for TRL
-with Python and its libraries: 8 GB at 30M and, by extrapolation, more than 24 GB at 135M. Generation
-is model.generate() of transformers for 2 x 8 x 64 tokens, reading the prompts included, against
-rlhost's rollout (`time/rollout` of metrics.jsonl, where it is there).
+is between on_step_begin and on_step_end in TRL, which generates inside of it, and `step_time` of
+metrics.jsonl in rlhost. Peak memory is the process's largest resident set, for TRL with Python and
+its libraries; there is none of rlhost's generation alone.
 """
 
 import argparse
@@ -34,17 +45,17 @@ from statistics import median
 # of the fork into a child's peak, so the parent has to stay small.
 
 ROOT = Path(__file__).resolve().parents[2]
-EOS, TOKENS, SEED = "<|endoftext|>", 2048, 0
-BATCH, GROUP, COMPLETION, RATE = 16, 8, 64, 1e-6
-PROMPTS, SHORTEST, USUAL, LONGEST = 64, 500, 580, 660
+EOS, SEED, GROUP, COMPLETION, RATE, PROMPTS = "<|endoftext|>", 0, 8, 64, 1e-6, 64
+WHATS = ("grpo", "dpo", "generation")
 
-# name: (architecture, steps, theta of the rotary embedding, shape); 135M is SmolLM2-135M's shape.
+# name: (architecture, steps, theta of the rotary embedding, shape, completions of a GRPO step, pairs of
+# a DPO step, shortest, usual and longest prompt in tokens)
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
          "intermediate_size", "vocab_size", "max_position_embeddings")
 SIZES = {
-    "3.4M": ("Qwen2", 6, 1e6, (256, 4, 4, 2, 688, 2048, 2048)),
-    "30M": ("Qwen2", 4, 1e6, (512, 10, 8, 4, 1376, 2048, 2048)),
-    "135M": ("Llama", 3, 1e5, (576, 30, 9, 3, 1536, 49152, 8192)),
+    "3.4M": ("Qwen2", 6, 1e6, (256, 4, 4, 2, 688, 2048, 2048), 16, 8, (500, 580, 660)),
+    "30M": ("Qwen2", 4, 1e6, (512, 10, 8, 4, 1376, 2048, 2048), 16, 8, (500, 580, 660)),
+    "135M": ("Llama", 3, 1e5, (576, 30, 9, 3, 1536, 49152, 8192), 8, 4, (260, 320, 380)),
 }
 
 
@@ -53,39 +64,57 @@ def peak_mb(usage):
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 
-def prepare(work, size, texts):
-    """Save the model and its tokenizer to work/model, and the prompts to work/prompts.jsonl."""
+def read_rows(path):
+    """Rows of a JSON lines file, one for each prompt."""
+    with open(path, encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines if line.strip()]
+    return list({row["prompt"]: row for row in rows}.values())
+
+
+def write_rows(path, rows):
+    with open(path, "w", encoding="utf-8") as out:
+        out.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def prepare(work, size, prompts, corpus):
+    """Save the model and its tokenizer to work/model, and the rows to work/prompts.jsonl and
+    work/pairs.jsonl."""
     import torch
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    with open(texts, encoding="utf-8") as lines:
-        texts = list(dict.fromkeys(json.loads(line)["prompt"] for line in lines if line.strip()))
-
+    architecture, _, theta, shape, _, _, (shortest, usual, longest) = SIZES[size]
+    shape = dict(zip(SHAPE, shape, strict=True))
+    rows, tokens = read_rows(prompts), shape["vocab_size"]
+    # A large vocabulary is not to be learned from the prompts alone.
+    texts = (text for row in (rows if tokens < 4096 else read_rows(corpus)) for text in (row["prompt"], row["completion"]))
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     bpe.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=TOKENS, special_tokens=[EOS], initial_alphabet=alphabet, show_progress=False))
-    if bpe.get_vocab_size() != TOKENS:
-        sys.exit(f"the prompts gave {bpe.get_vocab_size()} tokens instead of {TOKENS}")
+        vocab_size=tokens, special_tokens=[EOS], initial_alphabet=alphabet, show_progress=False))
+    if bpe.get_vocab_size() != tokens:
+        sys.exit(f"the texts gave {bpe.get_vocab_size()} tokens instead of {tokens}")
     eos = bpe.token_to_id(EOS)
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=bpe, eos_token=EOS, pad_token=EOS).save_pretrained(work / "model")
 
-    sized = [(len(bpe.encode(text).ids), text) for text in texts]
-    fitting = [s for s in sized if SHORTEST <= s[0] <= LONGEST]
+    sized = [(len(bpe.encode(row["prompt"]).ids), row) for row in rows]
+    fitting = [s for s in sized if shortest <= s[0] <= longest]
     if len(fitting) < PROMPTS:
-        sys.exit(f"{len(fitting)} prompts have {SHORTEST} to {LONGEST} tokens, {PROMPTS} are needed")
-    chosen = sorted(fitting, key=lambda s: abs(s[0] - USUAL))[:PROMPTS]
-    with open(work / "prompts.jsonl", "w", encoding="utf-8") as out:
-        out.writelines(json.dumps({"prompt": text}) + "\n" for _, text in chosen)
+        sys.exit(f"{len(fitting)} prompts have {shortest} to {longest} tokens, {PROMPTS} are needed")
+    chosen = sorted(fitting, key=lambda s: abs(s[0] - usual))[:PROMPTS]
+    write_rows(work / "prompts.jsonl", [{"prompt": row["prompt"]} for _, row in chosen])
+    others = [row for _, row in chosen[1:] + chosen[:1]]
+    # As spaces begin words, they begin answers.
+    answer = lambda row: " " + row["completion"].strip()
+    write_rows(work / "pairs.jsonl", [
+        {"prompt": row["prompt"], "chosen": answer(row), "rejected": answer(other)}
+        for (_, row), other in zip(chosen, others, strict=True)])
 
-    architecture, _, theta, shape = SIZES[size]
     config = getattr(transformers, f"{architecture}Config")(
-        **dict(zip(SHAPE, shape, strict=True)), tie_word_embeddings=True,
-        rope_parameters={"rope_type": "default", "rope_theta": theta},
+        **shape, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": theta},
         bos_token_id=None, eos_token_id=eos, pad_token_id=eos)
     torch.manual_seed(SEED)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -97,13 +126,20 @@ def prepare(work, size, texts):
         embedding[eos, 0] = -1
     model.save_pretrained(work / "model")
     lengths = [length for length, _ in chosen]
-    return {"parameters": model.num_parameters(), "shortest": min(lengths), "longest": max(lengths)}
+    answers = [len(bpe.encode(answer(row)).ids) for row in others]
+    return {"parameters": model.num_parameters(), "shortest": min(lengths), "longest": max(lengths),
+            "shortest_answer": min(answers), "longest_answer": max(answers)}
 
 
-def train_trl(work, steps, threads):
-    """The run through TRL, then transformers' generation."""
-    import resource
+def load_model(work):
+    import torch
+    import transformers
 
+    return transformers.AutoModelForCausalLM.from_pretrained(work / "model", dtype=torch.float32)
+
+
+def train_trl(work, what, rows, steps, threads):
+    """The run through TRL."""
     import datasets
     import torch
     import transformers
@@ -113,7 +149,7 @@ def train_trl(work, steps, threads):
         torch.set_num_threads(threads)
 
     class Clock(transformers.TrainerCallback):
-        seconds, lengths = [], []
+        seconds, logged = [], []
 
         def on_step_begin(self, *_, **__):
             self.begun = time.perf_counter()
@@ -122,35 +158,44 @@ def train_trl(work, steps, threads):
             self.seconds.append(time.perf_counter() - self.begun)
 
         def on_log(self, *_, logs, **__):
-            if "completions/mean_length" in logs:
-                self.lengths.append(logs["completions/mean_length"])
+            self.logged.append(logs)
 
     def reward(completion_ids, **_):
         return [-abs(20.0 - len(ids)) for ids in completion_ids]
 
-    def load():
-        return transformers.AutoModelForCausalLM.from_pretrained(work / "model", dtype=torch.float32)
-
-    with open(work / "prompts.jsonl", encoding="utf-8") as lines:
-        prompts = [json.loads(line) for line in lines]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(work / "model")
-    config = trl.GRPOConfig(
-        output_dir=str(work / "trl"), per_device_train_batch_size=BATCH, num_generations=GROUP,
-        max_completion_length=COMPLETION, max_steps=steps, learning_rate=RATE, beta=0.0, use_cpu=True,
-        bf16=False, gradient_checkpointing=False, dataloader_pin_memory=False, logging_steps=1,
+    settings = dict(
+        output_dir=str(work / "trl"), per_device_train_batch_size=rows, max_steps=steps, learning_rate=RATE,
+        use_cpu=True, bf16=False, gradient_checkpointing=False, dataloader_pin_memory=False, logging_steps=1,
         report_to="none", save_strategy="no", disable_tqdm=True)
     clock = Clock()
-    trainer = trl.GRPOTrainer(
-        model=load(), reward_funcs=reward, args=config, processing_class=tokenizer,
-        train_dataset=datasets.Dataset.from_list(prompts), callbacks=[clock])
+    common = dict(
+        model=load_model(work), processing_class=transformers.AutoTokenizer.from_pretrained(work / "model"), callbacks=[clock])
+    if what == "dpo":
+        dataset = datasets.Dataset.from_list(read_rows(work / "pairs.jsonl"))
+        trainer = trl.DPOTrainer(args=trl.DPOConfig(**settings, beta=0.1), train_dataset=dataset, **common)
+    else:
+        dataset = datasets.Dataset.from_list(read_rows(work / "prompts.jsonl"))
+        config = trl.GRPOConfig(**settings, num_generations=GROUP, max_completion_length=COMPLETION, beta=0.0)
+        trainer = trl.GRPOTrainer(args=config, reward_funcs=reward, train_dataset=dataset, **common)
     trainer.train()
-    peak = peak_mb(resource.getrusage(resource.RUSAGE_SELF))
-    del trainer
+    losses = [logs["loss"] for logs in clock.logged if "loss" in logs]
+    lengths = [logs["completions/mean_length"] for logs in clock.logged if "completions/mean_length" in logs]
+    return {"version": trl.__version__, "seconds": clock.seconds, "losses": losses, "lengths": lengths}
 
-    model, rates = load().eval(), []
-    texts = [p["prompt"] for p in prompts[: BATCH // GROUP] for _ in range(GROUP)]
+
+def generate_with_transformers(work, rows, times, threads):
+    """Completions of the first prompts, several times; the first time is dropped."""
+    import torch
+    import transformers
+
+    if threads:
+        torch.set_num_threads(threads)
+    tokenizer, model = transformers.AutoTokenizer.from_pretrained(work / "model"), load_model(work).eval()
+    prompts = read_rows(work / "prompts.jsonl")[: rows // GROUP]
+    texts = [row["prompt"] for row in prompts for _ in range(GROUP)]
     inputs = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
-    for _ in range(2):
+    rates = []
+    for _ in range(times):
         begun = time.perf_counter()
         with torch.no_grad():
             out = model.generate(
@@ -158,11 +203,10 @@ def train_trl(work, steps, threads):
                 max_new_tokens=COMPLETION, do_sample=True, temperature=1.0, top_k=0, top_p=1.0)
         made = out.shape[0] * (out.shape[1] - inputs["input_ids"].shape[1])
         rates.append(made / (time.perf_counter() - begun))
-    return {"version": trl.__version__, "seconds": clock.seconds, "lengths": clock.lengths,
-            "peak": peak, "rates": rates}
+    return {"version": transformers.__version__, "rates": rates[1:]}
 
 
-STAGES = {"_prepare": prepare, "_train_trl": train_trl}
+STAGES = {"_prepare": prepare, "_train_trl": train_trl, "_generate": generate_with_transformers}
 
 
 def start(command, log):
@@ -179,98 +223,161 @@ def start(command, log):
 
 
 def stage(name, work, *arguments):
-    """Run a stage in a process of its own; gives what it returns."""
+    """Run a stage in a process of its own; gives what it returns, and the process's peak."""
     result = work / f"{name}.json"
     arguments = json.dumps([str(work), *arguments])
-    start([sys.executable, Path(__file__).resolve(), name, arguments, result], work / f"{name}.log")
-    return json.loads(result.read_text())
+    usage = start([sys.executable, Path(__file__).resolve(), name, arguments, result], work / f"{name}.log")
+    return {**json.loads(result.read_text()), "peak": peak_mb(usage)}
 
 
-def train_rlhost(binary, work, steps, threads):
+def train_rlhost(binary, work, what, rows, steps, threads):
     """The run through rlhost."""
     out = work / "rlhost"
     shutil.rmtree(out, ignore_errors=True)
+    flow = {
+        "dpo": {"algorithm": "dpo", "beta": 0.1, "dataset": work / "pairs.jsonl"},
+        "grpo": {"plugin": "tldr_length_reward.wasm", "num-generations": GROUP, "max-completion-length": COMPLETION,
+                 "log-completions": "none", "dataset": work / "prompts.jsonl"},
+    }[what]
     options = {
-        "plugin": "tldr_length_reward.wasm", "model": work / "model", "dataset": work / "prompts.jsonl",
-        "per-device-train-batch-size": BATCH, "num-generations": GROUP, "max-completion-length": COMPLETION,
-        "max-steps": steps, "learning-rate": RATE, "logging-steps": 1, "save-steps": 1000000,
-        "log-completions": "none", "output-dir": out, **({"num-threads": threads} if threads else {}),
+        **flow, "model": work / "model", "per-device-train-batch-size": rows, "max-steps": steps, "learning-rate": RATE,
+        "logging-steps": 1, "save-steps": 1000000, "save-only-model": "true", "output-dir": out,
+        **({"num-threads": threads} if threads else {}),
     }
-    command = [binary, *(part for key, value in options.items() for part in (f"--{key}", value))]
+    command = [binary, "train", *(part for key, value in options.items() for part in (f"--{key}", value))]
     usage = start(command, work / "rlhost.log")
     with open(out / "metrics.jsonl", encoding="utf-8") as lines:
         logged = [json.loads(line) for line in lines]
-    return {"seconds": [m["step_time"] for m in logged],
-            "lengths": [m["completions/mean_length"] for m in logged], "peak": peak_mb(usage),
-            "rates": [BATCH * COMPLETION / m["time/rollout"] for m in logged[1:] if "time/rollout" in m]}
+    shutil.rmtree(out)
+    found = {"seconds": [m["step_time"] for m in logged], "losses": [m["loss"] for m in logged],
+             "peak": peak_mb(usage)}
+    if what == "grpo":
+        found["lengths"] = [m["completions/mean_length"] for m in logged]
+        found["rates"] = [rows * COMPLETION / m["time/rollout"] for m in logged[1:]]
+    return found
 
 
-def report(runs):
+def generate_with_rlhost(binary, work, rows, steps, threads):
+    """The rollouts of a GRPO run."""
+    return {"rates": train_rlhost(binary, work, "grpo", rows, steps, threads)["rates"]}
+
+
+def said(run):
+    """A run in one line."""
+    if "seconds" in run:
+        line = " ".join(f"{s:.2f}" for s in run["seconds"]) + " s"
+    else:
+        line = " ".join(f"{r:.0f}" for r in run["rates"]) + " tokens/s"
+    return line + (f", {run['peak']:.0f} MB" if "peak" in run else "")
+
+
+def misfits(what, runs, steps):
+    """Why runs are not of the same work."""
+    for name, run in ((name, run) for name, all in runs.items() for run in all):
+        if "seconds" in run and len(run["seconds"]) != steps:
+            yield f"{name} took {len(run['seconds'])} steps, not {steps}"
+        if any(n != COMPLETION for n in run.get("lengths", [])):
+            yield f"{name} has completions of {run['lengths']} tokens"
+    # The policy still is the reference: ln 2. GRPO's loss is zero by construction.
+    firsts = {name: all[0]["losses"][0] for name, all in runs.items() if what == "dpo"}
+    if len(firsts) == 2 and abs(firsts["TRL"] - firsts["rlhost"]) > 1e-3:
+        yield f"the losses of the first step are {firsts}"
+
+
+def report(what, runs):
     """Print medians over all runs; gain is above 1 where rlhost is ahead."""
     def figure(program, values, pick):
         found = [v for run in runs.get(program, []) for v in values(run)]
         return pick(found) if found else None
 
     rows = [
-        ("step, s", median, lambda run: run["seconds"][1:], "{:.3f}", False),
-        ("  fastest step, s", min, lambda run: run["seconds"][1:], "{:.3f}", False),
-        ("peak memory, MB", median, lambda run: [run["peak"]], "{:.0f}", False),
-        ("generation, tokens/s", median, lambda run: run["rates"], "{:.0f}", True),
-        ("  fastest, tokens/s", max, lambda run: run["rates"], "{:.0f}", True),
+        ("step, s", median, lambda run: run.get("seconds", [])[1:], "{:.3f}", False),
+        ("  fastest step, s", min, lambda run: run.get("seconds", [])[1:], "{:.3f}", False),
+        ("peak memory, MB", median, lambda run: [run["peak"]] if "peak" in run else [], "{:.0f}", False),
+        ("generation, tokens/s", median, lambda run: run.get("rates", []), "{:.0f}", True),
+        ("  fastest, tokens/s", max, lambda run: run.get("rates", []), "{:.0f}", True),
     ]
+    theirs = "transformers" if what == "generation" else "TRL"
     version = next((run["version"] for run in runs.get("TRL", [])), "")
-    print(f"\n{'median':<22}{f'TRL {version}'.strip():>12}{'rlhost':>12}{'gain':>9}")
+    print(f"\n{'median':<22}{f'{theirs} {version}'.strip():>20}{'rlhost':>12}{'gain':>9}")
     for name, pick, values, form, more_is_better in rows:
         trl, ours = figure("TRL", values, pick), figure("rlhost", values, pick)
+        if trl is None and ours is None:
+            continue
         cells = ["-" if v is None else form.format(v) for v in (trl, ours)]
         gain = "-" if None in (trl, ours) else f"{ours / trl if more_is_better else trl / ours:.2f}x"
-        print(f"{name:<22}{cells[0]:>12}{cells[1]:>12}{gain:>9}")
+        print(f"{name:<22}{cells[0]:>20}{cells[1]:>12}{gain:>9}")
+    print(flush=True)
+
+
+def compare(what, binary, work, args, rows, steps):
+    """All rounds of one kind of work."""
+    programs = {
+        "grpo": (
+            lambda: stage("_train_trl", work, "grpo", rows, steps, args.threads),
+            lambda: train_rlhost(binary, work, "grpo", rows, steps, args.threads)),
+        "dpo": (
+            lambda: stage("_train_trl", work, "dpo", rows, steps, args.threads),
+            lambda: train_rlhost(binary, work, "dpo", rows, steps, args.threads)),
+        "generation": (
+            lambda: stage("_generate", work, rows, steps, args.threads),
+            lambda: generate_with_rlhost(binary, work, rows, steps, args.threads)),
+    }[what]
+    programs = dict(zip(("TRL", "rlhost"), programs, strict=True))
+    runs = {name: [] for name in programs if args.only in (None, name.lower())}
+    for number in range(1, args.rounds + 1):
+        for name in runs:
+            runs[name].append(programs[name]())
+            shown = "transformers" if (what, name) == ("generation", "TRL") else name
+            print(f"{what}, round {number}, {shown:<6} {said(runs[name][-1])}", flush=True)
+    for misfit in misfits(what, runs, steps):
+        print(f"  not comparable: {misfit}")
+    report(what, runs)
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--what", default=",".join(WHATS), help="what is compared (default %(default)s)")
     parser.add_argument("--size", choices=SIZES, default="3.4M", help="the model (default %(default)s)")
     parser.add_argument("--steps", type=int, help="steps of a run (default: 6, 4 or 3 by size)")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each (default %(default)s)")
     parser.add_argument("--threads", type=int, help="threads of both (default: what each takes)")
+    parser.add_argument("--completions", type=int, help="completions of a GRPO step, a multiple of 8 (default by size)")
+    parser.add_argument("--pairs", type=int, help="pairs of a DPO step (default by size)")
     parser.add_argument("--only", choices=["trl", "rlhost"], help="run one of the two")
-    parser.add_argument("--rlhost", type=Path, metavar="PATH",
-                        help="the binary (default: target/release/rlhost, else target/debug/rlhost)")
-    parser.add_argument("--prompts", type=Path, metavar="JSONL", help="default: %(default)s",
-                        default=ROOT.parent / "shared/data/tldr/validation.jsonl")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="keep model, prompts and logs here")
+    parser.add_argument("--rlhost", type=Path, metavar="PATH", help="the binary (default: target/debug/rlhost)",
+                        default=ROOT / "target/debug/rlhost")
+    data = ROOT.parent / "shared/data/tldr"
+    parser.add_argument("--prompts", type=Path, metavar="JSONL", default=data / "validation.jsonl",
+                        help="rows with prompt and completion (default: %(default)s)")
+    parser.add_argument("--corpus", type=Path, metavar="JSONL", default=data / "train.jsonl",
+                        help="rows that a tokenizer of 49,152 tokens is learned from (default: %(default)s)")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="keep model, rows and logs here")
     args = parser.parse_args()
 
-    steps = args.steps or SIZES[args.size][1]
+    whats = args.what.split(",")
+    wrong = [what for what in whats if what not in WHATS]
+    if wrong:
+        parser.error(f"--what {wrong[0]}: there are {', '.join(WHATS)}")
+    _, steps, _, _, completions, pairs, _ = SIZES[args.size]
+    steps, completions, pairs = args.steps or steps, args.completions or completions, args.pairs or pairs
     if steps < 2 or args.rounds < 1:
         parser.error("at least 2 steps and 1 round: the first step of a run is dropped")
-    built = [ROOT / "target" / profile / "rlhost" for profile in ("release", "debug")]
-    binary = args.rlhost or next((path for path in built if path.exists()), built[0])
-    if args.only != "trl" and not binary.exists():
-        parser.error(f"no {binary}; build it, name one with --rlhost, or give --only trl")
+    if completions % GROUP:
+        parser.error(f"--completions {completions}: prompts have {GROUP} each")
+    if args.only != "trl" and not args.rlhost.exists():
+        parser.error(f"no {args.rlhost}; build it, name one with --rlhost, or give --only trl")
 
     with tempfile.TemporaryDirectory(prefix="compare_trl-") as temporary:
         work = (args.work or Path(temporary)).resolve()
         work.mkdir(parents=True, exist_ok=True)
-        info = stage("_prepare", work, args.size, str(args.prompts.resolve()))
-        print(f"{args.size}: {info['parameters']:,} parameters; {PROMPTS} prompts of {info['shortest']} to "
-              f"{info['longest']} tokens; {BATCH} completions of {COMPLETION} a step", flush=True)
-
-        programs = {
-            "TRL": lambda: stage("_train_trl", work, steps, args.threads),
-            "rlhost": lambda: train_rlhost(binary.resolve(), work, steps, args.threads),
-        }
-        runs = {name: [] for name in programs if args.only in (None, name.lower())}
-        for number in range(1, args.rounds + 1):
-            for name in runs:
-                run = programs[name]()
-                runs[name].append(run)
-                seconds = " ".join(f"{s:.2f}" for s in run["seconds"])
-                print(f"round {number}, {name:<6} {seconds} s, {run['peak']:.0f} MB", flush=True)
-                if len(run["seconds"]) != steps or any(n != COMPLETION for n in run["lengths"]):
-                    print(f"  not comparable: {len(run['seconds'])} steps, completions of {run['lengths']} tokens")
-        report(runs)
+        info = stage("_prepare", work, args.size, str(args.prompts.resolve()), str(args.corpus.resolve()))
+        print(f"{args.size}: {info['parameters']:,} parameters; {PROMPTS} prompts of {info['shortest']} to {info['longest']} "
+              f"tokens, answers of {info['shortest_answer']} to {info['longest_answer']}; a step has {completions} completions "
+              f"of {COMPLETION}, or {pairs} pairs", flush=True)
+        for what in whats:
+            compare(what, args.rlhost.resolve(), work, args, pairs if what == "dpo" else completions, steps)
 
 
 if __name__ == "__main__":
