@@ -207,6 +207,8 @@ impl Place {
         command.current_dir(self.folder.path()).env_remove("RUST_LOG").env("NO_COLOR", "1").env("RAYON_NUM_THREADS", "1");
         // In a container a process may not read another's memory, which Open MPI would say aloud.
         command.env("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+        // Two mpiruns that begin together can't both make the folder that they would share.
+        command.env("OMPI_MCA_orte_tmpdir_base", self.folder.path());
         // A rank that waits is not to keep the one that it waits for from a processor.
         command.env("OMPI_MCA_mpi_yield_when_idle", "1").args(["--bind-to", "none"]);
         command.args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks.to_string()]).arg(binary()).args(arguments);

@@ -3,6 +3,8 @@
 
 #![allow(clippy::print_stdout)]
 
+mod namespaces;
+
 use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, STORIES, assert_near, tiny, version};
 use std::fs;
 use std::process::{Child, Command, Stdio};
