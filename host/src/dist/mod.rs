@@ -79,7 +79,7 @@ pub enum Error {
         /// What it was.
         what: &'static str,
         /// Why not.
-        source: serde_json::Error,
+        source: postcard::Error,
     },
     /// A tensor can't be summed.
     #[error(transparent)]
@@ -177,7 +177,7 @@ impl World {
             return Err(Error::Failed { rank: self.rank, failure });
         }
         let encoding = |source| Error::Encoding { what, source };
-        let told = own.err().map(serde_json::to_vec).transpose().map_err(encoding)?;
+        let told = own.err().map(postcard::to_allocvec).transpose().map_err(encoding)?;
         let sent = told.as_deref().or(own.ok()).unwrap_or_default();
         let header = [sent.len() as u64, u64::from(told.is_some()), name_hash(what)];
         let missing = if self.is_first() { (1..self.size).collect() } else { Vec::new() };
@@ -189,7 +189,7 @@ impl World {
         });
         if let Some(rank) = headers.iter().position(|[_, failed, _]| *failed != 0) {
             self.failed.set(true);
-            let failure = serde_json::from_slice(&all[rank]).map_err(encoding)?;
+            let failure = postcard::from_bytes(&all[rank]).map_err(encoding)?;
             return Err(Error::Failed { rank, failure });
         }
         match headers.iter().position(|header| header[2] != headers[0][2]) {
@@ -202,7 +202,9 @@ impl World {
         }
     }
 
-    /// What each rank has found out, by rank.
+    /// What each rank has found out, by rank. It goes as postcard has it: numbers of many digits in
+    /// the bytes that they have in memory, small whole ones in one or two. Values that say themselves
+    /// what they are, JSON's for one, need [`json`].
     ///
     /// # Errors
     /// If a rank has failed.
@@ -211,9 +213,9 @@ impl World {
             return Ok(vec![own]);
         }
         let encoding = |source| Error::Encoding { what, source };
-        let bytes = serde_json::to_vec(&own).map_err(encoding)?;
+        let bytes = postcard::to_allocvec(&own).map_err(encoding)?;
         let all = self.exchange(what, Ok(&bytes))?;
-        all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(encoding)).collect()
+        all.iter().map(|bytes| postcard::from_bytes(bytes).map_err(encoding)).collect()
     }
 
     /// The ranks' parts of a list, one behind the other.
@@ -305,6 +307,30 @@ impl Drop for World {
         }
         // MPI ends when all ranks are there.
         watchdog.watch("the end", Vec::new(), || ranks.leave());
+    }
+}
+
+/// For serde's `with`: a field whose value is JSON, or can only be read where its text says what
+/// it is, goes as that text.
+pub mod json {
+    use serde::de::{DeserializeOwned, Deserializer, Error as _};
+    use serde::ser::{Error as _, Serializer};
+    use serde::{Deserialize, Serialize};
+
+    /// The value's JSON.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn serialize<T: Serialize, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serde_json::to_string(value).map_err(S::Error::custom)?.serialize(serializer)
+    }
+
+    /// The value of a JSON text.
+    ///
+    /// # Errors
+    /// If there is no text, or it is not such a value's.
+    pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+        serde_json::from_str(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 

@@ -70,10 +70,11 @@ impl Trainer {
         let own = self.world.share(prompts.len());
         let mut rollouts = self.roll_out(&prompts[own.clone()], self.config.group(), generation)?;
         rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
-        let rollouts = self.world.concat("completions", rollouts)?;
+        let texts = rollouts.iter().map(|r| Ok(self.tokenizer.decode(&r.tokens)?)).collect::<Result<Vec<String>>>()?;
+        let completions = rollouts.into_iter().zip(texts).collect();
+        let (rollouts, texts): (Vec<Rollout>, Vec<String>) = self.world.concat("completions", completions)?.into_iter().unzip();
         self.phases.lap("rollout");
         self.count_generated(&prompts, own, &rollouts);
-        let texts: Vec<String> = rollouts.iter().map(|r| Ok(self.tokenizer.decode(&r.tokens)?)).collect::<Result<_>>()?;
         let rewards = self.score(&prompts, &rollouts, &texts)?;
         self.phases.lap("reward");
         let logp = rollouts.iter().flat_map(|r| r.logp.iter().copied()).collect();

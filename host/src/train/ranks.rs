@@ -10,10 +10,20 @@ use crate::metrics::{Metric, Window};
 use crate::ops;
 use crate::plugin::Source;
 use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// Keys that ranks need not agree on: files, whose contents are compared, and what is each rank's own.
 const OWN: [&str; 5] = ["model", "dataset", "eval_dataset", "num_threads", "dist_timeout_s"];
+
+/// What a rank was told and has read.
+#[derive(Deserialize, Serialize)]
+struct SetUp {
+    #[serde(with = "dist::json")]
+    config: Config,
+    /// Its hash.
+    dataset: String,
+}
 
 /// A plugin of the first rank's, whatever the others find under its name.
 pub(super) fn same_source(world: &World, open: impl FnOnce() -> Result<Source>) -> Result<Source> {
@@ -102,16 +112,16 @@ impl Trainer {
 
     /// Makes sure that all ranks were told the same and read the same.
     pub(super) fn compare_set_ups(&self) -> Result<()> {
-        let set_ups: Vec<(Config, String)> = self.world.gather("set-ups", (self.config.clone(), self.dataset.clone()))?;
-        let Some((first, dataset)) = set_ups.first() else { return Ok(()) };
-        for (rank, (config, data)) in set_ups.iter().enumerate() {
-            let keys = config::changes(first, config).map_err(|e| Error::Unfit(e.to_string()))?;
+        let set_ups = self.world.gather("set-ups", SetUp { config: self.config.clone(), dataset: self.dataset.clone() })?;
+        let Some(first) = set_ups.first() else { return Ok(()) };
+        for (rank, SetUp { config, dataset }) in set_ups.iter().enumerate() {
+            let keys = config::changes(&first.config, config).map_err(|e| Error::Unfit(e.to_string()))?;
             let differ: Vec<&str> = keys.keys().map(String::as_str).filter(|key| !OWN.contains(key)).collect();
             if !differ.is_empty() {
                 let keys = differ.join(", ");
                 return Err(Error::Unfit(format!("rank {rank} was started with other settings than rank 0: {keys}")));
             }
-            if data != dataset {
+            if *dataset != first.dataset {
                 return Err(Error::Unfit(format!("rank {rank} has read another dataset than rank 0")));
             }
         }

@@ -4,6 +4,7 @@
 use super::slots::Slot;
 use super::watching::{Candidate, Origin, Proposal};
 use crate::config::{Limits, OnError};
+use crate::dist;
 use crate::plugin::{AnyPlugin, Source};
 use crate::train::Result;
 use crate::train::trainer::Trainer;
@@ -14,8 +15,17 @@ use std::borrow::Cow;
 /// A proposal as the other ranks hear of it; a plugin's bytes follow.
 #[derive(Deserialize, Serialize)]
 enum Told {
-    Plugin { name: String, config: Map<String, Value>, limits: Limits },
-    Settings { name: String, weight: f64, on_error: OnError },
+    Plugin {
+        name: String,
+        #[serde(with = "dist::json")]
+        config: Map<String, Value>,
+        limits: Limits,
+    },
+    Settings {
+        name: String,
+        weight: f64,
+        on_error: OnError,
+    },
 }
 
 impl Told {
@@ -41,7 +51,7 @@ impl Trainer {
             return Ok(proposals);
         }
         let told: Vec<Told> =
-            self.world.broadcast("swaps", || Ok::<_, crate::dist::Error>(proposals.iter().filter_map(Told::of).collect()))?;
+            self.world.broadcast("swaps", || Ok::<_, dist::Error>(proposals.iter().filter_map(Told::of).collect()))?;
         if !self.world.is_first() {
             return told.into_iter().map(|told| self.heard(told)).collect();
         }
