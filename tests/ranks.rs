@@ -264,6 +264,11 @@ struct Running {
 
 impl Running {
     fn start(ranks: usize, more: &[&str]) -> Self {
+        Self::start_patiently(ranks, more, "1")
+    }
+
+    /// The same, where `mpirun` leaves its processes so many seconds to end before it kills them.
+    fn start_patiently(ranks: usize, more: &[&str], seconds: &str) -> Self {
         let place = Place::new();
         place.write("versioned.wasm", version(1));
         let plugin = ["--plugin", "versioned.wasm", "--output-dir", "run", "--max-steps", "100000", "--logging-steps", "1"];
@@ -275,7 +280,9 @@ impl Running {
             more,
         ]
         .concat();
-        let child = place.ranks(ranks, &all).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = place.ranks(ranks, &all);
+        command.env("OMPI_MCA_odls_base_sigkill_timeout", seconds).stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
         let this = Self { place, child };
         this.wait(|| this.steps() > 6);
         this
@@ -308,7 +315,7 @@ impl Running {
     }
 
     fn signal(&self, rank: usize, signal: &str) {
-        assert!(Command::new("kill").args([signal, &self.process(rank)]).status().unwrap().success());
+        send(&self.process(rank), signal);
     }
 
     /// Waits for the end, no longer than `limit`.
@@ -322,6 +329,31 @@ impl Running {
             std::thread::sleep(Duration::from_millis(20));
         }
         (self.place, Outcome::new(self.child.wait_with_output().unwrap()))
+    }
+}
+
+fn send(process: &str, signal: &str) {
+    assert!(Command::new("kill").args([signal, process]).status().unwrap().success());
+}
+
+#[test]
+fn mpirun_told_to_stop_leaves_a_checkpoint_of_the_last_step() {
+    if !possible() {
+        return;
+    }
+    // It passes the first on. After the second it waits its seconds, tells its processes to end, and kills them after
+    // as many more.
+    for (signal, seconds) in [("-USR1", "1"), ("-INT", "8")] {
+        let run = Running::start_patiently(3, &[], seconds);
+        send(&run.child.id().to_string(), signal);
+        let (place, outcome) = run.end(PATIENCE);
+        assert_eq!(place.events("run", "stopped").len(), 1, "{signal}: {}", outcome.stderr);
+        let last = place.checkpoints("run").pop().unwrap();
+        assert_eq!(place.lines("run/metrics.jsonl").len() as u64, last, "{signal}");
+        place.run(&["checkpoint", "verify", "run"]).succeeded();
+        if signal == "-USR1" {
+            assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::train::{self, Beginning, Finished, Origin, Trainer, World};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use indicatif::HumanDuration;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -282,6 +282,8 @@ fn finish(trainer: Trainer, world: &World) -> Result<(), Failure> {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone()).map_err(Failure::failed)?;
         signal_hook::flag::register(signal, stop.clone()).map_err(Failure::failed)?;
     }
+    // What mpirun passes on to its processes, where SIGINT makes it kill them after a while.
+    signal_hook::flag::register(SIGUSR1, stop.clone()).map_err(Failure::failed)?;
     let finished = trainer.run(&stop).map_err(Failure::failed)?;
     if !world.is_first() {
         return if finished.stopped { Err(Failure::Said(3)) } else { Ok(()) };
