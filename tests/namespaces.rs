@@ -43,6 +43,13 @@ impl Namespaces {
         Ok(this)
     }
 
+    /// Bytes that went into the cable at the first end.
+    fn sent(&self) -> u64 {
+        let name = &self.0[0];
+        let count = ip(&format!("netns exec {name} cat /sys/class/net/{DEVICE}/statistics/tx_bytes"));
+        count.unwrap().parse().unwrap()
+    }
+
     /// Runs the binary as two ranks, one in each namespace, that have nothing in common but the cable.
     fn run(&self, place: &Place, arguments: &[&str]) -> Outcome {
         let [a, b] = &self.0;
@@ -102,4 +109,32 @@ fn ranks_in_two_network_namespaces_train_as_one_process() {
         same_figures(&place, &apart, &alone);
         same_weights(&place, &apart, &alone, 3);
     }
+}
+
+#[test]
+fn gradients_in_bf16_take_half_the_bytes_and_are_near() {
+    let Some(namespaces) = namespaces() else { return };
+    let place = Place::with_answers();
+    let run = |dtype: &str| {
+        let more = ["--model", tiny(), "--logging-steps", "1", "--max-steps", "8", "--per-device-train-batch-size", "4"];
+        let before = namespaces.sent();
+        let all = [&arguments("dpo", false, &more)[..], &["--reduce-dtype", dtype, "--output-dir", dtype]].concat();
+        namespaces.run(&place, &all).succeeded();
+        namespaces.sent() - before
+    };
+    let (whole, half) = (run("float32"), run("bfloat16"));
+    let weights: usize = place.tensors("float32/checkpoint-8/model.safetensors").values().map(Vec::len).sum();
+    // Of two ranks each sends all of its gradient once; and what else is said is little.
+    let gradients = 8 * weights as u64;
+    assert!((gradients..gradients * 5 / 4).contains(&whole), "{whole} bytes for gradients of {gradients}");
+    assert!((gradients / 2..gradients * 3 / 4).contains(&half), "{half} bytes for gradients of {gradients} in f32");
+    let mut same = true;
+    for name in ["loss", "grad_norm"] {
+        for (got, want) in place.figure("bfloat16", name).into_iter().zip(place.figure("float32", name)) {
+            // A number is off by one part in 256 at most when it is sent, and again when the sum comes back.
+            assert!((got - want).abs() <= want.abs() / 64.0, "{name} is {got} and not {want}");
+            same &= got == want;
+        }
+    }
+    assert!(!same, "nothing was rounded");
 }

@@ -358,6 +358,28 @@ fn mpirun_told_to_stop_leaves_a_checkpoint_of_the_last_step() {
 }
 
 #[test]
+fn sums_beside_the_backward_pass_are_the_same_to_the_bit() {
+    if !possible() {
+        return;
+    }
+    let place = Place::with_answers();
+    // Two pairs for three ranks: one has no backward pass. A critic is one more group, an adapter makes small ones.
+    let lora = ["--lora-r", "4"];
+    for (algorithm, online, size, own, file) in [
+        ("ppo", true, "4", &["--num-generations", "2"][..], "model.safetensors"),
+        ("dpo", false, "2", &["--reduce-dtype", "bfloat16"], "model.safetensors"),
+        ("dpo", false, "2", &lora, "adapter_model.safetensors"),
+    ] {
+        let name = |overlap: &str| format!("{algorithm}-{}-{overlap}", own[0]);
+        for overlap in ["true", "false"] {
+            let how = ["--overlap-comm", overlap, "--max-steps", "6", "--per-device-train-batch-size", size];
+            run(&place, &name(overlap), 3, &[&arguments(algorithm, online, &how)[..], own].concat()).succeeded();
+        }
+        place.assert_same_end(&name("true"), &name("false"), 6, file);
+    }
+}
+
+#[test]
 fn a_swap_happens_at_one_step_on_all_ranks() {
     if !possible() {
         return;

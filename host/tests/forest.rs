@@ -5,6 +5,7 @@ use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_nn::ops::{log_softmax, softmax};
 use rlhost::model::{Architecture, Linear, Lora, ModelFolder, Policy, Selected, Weights};
 use rlhost::ops::{self, Forest};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -211,7 +212,7 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
 
         let gradients = policy.zero_gradients().unwrap();
         let (c, e, v) = coefficients(logp.len());
-        pass.backward(&c, Some(&e), Some(&v), &gradients).unwrap();
+        pass.backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
         for (parameter, gradient) in gradients.named() {
             let got = ops::to_vec(gradient).unwrap();
             let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
@@ -249,7 +250,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
 
         let gradients = policy.zero_gradients().unwrap();
         let (c, e, v) = coefficients(selected.len());
-        pass.backward(&c, Some(&e), Some(&v), &gradients).unwrap();
+        pass.backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
         let trained: Vec<String> = gradients.named().into_iter().map(|(name, _)| name).collect();
         assert_eq!(trained.len(), 2 * a.layers * targets.len() + 2, "{trained:?}");
         assert!(trained.iter().all(|name| name.contains(".lora_") || name.starts_with("value_head.")), "{trained:?}");
@@ -271,10 +272,33 @@ fn running_layers_again_on_the_way_back_changes_no_bit() {
             let (forest, selected) = packed();
             let (c, e, _) = coefficients(selected.len());
             let gradients = policy.zero_gradients().unwrap();
-            policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), None, &gradients).unwrap();
+            policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), None, &gradients, &|| ()).unwrap();
             gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect::<Vec<_>>()
         };
         assert!(gradients(true) == gradients(false), "{name}");
+    }
+}
+
+#[test]
+fn a_gradient_changes_no_more_once_its_group_is_done() {
+    for name in ["llama", "qwen2", "qwen3"] {
+        let (policy, a) = policy(name);
+        let weights = with_critic(policy.weights().copied().unwrap(), &a);
+        let policy = Policy::new(rlhost::model::Decoder::new(a, weights));
+        let (forest, selected) = packed();
+        let (c, e, v) = coefficients(selected.len());
+        let gradients = policy.zero_gradients().unwrap();
+        let groups = gradients.in_backward_order();
+        let values = |group: &[&Tensor]| group.iter().map(|t| ops::to_vec(t).unwrap()).collect::<Vec<_>>();
+        let seen = RefCell::new(Vec::new());
+        let done = || {
+            let group = values(&groups[seen.borrow().len()]);
+            seen.borrow_mut().push(group);
+        };
+        policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), Some(&v), &gradients, &done).unwrap();
+        let last: Vec<_> = groups.iter().map(|group| values(group)).collect();
+        assert!(*seen.borrow() == last, "{name}");
+        assert_eq!(groups.iter().map(Vec::len).sum::<usize>(), gradients.named().len(), "{name}: all are in a group");
     }
 }
 
@@ -284,7 +308,7 @@ fn gradients_add_up_over_micro_batches() {
     let (forest, selected) = packed();
     let (c, e, _) = coefficients(selected.len());
     let whole = policy.zero_gradients().unwrap();
-    policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), None, &whole).unwrap();
+    policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), None, &whole, &|| ()).unwrap();
 
     let parts = policy.zero_gradients().unwrap();
     let mut at = 0;
@@ -298,7 +322,7 @@ fn gradients_add_up_over_micro_batches() {
             policy
                 .forward(&forest, &selected, 1.0)
                 .unwrap()
-                .backward(&c[at..at + n], Some(&e[at..at + n]), None, &parts)
+                .backward(&c[at..at + n], Some(&e[at..at + n]), None, &parts, &|| ())
                 .unwrap();
             at += n;
         }

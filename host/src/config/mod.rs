@@ -10,7 +10,9 @@ mod validate;
 
 pub use changes::{changes, same};
 pub use layers::{LooseKey, Overrides, keys, output_dir, read, scalar};
-pub use options::{Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry, ReportTo};
+pub use options::{
+    Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry, ReduceDtype, ReportTo,
+};
 pub use period::Period;
 
 use std::path::PathBuf;

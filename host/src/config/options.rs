@@ -53,6 +53,18 @@ pub enum ReportTo {
     Tensorboard,
 }
 
+/// What gradients are sent to the other processes as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ReduceDtype {
+    /// As they are.
+    #[serde(alias = "fp32", alias = "f32")]
+    Float32,
+    /// Rounded, in half the bytes, and summed in f32.
+    #[serde(alias = "bf16")]
+    Bfloat16,
+}
+
 /// What happens when a checkpoint can't be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -164,6 +176,12 @@ pub struct Config {
     pub num_threads: Option<usize>,
     /// How long a process waits for the others of its run, in seconds, before it ends the run.
     pub dist_timeout_s: f64,
+    /// What gradients are sent to the other processes of a run as: float32, or bfloat16, which takes
+    /// half the bytes, and rounds what a process sends and what comes of all to eight binary digits.
+    pub reduce_dtype: ReduceDtype,
+    /// Sum the gradients of layers that are done with over the processes while the backward pass
+    /// goes on with the others: the same sums, to the bit.
+    pub overlap_comm: bool,
     /// Processes of the run; the launcher says how many, and no file does.
     #[serde(skip)]
     pub ranks: usize,
@@ -325,6 +343,8 @@ impl Default for Config {
             seed: 42,
             num_threads: None,
             dist_timeout_s: 1800.0,
+            reduce_dtype: ReduceDtype::Float32,
+            overlap_comm: true,
             ranks: 1,
             num_generations: None,
             max_completion_length: 512,

@@ -2,7 +2,7 @@
 //!
 //! Every rank takes the same decisions from the same facts, so that little has to be said: what
 //! each rank found out goes to all ([`World::gather`]), what one alone can know comes from the
-//! first ([`World::broadcast`]), and gradients are added up ([`World::sum`]).
+//! first ([`World::broadcast`]), and gradients are added up ([`World::sum_beside`]).
 //!
 //! **No rank waits for one that has failed.** All talk but the sums goes through one place
 //! ([`World::exchange`]), in which a rank may also say that it has failed ([`World::tell`]),
@@ -12,17 +12,17 @@
 
 #[cfg(feature = "mpi")]
 mod mpi;
+mod sums;
 mod watchdog;
 #[cfg(not(feature = "mpi"))]
 mod without;
 
 #[cfg(feature = "mpi")]
-use self::mpi::Ranks;
+use self::mpi::{Ranks, Sums};
 #[cfg(not(feature = "mpi"))]
-use self::without::Ranks;
+use self::without::{Ranks, Sums};
 
 use crate::ops;
-use candle_core::Tensor;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
@@ -271,17 +271,6 @@ impl World {
             return Ok(own);
         }
         Ok(self.gather(what, own)?.into_iter().sum())
-    }
-
-    /// Sums f32 tensors over the ranks, in place, the same to the bit on each. All must have said
-    /// that they come, in a gathering directly before.
-    ///
-    /// # Errors
-    /// If one is no f32 tensor on the CPU.
-    pub fn sum_tensors(&self, what: &'static str, tensors: &[&Tensor]) -> Result<()> {
-        let Some((ranks, watchdog)) = &self.others else { return Ok(()) };
-        watchdog
-            .watch(what, Vec::new(), || tensors.iter().try_for_each(|tensor| Ok(ops::write(tensor, |values| ranks.sum(values))?)))
     }
 
     /// Tells the others that this rank has failed, unless some rank's failure is known already, and

@@ -1,4 +1,5 @@
-//! The ranks over MPI. Only the thread that joined may call in here.
+//! The ranks over MPI. Only the thread that joined may call in here, and, while it does not, the
+//! one that sums.
 
 use super::{Error, Result, launched};
 use mpi::Threading;
@@ -14,13 +15,40 @@ const HEADER: i32 = 1;
 /// Most bytes that all ranks gather at once: MPI counts in 32 bits.
 const GATHERED_AT_ONCE: usize = 1 << 30;
 
-/// Values that are summed at once.
-const SUMMED_AT_ONCE: usize = 1 << 20;
-
 pub(super) struct Ranks {
     world: SimpleCommunicator,
+    /// Whether another thread may call MPI.
+    serialized: bool,
     /// Ends MPI when it goes.
     _universe: Universe,
+}
+
+/// Sums over the ranks, for the thread that makes them.
+#[derive(Clone, Copy)]
+pub(super) struct Sums {
+    size: usize,
+}
+
+impl Sums {
+    pub(super) fn size(self) -> usize {
+        self.size
+    }
+
+    /// The sums of everybody's values, the same to the bit on each rank.
+    pub(super) fn all_reduce(self, own: &[f32], sums: &mut [f32]) {
+        SimpleCommunicator::world().all_reduce_into(own, sums, SystemOperation::sum());
+    }
+
+    /// The first part of `own` goes to the first rank, the second to the second; `parts` are those
+    /// that come to this one, by rank.
+    pub(super) fn all_to_all(self, own: &[u16], parts: &mut [u16]) {
+        SimpleCommunicator::world().all_to_all_into(own, parts);
+    }
+
+    /// Everybody's values, by rank, as many of each.
+    pub(super) fn all_gather(self, own: &[u16], all: &mut [u16]) {
+        SimpleCommunicator::world().all_gather_into(own, all);
+    }
 }
 
 impl Ranks {
@@ -30,8 +58,8 @@ impl Ranks {
         if launched().is_none() {
             return Ok(None);
         }
-        let (universe, _) = mpi::initialize_with_threading(Threading::Funneled).ok_or(Error::Joined)?;
-        Ok(Some(Self { world: universe.world(), _universe: universe }))
+        let (universe, provided) = mpi::initialize_with_threading(Threading::Serialized).ok_or(Error::Joined)?;
+        Ok(Some(Self { world: universe.world(), serialized: provided >= Threading::Serialized, _universe: universe }))
     }
 
     pub(super) fn rank(&self) -> usize {
@@ -87,14 +115,13 @@ impl Ranks {
         all
     }
 
-    /// The sum of everybody's values, the same to the bit on each rank.
-    pub(super) fn sum(&self, values: &mut [f32]) {
-        let mut own = vec![0.0; values.len().min(SUMMED_AT_ONCE)];
-        for values in values.chunks_mut(SUMMED_AT_ONCE) {
-            let own = &mut own[..values.len()];
-            own.copy_from_slice(values);
-            self.world.all_reduce_into(&*own, values, SystemOperation::sum());
-        }
+    /// Whether sums may be made on another thread, while this one does not call in here.
+    pub(super) fn serialized(&self) -> bool {
+        self.serialized
+    }
+
+    pub(super) fn sums(&self) -> Sums {
+        Sums { size: self.size() }
     }
 
     /// Ends MPI when all ranks are there.

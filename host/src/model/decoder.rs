@@ -191,7 +191,8 @@ impl Decoder {
     }
 
     /// Adds the gradients of what is trained (but the output matrix's own use, which the
-    /// log-probabilities' gradient covers) into `grads`, from that of the hidden states.
+    /// log-probabilities' gradient covers) into `grads`, from that of the hidden states. `done` is
+    /// called after the last norm, after each layer and after the embedding.
     pub(super) fn backward(
         &self,
         kept: Kept,
@@ -199,9 +200,11 @@ impl Decoder {
         rows: &[usize],
         d_hidden: &Tensor,
         grads: &Weights<Wanted>,
+        done: &dyn Fn(),
     ) -> Result<()> {
         let mut dx = zeros_like(&kept.last)?;
         norm::backward(&kept.last, &self.weights.norm, self.architecture.rms_norm_eps, d_hidden, &dx, grads.norm.as_ref())?;
+        done();
         let last = kept.layers.len() - 1;
         for (i, stored) in kept.layers.into_iter().enumerate().rev() {
             let (layer, rows) = (&self.weights.layers[i], (i == last).then_some(rows));
@@ -210,10 +213,12 @@ impl Decoder {
                 Stored::Input(x) => self.layer(layer, x, forest, rows)?,
             };
             dx = self.layer_backward(layer, kept, forest, rows, dx, &grads.layers[i])?;
+            done();
         }
         if let Some(d_embedding) = &grads.embedding {
             embedding::backward(forest.tokens(), &dx, d_embedding)?;
         }
+        done();
         Ok(())
     }
 

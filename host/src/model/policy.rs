@@ -123,8 +123,16 @@ impl Pass<'_> {
     }
 
     /// Adds the gradients of what is trained into `grads`, from the loss's derivatives with
-    /// respect to each log-probability, entropy and value.
-    pub fn backward(self, d_logp: &[f32], d_entropy: Option<&[f32]>, d_values: Option<&[f32]>, grads: &Gradients) -> Result<()> {
+    /// respect to each log-probability, entropy and value. `done` is called when all is added to the
+    /// next of [`Gradients::in_backward_order`].
+    pub fn backward(
+        self,
+        d_logp: &[f32],
+        d_entropy: Option<&[f32]>,
+        d_values: Option<&[f32]>,
+        grads: &Gradients,
+        done: &dyn Fn(),
+    ) -> Result<()> {
         let decoder = &self.policy.decoder;
         let Gradients(grads) = grads;
         let output = decoder.weights.output();
@@ -135,6 +143,6 @@ impl Pass<'_> {
         if let (Some(d_values), Some(head), Some(d_head)) = (d_values, &decoder.weights.value_head, &grads.value_head) {
             critic::backward(&self.hidden, head, d_values, &d_hidden, d_head)?;
         }
-        decoder.backward(self.kept, self.forest, &self.selected.rows, &d_hidden, grads)
+        decoder.backward(self.kept, self.forest, &self.selected.rows, &d_hidden, grads, done)
     }
 }

@@ -98,7 +98,29 @@ impl<T> Linear<T> {
     }
 }
 
+impl<T> Linear<T> {
+    /// All of it, in the order of [`Linear::map`].
+    fn parts(&self) -> Vec<&T> {
+        let mut all = Vec::new();
+        let Ok(_) = self.map("", &mut |_, part| {
+            all.push(part);
+            Ok::<(), Infallible>(())
+        });
+        all
+    }
+}
+
 impl<T> Layer<T> {
+    /// All of it, in the order of [`Layer::map`].
+    fn parts(&self) -> Vec<&T> {
+        let mut all = Vec::new();
+        let Ok(_) = self.map("", &mut |_, part| {
+            all.push(part);
+            Ok::<(), Infallible>(())
+        });
+        all
+    }
+
     fn map<'a, U, E>(
         &'a self,
         layer: &str,
@@ -238,5 +260,16 @@ impl Gradients {
     /// The gradient of each parameter that is trained, in the order of [`Weights::trained`].
     pub fn named(&self) -> Vec<(String, &Tensor)> {
         self.0.named().into_iter().filter_map(|(name, gradient)| Some((name, gradient.as_ref()?))).collect()
+    }
+
+    /// The gradients in groups, in the order in which a backward pass is done with them: what comes
+    /// after the layers, each layer from the last to the first, and the embedding.
+    pub fn in_backward_order(&self) -> Vec<Vec<&Tensor>> {
+        let Weights { embedding, layers, norm, head, value_head, lora: _ } = &self.0;
+        let after = [Some(norm), head.as_ref()].into_iter().flatten().chain(value_head.iter().flat_map(Linear::parts));
+        let mut groups = vec![after.flatten().collect::<Vec<_>>()];
+        groups.extend(layers.iter().rev().map(|layer| layer.parts().into_iter().flatten().collect()));
+        groups.push(embedding.iter().collect());
+        groups
     }
 }

@@ -1,6 +1,7 @@
 //! Evaluation: the figures of training, under `eval_`, of prompts that are not trained on.
 
 use super::experience::Experience;
+use super::step::Learn;
 use super::trainer::{Prompt, Trainer};
 use super::{Error, Result};
 use crate::config::{self, Config};
@@ -97,7 +98,7 @@ impl Trainer {
             shares.extend(self.deal(&experience, parts));
         }
         let scale = self.scale(&shares);
-        self.packed(&shares).iter().map(|share| self.pass(share, scale, false)).sum()
+        self.packed(&shares).iter().map(|share| self.pass(share, scale, Learn::Nothing)).sum()
     }
 
     /// Rows of an experience, or its pairs.

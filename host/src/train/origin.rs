@@ -31,6 +31,7 @@ const FREE: &[&str] = &[
     "metrics_address",
     "num_threads",
     "dist_timeout_s",
+    "overlap_comm",
     "gradient_checkpointing",
     "max_tokens_per_microbatch",
     "max_num_seqs",

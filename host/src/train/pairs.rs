@@ -4,7 +4,7 @@
 
 use super::batch::MicroBatch;
 use super::experience::{Experience, from_plugin, offsets, rollouts_seen};
-use super::step::{Share, token_accuracy};
+use super::step::{Learn, Share, token_accuracy};
 use super::trainer::{Prompt, Trainer};
 use super::{Error, Result};
 use crate::metrics::{Metric, Reduction};
@@ -82,7 +82,7 @@ impl Trainer {
     }
 
     /// The same as [`Trainer::pass`], for the pairs of a share.
-    pub(super) fn pass_of_pairs(&mut self, share: &Share, scale: Scale, learn: bool) -> Result<f64> {
+    pub(super) fn pass_of_pairs(&mut self, share: &Share, scale: Scale, learn: Learn) -> Result<f64> {
         let e = &share.experience;
         let rows: Vec<usize> = e.pairs[share.rows.clone()].iter().flat_map(|&(chosen, rejected)| [chosen, rejected]).collect();
         let needs = self.algorithm.plugin().info().needs;
@@ -121,7 +121,7 @@ impl Trainer {
         self.figures.extend(from_plugin(gradient.metrics));
         self.figures.extend([Metric::mean("entropy", entropy, tokens), token_accuracy(&top)]);
         self.phases.lap("loss");
-        if !learn {
+        if learn == Learn::Nothing {
             return Ok(gradient.loss);
         }
 
@@ -134,8 +134,7 @@ impl Trainer {
             })
             .collect();
         self.swaps.saw_pairs(pairs);
-        pass.backward(&d_logp, None, None, &self.gradients)?;
-        self.phases.lap("backward");
+        self.backward(learn, |done| pass.backward(&d_logp, None, None, &self.gradients, done))?;
         Ok(gradient.loss)
     }
 }

@@ -1,12 +1,13 @@
 //! What the ranks of a run do together. All have the same experiences, in the order that one process
 //! would have them in, and take the same decisions; each generates, scores and trains on its share.
 
-use super::step::Share;
+use super::step::{Learn, Share};
 use super::trainer::Trainer;
 use super::{Error, Result};
 use crate::config::{self, Config};
 use crate::dist::{self, Failure, World};
 use crate::metrics::{Metric, Window};
+use crate::model;
 use crate::ops;
 use crate::plugin::Source;
 use candle_core::Tensor;
@@ -64,14 +65,34 @@ impl Trainer {
         }
     }
 
-    /// Sums the ranks' parts of the step's loss, and of its gradient.
-    pub(super) fn reduce(&mut self, loss: f64) -> Result<f64> {
-        if self.world.size() == 1 {
-            return Ok(loss);
+    /// Runs a backward `pass`, and with the step's last one sums the ranks' gradients. One that has
+    /// failed before says so where the others wait for it to come that far.
+    pub(super) fn backward(&self, learn: Learn, pass: impl FnOnce(&dyn Fn()) -> model::Result<()>) -> Result<()> {
+        let pass = |done: &dyn Fn()| {
+            let passed = pass(done);
+            self.phases.lap("backward");
+            passed
+        };
+        match learn {
+            Learn::Nothing => Ok(()),
+            Learn::AddAndSum if self.world.size() > 1 => {
+                self.world.barrier("the last backward pass")?;
+                self.phases.lap("reduce");
+                let how = (self.config.reduce_dtype, self.config.overlap_comm);
+                let passed = self.world.sum_beside("gradients", how, &self.gradients.in_backward_order(), pass)?;
+                self.phases.lap("reduce");
+                Ok(passed?)
+            }
+            Learn::Add | Learn::AddAndSum => Ok(pass(&|| ())?),
         }
-        let loss = self.world.sum("losses", loss)?;
-        let gradients: Vec<_> = self.gradients.named().into_iter().map(|(_, gradient)| gradient).collect();
-        self.world.sum_tensors("gradients", &gradients)?;
+    }
+
+    /// The sum of the ranks' losses, once each has come through its last backward pass.
+    pub(super) fn sum_losses(&self, own: f64) -> Result<f64> {
+        if self.world.size() == 1 {
+            return Ok(own);
+        }
+        let loss = self.world.sum("losses", own)?;
         self.phases.lap("reduce");
         Ok(loss)
     }

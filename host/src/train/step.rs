@@ -18,6 +18,17 @@ pub(super) struct Share {
     pub rows: Range<usize>,
 }
 
+/// What becomes of a micro-batch's gradients.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Learn {
+    /// There are none.
+    Nothing,
+    /// They are added to those before.
+    Add,
+    /// And then the ranks' are summed.
+    AddAndSum,
+}
+
 impl Trainer {
     /// Generates where needed, sums the gradient over the step's micro-batches, and updates the
     /// weights once. The only place where `global_step` rises.
@@ -32,11 +43,7 @@ impl Trainer {
             ops::fill_zero(gradient)?;
         }
         self.phases.lap("optimizer");
-        let mut loss = 0.0;
-        for share in self.packed(&shares) {
-            loss += self.pass(&share, scale, true)?;
-        }
-        let loss = self.reduce(loss)?;
+        let loss = self.learn(&shares, scale)?;
 
         let lr = self.schedule.at(self.state.global_step);
         let grad_norm = self.optimizer.step(&self.policy.weights().trained(), &self.gradients.named(), lr)?;
@@ -119,9 +126,25 @@ impl Trainer {
         }
     }
 
+    /// The step's loss, whose gradient lies in `gradients` afterwards. The ranks' parts of it are
+    /// summed as this one's last micro-batch goes backward.
+    fn learn(&mut self, shares: &[Share], scale: Scale) -> Result<f64> {
+        let own: Vec<Share> = self.packed(shares).into_iter().filter(|share| !share.rows.is_empty()).collect();
+        let mut loss = 0.0;
+        let Some((last, others)) = own.split_last() else {
+            self.backward(Learn::AddAndSum, |_| Ok(()))?;
+            return self.sum_losses(0.0);
+        };
+        for share in others {
+            loss += self.pass(share, scale, Learn::Add)?;
+        }
+        loss += self.pass(last, scale, Learn::AddAndSum)?;
+        self.sum_losses(loss)
+    }
+
     /// One micro-batch forward and through the algorithm's loss, of which it gives its part; and, to
     /// `learn` from it, backward, which adds to the gradients.
-    pub(super) fn pass(&mut self, share: &Share, scale: Scale, learn: bool) -> Result<f64> {
+    pub(super) fn pass(&mut self, share: &Share, scale: Scale, learn: Learn) -> Result<f64> {
         if share.rows.is_empty() {
             return Ok(0.0);
         }
@@ -144,12 +167,8 @@ impl Trainer {
         self.swaps.saw_tokens(tokens);
         self.figures.extend(from_plugin(gradient.metrics));
         self.phases.lap("loss");
-        if !learn {
-            return Ok(gradient.loss);
-        }
-
-        pass.backward(&gradient.d_logp, gradient.d_entropy.as_deref(), gradient.d_values.as_deref(), &self.gradients)?;
-        self.phases.lap("backward");
+        let (d_logp, d_entropy, d_values) = (&gradient.d_logp, gradient.d_entropy.as_deref(), gradient.d_values.as_deref());
+        self.backward(learn, |done| pass.backward(d_logp, d_entropy, d_values, &self.gradients, done))?;
         Ok(gradient.loss)
     }
 

@@ -1,0 +1,165 @@
+//! Sums of gradients over the ranks, the same to the bit on each.
+
+use super::{Result, Sums, World};
+use crate::config::ReduceDtype;
+use crate::ops;
+use candle_core::Tensor;
+use half::bf16;
+use std::ops::Range;
+use std::sync::mpsc;
+
+/// Values that are summed at once: enough that a message's own cost does not count.
+const BUCKET: usize = 1 << 20;
+
+/// The values of tensors of these lengths, one behind the other, cut into buckets: which tensor,
+/// and which of its values.
+fn buckets(lengths: &[usize], size: usize) -> Vec<Vec<(usize, Range<usize>)>> {
+    let (mut all, mut bucket, mut room) = (Vec::new(), Vec::new(), size);
+    for (tensor, &length) in lengths.iter().enumerate() {
+        let mut from = 0;
+        while from < length {
+            let to = length.min(from + room);
+            bucket.push((tensor, from..to));
+            room -= to - from;
+            from = to;
+            if room == 0 {
+                all.push(std::mem::take(&mut bucket));
+                room = size;
+            }
+        }
+    }
+    all.extend((!bucket.is_empty()).then_some(bucket));
+    all
+}
+
+/// The nearest bf16 of each value.
+fn rounded(values: &[f32]) -> Vec<u16> {
+    values.iter().map(|value| bf16::from_f32(*value).to_bits()).collect()
+}
+
+/// The sums, in f32 and in the order of the ranks, of as many values of each.
+fn summed(parts: &[u16], ranks: usize) -> Vec<f32> {
+    let mut sums = vec![0.0; parts.len() / ranks];
+    for part in parts.chunks(sums.len().max(1)) {
+        for (sum, bits) in sums.iter_mut().zip(part) {
+            *sum += bf16::from_bits(*bits).to_f32();
+        }
+    }
+    sums
+}
+
+/// Everybody's values, added up. As bf16 each rank adds up a part of them, in f32, so that a number
+/// is rounded when it is sent and its sum when that comes back, and nowhere else.
+fn reduce(by: Sums, dtype: ReduceDtype, own: &[f32], sums: &mut [f32]) {
+    match dtype {
+        ReduceDtype::Float32 => by.all_reduce(own, sums),
+        ReduceDtype::Bfloat16 => {
+            let whole = own.len().next_multiple_of(by.size());
+            let (mut sent, mut parts) = (rounded(own), vec![0; whole]);
+            sent.resize(whole, 0);
+            by.all_to_all(&sent, &mut parts);
+            by.all_gather(&rounded(&summed(&parts, by.size())), &mut sent);
+            for (sum, bits) in sums.iter_mut().zip(&sent) {
+                *sum = bf16::from_bits(*bits).to_f32();
+            }
+        }
+    }
+}
+
+/// Sums tensors in place.
+fn sum_tensors(by: Sums, dtype: ReduceDtype, tensors: &[&Tensor]) -> Result<()> {
+    let lengths: Vec<usize> = tensors.iter().map(|tensor| tensor.elem_count()).collect();
+    let (mut own, mut sums) = (Vec::new(), Vec::new());
+    for bucket in buckets(&lengths, BUCKET) {
+        own.clear();
+        for (tensor, range) in &bucket {
+            ops::write(tensors[*tensor], |values| own.extend_from_slice(&values[range.clone()]))?;
+        }
+        sums.resize(own.len(), 0.0);
+        reduce(by, dtype, &own, &mut sums);
+        let mut at = 0;
+        for (tensor, range) in bucket {
+            let part = &sums[at..at + range.len()];
+            ops::write(tensors[tensor], |values| values[range.clone()].copy_from_slice(part))?;
+            at += range.len();
+        }
+    }
+    Ok(())
+}
+
+impl World {
+    /// Sums groups of f32 tensors over the ranks, in place, which `work` makes: it calls what it is
+    /// given when the next group has its values. With `beside` a group that is ready is summed on
+    /// another thread while `work` goes on; the sums are the same. All ranks must have said that
+    /// they come, in a gathering directly before, and all sums are made whatever becomes of `work`,
+    /// so that nobody waits; a rank in which it failed says so in the gathering after this.
+    ///
+    /// # Errors
+    /// If a tensor is not on the CPU, or no f32.
+    pub fn sum_beside<R>(
+        &self,
+        what: &'static str,
+        (dtype, beside): (ReduceDtype, bool),
+        groups: &[Vec<&Tensor>],
+        work: impl FnOnce(&dyn Fn()) -> R,
+    ) -> Result<R> {
+        let Some((ranks, watchdog)) = &self.others else { return Ok(work(&|| ())) };
+        let by = ranks.sums();
+        let sum = |group: &Vec<&Tensor>| watchdog.watch(what, Vec::new(), || sum_tensors(by, dtype, group));
+        if !(beside && ranks.serialized()) {
+            let done = work(&|| ());
+            groups.iter().try_for_each(sum)?;
+            return Ok(done);
+        }
+        std::thread::scope(|scope| {
+            let (ready, readiness) = mpsc::channel();
+            let summing = scope.spawn(move || {
+                groups.iter().try_for_each(|group| {
+                    // What is not ready when the work is over never will be.
+                    let _ = readiness.recv();
+                    sum(group)
+                })
+            });
+            // Whether anybody hears of it does not concern the work.
+            let done = work(&|| {
+                let _ = ready.send(());
+            });
+            drop(ready);
+            summing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            Ok(done)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_hold_every_value_once_in_order() {
+        for lengths in [&[3, 10, 1, 0, 4][..], &[8], &[4, 4], &[], &[0]] {
+            let all = buckets(lengths, 4);
+            let size = |bucket: &Vec<(usize, Range<usize>)>| bucket.iter().map(|(_, range)| range.len()).sum::<usize>();
+            let (last, full) = all.split_last().map_or((None, &[][..]), |(last, full)| (Some(last), full));
+            assert!(full.iter().all(|bucket| size(bucket) == 4) && last.is_none_or(|last| (1..=4).contains(&size(last))));
+            let flat = all.into_iter().flatten().flat_map(|(tensor, range)| range.map(move |i| (tensor, i)));
+            let want = lengths.iter().enumerate().flat_map(|(tensor, length)| (0..*length).map(move |i| (tensor, i)));
+            assert!(flat.eq(want), "{lengths:?}");
+        }
+    }
+
+    #[test]
+    fn sums_of_bf16_are_rounded_to_the_nearest_once() {
+        // 1 + 2^-7 is the next number after 1; halfway goes to the even one.
+        let next = 1.0 + 2f32.powi(-7);
+        let values = [1.0, next, 1.0 + 2f32.powi(-8), 1.0 + 1.01 * 2f32.powi(-8), -3e38, f32::INFINITY];
+        let read = |bits: &[u16]| bits.iter().map(|b| bf16::from_bits(*b).to_f32()).collect::<Vec<f32>>();
+        assert_eq!(read(&rounded(&values))[..4], [1.0, next, 1.0, next]);
+        assert!(read(&rounded(&[f32::NAN]))[0].is_nan());
+        // In f32 a 1 that bf16 has no room for beside 256 is not lost: 512 times.
+        let parts = rounded(&[256.0].into_iter().chain([1.0; 512]).collect::<Vec<_>>());
+        assert_eq!(summed(&parts, 513), [768.0]);
+        assert_eq!(summed(&rounded(&[1.0, 2.0, 10.0, 20.0]), 2), [11.0, 22.0]);
+        assert!(summed(&[], 3).is_empty());
+    }
+}
