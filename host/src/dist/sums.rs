@@ -96,6 +96,7 @@ impl World {
     ///
     /// # Errors
     /// If a tensor is not on the CPU, or no f32.
+    #[cfg_attr(not(feature = "mpi"), expect(unreachable_code, unused_variables, reason = "there are no others without MPI"))]
     pub fn sum_beside<R>(
         &self,
         what: &'static str,
