@@ -1,7 +1,9 @@
 //! One fused pass of AdamW (Loshchilov and Hutter 2019) over a parameter.
 
 use super::cpu::{read, write};
-use super::{Error, Result};
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::{Error, Result, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
@@ -24,19 +26,51 @@ pub struct Step {
     pub grad_scale: f32,
 }
 
+impl Step {
+    fn scalars(self) -> Scalars {
+        let bias1 = 1.0 - self.beta1.powf(self.t as f64);
+        let bias2 = 1.0 - self.beta2.powf(self.t as f64);
+        Scalars {
+            grad_scale: self.grad_scale,
+            beta1: self.beta1 as f32,
+            beta2: self.beta2 as f32,
+            eps: self.eps as f32,
+            decay: (1.0 - self.lr * self.weight_decay) as f32,
+            step_size: (self.lr / bias1) as f32,
+            root_bias2: bias2.sqrt() as f32,
+        }
+    }
+}
+
+/// What an update does with each value.
+#[derive(Clone, Copy)]
+pub(super) struct Scalars {
+    pub grad_scale: f32,
+    pub beta1: f32,
+    pub beta2: f32,
+    pub eps: f32,
+    /// Factor on the parameter.
+    pub decay: f32,
+    /// Learning rate over the first moment's bias.
+    pub step_size: f32,
+    /// Root of the second moment's bias.
+    pub root_bias2: f32,
+}
+
 /// Updates `param` and the moments `m`, `v` in place from `grad`, in the order of operations of
-/// PyTorch's AdamW. All four have the same shape.
-pub fn update(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, s: Step) -> Result<()> {
+/// PyTorch's AdamW. All four have the same shape. `rounded` is a copy of the parameter in bf16, where the
+/// model computes with one, which becomes one of the new values.
+pub fn update(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, rounded: Option<&Tensor>, s: Step) -> Result<()> {
     let n = param.elem_count();
     if grad.elem_count() != n || m.elem_count() != n || v.elem_count() != n {
         return Err(Error::Shape { op: "adamw", detail: format!("parameter {:?}, gradient {:?}", param.shape(), grad.shape()) });
     }
-    let bias1 = 1.0 - s.beta1.powf(s.t as f64);
-    let bias2 = 1.0 - s.beta2.powf(s.t as f64);
-    let decay = (1.0 - s.lr * s.weight_decay) as f32;
-    let step_size = (s.lr / bias1) as f32;
-    let root_bias2 = bias2.sqrt() as f32;
-    let (b1, b2, eps) = (s.beta1 as f32, s.beta2 as f32, s.eps as f32);
+    let s = s.scalars();
+    on_device!(param, cuda::adamw(param, grad, m, v, rounded, s));
+    if rounded.is_some() {
+        return Err(Error::Shape { op: "adamw", detail: "a rounded copy on the CPU, where all is f32".into() });
+    }
+    let (b1, b2) = (s.beta1, s.beta2);
     let grads = read(grad)?;
     let mut outcome = Ok(());
     write(param, |ps| {
@@ -49,7 +83,7 @@ pub fn update(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, s: Step) ->
                         let g = g * s.grad_scale;
                         *m += (1.0 - b1) * (g - *m);
                         *v = b2 * *v + (1.0 - b2) * g * g;
-                        *p = *p * decay - step_size * *m / (v.sqrt() / root_bias2 + eps);
+                        *p = *p * s.decay - s.step_size * *m / (v.sqrt() / s.root_bias2 + s.eps);
                     }
                 });
             });

@@ -10,7 +10,9 @@ use super::cpu::{Read, Shared, read, tensor};
 use super::forest::Forest;
 use super::gemm::{Dst, Mat, matmul, matmul_raw};
 use super::math::{dot, exp, max, sum_by};
-use super::{Error, Result, matrix_dims};
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use gemm::Parallelism;
 use rayon::prelude::*;
@@ -97,9 +99,10 @@ fn seen(block: &Range<usize>, i: usize, total: usize) -> usize {
 }
 
 /// `q: [N, H * C]`, `k, v: [N, K * C]` to the heads' outputs `[N, H * C]` and the logarithms of
-/// the softmax normalisers, `[N * H]`, which the backward pass needs.
-pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Vec<f32>)> {
+/// the softmax normalisers, `[N, H]` in f32, which the backward pass needs.
+pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor)> {
     let n = check(q, k, v, forest, h)?;
+    on_device!(q, cuda::attention::forward(q, k, v, forest, h));
     let (qs, ks, vs) = (read(q)?, read(k)?, read(v)?);
     let (mut out, mut log_sum) = (vec![0f32; n * h.heads * h.head_dim], vec![0f32; n * h.heads]);
     let (out_at, log_sum_at) = (Shared::new(&mut out), Shared::new(&mut log_sum));
@@ -140,7 +143,7 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) ->
             }
         }
     });
-    Ok((tensor(out, (n, h.heads * h.head_dim))?, log_sum))
+    Ok((tensor(out, (n, h.heads * h.head_dim))?, tensor(log_sum, (n, h.heads))?))
 }
 
 /// What [`forward`] read and gave.
@@ -153,13 +156,15 @@ pub struct Kept<'a> {
     pub v: &'a Tensor,
     /// The heads' outputs, `[N, H * C]`.
     pub out: &'a Tensor,
-    /// Logarithms of the normalisers, `[N * H]`.
-    pub log_sum: &'a [f32],
+    /// Logarithms of the normalisers, `[N, H]`.
+    pub log_sum: &'a Tensor,
 }
 
 /// Gradients of `q`, `k` and `v` from that of the output.
 pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor, Tensor)> {
     let n = check(kept.q, kept.k, kept.v, forest, h)?;
+    on_device!(d_out, cuda::attention::backward(kept, d_out, forest, h));
+    let log_sums = read(kept.log_sum)?;
     let (qs, ks, vs, outs, d_outs) = (read(kept.q)?, read(kept.k)?, read(kept.v)?, read(kept.out)?, read(d_out)?);
     let (c, width, kv_width) = (h.head_dim, h.heads * h.head_dim, h.kv_heads * h.head_dim);
     let (mut dq, mut dk, mut dv) = (vec![0f32; n * width], vec![0f32; n * kv_width], vec![0f32; n * kv_width]);
@@ -188,7 +193,7 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Heads) -> R
                     let token = block.start + i;
                     let at = token * width + head_index * c;
                     let along = dot(&outs[at..at + c], &d_outs[at..at + c]);
-                    let log_sum = kept.log_sum[token * h.heads + head_index];
+                    let log_sum = log_sums[token * h.heads + head_index];
                     let seen = seen(&block, i, total);
                     for (p, ds) in p[..seen].iter_mut().zip(&mut ds[..seen]) {
                         *p = exp(*p - log_sum);

@@ -1,6 +1,8 @@
 //! Slices of CPU tensors, and the row operations that need nothing more.
 
-use super::{Error, Result, matrix_dims};
+use super::{Error, Result, matrix_dims, on_device};
+#[cfg(feature = "cuda")]
+use super::cuda;
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, StorageRef, Tensor};
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
@@ -62,8 +64,10 @@ impl<F: FnOnce(&mut [f32])> InplaceOp1 for Write<F> {
     }
 }
 
-/// Changes a tensor's values where they stand; every view of the storage sees it.
+/// Changes a tensor's values where they stand; every view of the storage sees it. Those of a device are
+/// brought to the host and back.
 pub fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
+    on_device!(t, cuda::write(t, f));
     if t.dtype() != DType::F32 || !matches!(t.device(), Device::Cpu) || !t.is_contiguous() {
         return Err(unsupported("write", t));
     }
@@ -113,13 +117,43 @@ impl Shared {
     }
 }
 
+/// A tensor of these f32 values.
+pub fn from_vec(values: Vec<f32>, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+    match device {
+        Device::Cpu => tensor(values, shape),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => cuda::from_vec(&values, shape, device),
+        _ => Ok(Tensor::from_vec(values, shape, device)?),
+    }
+}
+
+/// The same values in storage of their own.
+pub fn copied(t: &Tensor) -> Result<Tensor> {
+    on_device!(t, cuda::copy(t));
+    Ok(t.copy()?)
+}
+
+/// The values in another precision; the same tensor where they have that one.
+pub fn cast(t: &Tensor, dtype: DType) -> Result<Tensor> {
+    on_device!(t, cuda::cast(t, dtype));
+    Ok(t.to_dtype(dtype)?)
+}
+
+/// `(1 - alpha) own + alpha other`, as a new tensor of the type of `own`.
+pub fn mixed(own: &Tensor, other: &Tensor, alpha: f64) -> Result<Tensor> {
+    on_device!(own, cuda::mixed(own, other, alpha));
+    Ok(((own * (1.0 - alpha))? + (other * alpha)?)?)
+}
+
 /// Copies a tensor's values out, in row-major order.
 pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
+    on_device!(t, cuda::to_vec(t));
     Ok(read(t)?.to_vec())
 }
 
 /// `into += t`, elementwise.
 pub fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
+    on_device!(into, cuda::add_into(into, t));
     let src = read(t)?;
     if into.elem_count() != src.len() {
         return Err(Error::Shape { op: "add_into", detail: format!("{:?} += {:?}", into.shape(), t.shape()) });
@@ -135,11 +169,21 @@ pub fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
 
 /// Sets every value to zero.
 pub fn fill_zero(t: &Tensor) -> Result<()> {
+    on_device!(t, cuda::fill_zero(t));
     write(t, |dst| dst.par_chunks_mut(1 << 15).for_each(|d| d.fill(0.0)))
 }
 
-/// Sum of the squares of all values, in f64 and in an order that does not depend on threads.
-pub fn sum_of_squares(t: &Tensor) -> Result<f64> {
+/// Sum of the squares of all values of tensors on one device, in f64 and in an order that does not depend on
+/// threads.
+pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<f64> {
+    let tensors: Vec<&Tensor> = tensors.into_iter().collect();
+    if let Some(first) = tensors.first() {
+        on_device!(first, cuda::sum_of_squares(&tensors));
+    }
+    tensors.into_iter().try_fold(0.0, |sum, t| Ok(sum + squares(t)?))
+}
+
+fn squares(t: &Tensor) -> Result<f64> {
     let src = read(t)?;
     let parts: Vec<f64> = src
         .par_chunks(1 << 13)
@@ -156,8 +200,9 @@ pub fn sum_of_squares(t: &Tensor) -> Result<f64> {
     Ok(parts.iter().sum())
 }
 
-/// A number that differs, almost surely, where a bit of a value does.
+/// A number that differs, almost surely, where a bit of a value does. That of a device is not the CPU's.
 pub fn checksum(t: &Tensor) -> Result<u64> {
+    on_device!(t, cuda::checksum(t));
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
     let mix = |sum: u64, x: u64| (sum.rotate_left(5) ^ x).wrapping_mul(ODD);
     let src = read(t)?;
@@ -166,8 +211,19 @@ pub fn checksum(t: &Tensor) -> Result<u64> {
     Ok(parts.into_iter().fold(0, mix))
 }
 
+/// Row numbers as a device has them, all of which are rows of `t`.
+#[cfg(feature = "cuda")]
+fn numbers(t: &Tensor, rows: &[usize]) -> Result<Vec<u32>> {
+    let (n, _) = matrix_dims(t);
+    match rows.iter().find(|&&row| row >= n) {
+        Some(bad) => Err(Error::Shape { op: "rows", detail: format!("row {bad} of {n}") }),
+        None => Ok(rows.iter().map(|&row| row as u32).collect()),
+    }
+}
+
 /// Rows `rows` of `t: [N, D]` as `[M, D]`.
 pub fn gather_rows(t: &Tensor, rows: &[usize]) -> Result<Tensor> {
+    on_device!(t, cuda::rows::gather(t, &numbers(t, rows)?));
     let (_, cols) = matrix_dims(t);
     let src = read(t)?;
     let mut out = Vec::with_capacity(rows.len() * cols);
@@ -180,6 +236,7 @@ pub fn gather_rows(t: &Tensor, rows: &[usize]) -> Result<Tensor> {
 /// The transpose of [`gather_rows`]: adds row `i` of `from: [M, D]` to row `rows[i]` of
 /// `into: [N, D]`.
 pub fn scatter_add_rows(into: &Tensor, from: &Tensor, rows: &[usize]) -> Result<()> {
+    on_device!(into, cuda::rows::scatter_add(into, from, &numbers(into, rows)?));
     let (_, cols) = matrix_dims(into);
     let src = read(from)?;
     if src.len() != rows.len() * cols {

@@ -1,7 +1,9 @@
 //! Token embedding: rows of a table.
 
 use super::cpu::{read, tensor, write};
-use super::{Error, Result, matrix_dims};
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
 /// Rows `tokens` of `table: [V, D]` as `[N, D]`.
@@ -10,6 +12,7 @@ pub fn forward(table: &Tensor, tokens: &[u32]) -> Result<Tensor> {
     if let Some(&bad) = tokens.iter().find(|&&t| t as usize >= vocab) {
         return Err(Error::Shape { op: "embedding", detail: format!("token id {bad} in a vocabulary of {vocab}") });
     }
+    on_device!(table, cuda::rows::gather(table, tokens));
     let rows = read(table)?;
     let mut out = Vec::with_capacity(tokens.len() * d);
     for &t in tokens {
@@ -18,8 +21,10 @@ pub fn forward(table: &Tensor, tokens: &[u32]) -> Result<Tensor> {
     tensor(out, (tokens.len(), d))
 }
 
-/// Adds row `i` of `dy: [N, D]` to row `tokens[i]` of `d_table`.
+/// Adds row `i` of `dy: [N, D]` to row `tokens[i]` of `d_table`, which is f32. The tokens are those of a
+/// [`forward`] over the same table.
 pub fn backward(tokens: &[u32], dy: &Tensor, d_table: &Tensor) -> Result<()> {
+    on_device!(dy, cuda::rows::scatter_add(d_table, dy, tokens));
     let (_, d) = matrix_dims(d_table);
     let dys = read(dy)?;
     write(d_table, |table| {

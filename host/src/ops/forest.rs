@@ -1,5 +1,10 @@
 //! The one batch type: packed tokens in segments that may continue one another.
 
+#[cfg(feature = "cuda")]
+use super::cuda::Plan;
+#[cfg(feature = "cuda")]
+use std::sync::{Arc, OnceLock};
+
 /// A run of tokens that continues its `prefix` segment, or starts a text of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -26,6 +31,9 @@ pub struct Forest {
     tokens: Vec<u32>,
     positions: Vec<u32>,
     segments: Vec<Segment>,
+    /// The same on the device that has computed with it.
+    #[cfg(feature = "cuda")]
+    plan: OnceLock<Arc<Plan>>,
 }
 
 impl Forest {
@@ -40,6 +48,8 @@ impl Forest {
     /// If `tokens` is empty or `prefix` is not a segment of this forest.
     pub fn push(&mut self, tokens: &[u32], prefix: Option<usize>) -> usize {
         assert!(!tokens.is_empty(), "a segment holds at least one token");
+        #[cfg(feature = "cuda")]
+        self.plan.take();
         let first = prefix.map_or(0, |p| self.positions[self.segments[p].range().end - 1] + 1);
         let start = self.tokens.len();
         self.tokens.extend_from_slice(tokens);
@@ -81,6 +91,16 @@ impl Forest {
         let segment = self.segments[index];
         let before = segment.prefix.map(|p| self.segments[p].range().end - 1);
         before.into_iter().chain(segment.start..segment.range().end - 1).collect()
+    }
+
+    /// What a device's kernels see of it.
+    #[cfg(feature = "cuda")]
+    pub(super) fn plan(&self, device: &candle_core::CudaDevice) -> super::Result<&Plan> {
+        if self.plan.get().is_none() {
+            let _ = self.plan.set(Arc::new(Plan::new(device, self)?));
+        }
+        let missing = || super::Error::Shape { op: "forest", detail: "no plan".into() };
+        self.plan.get().map(|plan| &**plan).ok_or_else(missing)
     }
 
     /// The segments that lead to `index`, outermost first, itself last.

@@ -2,7 +2,9 @@
 
 use super::cpu::{read, tensor, write};
 use super::gemm::{self, Dst, Mat, all_threads, matmul};
-use super::{Error, Result, matrix_dims};
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
 fn check(op: &'static str, ok: bool, a: &Tensor, b: &Tensor) -> Result<()> {
@@ -16,6 +18,7 @@ fn check(op: &'static str, ok: bool, a: &Tensor, b: &Tensor) -> Result<()> {
 pub fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
     let ((n, d_in), (d_out, w_in)) = (matrix_dims(x), matrix_dims(w));
     check("linear", d_in == w_in, x, w)?;
+    on_device!(x, cuda::linear::forward(x, w, b, cuda::Kind::of(x)?));
     let (xs, ws) = (read(x)?, read(w)?);
     let (x, w) = (Mat::new(&xs, n, d_in), Mat::new(&ws, d_out, d_in).t());
     let Some(b) = b else { return tensor(gemm::product(x, w, 1.0, all_threads()), (n, d_out)) };
@@ -31,10 +34,18 @@ pub fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
     tensor(out, (n, d_out))
 }
 
+/// [`forward`] with the result in f32, whatever the type of what is multiplied.
+pub fn forward_f32(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
+    check("linear", matrix_dims(x).1 == matrix_dims(w).1, x, w)?;
+    on_device!(x, cuda::linear::forward(x, w, b, cuda::Kind::F32));
+    forward(x, w, b)
+}
+
 /// `dx = dy W`, as a new `[N, in]`.
 pub fn backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), matrix_dims(w));
     check("linear backward", d_out == w_out, dy, w)?;
+    on_device!(dy, cuda::linear::backward_input(dy, w));
     let (dys, ws) = (read(dy)?, read(w)?);
     let out = gemm::product(Mat::new(&dys, n, d_out), Mat::new(&ws, d_out, d_in), 1.0, all_threads());
     tensor(out, (n, d_in))
@@ -44,16 +55,18 @@ pub fn backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
 pub fn backward_input_into(dx: &Tensor, dy: &Tensor, w: &Tensor) -> Result<()> {
     let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), matrix_dims(w));
     check("linear backward", d_out == w_out && matrix_dims(dx) == (n, d_in), dy, w)?;
+    on_device!(dy, cuda::linear::backward_input_into(dx, dy, w));
     let (dys, ws) = (read(dy)?, read(w)?);
     write(dx, |out| {
         matmul(out, d_in, Dst::Add, Mat::new(&dys, n, d_out), Mat::new(&ws, d_out, d_in), 1.0, all_threads());
     })
 }
 
-/// `dw += dy^T x` and `db += sum over rows of dy`.
+/// `dw += dy^T x` and `db += sum over rows of dy`; both are f32, whatever the type of `x` and `dy`.
 pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>) -> Result<()> {
     let ((n, d_in), (dy_n, d_out)) = (matrix_dims(x), matrix_dims(dy));
     check("linear backward", n == dy_n && matrix_dims(dw) == (d_out, d_in), x, dy)?;
+    on_device!(x, cuda::linear::backward_weight(x, dy, dw, db));
     let (xs, dys) = (read(x)?, read(dy)?);
     write(dw, |out| {
         matmul(out, d_in, Dst::Add, Mat::new(&dys, n, d_out).t(), Mat::new(&xs, n, d_in), 1.0, all_threads());

@@ -5,7 +5,9 @@
 use super::cpu::{read, tensor, write};
 use super::gemm::{Dst, Mat, all_threads, matmul};
 use super::math::{exp, max, sum_by};
-use super::{Error, Result, matrix_dims};
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
@@ -19,7 +21,7 @@ pub struct TokenStats {
     /// Whether no token was likelier than the target.
     pub top: Vec<bool>,
     /// Logarithm of the normaliser.
-    log_sum: Vec<f32>,
+    pub(super) log_sum: Vec<f32>,
 }
 
 fn rows_per_block(rows: usize, vocab: usize) -> usize {
@@ -41,6 +43,7 @@ fn check(hidden: &Tensor, w: &Tensor, targets: &[u32]) -> Result<(usize, usize, 
 /// `hidden: [M, D]`, `w: [V, D]`, target ids `[M]`; logits are divided by `temperature`.
 pub fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature: f32) -> Result<TokenStats> {
     let (m, d, vocab) = check(hidden, w, targets)?;
+    on_device!(hidden, cuda::logprob::forward(hidden, w, targets, temperature));
     let (hs, ws) = (read(hidden)?, read(w)?);
     let block = rows_per_block(m, vocab);
     let mut logits = vec![0f32; block * vocab];
@@ -76,7 +79,7 @@ fn row_stats(logits: &[f32], target: u32) -> (f32, f32, bool, f32) {
 }
 
 /// Gradients of all that [`forward`] read: returns that of `hidden`, `[M, D]`, and adds that of
-/// `w` into `dw`, where that is wanted. `d_logp` and `d_entropy` hold the loss's derivatives, one a row.
+/// `w` into the f32 `dw`, where that is wanted. `d_logp` and `d_entropy` hold the loss's derivatives, one a row.
 #[expect(clippy::too_many_arguments, reason = "one call site; the forward's inputs, its outputs and their gradients")]
 pub fn backward(
     hidden: &Tensor,
@@ -96,6 +99,7 @@ pub fn backward(
     {
         return Err(Error::Shape { op: "logprob backward", detail: format!("{} derivatives for {m} rows", d_logp.len()) });
     }
+    on_device!(hidden, cuda::logprob::backward(hidden, w, targets, temperature, stats, d_logp, d_entropy, dw));
     let (hs, ws) = (read(hidden)?, read(w)?);
     let block = rows_per_block(m, vocab);
     let mut logits = vec![0f32; block * vocab];
@@ -161,6 +165,7 @@ pub fn weigh(logits: &mut [f32]) {
 /// row of the output matrix.
 pub fn mean_logits(hidden: &Tensor, w: &Tensor) -> Result<Vec<f32>> {
     let ((_, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
+    on_device!(hidden, cuda::logprob::mean_logits(hidden, w));
     let (hs, ws) = (read(hidden)?, read(w)?);
     let mut sums = vec![0f64; d];
     for row in ws.chunks_exact(d) {

@@ -3,7 +3,9 @@
 
 use super::cpu::{read, tensor, write};
 use super::gemm::{self, Dst, Mat, all_threads, matmul};
-use super::{Error, Result, matrix_dims};
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
 /// The two matrices and the factor on their product.
@@ -45,6 +47,7 @@ impl LowRank<'_> {
             let detail = format!("{:?} to {:?} through {d_in} and {d_out}", x.shape(), y.shape());
             return Err(Error::Shape { op: "low rank", detail });
         }
+        on_device!(x, cuda::linear::low_rank_into(self, x, y));
         let (xs, a, b) = (read(x)?, read(self.a)?, read(self.b)?);
         let inner = gemm::product(Mat::new(&xs, n, d_in), Mat::new(&a, r, d_in).t(), 1.0, all_threads());
         write(y, |out| {
@@ -63,6 +66,7 @@ impl LowRank<'_> {
             let detail = format!("{:?} with gradient {:?}", x.shape(), dy.shape());
             return Err(Error::Shape { op: "low rank backward", detail });
         }
+        on_device!(x, cuda::linear::low_rank_backward(self, x, dy, gradient, dx));
         let (xs, dys, a, b) = (read(x)?, read(dy)?, read(self.a)?, read(self.b)?);
         let (xs, dys, a, b) = (Mat::new(&xs, n, d_in), Mat::new(&dys, n, d_out), Mat::new(&a, r, d_in), Mat::new(&b, d_out, r));
         // s dy B, the gradient of x A^T.
@@ -85,6 +89,7 @@ impl LowRank<'_> {
         if matrix_dims(w) != (d_out, d_in) {
             return Err(Error::Shape { op: "low rank", detail: format!("{:?} is not of {d_out} by {d_in}", w.shape()) });
         }
+        on_device!(w, cuda::linear::merged(self, w));
         let (ws, a, b) = (read(w)?, read(self.a)?, read(self.b)?);
         let mut out = ws.to_vec();
         matmul(&mut out, d_in, Dst::Add, Mat::new(&b, d_out, r), Mat::new(&a, r, d_in), self.scale, all_threads());

@@ -7,8 +7,9 @@
 //! the gradient of its output, **adds** parameter gradients into the tensors it is given, and
 //! returns or adds the gradient of its input. Nothing here knows about models or algorithms.
 //!
-//! This is the only room with `unsafe` code: strided matrix products and disjoint parallel
-//! writes.
+//! This is the only room with `unsafe` code: strided matrix products, disjoint parallel writes, and
+//! kernels of a device. Each function takes tensors of the CPU or of a device; with the feature `cuda` the
+//! latter go to its twin in `cuda/`.
 //!
 //! Shapes: `N` packed tokens, `D` hidden size, `H` query heads, `K` key/value heads, `C` head
 //! size, `V` vocabulary, `M` selected rows.
@@ -18,6 +19,9 @@ pub mod adamw;
 pub mod attention;
 pub mod cached_attention;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
+pub mod device;
 pub mod embedding;
 pub mod forest;
 mod gemm;
@@ -32,7 +36,9 @@ pub mod panels;
 pub mod rope;
 pub mod swiglu;
 
-pub use cpu::{add_into, checksum, fill_zero, gather_rows, scatter_add_rows, sum_of_squares, to_vec, write};
+pub use cpu::{
+    add_into, cast, checksum, copied, fill_zero, from_vec, gather_rows, mixed, scatter_add_rows, sum_of_squares, to_vec, write,
+};
 pub use forest::{Forest, Segment};
 pub use memory::{keep_freed_memory, peak_memory};
 
@@ -44,9 +50,15 @@ use candle_core::Tensor;
 pub enum Error {
     /// candle refused (allocation, dtype, device).
     #[error(transparent)]
-    Candle(#[from] candle_core::Error),
+    Candle(candle_core::Error),
+    /// The device has not enough memory.
+    #[error(
+        "the device's memory is full; lower per_device_train_batch_size, max_tokens_per_microbatch, max_completion_length or \
+         max_num_seqs, or set gradient_checkpointing"
+    )]
+    OutOfMemory,
     /// An operation met a tensor it has no kernel for.
-    #[error("{op}: needs a contiguous f32 tensor on the CPU, got {dtype:?} on {device}")]
+    #[error("{op}: there is nothing for a tensor of {dtype:?} on {device} that lies as this one does")]
     Unsupported {
         /// The operation or access that failed.
         op: &'static str,
@@ -65,8 +77,30 @@ pub enum Error {
     },
 }
 
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        // Errors of the driver come as text.
+        let said = error.to_string();
+        let full = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"].iter().any(|status| said.contains(status));
+        if full { Self::OutOfMemory } else { Self::Candle(error) }
+    }
+}
+
 /// Result of an operation.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// Gives what the device makes of an operation, where the tensor lies on one.
+macro_rules! on_device {
+    ($tensor:expr, $call:expr) => {
+        #[cfg(feature = "cuda")]
+        {
+            if $tensor.device().is_cuda() {
+                return $call;
+            }
+        }
+    };
+}
+use on_device;
 
 /// Rows and columns of a tensor seen as a matrix over its last dimension.
 fn matrix_dims(t: &Tensor) -> (usize, usize) {

@@ -3,7 +3,9 @@
 
 use super::cpu::{ROWS_PER_TASK, filled, read, tensor, write};
 use super::math::dot;
-use super::{Error, Result, matrix_dims};
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
@@ -13,6 +15,7 @@ fn inverse_rms(row: &[f32], eps: f64) -> f32 {
 
 /// `x: [.., d]`, `w: [d]` to the shape of `x`.
 pub fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
+    on_device!(x, cuda::norm::forward(x, w, eps));
     let (_, d) = matrix_dims(x);
     let (xs, ws) = (read(x)?, read(w)?);
     if ws.len() != d {
@@ -38,6 +41,7 @@ pub fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
 /// Adds the gradient of `x` into `dx` and that of `w` into `dw`, where that is wanted; the norm of
 /// each row is computed anew rather than kept.
 pub fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: Option<&Tensor>) -> Result<()> {
+    on_device!(x, cuda::norm::backward(x, w, eps, dy, dx, dw));
     let (_, d) = matrix_dims(x);
     let (xs, ws, dys) = (read(x)?, read(w)?, read(dy)?);
     if dys.len() != xs.len() || dx.elem_count() != xs.len() {

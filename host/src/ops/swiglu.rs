@@ -2,7 +2,9 @@
 
 use super::cpu::{filled, read, tensor};
 use super::math::sigmoid;
-use super::{Error, Result};
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::{Error, Result, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
@@ -10,6 +12,7 @@ const CHUNK: usize = 1 << 13;
 
 /// `silu(gate) * up`, elementwise over equal shapes.
 pub fn forward(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    on_device!(gate, cuda::swiglu(gate, up));
     let (gs, us) = (read(gate)?, read(up)?);
     if gs.len() != us.len() {
         return Err(Error::Shape { op: "swiglu", detail: format!("{:?} with {:?}", gate.shape(), up.shape()) });
@@ -29,6 +32,7 @@ pub fn forward(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 
 /// Gradients of `gate` and `up`.
 pub fn backward(gate: &Tensor, up: &Tensor, dy: &Tensor) -> Result<(Tensor, Tensor)> {
+    on_device!(gate, cuda::swiglu_backward(gate, up, dy));
     let (gs, us, dys) = (read(gate)?, read(up)?, read(dy)?);
     if gs.len() != us.len() || gs.len() != dys.len() {
         return Err(Error::Shape { op: "swiglu backward", detail: format!("{:?} with gradient {:?}", gate.shape(), dy.shape()) });

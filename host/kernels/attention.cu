@@ -1,0 +1,308 @@
+// Causal attention over a forest of segments, for values of any type and heads of any size up to 256. Products are sums of
+// single multiplications; attention_bf16.cu has the same for bf16 on tensor cores.
+//
+// Scores are taken tile by tile with a running softmax, and formed again on the way back from the logarithm of its
+// normaliser (Dao et al. 2022). A block has one tile of rows and one query head, and 8 x 8 threads, each of which has 4 x 4
+// scores: rows y + 8 i and columns x + 8 j.
+#include "forest.cuh"
+
+constexpr int TILE = 32, SIDE = 8, PER = TILE / SIDE, THREADS = SIDE * SIDE;
+
+// Sums or maxima over the threads that share rows.
+__device__ __forceinline__ float along_row(float x, bool greatest) {
+    for (int offset = SIDE / 2; offset > 0; offset /= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, x, offset);
+        x = greatest ? fmaxf(x, other) : x + other;
+    }
+    return x;
+}
+
+// Rows of shared memory: DIM values and one more, so that columns lie in different banks.
+template <int DIM> struct Rows {
+    float at[TILE][DIM + 1];
+};
+
+// Reads `rows` of head `head` of x: [N, heads * dim], zeros where there is nothing.
+template <int DIM, typename T>
+__device__ __forceinline__ void read_rows(Rows<DIM> &into, const T *x, Range rows, int head, int heads, int dim) {
+    for (int i = threadIdx.x; i < TILE * DIM; i += THREADS) {
+        const int r = i / DIM, c = i % DIM;
+        const bool there = r < rows.count && c < dim;
+        into.at[r][c] = there ? to_float(x[((size_t)(rows.first + r) * heads + head) * dim + c]) : 0.0f;
+    }
+}
+
+// out[i][j] = a[y + 8 i] . b[x + 8 j]
+template <int DIM>
+__device__ __forceinline__ void products(float out[PER][PER], const Rows<DIM> &a, const Rows<DIM> &b, int x, int y) {
+    for (int i = 0; i < PER; i++)
+        for (int j = 0; j < PER; j++) out[i][j] = 0.0f;
+    for (int c = 0; c < DIM; c++) {
+        float of_a[PER], of_b[PER];
+        for (int i = 0; i < PER; i++) of_a[i] = a.at[y + SIDE * i][c], of_b[i] = b.at[x + SIDE * i][c];
+        for (int i = 0; i < PER; i++)
+            for (int j = 0; j < PER; j++) out[i][j] += of_a[i] * of_b[j];
+    }
+}
+
+// sums[i][j] += the sum over k of weights[y + 8 i][k] * rows[k][x + 8 j]
+template <int DIM>
+__device__ __forceinline__ void add_weighted(float sums[PER][DIM / SIDE], const float weights[TILE][TILE + 1],
+                                             const Rows<DIM> &rows, int x, int y) {
+    for (int k = 0; k < TILE; k++) {
+        float w[PER];
+        for (int i = 0; i < PER; i++) w[i] = weights[y + SIDE * i][k];
+#pragma unroll
+        for (int j = 0; j < DIM / SIDE; j++) {
+            const float v = rows.at[k][x + SIDE * j];
+            for (int i = 0; i < PER; i++) sums[i][j] += w[i] * v;
+        }
+    }
+}
+
+// The same with the weights' transpose.
+template <int DIM>
+__device__ __forceinline__ void add_weighted_transposed(float sums[PER][DIM / SIDE], const float weights[TILE][TILE + 1],
+                                                        const Rows<DIM> &rows, int x, int y) {
+    for (int k = 0; k < TILE; k++) {
+        float w[PER];
+        for (int i = 0; i < PER; i++) w[i] = weights[k][y + SIDE * i];
+#pragma unroll
+        for (int j = 0; j < DIM / SIDE; j++) {
+            const float v = rows.at[k][x + SIDE * j];
+            for (int i = 0; i < PER; i++) sums[i][j] += w[i] * v;
+        }
+    }
+}
+
+// Calls `each(keys, causal)` for all tiles of keys that a tile of queries sees.
+template <typename F> __device__ __forceinline__ void for_keys(const Forest &f, const Tile &tile, F each) {
+    const Segment s = f.segments[tile.segment];
+    for (uint32_t r = 0; r < s.before.count; r++) {
+        const Range run = f.ranges[s.before.first + r];
+        for (uint32_t at = 0; at < run.count; at += TILE)
+            each(Range{run.first + at, min((uint32_t)TILE, run.count - at)}, false);
+    }
+    const uint32_t own = tile.rows.first + tile.rows.count - s.rows.first;
+    for (uint32_t at = 0; at < own; at += TILE) each(Range{s.rows.first + at, min((uint32_t)TILE, own - at)}, true);
+}
+
+// Calls `each(queries, causal)` for all tiles of queries that see a tile of keys.
+template <typename F> __device__ __forceinline__ void for_queries(const Forest &f, const Tile &tile, F each) {
+    const Segment s = f.segments[tile.segment];
+    const uint32_t end = s.rows.first + s.rows.count;
+    for (uint32_t at = tile.rows.first; at < end; at += TILE) each(Range{at, min((uint32_t)TILE, end - at)}, true);
+    for (uint32_t r = 0; r < s.after.count; r++) {
+        const Range run = f.ranges[s.after.first + r];
+        for (uint32_t at = 0; at < run.count; at += TILE)
+            each(Range{run.first + at, min((uint32_t)TILE, run.count - at)}, false);
+    }
+}
+
+// Whether query `q` of `queries` sees key `k` of `keys`; neither may be there.
+__device__ __forceinline__ bool sees(Range queries, int q, Range keys, int k, bool causal) {
+    return q < queries.count && k < keys.count && (!causal || keys.first + k <= queries.first + q);
+}
+
+extern __shared__ float shared[];
+
+// out: [N, H * C]; log_sum: [N, H], the logarithms of the normalisers. Blocks: tiles, heads.
+template <int DIM, typename T>
+__device__ void forward(T *out, float *log_sum, const T *q, const T *k, const T *v, Forest f, Heads h, float scale) {
+    Rows<DIM> &queries = *(Rows<DIM> *)shared, &others = *(&queries + 1);
+    float(*weights)[TILE + 1] = (float(*)[TILE + 1])(&others + 1);
+    const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.y, kv = h.kv_of(head);
+    const Tile tile = f.tiles[blockIdx.x];
+    read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
+    float sums[PER][DIM / SIDE] = {}, top[PER], total[PER] = {};
+    for (int i = 0; i < PER; i++) top[i] = -INFINITY;
+    for_keys(f, tile, [&](Range keys, bool causal) {
+        __syncthreads();
+        read_rows<DIM>(others, k, keys, kv, h.kv_heads, h.dim);
+        __syncthreads();
+        float p[PER][PER];
+        products<DIM>(p, queries, others, x, y);
+        for (int i = 0; i < PER; i++) {
+            float greatest = -INFINITY;
+            for (int j = 0; j < PER; j++) {
+                const bool seen = sees(tile.rows, y + SIDE * i, keys, x + SIDE * j, causal);
+                p[i][j] = seen ? p[i][j] * scale : -INFINITY;
+                greatest = fmaxf(greatest, p[i][j]);
+            }
+            greatest = fmaxf(top[i], along_row(greatest, true));
+            // Rows that see nothing yet, or are not there, keep their zeros.
+            const float by = greatest > -INFINITY ? expf(top[i] - greatest) : 1.0f;
+            float sum = 0.0f;
+            for (int j = 0; j < PER; j++) {
+                p[i][j] = p[i][j] > -INFINITY ? expf(p[i][j] - greatest) : 0.0f;
+                sum += p[i][j];
+                weights[y + SIDE * i][x + SIDE * j] = p[i][j];
+            }
+            total[i] = total[i] * by + along_row(sum, false);
+            for (int j = 0; j < DIM / SIDE; j++) sums[i][j] *= by;
+            top[i] = greatest;
+        }
+        __syncthreads();
+        read_rows<DIM>(others, v, keys, kv, h.kv_heads, h.dim);
+        __syncthreads();
+        add_weighted<DIM>(sums, weights, others, x, y);
+    });
+    for (int i = 0; i < PER; i++) {
+        const int r = y + SIDE * i;
+        if (r >= tile.rows.count) continue;
+        const size_t at = (size_t)(tile.rows.first + r) * h.heads + head;
+        for (int j = 0; j < DIM / SIDE; j++) {
+            const int c = x + SIDE * j;
+            if (c < h.dim) out[at * h.dim + c] = from_float<T>(sums[i][j] / total[i]);
+        }
+        if (x == 0) log_sum[at] = top[i] + logf(total[i]);
+    }
+}
+
+// Probabilities of a tile of queries and one of keys, and the derivatives by their scores, into shared memory.
+template <int DIM>
+__device__ __forceinline__ void score_gradients(float p[PER][PER], float dp[PER][PER], Range queries, Range keys, bool causal,
+                                                const float *log_sum, const float *along, int heads, int head, float scale,
+                                                int x, int y) {
+    for (int i = 0; i < PER; i++) {
+        const int r = y + SIDE * i;
+        const size_t at = (size_t)(queries.first + r) * heads + head;
+        const bool there = r < queries.count;
+        const float l = there ? log_sum[at] : 0.0f, a = there ? along[at] : 0.0f;
+        for (int j = 0; j < PER; j++) {
+            const bool seen = sees(queries, r, keys, x + SIDE * j, causal);
+            p[i][j] = seen ? expf(p[i][j] * scale - l) : 0.0f;
+            dp[i][j] = p[i][j] * (dp[i][j] - a);
+        }
+    }
+}
+
+// dq: [N, H * C]. Blocks: tiles, heads.
+template <int DIM, typename T>
+__device__ void backward_queries(T *dq, const T *q, const T *k, const T *v, const T *d_out, const float *log_sum,
+                                 const float *along, Forest f, Heads h, float scale) {
+    Rows<DIM> &queries = *(Rows<DIM> *)shared, &d_outs = *(&queries + 1), &others = *(&d_outs + 1);
+    float(*weights)[TILE + 1] = (float(*)[TILE + 1])(&others + 1);
+    const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.y, kv = h.kv_of(head);
+    const Tile tile = f.tiles[blockIdx.x];
+    read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
+    read_rows<DIM>(d_outs, d_out, tile.rows, head, h.heads, h.dim);
+    float sums[PER][DIM / SIDE] = {};
+    for_keys(f, tile, [&](Range keys, bool causal) {
+        float p[PER][PER], dp[PER][PER];
+        __syncthreads();
+        read_rows<DIM>(others, v, keys, kv, h.kv_heads, h.dim);
+        __syncthreads();
+        products<DIM>(dp, d_outs, others, x, y);
+        __syncthreads();
+        read_rows<DIM>(others, k, keys, kv, h.kv_heads, h.dim);
+        __syncthreads();
+        products<DIM>(p, queries, others, x, y);
+        score_gradients<DIM>(p, dp, tile.rows, keys, causal, log_sum, along, h.heads, head, scale, x, y);
+        for (int i = 0; i < PER; i++)
+            for (int j = 0; j < PER; j++) weights[y + SIDE * i][x + SIDE * j] = dp[i][j];
+        __syncthreads();
+        add_weighted<DIM>(sums, weights, others, x, y);
+    });
+    for (int i = 0; i < PER; i++) {
+        const int r = y + SIDE * i;
+        if (r >= tile.rows.count) continue;
+        const size_t at = ((size_t)(tile.rows.first + r) * h.heads + head) * h.dim;
+        for (int j = 0; j < DIM / SIDE; j++) {
+            const int c = x + SIDE * j;
+            if (c < h.dim) dq[at + c] = from_float<T>(sums[i][j] * scale);
+        }
+    }
+}
+
+// dk, dv: [N, H * C], what each query head gives to the keys and values that it reads. Blocks: tiles, heads.
+template <int DIM, typename T>
+__device__ void backward_keys(float *dk, float *dv, const T *q, const T *k, const T *v, const T *d_out, const float *log_sum,
+                              const float *along, Forest f, Heads h, float scale) {
+    Rows<DIM> &keys = *(Rows<DIM> *)shared, &values = *(&keys + 1), &others = *(&values + 1);
+    float(*weights)[TILE + 1] = (float(*)[TILE + 1])(&others + 1);
+    const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.y, kv = h.kv_of(head);
+    const Tile tile = f.tiles[blockIdx.x];
+    read_rows<DIM>(keys, k, tile.rows, kv, h.kv_heads, h.dim);
+    read_rows<DIM>(values, v, tile.rows, kv, h.kv_heads, h.dim);
+    float dk_sums[PER][DIM / SIDE] = {}, dv_sums[PER][DIM / SIDE] = {};
+    for_queries(f, tile, [&](Range queries, bool causal) {
+        float p[PER][PER], dp[PER][PER];
+        __syncthreads();
+        read_rows<DIM>(others, q, queries, head, h.heads, h.dim);
+        __syncthreads();
+        products<DIM>(p, others, keys, x, y);
+        __syncthreads();
+        read_rows<DIM>(others, d_out, queries, head, h.heads, h.dim);
+        __syncthreads();
+        products<DIM>(dp, others, values, x, y);
+        score_gradients<DIM>(p, dp, queries, tile.rows, causal, log_sum, along, h.heads, head, scale, x, y);
+        for (int i = 0; i < PER; i++)
+            for (int j = 0; j < PER; j++) weights[y + SIDE * i][x + SIDE * j] = p[i][j];
+        __syncthreads();
+        add_weighted_transposed<DIM>(dv_sums, weights, others, x, y);
+        __syncthreads();
+        read_rows<DIM>(others, q, queries, head, h.heads, h.dim);
+        for (int i = 0; i < PER; i++)
+            for (int j = 0; j < PER; j++) weights[y + SIDE * i][x + SIDE * j] = dp[i][j];
+        __syncthreads();
+        add_weighted_transposed<DIM>(dk_sums, weights, others, x, y);
+    });
+    for (int i = 0; i < PER; i++) {
+        const int r = y + SIDE * i;
+        if (r >= tile.rows.count) continue;
+        const size_t at = ((size_t)(tile.rows.first + r) * h.heads + head) * h.dim;
+        for (int j = 0; j < DIM / SIDE; j++) {
+            const int c = x + SIDE * j;
+            if (c < h.dim) dk[at + c] = dk_sums[i][j] * scale, dv[at + c] = dv_sums[i][j];
+        }
+    }
+}
+
+#define DEFINE_DIM(suffix, T, DIM)                                                                                         \
+    extern "C" __global__ void __launch_bounds__(THREADS) attention_forward_##DIM##_##suffix(                              \
+        T *out, float *log_sum, const T *q, const T *k, const T *v, Forest f, Heads h, float scale) {                      \
+        forward<DIM>(out, log_sum, q, k, v, f, h, scale);                                                                  \
+    }                                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(THREADS) attention_backward_queries_##DIM##_##suffix(                     \
+        T *dq, const T *q, const T *k, const T *v, const T *d_out, const float *log_sum, const float *along, Forest f,     \
+        Heads h, float scale) {                                                                                            \
+        backward_queries<DIM>(dq, q, k, v, d_out, log_sum, along, f, h, scale);                                            \
+    }                                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(THREADS) attention_backward_keys_##DIM##_##suffix(                        \
+        float *dk, float *dv, const T *q, const T *k, const T *v, const T *d_out, const float *log_sum,                    \
+        const float *along, Forest f, Heads h, float scale) {                                                              \
+        backward_keys<DIM>(dk, dv, q, k, v, d_out, log_sum, along, f, h, scale);                                           \
+    }
+#define DEFINE_ALL(suffix, T) DEFINE_DIM(suffix, T, 16) DEFINE_DIM(suffix, T, 64) DEFINE_DIM(suffix, T, 128) DEFINE_DIM(suffix, T, 256)
+FOR_EACH_TYPE(DEFINE_ALL)
+
+// along[i] = out[i] . d_out[i] over each head of each row; one warp a head.
+template <typename T> __device__ void attention_along(float *along, const T *out, const T *d_out, int dim, size_t n) {
+    const size_t i = (size_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (i >= n) return;
+    float sum = 0.0f;
+    for (int c = threadIdx.x % 32; c < dim; c += 32) sum += to_float(out[i * dim + c]) * to_float(d_out[i * dim + c]);
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) along[i] = sum;
+}
+
+// out: [N, K * C] becomes the sums over the query heads of each key/value head of parts: [N, H * C].
+template <typename T> __device__ void sum_heads(T *out, const float *parts, Heads h, size_t n) {
+    const int per_kv = h.heads / h.kv_heads;
+    for (size_t i = thread_index(); i < n; i += thread_count()) {
+        const size_t c = i % h.dim, kv = i / h.dim; // of all rows' key/value heads
+        float sum = 0.0f;
+        for (int j = 0; j < per_kv; j++) sum += parts[(kv * per_kv + j) * h.dim + c];
+        out[i] = from_float<T>(sum);
+    }
+}
+
+#define DEFINE(suffix, T)                                                                                                  \
+    extern "C" __global__ void attention_along_##suffix(float *along, const T *out, const T *d_out, int dim, size_t n) {   \
+        attention_along(along, out, d_out, dim, n);                                                                        \
+    }                                                                                                                      \
+    extern "C" __global__ void sum_heads_##suffix(T *out, const float *parts, Heads h, size_t n) {                         \
+        sum_heads(out, parts, h, n);                                                                                       \
+    }
+FOR_EACH_TYPE(DEFINE)

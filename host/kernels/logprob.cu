@@ -1,0 +1,83 @@
+// What is known of a row of logits: the target's log-probability, the entropy, and the gradient of both. One block a row.
+#include "common.cuh"
+
+// The greatest of some logits, the sum of exp(z - greatest), and of exp(z - greatest) (z - greatest).
+struct Seen {
+    float top, sum, weighted;
+};
+
+__device__ __forceinline__ Seen together(Seen a, Seen b) {
+    if (a.sum == 0.0f) return b;
+    if (b.sum == 0.0f) return a;
+    const float top = fmaxf(a.top, b.top), of_a = a.top - top, of_b = b.top - top;
+    const float by_a = expf(of_a), by_b = expf(of_b);
+    return {top, by_a * a.sum + by_b * b.sum, by_a * (a.weighted + a.sum * of_a) + by_b * (b.weighted + b.sum * of_b)};
+}
+
+__device__ __forceinline__ Seen over_warp(Seen seen) {
+    for (int offset = 16; offset > 0; offset /= 2) {
+        const Seen other = {__shfl_down_sync(0xffffffffu, seen.top, offset), __shfl_down_sync(0xffffffffu, seen.sum, offset),
+                            __shfl_down_sync(0xffffffffu, seen.weighted, offset)};
+        seen = together(seen, other);
+    }
+    return seen;
+}
+
+// stats: [4, rows] of log-probability of the target, entropy, whether nothing is likelier, log of the normaliser.
+extern "C" __global__ void row_stats(float *stats, const float *logits, const uint32_t *targets, int rows, int vocab) {
+    __shared__ Seen of_warps[32];
+    const int row = blockIdx.x;
+    const float *z = logits + (size_t)row * vocab;
+    Seen seen = {-INFINITY, 0.0f, 0.0f};
+    for (int i = threadIdx.x; i < vocab; i += blockDim.x) {
+        const float x = z[i];
+        if (x > seen.top) {
+            // What was summed so far by the new greatest.
+            const float lower = seen.top - x, by = expf(lower);
+            seen.weighted = seen.sum > 0.0f ? by * (seen.weighted + seen.sum * lower) : 0.0f;
+            seen.sum = by * seen.sum + 1.0f;
+            seen.top = x;
+        } else if (x != -INFINITY) { // also what is not a number, which must not pass unseen
+            const float e = expf(x - seen.top);
+            seen.sum += e;
+            seen.weighted += e * (x - seen.top);
+        }
+    }
+    seen = over_warp(seen);
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = seen;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < blockDim.x / 32; w++) seen = together(seen, of_warps[w]);
+        const float ln_sum = logf(seen.sum), logit = z[targets[row]];
+        stats[row] = logit - seen.top - ln_sum;
+        stats[rows + row] = ln_sum - seen.weighted / seen.sum;
+        stats[2 * rows + row] = logit == seen.top ? 1.0f : 0.0f;
+        stats[3 * rows + row] = seen.top + ln_sum;
+    }
+}
+
+// d_logits = the loss's derivatives by each logit, from those by the log-probability and, unless it is null, the entropy
+// (see `logit_gradient` of ops/logprob.rs). `d_logits` may be where the logits are. Blocks: any, rows.
+template <typename T>
+__device__ void logit_gradient(T *d_logits, const float *logits, const uint32_t *targets, const float *log_sums,
+                               const float *entropies, const float *d_logps, const float *d_entropies, int vocab) {
+    const int row = blockIdx.y;
+    const float log_sum = log_sums[row], d_logp = d_logps[row];
+    const float entropy = d_entropies ? entropies[row] : 0.0f, d_entropy = d_entropies ? d_entropies[row] : 0.0f;
+    const int target = targets[row];
+    logits += (size_t)row * vocab, d_logits += (size_t)row * vocab;
+    for (int i = thread_index(); i < vocab; i += thread_count()) {
+        const float ln_p = logits[i] - log_sum, p = expf(ln_p);
+        float d = p > 0.0f ? -p * (d_logp + d_entropy * (ln_p + entropy)) : 0.0f;
+        if (i == target) d += d_logp;
+        d_logits[i] = from_float<T>(d);
+    }
+}
+
+#define DEFINE(suffix, T)                                                                                                  \
+    extern "C" __global__ void logit_gradient_##suffix(T *d_logits, const float *logits, const uint32_t *targets,          \
+                                                       const float *log_sums, const float *entropies,                      \
+                                                       const float *d_logps, const float *d_entropies, int vocab) {        \
+        logit_gradient(d_logits, logits, targets, log_sums, entropies, d_logps, d_entropies, vocab);                       \
+    }
+FOR_EACH_TYPE(DEFINE)

@@ -1,0 +1,138 @@
+//! Tensors of a device as the kernels see them: an address and a type.
+
+use super::super::{Error, Result};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr};
+use candle_core::cuda_backend::{CudaDType, CudaDevice};
+use candle_core::op::BackpropOp;
+use candle_core::{CudaStorage, DType, Device, Shape, Storage, Tensor};
+use half::bf16;
+
+/// What the values of an array are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::ops) enum Kind {
+    F32,
+    Bf16,
+}
+
+impl Kind {
+    pub fn of(t: &Tensor) -> Result<Self> {
+        match t.dtype() {
+            DType::F32 => Ok(Self::F32),
+            DType::BF16 => Ok(Self::Bf16),
+            _ => Err(unsupported("a kernel", t)),
+        }
+    }
+
+    /// What the names of kernels for this kind end in.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    /// Bytes of a value.
+    pub fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+/// A contiguous tensor in device memory, borrowed from one of candle's.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Array<'a> {
+    pub device: &'a CudaDevice,
+    /// Address of the first value.
+    pub at: u64,
+    /// Number of values.
+    pub len: usize,
+    pub kind: Kind,
+}
+
+pub(super) fn unsupported(op: &'static str, t: &Tensor) -> Error {
+    Error::Unsupported { op, dtype: t.dtype(), device: format!("{:?}", t.device().location()) }
+}
+
+fn address<T: DeviceRepr>(slice: &CudaSlice<T>) -> u64 {
+    // Events are not tracked, all work being on one stream (`device::open`).
+    slice.device_ptr(slice.stream()).0
+}
+
+impl<'a> Array<'a> {
+    /// The values of a tensor of whatever kind.
+    ///
+    /// # Errors
+    /// If it is not contiguous, not of a device, or not f32 or bf16.
+    pub fn of(t: &'a Tensor) -> Result<Self> {
+        let kind = Kind::of(t)?;
+        let Device::Cuda(device) = t.device() else { return Err(unsupported("a kernel", t)) };
+        let (storage, layout) = t.storage_and_layout();
+        let (Storage::Cuda(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets()) else {
+            return Err(unsupported("a kernel", t));
+        };
+        let base = match kind {
+            Kind::F32 => address(storage.as_cuda_slice::<f32>()?),
+            Kind::Bf16 => address(storage.as_cuda_slice::<bf16>()?),
+        };
+        let at = base + (start * kind.size()) as u64;
+        // Kernels read sixteen bytes at a time.
+        if at % 16 != 0 {
+            return Err(unsupported("a kernel that needs whole tensors", t));
+        }
+        Ok(Self { device, at, len: end - start, kind })
+    }
+
+    /// [`Array::of`], for an operation that needs values of this kind.
+    pub fn of_kind(t: &'a Tensor, kind: Kind) -> Result<Self> {
+        let array = Self::of(t)?;
+        if array.kind == kind { Ok(array) } else { Err(unsupported("a kernel of another type", t)) }
+    }
+}
+
+/// A tensor whose values are not set.
+///
+/// The caller launches what sets all of them; what it has not set is whatever lay there.
+pub(in crate::ops) fn unset(device: &CudaDevice, shape: impl Into<Shape>, kind: Kind) -> Result<Tensor> {
+    let shape = shape.into();
+    match kind {
+        Kind::F32 => wrap(device, buffer::<f32>(device, shape.elem_count())?, shape),
+        Kind::Bf16 => wrap(device, buffer::<bf16>(device, shape.elem_count())?, shape),
+    }
+}
+
+/// Device memory for `n` values, which are not set.
+pub(in crate::ops) fn buffer<T: DeviceRepr>(device: &CudaDevice, n: usize) -> Result<CudaSlice<T>> {
+    // SAFETY: any bits are a value of the types that kernels work with. The driver gives no empty memory.
+    Ok(unsafe { device.alloc::<T>(n.max(1)) }?)
+}
+
+/// A tensor of values that lie in device memory.
+pub(super) fn wrap<T: CudaDType>(device: &CudaDevice, slice: CudaSlice<T>, shape: impl Into<Shape>) -> Result<Tensor> {
+    let storage = CudaStorage::wrap_cuda_slice(slice, device.clone());
+    Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false))
+}
+
+/// A copy in device memory of some host values, such as row numbers.
+#[derive(Debug)]
+pub(in crate::ops) struct Uploaded<T>(CudaSlice<T>);
+
+impl<T: DeviceRepr + Clone + Default + 'static> Uploaded<T> {
+    pub fn new(device: &CudaDevice, values: &[T]) -> Result<Self> {
+        if values.is_empty() {
+            return Ok(Self(buffer(device, 1)?));
+        }
+        Ok(Self(device.clone_htod(values)?))
+    }
+
+    /// Address of the first value.
+    pub fn at(&self) -> u64 {
+        address(&self.0)
+    }
+}
+
+/// Address of a buffer that [`buffer`] gave.
+pub(in crate::ops) fn at<T: DeviceRepr>(buffer: &CudaSlice<T>) -> u64 {
+    address(buffer)
+}

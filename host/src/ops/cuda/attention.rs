@@ -1,0 +1,99 @@
+//! Attention over a forest of segments.
+
+use super::super::attention::{Heads, Kept};
+use super::super::forest::Forest;
+use super::super::{Error, Result};
+use super::array::{Array, Kind, at, buffer, unset};
+use super::launch::Launch;
+use super::plan::{Plan, SIZES};
+use candle_core::Tensor;
+
+/// Which of the plan's tiles `attention.cu` takes.
+const TILES: usize = 0;
+
+/// Rows and columns of a tile of scores.
+const TILE: usize = SIZES[TILES];
+
+/// Threads of a block.
+const THREADS: u32 = 64;
+
+/// Sizes of heads that kernels are made for; others go by the next.
+const DIMS: [usize; 4] = [16, 64, 128, 256];
+
+/// What `struct Heads` of the kernels holds.
+pub(super) fn words(h: Heads) -> [u64; 2] {
+    [h.heads as u64 | (h.kv_heads as u64) << 32, h.head_dim as u64]
+}
+
+/// Warps of a block that takes one head a warp.
+const WARPS: usize = 8;
+
+struct Shape<'a> {
+    plan: &'a Plan,
+    heads: Heads,
+    dim: usize,
+    n: usize,
+}
+
+impl<'a> Shape<'a> {
+    fn of(q: Array<'_>, forest: &'a Forest, heads: Heads) -> Result<Self> {
+        let dim = DIMS.into_iter().find(|dim| heads.head_dim <= *dim);
+        let dim = dim.ok_or_else(|| Error::Shape {
+            op: "attention",
+            detail: format!("heads of {}; on a device at most 256", heads.head_dim),
+        })?;
+        Ok(Self { plan: forest.plan(q.device)?, heads, dim, n: forest.len() })
+    }
+
+    fn launch<'b>(&self, of: Array<'b>, name: &str, matrices: usize) -> Launch<'b> {
+        let kernel = format!("attention_{name}_{}", self.dim);
+        let shared = 4 * TILE * (matrices * (self.dim + 1) + TILE + 1);
+        let launch = Launch::of_kind(of.device, "attention", &kernel, of.kind);
+        launch.grid(self.plan.tiles(TILES), self.heads.heads, 1).threads(THREADS).shared(shared)
+    }
+
+    fn run(&self, launch: Launch<'_>) -> Result<()> {
+        launch.structure(&self.plan.words(TILES)).structure(&words(self.heads)).float(self.heads.scale()).run()
+    }
+}
+
+/// See [`crate::ops::attention::forward`].
+pub(in crate::ops) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor)> {
+    let qs = Array::of(q)?;
+    let (ks, vs) = (Array::of_kind(k, qs.kind)?, Array::of_kind(v, qs.kind)?);
+    let s = Shape::of(qs, forest, h)?;
+    let (out, log_sum) = (unset(qs.device, q.shape(), qs.kind)?, unset(qs.device, (s.n, h.heads), Kind::F32)?);
+    let launch = s.launch(qs, "forward", 2).array(Array::of(&out)?).array(Array::of(&log_sum)?);
+    s.run(launch.array(qs).array(ks).array(vs))?;
+    Ok((out, log_sum))
+}
+
+/// See [`crate::ops::attention::backward`].
+pub(in crate::ops) fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor, Tensor)> {
+    let q = Array::of(kept.q)?;
+    let (device, kind) = (q.device, q.kind);
+    let (k, v) = (Array::of_kind(kept.k, kind)?, Array::of_kind(kept.v, kind)?);
+    let (out, d_outs) = (Array::of_kind(kept.out, kind)?, Array::of_kind(d_out, kind)?);
+    let log_sum = Array::of_kind(kept.log_sum, Kind::F32)?;
+    let s = Shape::of(q, forest, h)?;
+
+    let along = buffer::<f32>(device, s.n * h.heads)?;
+    let launch = Launch::of_kind(device, "attention", "attention_along", kind).blocks((s.n * h.heads).div_ceil(WARPS));
+    launch.address(at(&along)).array(out).array(d_outs).int(h.head_dim).size(s.n * h.heads).run()?;
+
+    let dq = unset(device, kept.q.shape(), kind)?;
+    let launch = s.launch(q, "backward_queries", 3).array(Array::of(&dq)?).array(q).array(k).array(v);
+    s.run(launch.array(d_outs).array(log_sum).address(at(&along)))?;
+
+    // Each query head's part of its key/value head's gradients, which are then summed in order.
+    let (dk_parts, dv_parts) = (buffer::<f32>(device, q.len)?, buffer::<f32>(device, q.len)?);
+    let launch = s.launch(q, "backward_keys", 3).address(at(&dk_parts)).address(at(&dv_parts)).array(q).array(k).array(v);
+    s.run(launch.array(d_outs).array(log_sum).address(at(&along)))?;
+    let summed = |parts: u64| {
+        let out = unset(device, kept.k.shape(), kind)?;
+        let launch = Launch::of_kind(device, "attention", "sum_heads", kind).over(k.len);
+        launch.array(Array::of(&out)?).address(parts).structure(&words(h)).size(k.len).run()?;
+        Ok(out)
+    };
+    Ok((dq, summed(at(&dk_parts))?, summed(at(&dv_parts))?))
+}

@@ -1,0 +1,52 @@
+//! Finding and opening devices.
+
+use super::super::Result;
+use candle_core::Device;
+use candle_core::cuda_backend::cudarc::cublas::sys as cublas;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream, result, sys};
+use candle_core::cuda_backend::{CudaDevice, cudarc};
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Number of devices that the driver has; an error, in the driver's words, where there is no driver.
+pub(in crate::ops) fn count() -> std::result::Result<usize, String> {
+    CudaContext::device_count().map(|n| n as usize).map_err(|e| format!("{e:?}"))
+}
+
+/// Device number `index`, the same one each time.
+pub(in crate::ops) fn open(index: usize) -> Result<Device> {
+    static OPENED: OnceLock<Mutex<HashMap<usize, Device>>> = OnceLock::new();
+    let mut opened = OPENED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(device) = opened.get(&index) {
+        return Ok(device.clone());
+    }
+    // A stream of its own, since what is put on the default one can't be recorded as a graph.
+    let device = CudaDevice::new_with_stream(index)?;
+    // SAFETY: all work is put on that one stream, which keeps its order.
+    unsafe { device.disable_event_tracking() };
+    keep_freed_memory(&device.cuda_stream());
+    sum_in_f32(&device.cublas_handle());
+    let device = Device::Cuda(device);
+    opened.insert(index, device.clone());
+    Ok(device)
+}
+
+/// Keeps freed memory in the driver's pool, which otherwise gives it back whenever somebody waits for the
+/// device. Without pools there is nothing to keep.
+fn keep_freed_memory(stream: &CudaStream) {
+    let mut threshold = u64::MAX;
+    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the context's device is a device, and the attribute is a number of 64 bits.
+    unsafe {
+        if let Ok(pool) = result::device::get_default_mem_pool(stream.context().cu_device()) {
+            let _ = sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut threshold).cast());
+        }
+    }
+}
+
+/// Has cuBLAS add partial sums of a bf16 product in f32, which it may do in bf16 otherwise.
+fn sum_in_f32(blas: &cudarc::cublas::CudaBlas) {
+    let mode = cublas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+    // SAFETY: the handle is alive. A library that does not know the mode keeps the one it has.
+    let _ = unsafe { cublas::cublasSetMathMode(*blas.handle(), mode) };
+}

@@ -1,0 +1,143 @@
+//! Operations on values one by one, and values in and out of the device.
+
+use super::super::{Error, Result};
+use super::array::{Array, Kind, unset, unsupported, wrap};
+use super::launch::{Launch, driver_error};
+use candle_core::cuda_backend::cudarc::driver::result;
+use candle_core::{DType, Device, Shape, Storage, Tensor};
+use half::bf16;
+
+fn same_len(op: &'static str, of: &[Array<'_>]) -> Result<usize> {
+    let lengths: Vec<usize> = of.iter().map(|array| array.len).collect();
+    match lengths.iter().all(|len| *len == lengths[0]) {
+        true => Ok(lengths[0]),
+        false => Err(Error::Shape { op, detail: format!("arrays of {lengths:?} values") }),
+    }
+}
+
+/// Host values as an f32 tensor of the device.
+pub(in crate::ops) fn from_vec(values: &[f32], shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+    let shape = shape.into();
+    match device {
+        Device::Cuda(cuda) if values.is_empty() => unset(cuda, shape, Kind::F32),
+        Device::Cuda(cuda) => wrap(cuda, cuda.clone_htod(values)?, shape),
+        _ => Ok(Tensor::from_slice(values, shape, device)?),
+    }
+}
+
+/// A tensor's values on the host, once all that was put on the device's stream is done.
+pub(in crate::ops) fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
+    let (storage, layout) = t.storage_and_layout();
+    let (Storage::Cuda(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets()) else {
+        return Err(unsupported("to_vec", t));
+    };
+    if start == end {
+        return Ok(Vec::new());
+    }
+    let device = &storage.device;
+    let values = match Kind::of(t)? {
+        Kind::F32 => device.clone_dtoh(&storage.as_cuda_slice::<f32>()?.slice(start..end))?,
+        Kind::Bf16 => {
+            let values: Vec<bf16> = device.clone_dtoh(&storage.as_cuda_slice::<bf16>()?.slice(start..end))?;
+            device.cuda_stream().synchronize().map_err(driver_error)?;
+            return Ok(values.into_iter().map(f32::from).collect());
+        }
+    };
+    device.cuda_stream().synchronize().map_err(driver_error)?;
+    Ok(values)
+}
+
+/// Changes an f32 tensor's values on the host, and puts them back where they stood.
+pub(in crate::ops) fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
+    let array = Array::of_kind(t, Kind::F32)?;
+    let mut values = to_vec(t)?;
+    f(&mut values);
+    let stream = array.device.cuda_stream();
+    stream.context().bind_to_thread().map_err(driver_error)?;
+    // SAFETY: the array has as many values, and both live until the stream has been waited for.
+    unsafe { result::memcpy_htod_async(array.at, &values, stream.cu_stream()) }.map_err(driver_error)?;
+    stream.synchronize().map_err(driver_error)
+}
+
+/// Sets every value to zero.
+pub(in crate::ops) fn fill_zero(t: &Tensor) -> Result<()> {
+    let array = Array::of(t)?;
+    if array.len == 0 {
+        return Ok(());
+    }
+    let stream = array.device.cuda_stream();
+    stream.context().bind_to_thread().map_err(driver_error)?;
+    // SAFETY: the array has that many bytes, and zero bytes are zeros of both kinds.
+    unsafe { result::memset_d8_async(array.at, 0, array.len * array.kind.size(), stream.cu_stream()) }.map_err(driver_error)
+}
+
+/// The same values in storage of their own.
+pub(in crate::ops) fn copy(t: &Tensor) -> Result<Tensor> {
+    let from = Array::of(t)?;
+    let out = unset(from.device, t.shape(), from.kind)?;
+    if from.len > 0 {
+        let stream = from.device.cuda_stream();
+        stream.context().bind_to_thread().map_err(driver_error)?;
+        // SAFETY: both have that many bytes.
+        unsafe { result::memcpy_dtod_async(Array::of(&out)?.at, from.at, from.len * from.kind.size(), stream.cu_stream()) }
+            .map_err(driver_error)?;
+    }
+    Ok(out)
+}
+
+/// The values as another type; the same tensor where they are of that type.
+pub(in crate::ops) fn cast(t: &Tensor, dtype: DType) -> Result<Tensor> {
+    let from = Array::of(t)?;
+    let (kind, kernel) = match (from.kind, dtype) {
+        (Kind::F32, DType::F32) | (Kind::Bf16, DType::BF16) => return Ok(t.clone()),
+        (Kind::F32, DType::BF16) => (Kind::Bf16, "to_bf16"),
+        (Kind::Bf16, DType::F32) => (Kind::F32, "to_f32"),
+        _ => return Err(unsupported("cast", t)),
+    };
+    let out = unset(from.device, t.shape(), kind)?;
+    let launch = Launch::new(from.device, "elementwise", kernel).over(from.len);
+    launch.array(Array::of(&out)?).array(from).size(from.len).run()?;
+    Ok(out)
+}
+
+/// See [`crate::ops::add_into`].
+pub(in crate::ops) fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
+    let (into, t) = (Array::of(into)?, Array::of(t)?);
+    let n = same_len("add_into", &[into, t])?;
+    if into.kind != t.kind {
+        return Err(Error::Shape { op: "add_into", detail: format!("{:?} += {:?}", into.kind, t.kind) });
+    }
+    Launch::of_kind(into.device, "elementwise", "add_into", into.kind).over(n).array(into).array(t).size(n).run()
+}
+
+/// See [`crate::ops::mixed`].
+pub(in crate::ops) fn mixed(own: &Tensor, other: &Tensor, alpha: f64) -> Result<Tensor> {
+    let other = cast(other, DType::F32)?;
+    let (a, b) = (Array::of(own)?, Array::of_kind(&other, Kind::F32)?);
+    let n = same_len("mixed", &[a, b])?;
+    let out = unset(a.device, own.shape(), a.kind)?;
+    let launch = Launch::of_kind(a.device, "elementwise", "mix", a.kind).over(n);
+    launch.array(Array::of(&out)?).array(a).array(b).float((1.0 - alpha) as f32).float(alpha as f32).size(n).run()?;
+    Ok(out)
+}
+
+/// See [`crate::ops::swiglu::forward`].
+pub(in crate::ops) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    let (g, u) = (Array::of(gate)?, Array::of_kind(up, Kind::of(gate)?)?);
+    let n = same_len("swiglu", &[g, u])?;
+    let out = unset(g.device, gate.shape(), g.kind)?;
+    let launch = Launch::of_kind(g.device, "elementwise", "swiglu_forward", g.kind).over(n);
+    launch.array(Array::of(&out)?).array(g).array(u).size(n).run()?;
+    Ok(out)
+}
+
+/// See [`crate::ops::swiglu::backward`].
+pub(in crate::ops) fn swiglu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor) -> Result<(Tensor, Tensor)> {
+    let kind = Kind::of(gate)?;
+    let (g, u, d) = (Array::of(gate)?, Array::of_kind(up, kind)?, Array::of_kind(dy, kind)?);
+    let n = same_len("swiglu backward", &[g, u, d])?;
+    let (d_gate, d_up) = (unset(g.device, gate.shape(), kind)?, unset(g.device, gate.shape(), kind)?);
+    let launch = Launch::of_kind(g.device, "elementwise", "swiglu_backward", kind).over(n);
+    launch.array(Array::of(&d_gate)?).array(Array::of(&d_up)?).array(g).array(u).array(d).size(n).run()?;
+    Ok((d_gate, d_up))
+}

@@ -1,0 +1,91 @@
+//! Products of matrices, by cuBLAS, with sums in f32.
+
+use super::super::{Error, Result};
+use super::array::{Array, Kind};
+use candle_core::cuda_backend::CudaError;
+use candle_core::cuda_backend::cudarc::cublas::{result, sys};
+
+/// A row-major matrix in an array, or its transpose.
+#[derive(Clone, Copy)]
+pub(super) struct Mat {
+    /// Address of the first value.
+    at: u64,
+    kind: Kind,
+    pub rows: usize,
+    pub cols: usize,
+    /// Values from one row to the next as they lie in memory.
+    stride: usize,
+    transposed: bool,
+}
+
+impl Mat {
+    /// Row-major `[rows, cols]`.
+    pub fn new(array: Array<'_>, rows: usize, cols: usize) -> Self {
+        debug_assert!(rows * cols <= array.len);
+        Self { at: array.at, kind: array.kind, rows, cols, stride: cols, transposed: false }
+    }
+
+    /// Rows `first` to `first + rows` of it.
+    pub fn rows(self, first: usize, rows: usize) -> Self {
+        debug_assert!(!self.transposed && first + rows <= self.rows);
+        Self { at: self.at + (first * self.stride * self.kind.size()) as u64, rows, ..self }
+    }
+
+    /// The transpose, without a copy.
+    pub fn t(self) -> Self {
+        Self { rows: self.cols, cols: self.rows, transposed: !self.transposed, ..self }
+    }
+
+    fn operation(self) -> sys::cublasOperation_t {
+        if self.transposed { sys::cublasOperation_t::CUBLAS_OP_T } else { sys::cublasOperation_t::CUBLAS_OP_N }
+    }
+}
+
+fn data_type(kind: Kind) -> sys::cudaDataType {
+    match kind {
+        Kind::F32 => sys::cudaDataType_t::CUDA_R_32F,
+        Kind::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+    }
+}
+
+/// `out = scale * a b + keep * out`. `a` and `b` are of one kind; `out` may be f32 where they are bf16.
+///
+/// cuBLAS has columns where rows are here: what it sees are the transposes of all three, and so the
+/// product `out^T = b^T a^T`.
+pub(super) fn product(device: Array<'_>, out: Mat, keep: f32, a: Mat, b: Mat, scale: f32) -> Result<()> {
+    if a.cols != b.rows || out.rows != a.rows || out.cols != b.cols || a.kind != b.kind || out.transposed {
+        let detail = format!("{} x {} = {} x {} by {} x {}", out.rows, out.cols, a.rows, a.cols, b.rows, b.cols);
+        return Err(Error::Shape { op: "product", detail });
+    }
+    if out.rows == 0 || out.cols == 0 {
+        return Ok(());
+    }
+    let blas = device.device.cublas_handle();
+    device.device.cuda_stream().context().bind_to_thread().map_err(super::launch::driver_error)?;
+    // SAFETY: the operands are matrices of these sizes in memory of their tensors, which live until the call is over,
+    // as does the handle; scale and keep are host values, which is how the handle reads them.
+    let done = unsafe {
+        result::gemm_ex(
+            *blas.handle(),
+            b.operation(),
+            a.operation(),
+            out.cols as i32,
+            out.rows as i32,
+            a.cols as i32,
+            (&raw const scale).cast(),
+            b.at as *const _,
+            data_type(b.kind),
+            b.stride.max(1) as i32,
+            a.at as *const _,
+            data_type(a.kind),
+            a.stride.max(1) as i32,
+            (&raw const keep).cast(),
+            out.at as *mut _,
+            data_type(out.kind),
+            out.stride as i32,
+            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+        )
+    };
+    done.map_err(|e| candle_core::Error::from(CudaError::from(e)).into())
+}

@@ -1,0 +1,157 @@
+//! Kernels by name, and how they are started.
+
+use super::super::{Error, Result};
+use super::array::{Array, Kind};
+use candle_core::cuda_backend::cudarc::driver::sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+use candle_core::cuda_backend::cudarc::driver::{CudaFunction, DriverError, LaunchConfig, PushKernelArg};
+use candle_core::cuda_backend::{CudaDevice, CudaError};
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// File stem in `host/kernels/` and PTX of each.
+const MODULES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+
+/// Threads of a block where a kernel does not care.
+const THREADS: u32 = 256;
+
+/// Blocks from which one more brings nothing where threads go over values by strides.
+const MOST_BLOCKS: usize = 4096;
+
+/// Shared memory that a block may have without asking, in bytes.
+const SHARED_UNASKED: u32 = 48 << 10;
+
+pub(super) fn driver_error(e: DriverError) -> Error {
+    candle_core::Error::from(CudaError::from(e)).into()
+}
+
+/// Each device's functions that were asked for.
+fn function(device: &CudaDevice, module: &'static str, kernel: &str) -> Result<CudaFunction> {
+    type Loaded = HashMap<(usize, String), CudaFunction>;
+    static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
+    let mut loaded = LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let key = (device.cuda_stream().context().ordinal(), kernel.to_owned());
+    if let Some(function) = loaded.get(&key) {
+        return Ok(function.clone());
+    }
+    let Some((_, ptx)) = MODULES.iter().find(|(name, _)| *name == module) else {
+        return Err(Error::Shape { op: "launch", detail: format!("there is no module {module}") });
+    };
+    let function = device.get_or_load_custom_func(kernel, module, ptx)?.into_cuda_function();
+    loaded.insert(key, function.clone());
+    Ok(function)
+}
+
+/// One start of a kernel. Arguments are given in the order in which the kernel takes them.
+pub(in crate::ops) struct Launch<'a> {
+    device: &'a CudaDevice,
+    module: &'static str,
+    kernel: String,
+    grid: (u32, u32, u32),
+    threads: u32,
+    shared: u32,
+    /// All arguments, each at the beginning of a word.
+    words: Vec<u64>,
+    /// The word at which each argument begins.
+    begins: Vec<usize>,
+}
+
+impl<'a> Launch<'a> {
+    /// The kernel of this name in `host/kernels/<module>.cu`; one block of 256 threads, if nothing
+    /// else is said.
+    pub fn new(device: &'a CudaDevice, module: &'static str, kernel: &str) -> Self {
+        let kernel = kernel.to_owned();
+        let (words, begins) = (Vec::new(), Vec::new());
+        Self { device, module, kernel, grid: (1, 1, 1), threads: THREADS, shared: 0, words, begins }
+    }
+
+    /// The kernel of this name for values of a kind.
+    pub fn of_kind(device: &'a CudaDevice, module: &'static str, kernel: &str, kind: Kind) -> Self {
+        Self::new(device, module, &format!("{kernel}_{}", kind.suffix()))
+    }
+
+    /// Blocks, in one dimension.
+    pub fn blocks(self, blocks: usize) -> Self {
+        self.grid(blocks, 1, 1)
+    }
+
+    /// Blocks in up to three dimensions, of which the last two are at most 65,535.
+    pub fn grid(mut self, x: usize, y: usize, z: usize) -> Self {
+        self.grid = (x as u32, y as u32, z as u32);
+        self
+    }
+
+    /// Threads of a block.
+    pub fn threads(mut self, threads: u32) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// As many blocks as `n` values are worth, for a kernel whose threads go over them by strides.
+    pub fn over(self, n: usize) -> Self {
+        let blocks = n.div_ceil(self.threads as usize).min(MOST_BLOCKS);
+        self.blocks(blocks)
+    }
+
+    /// Bytes of shared memory of a block, beside what the kernel itself declares.
+    pub fn shared(mut self, bytes: usize) -> Self {
+        self.shared = bytes as u32;
+        self
+    }
+
+    /// A tensor's address.
+    pub fn array(self, array: Array<'_>) -> Self {
+        self.address(array.at)
+    }
+
+    /// A structure, as words of eight bytes; the last may be half of one.
+    pub fn structure(mut self, words: &[u64]) -> Self {
+        self.begins.push(self.words.len());
+        self.words.extend_from_slice(words);
+        self
+    }
+
+    /// An address.
+    pub fn address(self, at: u64) -> Self {
+        self.structure(&[at])
+    }
+
+    /// A `size_t`.
+    pub fn size(self, n: usize) -> Self {
+        self.structure(&[n as u64])
+    }
+
+    /// An `int`.
+    pub fn int(self, n: usize) -> Self {
+        self.structure(&[n as u32 as u64])
+    }
+
+    /// A `float`.
+    pub fn float(self, x: f32) -> Self {
+        self.structure(&[u64::from(x.to_bits())])
+    }
+
+    /// Puts the kernel on the device's stream; nothing, where there are no blocks.
+    ///
+    /// The caller answers for arguments that fit the kernel and for addresses of memory that is large
+    /// enough and lives until this call is over: what is freed later is freed on the same stream.
+    pub fn run(self) -> Result<()> {
+        if self.grid.0 == 0 || self.grid.1 == 0 || self.grid.2 == 0 {
+            return Ok(());
+        }
+        let function = function(self.device, self.module, &self.kernel)?;
+        if self.shared > SHARED_UNASKED {
+            let asked = function.set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, self.shared as i32);
+            asked.map_err(driver_error)?;
+        }
+        let stream = self.device.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
+        for &begin in &self.begins {
+            // The driver reads as many bytes from there as the argument has.
+            builder.arg(&self.words[begin]);
+        }
+        let config = LaunchConfig { grid_dim: self.grid, block_dim: (self.threads, 1, 1), shared_mem_bytes: self.shared };
+        // SAFETY: as said above, by the callers, all of which are in this room.
+        unsafe { builder.launch(config) }.map_err(driver_error)?;
+        Ok(())
+    }
+}

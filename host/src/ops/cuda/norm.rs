@@ -1,0 +1,38 @@
+//! Root-mean-square normalisation.
+
+use super::super::{Error, Result, matrix_dims};
+use super::array::{Array, Kind, at, buffer, unset};
+use super::launch::Launch;
+use super::reduce;
+use candle_core::Tensor;
+
+/// Rows that a block takes, one a warp.
+const ROWS: usize = 8;
+
+/// See [`crate::ops::norm::forward`].
+pub(in crate::ops) fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
+    let (rows, d) = matrix_dims(x);
+    let (xs, ws) = (Array::of(x)?, Array::of_kind(w, Kind::F32)?);
+    if ws.len != d {
+        return Err(Error::Shape { op: "rms_norm", detail: format!("{:?} with weight {:?}", x.shape(), w.shape()) });
+    }
+    let y = unset(xs.device, x.shape(), xs.kind)?;
+    let launch = Launch::of_kind(xs.device, "norm", "rms_norm_forward", xs.kind).blocks(rows.div_ceil(ROWS));
+    launch.array(Array::of(&y)?).array(xs).array(ws).float(eps as f32).int(rows).int(d).run()?;
+    Ok(y)
+}
+
+/// See [`crate::ops::norm::backward`].
+pub(in crate::ops) fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: Option<&Tensor>) -> Result<()> {
+    let (rows, d) = matrix_dims(x);
+    let (xs, ws) = (Array::of(x)?, Array::of_kind(w, Kind::F32)?);
+    let (dys, dxs) = (Array::of_kind(dy, xs.kind)?, Array::of_kind(dx, xs.kind)?);
+    if ws.len != d || dys.len != xs.len || dxs.len != xs.len {
+        return Err(Error::Shape { op: "rms_norm backward", detail: format!("{:?} with gradient {:?}", x.shape(), dy.shape()) });
+    }
+    let scales = buffer::<f32>(xs.device, rows)?;
+    let launch = Launch::of_kind(xs.device, "norm", "rms_norm_backward", xs.kind).blocks(rows.div_ceil(ROWS));
+    let launch = launch.array(dxs).address(at(&scales)).array(xs).array(ws).array(dys);
+    launch.float(eps as f32).int(rows).int(d).run()?;
+    dw.map_or(Ok(()), |dw| reduce::add_norm_weight_gradient(dw, x, dy, at(&scales)))
+}

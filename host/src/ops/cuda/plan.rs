@@ -1,0 +1,72 @@
+//! A forest of segments in device memory, as `forest.cuh` describes it.
+
+use super::super::Result;
+use super::super::forest::Forest;
+use super::array::Uploaded;
+use candle_core::cuda_backend::CudaDevice;
+
+/// Rows that tiles have at most: for the attention of any type, and for that on tensor cores.
+pub(super) const SIZES: [usize; 2] = [32, 64];
+
+/// Positions, segments and tiles of a forest, on a device.
+#[derive(Debug)]
+pub(in crate::ops) struct Plan {
+    positions: Uploaded<u32>,
+    table: Uploaded<u32>,
+    /// Where segments and ranges begin in the table, in numbers.
+    segments: usize,
+    ranges: usize,
+    /// Where the tiles of each of the [`SIZES`] begin, and how many they are.
+    tiles: [(usize, usize); 2],
+}
+
+impl Plan {
+    /// Lays a forest out and copies that to the device.
+    pub fn new(device: &CudaDevice, forest: &Forest) -> Result<Self> {
+        let all = forest.segments();
+        let number = |n: usize| n as u32;
+        let (mut segments, mut ranges) = (Vec::new(), Vec::new());
+        let mut after: Vec<Vec<usize>> = vec![Vec::new(); all.len()];
+        for index in 0..all.len() {
+            let path = forest.path(index);
+            path[..path.len() - 1].iter().for_each(|&before| after[before].push(index));
+        }
+        for (index, segment) in all.iter().enumerate() {
+            let path = forest.path(index);
+            segments.extend([segment.start, segment.len].map(number));
+            for list in [&path[..path.len() - 1], &after[index][..]] {
+                segments.extend([ranges.len() / 2, list.len()].map(number));
+                ranges.extend(list.iter().flat_map(|&s| [all[s].start, all[s].len].map(number)));
+            }
+        }
+        let mut table = segments;
+        let at_ranges = table.len();
+        table.extend(ranges);
+        let tiles = SIZES.map(|size| {
+            let begin = table.len();
+            for (index, segment) in all.iter().enumerate() {
+                for first in segment.range().step_by(size) {
+                    table.extend([first, size.min(segment.range().end - first), index].map(number));
+                }
+            }
+            (begin, (table.len() - begin) / 3)
+        });
+        let (positions, table) = (Uploaded::new(device, forest.positions())?, Uploaded::new(device, &table)?);
+        Ok(Self { positions, table, segments: 0, ranges: at_ranges, tiles })
+    }
+
+    /// Number of tiles of the `kind`-th of the [`SIZES`].
+    pub fn tiles(&self, kind: usize) -> usize {
+        self.tiles[kind].1
+    }
+
+    /// Address of the positions.
+    pub fn positions(&self) -> u64 {
+        self.positions.at()
+    }
+
+    /// What `struct Forest` of the kernels holds, with tiles of the `kind`-th of the [`SIZES`].
+    pub fn words(&self, kind: usize) -> [u64; 3] {
+        [self.tiles[kind].0, self.segments, self.ranges].map(|begins| self.table.at() + 4 * begins as u64)
+    }
+}

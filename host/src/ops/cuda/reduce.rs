@@ -1,0 +1,89 @@
+//! Sums over many values, in parts whose number follows from the sizes alone.
+
+use super::super::{Error, Result, matrix_dims};
+use super::array::{Array, Kind, at, buffer};
+use super::launch::{Launch, driver_error};
+use candle_core::Tensor;
+use candle_core::cuda_backend::CudaDevice;
+
+/// Columns that a block has.
+const COLUMNS: usize = 32;
+
+/// Most parts of a sum over rows.
+const MOST_PARTS: usize = 256;
+
+/// Rows that are worth a part.
+const ROWS_PER_PART: usize = 64;
+
+/// Most parts of a sum over all values of a tensor.
+const MOST_BLOCKS: usize = 512;
+
+/// Adds `scale` times a sum over rows to `out: [columns]`. The kernel is given where its parts go, and then
+/// what `arguments` says.
+fn add_rows_summed<'a>(
+    out: &Tensor,
+    kernel: Launch<'a>,
+    device: &'a CudaDevice,
+    rows: usize,
+    columns: usize,
+    scale: f32,
+    arguments: impl FnOnce(Launch<'a>) -> Launch<'a>,
+) -> Result<()> {
+    let out = Array::of_kind(out, Kind::F32)?;
+    if out.len != columns {
+        return Err(Error::Shape { op: "sum of rows", detail: format!("{} values for {columns} columns", out.len) });
+    }
+    if rows == 0 {
+        return Ok(());
+    }
+    let parts = rows.div_ceil(ROWS_PER_PART).min(MOST_PARTS);
+    let sums = buffer::<f32>(device, parts * columns)?;
+    let kernel = kernel.grid(columns.div_ceil(COLUMNS), parts, 1).address(at(&sums));
+    arguments(kernel).int(rows).int(columns).run()?;
+    let add = Launch::new(device, "reduce", "add_parts").blocks(columns.div_ceil(COLUMNS)).threads(1024);
+    add.array(out).address(at(&sums)).int(parts).int(columns).float(scale).run()
+}
+
+/// Adds `scale` times the sum of the rows of `x: [N, D]` to `out: [D]`.
+pub(super) fn add_column_sums(out: &Tensor, x: &Tensor, scale: f32) -> Result<()> {
+    let (rows, columns) = matrix_dims(x);
+    let x = Array::of(x)?;
+    let kernel = Launch::of_kind(x.device, "reduce", "column_sums", x.kind);
+    add_rows_summed(out, kernel, x.device, rows, columns, scale, |launch| launch.array(x))
+}
+
+/// Adds the gradient of a norm's weight to `dw: [D]`, from `x`, its gradient, and the inverse of each row's root of the
+/// mean square.
+pub(super) fn add_norm_weight_gradient(dw: &Tensor, x: &Tensor, dy: &Tensor, inverse_rms: u64) -> Result<()> {
+    let (rows, columns) = matrix_dims(x);
+    let (x, dy) = (Array::of(x)?, Array::of(dy)?);
+    let kernel = Launch::of_kind(x.device, "reduce", "norm_weight_gradient", x.kind);
+    add_rows_summed(dw, kernel, x.device, rows, columns, 1.0, |launch| launch.array(x).array(dy).address(inverse_rms))
+}
+
+/// What a kernel leaves of each tensor's shares, shares of one tensor in a row, read back in one go.
+fn shares<T: candle_core::cuda_backend::cudarc::driver::DeviceRepr>(kernel: &str, of: &[&Tensor]) -> Result<Vec<Vec<T>>> {
+    let Some(first) = of.first() else { return Ok(Vec::new()) };
+    let device = Array::of(first)?.device;
+    let counts: Vec<usize> = of.iter().map(|t| t.elem_count().div_ceil(1024).min(MOST_BLOCKS)).collect();
+    let sums = buffer::<T>(device, counts.iter().sum())?;
+    let mut place = at(&sums);
+    for (t, count) in of.iter().zip(&counts) {
+        let t = Array::of_kind(t, Kind::F32)?;
+        Launch::new(device, "reduce", kernel).blocks(*count).address(place).array(t).size(t.len).run()?;
+        place += (count * size_of::<T>()) as u64;
+    }
+    let mut all = device.clone_dtoh(&sums)?.into_iter();
+    device.cuda_stream().synchronize().map_err(driver_error)?;
+    Ok(counts.iter().map(|count| all.by_ref().take(*count).collect()).collect())
+}
+
+/// See [`crate::ops::sum_of_squares`]; of several tensors, all of one device, one after the other.
+pub(in crate::ops) fn sum_of_squares(of: &[&Tensor]) -> Result<f64> {
+    Ok(shares::<f64>("sum_of_squares", of)?.iter().map(|parts| parts.iter().sum::<f64>()).sum())
+}
+
+/// See [`crate::ops::checksum`]. Another number than the CPU's for the same values.
+pub(in crate::ops) fn checksum(t: &Tensor) -> Result<u64> {
+    Ok(shares::<u64>("checksum", &[t])?.iter().flatten().fold(0, |sum: u64, part| sum.wrapping_add(*part)))
+}

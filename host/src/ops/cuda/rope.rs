@@ -1,0 +1,40 @@
+//! Rotary position embedding.
+
+use super::super::Result;
+use super::array::{Array, Uploaded};
+use super::launch::Launch;
+use candle_core::Tensor;
+use candle_core::cuda_backend::CudaDevice;
+
+/// Cosines and sines in device memory, `[positions, half]`.
+#[derive(Debug)]
+pub(in crate::ops) struct Tables {
+    cosines: Uploaded<f32>,
+    sines: Uploaded<f32>,
+}
+
+impl Tables {
+    pub fn new(device: &CudaDevice, cosines: &[f32], sines: &[f32]) -> Result<Self> {
+        Ok(Self { cosines: Uploaded::new(device, cosines)?, sines: Uploaded::new(device, sines)? })
+    }
+
+    /// Address of the cosines.
+    pub fn cosines(&self) -> u64 {
+        self.cosines.at()
+    }
+
+    /// Address of the sines.
+    pub fn sines(&self) -> u64 {
+        self.sines.at()
+    }
+}
+
+/// Turns the heads of `x: [N, heads * 2 * half]` in place; `positions` is the address of those of the rows.
+pub(in crate::ops) fn rotate(x: &Tensor, tables: &Tables, positions: u64, half: usize, direction: f32) -> Result<()> {
+    let width = x.dims().last().copied().unwrap_or(0);
+    let x = Array::of(x)?;
+    let pairs = x.len / 2;
+    let launch = Launch::of_kind(x.device, "rope", "rotate", x.kind).over(pairs);
+    let launch = launch.array(x).address(tables.cosines()).address(tables.sines()).address(positions);
+    launch.int(width / (2 * half)).int(half).float(direction).size(pairs).run()
+}

@@ -1,0 +1,67 @@
+//! Rows of matrices: picked, and added where they came from.
+
+use super::super::{Error, Result, matrix_dims};
+use super::array::{Array, Kind, Uploaded, unset};
+use super::launch::Launch;
+use candle_core::Tensor;
+
+fn threads(d: usize) -> u32 {
+    d.next_multiple_of(32).clamp(32, 256) as u32
+}
+
+/// Rows `rows` of `t: [N, D]`; the caller has checked that they are there.
+pub(in crate::ops) fn gather(t: &Tensor, rows: &[u32]) -> Result<Tensor> {
+    let (_, d) = matrix_dims(t);
+    let from = Array::of(t)?;
+    let out = unset(from.device, (rows.len(), d), from.kind)?;
+    let index = Uploaded::new(from.device, rows)?;
+    let launch = Launch::of_kind(from.device, "rows", "gather_rows", from.kind).blocks(rows.len()).threads(threads(d));
+    launch.array(Array::of(&out)?).array(from).address(index.at()).int(d).run()?;
+    Ok(out)
+}
+
+/// Which rows of a matrix get something, and from which sources each: `sources[starts[i]..starts[i + 1]]` go to
+/// `rows[i]`, in their order.
+struct Grouped {
+    rows: Vec<u32>,
+    starts: Vec<u32>,
+    sources: Vec<u32>,
+}
+
+impl Grouped {
+    /// Source `i` goes to row `rows[i]`.
+    fn by(rows: &[u32]) -> Self {
+        let mut sources: Vec<u32> = (0..rows.len() as u32).collect();
+        sources.sort_by_key(|&source| rows[source as usize]);
+        let (mut distinct, mut starts) = (Vec::new(), Vec::new());
+        for (i, &source) in sources.iter().enumerate() {
+            let row = rows[source as usize];
+            if distinct.last() != Some(&row) {
+                distinct.push(row);
+                starts.push(i as u32);
+            }
+        }
+        starts.push(sources.len() as u32);
+        Self { rows: distinct, starts, sources }
+    }
+}
+
+/// Adds row `i` of `from: [M, D]` to row `rows[i]` of `into: [N, D]`, which may be f32 where `from` is not. Rows that get
+/// several get them in their order.
+pub(in crate::ops) fn scatter_add(into: &Tensor, from: &Tensor, rows: &[u32]) -> Result<()> {
+    let (_, d) = matrix_dims(into);
+    let (into, from) = (Array::of(into)?, Array::of(from)?);
+    if from.len != rows.len() * d {
+        return Err(Error::Shape { op: "scatter_add_rows", detail: format!("{} values for {} rows of {d}", from.len, rows.len()) });
+    }
+    let kernel = match (into.kind, from.kind) {
+        (a, b) if a == b => "scatter_add_rows",
+        (Kind::F32, Kind::Bf16) => "scatter_add_rows_f32_from",
+        _ => return Err(Error::Shape { op: "scatter_add_rows", detail: format!("{:?} += {:?}", into.kind, from.kind) }),
+    };
+    let grouped = Grouped::by(rows);
+    let (to, starts) = (Uploaded::new(into.device, &grouped.rows)?, Uploaded::new(into.device, &grouped.starts)?);
+    let sources = Uploaded::new(into.device, &grouped.sources)?;
+    let launch = Launch::of_kind(into.device, "rows", kernel, from.kind).blocks(grouped.rows.len()).threads(threads(d));
+    launch.array(into).array(from).address(to.at()).address(starts.at()).address(sources.at()).int(d).run()
+}

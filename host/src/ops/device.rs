@@ -1,0 +1,43 @@
+//! Which devices there are.
+
+use super::Result;
+use candle_core::Device;
+
+/// Whether this build has kernels for NVIDIA devices.
+pub const BUILT: bool = cfg!(feature = "cuda");
+
+/// Number of NVIDIA devices.
+///
+/// # Errors
+/// In words, where there is no driver, or nothing in this build that could use one.
+#[cfg(feature = "cuda")]
+pub fn count() -> std::result::Result<usize, String> {
+    super::cuda::count()
+}
+
+/// Number of NVIDIA devices.
+///
+/// # Errors
+/// In words, where there is no driver, or nothing in this build that could use one.
+#[cfg(not(feature = "cuda"))]
+pub fn count() -> std::result::Result<usize, String> {
+    Err("this build has no kernels for NVIDIA devices; `cargo build --features cuda` makes one that has".into())
+}
+
+/// NVIDIA device number `index`, the same one each time.
+///
+/// # Errors
+/// If there is none, or none that this build could use.
+#[cfg(feature = "cuda")]
+pub fn open(index: usize) -> Result<Device> {
+    super::cuda::open(index)
+}
+
+/// NVIDIA device number `index`, the same one each time.
+///
+/// # Errors
+/// If there is none, or none that this build could use.
+#[cfg(not(feature = "cuda"))]
+pub fn open(index: usize) -> Result<Device> {
+    Ok(Device::new_cuda(index)?)
+}
