@@ -2,6 +2,7 @@
 //! validation, and how files and flags become one of them. Knows neither tensors nor plugins.
 
 mod changes;
+mod device;
 mod layers;
 mod lora;
 mod options;
@@ -9,6 +10,7 @@ mod period;
 mod validate;
 
 pub use changes::{changes, same};
+pub use device::Device;
 pub use layers::{LooseKey, Overrides, keys, output_dir, read, scalar};
 pub use options::{
     Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry, ReduceDtype, ReportTo,

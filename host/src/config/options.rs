@@ -1,6 +1,6 @@
 //! The keys of a run. Doc comments are what `rlhost train --help` prints.
 
-use super::Period;
+use super::{Device, Period};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -171,6 +171,12 @@ pub struct Config {
     pub learn_from: LearnFrom,
     /// Seed of everything random.
     pub seed: u64,
+    /// Where to compute: cuda or cuda:N, which is an NVIDIA device and needs a build with the feature
+    /// cuda; cpu; or auto, which is the first of these that there is.
+    pub device: Device,
+    /// On an NVIDIA device: compute in bf16, with weights and moments in f32 beside that for the updates;
+    /// true if not given, and false for f32 throughout. On the CPU everything is f32.
+    pub bf16: Option<bool>,
     /// Threads for arithmetic; if not given, one for each processor that the process may run on. What
     /// another number brings, `rlhost bench --num-threads N` measures.
     pub num_threads: Option<usize>,
@@ -341,6 +347,8 @@ impl Default for Config {
             algorithm: "grpo".into(),
             learn_from: LearnFrom::Generation,
             seed: 42,
+            device: Device::Auto,
+            bf16: None,
             num_threads: None,
             dist_timeout_s: 1800.0,
             reduce_dtype: ReduceDtype::Float32,

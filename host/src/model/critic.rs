@@ -3,12 +3,12 @@
 
 use super::Result;
 use super::weights::Linear;
-use crate::ops::linear;
-use candle_core::{Device, Tensor};
+use crate::ops::{self, linear};
+use candle_core::Tensor;
 
 /// Values of hidden states `[M, D]`, `[M]`.
 pub(super) fn values(hidden: &Tensor, head: &Linear) -> Result<Vec<f32>> {
-    Ok(linear::forward(hidden, &head.weight, head.bias.as_ref())?.flatten_all()?.to_vec1()?)
+    Ok(ops::to_vec(&linear::forward_f32(hidden, &head.weight, head.bias.as_ref())?)?)
 }
 
 /// Adds the gradients of the head into `d_head`, and those of the hidden states into `d_hidden`.
@@ -19,7 +19,8 @@ pub(super) fn backward(
     d_hidden: &Tensor,
     d_head: &Linear<Option<Tensor>>,
 ) -> Result<()> {
-    let d_values = Tensor::from_slice(d_values, (d_values.len(), 1), &Device::Cpu)?;
+    let d_values = ops::from_vec(d_values.to_vec(), (d_values.len(), 1), hidden.device())?;
+    let d_values = ops::cast(&d_values, hidden.dtype())?;
     if let Some(d_weight) = &d_head.weight {
         linear::backward_weight(hidden, &d_values, d_weight, d_head.bias.as_ref().and_then(Option::as_ref))?;
     }

@@ -5,11 +5,11 @@
 
 use super::rope_scaling::rotation;
 use super::weights::{Layer, Linear, Weights};
-use super::{Architecture, Lora, Result};
+use super::{Architecture, Lora, Place, Result};
 use crate::ops::low_rank::Gradient;
 use crate::ops::rope::Rotation;
 use crate::ops::{self, Forest, attention, embedding, linear, norm, rope, swiglu};
-use candle_core::{DType, Device, Tensor};
+use candle_core::Tensor;
 use std::sync::Arc;
 
 /// Sizes, parameters and position tables.
@@ -30,7 +30,7 @@ pub(super) struct LayerKept {
     pub(super) k: Tensor,
     pub(super) v: Tensor,
     attended: Tensor,
-    log_sum: Vec<f32>,
+    log_sum: Tensor,
     middle: Tensor,
     gate: Tensor,
     up: Tensor,
@@ -84,7 +84,7 @@ fn backward_parameters(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted
 }
 
 fn zeros_like(t: &Tensor) -> Result<Tensor> {
-    Ok(Tensor::zeros(t.shape(), DType::F32, &Device::Cpu)?)
+    Ok(Tensor::zeros(t.shape(), t.dtype(), t.device())?)
 }
 
 /// What a layer hands to the next.
@@ -100,6 +100,11 @@ impl Decoder {
         let a = &architecture;
         let rotation = Arc::new(rotation(a.rope_theta, a.rope_scaling, a.heads.head_dim, a.max_positions));
         Self { architecture, weights, rotation }
+    }
+
+    /// The same as it computes in another place. What is trained is rounded there; see [`super::Policy::at`].
+    pub fn at(self, place: &Place) -> Result<Self> {
+        Ok(Self { weights: self.weights.map(|_, t| place.computed(t))?, ..self })
     }
 
     /// The same with a new adapter ([`Weights::with_new_adapter`]); all else is shared.
@@ -157,8 +162,8 @@ impl Decoder {
             unnormed = Some((q, k));
             (q, k) = (normed_q, normed_k);
         }
-        rope::forward(&q, &self.rotation, forest.positions())?;
-        rope::forward(&k, &self.rotation, forest.positions())?;
+        rope::forward(&q, &self.rotation, forest)?;
+        rope::forward(&k, &self.rotation, forest)?;
         let (attended, log_sum) = attention::forward(&q, &k, &v, forest, heads)?;
         let middle = match rows {
             None => {
@@ -255,8 +260,8 @@ impl Decoder {
         };
         let from = attention::Kept { q: &kept.q, k: &kept.k, v: &kept.v, out: &kept.attended, log_sum: &kept.log_sum };
         let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, heads)?;
-        rope::backward(&dq, &self.rotation, forest.positions())?;
-        rope::backward(&dk, &self.rotation, forest.positions())?;
+        rope::backward(&dq, &self.rotation, forest)?;
+        rope::backward(&dk, &self.rotation, forest)?;
         if let (Some((q, k)), Some((q_norm, k_norm)), Some((dq_norm, dk_norm))) = (&kept.unnormed, &w.qk_norm, &g.qk_norm) {
             dq = self.head_norm_backward(q, q_norm, &dq, dq_norm.as_ref())?;
             dk = self.head_norm_backward(k, k_norm, &dk, dk_norm.as_ref())?;

@@ -3,7 +3,7 @@
 use super::decoder::Decoder;
 use super::{Architecture, Decoding, Error, Result, Selected, Weights, critic};
 use crate::ops::logprob::{self, TokenStats};
-use crate::ops::{Forest, linear};
+use crate::ops::{self, Forest, linear};
 use candle_core::Tensor;
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ impl Frozen {
     /// Logits `[M, V]` of the hidden states at `rows`.
     pub fn logits(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
         let (hidden, _) = self.decoder.run(forest, rows, |_, _| Ok(()))?;
-        Ok(linear::forward(&hidden, self.decoder.weights.output(), None)?)
+        Ok(linear::forward_f32(&hidden, self.decoder.weights.output(), None)?)
     }
 
     /// A model between this one and another of the same sizes: `alpha` of each of the other's weights,
@@ -48,7 +48,7 @@ impl Frozen {
     pub fn mixed(&self, other: &Weights, alpha: f64) -> Result<Self> {
         let theirs: HashMap<String, &Tensor> = other.named().into_iter().collect();
         let weights = self.decoder.weights.map(|name, own| match theirs.get(&name) {
-            Some(new) => Ok(((own * (1.0 - alpha))? + (*new * alpha)?)?),
+            Some(new) => Ok(ops::mixed(own, new, alpha)?),
             None => Err(Error::Weights { path: name.into(), detail: "the two models have different parameters".into() }),
         })?;
         Ok(Self { decoder: Decoder { weights, ..self.decoder.clone() } })
@@ -61,6 +61,11 @@ impl Frozen {
 
     /// Makes ready for a generation with the weights as they are now.
     pub fn decoding(&self) -> Result<Decoding> {
-        Decoding::new(self.decoder.clone())
+        let decoder = self.decoder.clone();
+        if decoder.weights.embedding.device().is_cpu() {
+            return Decoding::new(decoder);
+        }
+        let on_host = decoder.weights.map(|_, t| ops::on_host(t))?;
+        Decoding::new(Decoder { weights: on_host, ..decoder })
     }
 }

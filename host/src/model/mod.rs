@@ -14,6 +14,7 @@ mod frozen;
 mod load;
 mod lora;
 mod peft;
+mod place;
 mod policy;
 mod random;
 mod rope_scaling;
@@ -28,6 +29,7 @@ pub use decoding::{Decode, Decoding};
 pub use frozen::Frozen;
 pub use load::ModelFolder;
 pub use lora::Lora;
+pub use place::Place;
 pub use policy::{Policy, Selected};
 pub use random::write_random;
 pub use rope_scaling::RopeScaling;
@@ -73,9 +75,15 @@ pub enum Error {
     /// An operation failed.
     #[error(transparent)]
     Op(#[from] crate::ops::Error),
-    /// candle failed.
-    #[error(transparent)]
-    Candle(#[from] candle_core::Error),
+    /// The device that was asked for is not there.
+    #[error("device {0}")]
+    Device(String),
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        Self::Op(error.into())
+    }
 }
 
 /// Result of a model operation.

@@ -1,10 +1,10 @@
 //! The trainable view of a decoder.
 
 use super::decoder::{Decoder, Kept};
-use super::{Frozen, Gradients, Result, Weights, critic};
-use crate::ops::Forest;
+use super::{Frozen, Gradients, Place, Result, Weights, critic};
+use crate::ops::{self, Forest};
 use crate::ops::logprob::{self, TokenStats};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 /// The predictions of a forest that a loss is made of: for each, the packed place whose hidden
 /// state predicts, and the token that came.
@@ -42,6 +42,8 @@ impl Selected {
 #[derive(Debug)]
 pub struct Policy {
     decoder: Decoder,
+    /// The parameters in f32, where the decoder computes with rounded copies of them.
+    masters: Option<Weights>,
     gradient_checkpointing: bool,
 }
 
@@ -60,7 +62,17 @@ pub struct Pass<'a> {
 impl Policy {
     /// Makes a decoder trainable.
     pub fn new(decoder: Decoder) -> Self {
-        Self { decoder, gradient_checkpointing: false }
+        Self { decoder, masters: None, gradient_checkpointing: false }
+    }
+
+    /// The same in another place. Where that computes in bf16, what is trained is kept in f32 beside the copy
+    /// that it computes with, and what never changes is not.
+    pub fn at(self, place: &Place) -> Result<Self> {
+        let all = self.weights();
+        let masters = all.map(|name, t| if all.trains(&name) { place.put(t) } else { place.computed(t) })?;
+        let computed = masters.map(|_, t| place.computed(t))?;
+        let decoder = Decoder { weights: computed, ..self.decoder };
+        Ok(Self { decoder, masters: place.rounds().then_some(masters), ..self })
     }
 
     /// Whether passes keep the layers' inputs alone, and run each layer again on the way back. What
@@ -77,17 +89,26 @@ impl Policy {
     /// The model as it is now, for a reference model: a copy of what is trained, and the storage of
     /// what never changes.
     pub fn frozen_copy(&self) -> Result<Frozen> {
-        Ok(Frozen::new(Decoder { weights: self.copied_weights()?, ..self.decoder.clone() }))
+        Ok(Frozen::new(Decoder { weights: self.decoder.weights.copied()?, ..self.decoder.clone() }))
     }
 
-    /// The weights as they are now, which later updates don't change.
+    /// The weights as they are now, which later updates don't change; of what is trained a copy in host
+    /// memory.
     pub fn copied_weights(&self) -> Result<Weights> {
-        self.decoder.weights.copied()
+        let all = self.weights();
+        all.map(|name, t| Ok(if all.trains(&name) { ops::on_host(t)? } else { t.clone() }))
     }
 
-    /// The parameters, for the optimizer and for saving.
+    /// The parameters, for the optimizer and for saving. What is trained is f32.
     pub fn weights(&self) -> &Weights {
-        &self.decoder.weights
+        self.masters.as_ref().unwrap_or(&self.decoder.weights)
+    }
+
+    /// For each parameter that is trained, in the order of [`Weights::trained`], the rounded copy that the
+    /// model computes with, if it does.
+    pub fn rounded(&self) -> Vec<Option<&Tensor>> {
+        let copies = self.decoder.weights.trained().into_iter();
+        copies.map(|(_, t)| Some(t).filter(|t| t.dtype() != DType::F32)).collect()
     }
 
     /// Zeroed gradients of what is trained.

@@ -3,6 +3,7 @@
 use super::load::CRITIC;
 use super::weights::{of_adapter, of_critic};
 use super::{Error, ModelFolder, Result, Weights, peft};
+use crate::ops;
 use candle_core::{DType, Tensor};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -132,6 +133,8 @@ pub fn write_weights(weights: &Weights, file: &Path) -> Result<()> {
 fn write_tensors(tensors: Vec<(String, Tensor)>, file: &Path) -> Result<()> {
     // transformers refuses a file that does not say whose tensors it holds.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let on_host = |(name, t): (String, Tensor)| Ok((name, if t.device().is_cpu() { t } else { ops::on_host(&t)? }));
+    let tensors: Vec<(String, Tensor)> = tensors.into_iter().map(on_host).collect::<Result<_>>()?;
     safetensors::serialize_to_file(tensors, Some(metadata), file)
         .map_err(|e| Error::Weights { path: file.to_owned(), detail: format!("can't write: {e}") })
 }

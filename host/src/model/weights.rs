@@ -2,6 +2,7 @@
 
 use super::lora::Lora;
 use super::{Architecture, Result};
+use crate::ops;
 use candle_core::{DType, Device, Tensor};
 use std::convert::Infallible;
 
@@ -243,16 +244,16 @@ impl Weights {
         Ok(self)
     }
 
-    /// Zeroed gradients of what is trained.
+    /// Zeroed gradients of what is trained, in f32.
     pub fn zero_gradients(&self) -> Result<Gradients> {
-        let zeros = |t: &Tensor| Tensor::zeros(t.shape(), DType::F32, &Device::Cpu);
+        let zeros = |t: &Tensor| Tensor::zeros(t.shape(), DType::F32, t.device());
         Ok(Gradients(self.map(|name, t| self.trains(&name).then(|| zeros(t)).transpose())?))
     }
 
     /// The same values, which training does not change: what is trained in storage of its own, and
     /// what never changes in the same.
     pub fn copied(&self) -> Result<Self> {
-        self.map(|name, t| Ok(if self.trains(&name) { t.copy()? } else { t.clone() }))
+        self.map(|name, t| Ok(if self.trains(&name) { ops::copied(t)? } else { t.clone() }))
     }
 }
 

@@ -127,6 +127,14 @@ pub fn from_vec(values: Vec<f32>, shape: impl Into<Shape>, device: &Device) -> R
     }
 }
 
+/// The values in f32 in host memory, which nothing changes later.
+pub fn on_host(t: &Tensor) -> Result<Tensor> {
+    match t.device() {
+        Device::Cpu => Ok(t.copy()?),
+        _ => tensor(to_vec(t)?, t.shape()),
+    }
+}
+
 /// The same values in storage of their own.
 pub fn copied(t: &Tensor) -> Result<Tensor> {
     on_device!(t, cuda::copy(t));

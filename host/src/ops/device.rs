@@ -24,6 +24,18 @@ pub fn count() -> std::result::Result<usize, String> {
     Err("this build has no kernels for NVIDIA devices; `cargo build --features cuda` makes one that has".into())
 }
 
+/// What an NVIDIA device calls itself.
+#[cfg(feature = "cuda")]
+pub fn name(index: usize) -> String {
+    super::cuda::name(index)
+}
+
+/// What an NVIDIA device calls itself.
+#[cfg(not(feature = "cuda"))]
+pub fn name(index: usize) -> String {
+    format!("cuda:{index}")
+}
+
 /// NVIDIA device number `index`, the same one each time.
 ///
 /// # Errors

@@ -37,7 +37,7 @@ pub mod rope;
 pub mod swiglu;
 
 pub use cpu::{
-    add_into, cast, checksum, copied, fill_zero, from_vec, gather_rows, mixed, scatter_add_rows, sum_of_squares, to_vec, write,
+    add_into, cast, checksum, copied, fill_zero, from_vec, gather_rows, mixed, on_host, scatter_add_rows, sum_of_squares, to_vec, write,
 };
 pub use forest::{Forest, Segment};
 pub use memory::{keep_freed_memory, peak_memory};

@@ -1,7 +1,7 @@
 //! AdamW with f32 moments under the parameters' names.
 
 use crate::ops::{self, adamw};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use std::collections::HashMap;
 
 /// Settings that don't change during a run.
@@ -32,17 +32,17 @@ pub struct AdamW {
 impl AdamW {
     /// Zero moments for every parameter.
     pub fn new(settings: Settings, parameters: &Named<'_>) -> ops::Result<Self> {
-        let zeros = |t: &Tensor| Tensor::zeros(t.shape(), DType::F32, &Device::Cpu);
+        let zeros = |t: &Tensor| Tensor::zeros(t.shape(), DType::F32, t.device());
         let moments = parameters.iter().map(|(name, t)| Ok((name.clone(), zeros(t)?, zeros(t)?)));
         Ok(Self { settings, updates: 0, moments: moments.collect::<ops::Result<_>>()? })
     }
 
-    /// Number of updates, and copies of the moments as `<parameter>.m` and `<parameter>.v`.
+    /// Number of updates, and copies of the moments in host memory as `<parameter>.m` and `<parameter>.v`.
     pub fn state(&self) -> ops::Result<(u64, HashMap<String, Tensor>)> {
         let mut moments = HashMap::with_capacity(2 * self.moments.len());
         for (name, m, v) in &self.moments {
-            moments.insert(format!("{name}.m"), m.copy()?);
-            moments.insert(format!("{name}.v"), v.copy()?);
+            moments.insert(format!("{name}.m"), ops::on_host(m)?);
+            moments.insert(format!("{name}.v"), ops::on_host(v)?);
         }
         Ok((self.updates, moments))
     }
@@ -56,7 +56,7 @@ impl AdamW {
                 if saved.shape() != moment.shape() || saved.dtype() != DType::F32 {
                     return Err(format!("{key} is {:?} of {:?}, not f32 of {:?}", saved.dtype(), saved.shape(), moment.shape()));
                 }
-                *moment = saved;
+                *moment = saved.to_device(moment.device()).map_err(|e| format!("{key}: {}", ops::Error::from(e)))?;
             }
         }
         self.updates = updates;
@@ -64,21 +64,24 @@ impl AdamW {
     }
 
     /// Updates all parameters from the gradients and gives the gradient's norm before clipping
-    /// (`grad_norm`), which a number that is not finite leaves without an update.
-    pub fn step(&mut self, parameters: &Named<'_>, gradients: &Named<'_>, lr: f64) -> ops::Result<f64> {
+    /// (`grad_norm`), which a number that is not finite leaves without an update. `rounded` are the copies of
+    /// the parameters that a model computes with, where it does, and follow them.
+    pub fn step(
+        &mut self,
+        parameters: &Named<'_>,
+        rounded: &[Option<&Tensor>],
+        gradients: &Named<'_>,
+        lr: f64,
+    ) -> ops::Result<f64> {
         let s = self.settings;
-        let mut squares = 0.0;
-        for (_, g) in gradients {
-            squares += ops::sum_of_squares(g)?;
-        }
-        let norm = squares.sqrt();
+        let norm = ops::sum_of_squares(gradients.iter().map(|(_, g)| *g))?.sqrt();
         if !norm.is_finite() {
             return Ok(norm);
         }
         // torch.nn.utils.clip_grad_norm_ divides by the norm plus 1e-6.
         let clip = if s.max_grad_norm > 0.0 { (s.max_grad_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
         self.updates += 1;
-        for (((name, p), (_, g)), (_, m, v)) in parameters.iter().zip(gradients).zip(&self.moments) {
+        for ((((name, p), copy), (_, g)), (_, m, v)) in parameters.iter().zip(rounded).zip(gradients).zip(&self.moments) {
             let decayed = p.dims().len() > 1 && !name.contains("norm");
             let weight_decay = if decayed { s.weight_decay } else { 0.0 };
             let step = adamw::Step {
@@ -90,7 +93,7 @@ impl AdamW {
                 t: self.updates,
                 grad_scale: clip as f32,
             };
-            adamw::update(p, g, m, v, step)?;
+            adamw::update(p, g, m, v, *copy, step)?;
         }
         Ok(norm)
     }
@@ -113,7 +116,7 @@ mod tests {
             wv = b2 * wv + (1.0 - b2) * g * g;
             want = want * (1.0 - lr * wd) - lr * (wm / (1.0 - b1.powi(k))) / ((wv / (1.0 - b2.powi(k))).sqrt() + eps);
             let step = Step { lr, beta1: b1, beta2: b2, eps, weight_decay: wd, t: k as u64, grad_scale: 0.5 };
-            update(&p, &t(2.0 * g as f32), &m, &v, step).unwrap();
+            update(&p, &t(2.0 * g as f32), &m, &v, None, step).unwrap();
         }
         let got = p.to_vec1::<f32>().unwrap()[0];
         assert!((f64::from(got) - want).abs() < 1e-6, "{got} against {want}");

@@ -4,7 +4,7 @@ use super::origin::Beginning;
 use super::snapshot::REFERENCE;
 use super::{Error, Result};
 use crate::config::{self, Config};
-use crate::model::{Decoder, Frozen, Lora, ModelFolder, Policy};
+use crate::model::{Decoder, Frozen, Lora, ModelFolder, Place, Policy};
 use crate::plugin::Needs;
 use std::path::Path;
 
@@ -68,14 +68,16 @@ pub(super) fn policy_and_reference(
     config: &Config,
     needs: &Needs,
     beginning: &Beginning,
+    place: &Place,
 ) -> Result<(Policy, Option<Frozen>)> {
     let policy = |folder: &ModelFolder, decoder: Decoder| -> Result<Policy> {
-        let policy = Policy::new(if needs.values { folder.with_critic(decoder)? } else { decoder });
+        let policy = Policy::new(if needs.values { folder.with_critic(decoder)? } else { decoder }).at(place)?;
         Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing))
     };
     let Some(origin) = beginning.origin() else {
         let began = source.decoder()?;
         if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
+            let began = began.at(place)?;
             let adapted = began.clone().with_new_adapter(lora, &config.lora_targets(), config.seed)?;
             return Ok((policy(source, adapted)?, needs.ref_logp.then(|| Frozen::new(began))));
         }
@@ -99,12 +101,12 @@ pub(super) fn policy_and_reference(
         return Err(Error::Unfit(format!("{detail}; `rlhost merge` makes a whole model, with which a new run can begin")));
     }
     if lora.is_some() {
-        let began = source.decoder()?;
+        let began = source.decoder()?.at(place)?;
         let policy = policy(&kept, kept.decoder_over(began.clone())?)?;
         return Ok((policy, needs.ref_logp.then(|| Frozen::new(began))));
     }
     let moved = origin.checkpoint.join(REFERENCE);
-    let began = || if moved.exists() { source.decoder_in(&moved) } else { source.decoder() };
+    let began = || if moved.exists() { source.decoder_in(&moved)?.at(place) } else { source.decoder()?.at(place) };
     Ok((policy(&kept, kept.decoder()?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
 }
 

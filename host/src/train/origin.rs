@@ -29,6 +29,8 @@ const FREE: &[&str] = &[
     "report_to",
     "metrics_port",
     "metrics_address",
+    "device",
+    "bf16",
     "num_threads",
     "dist_timeout_s",
     "overlap_comm",

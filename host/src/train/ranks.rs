@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// Keys that ranks need not agree on: files, whose contents are compared, and what is each rank's own.
-const OWN: [&str; 5] = ["model", "dataset", "eval_dataset", "num_threads", "dist_timeout_s"];
+const OWN: [&str; 6] = ["model", "dataset", "eval_dataset", "device", "num_threads", "dist_timeout_s"];
 
 /// What a rank was told and has read.
 #[derive(Deserialize, Serialize)]

@@ -18,7 +18,7 @@ use crate::config::{self, Config, LooseKey, PluginEntry};
 use crate::data::{Dataset, Loader, StopStrings, Tokenizer, pack};
 use crate::dist::World;
 use crate::metrics::{Prometheus, Window};
-use crate::model::{ModelFolder, builtin};
+use crate::model::{ModelFolder, Place, builtin};
 use crate::optim::{AdamW, Schedule, Settings};
 use crate::plugin::{AnyPlugin, Engine, Outline, RewardPlugin, Role, Source};
 use serde_json::{Map, Value, json};
@@ -127,7 +127,8 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
     if config.max_tokens_per_microbatch.is_some() {
         check_separable(&mut algorithm, &about.needs)?;
     }
-    let (policy, reference) = policy_and_reference(&source, lora, &config, &about.needs, beginning)?;
+    let place = Place::choose(config.device, config.bf16)?;
+    let (policy, reference) = policy_and_reference(&source, lora, &config, &about.needs, beginning, &place)?;
     let loader = Loader::new(rows, batch, config.seed, config.shuffle_dataset, !online);
     let max_steps = max_steps(&config, loader.batches_per_epoch() * shares_per_batch(role, &config));
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, max_steps));
@@ -177,6 +178,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
             "version": env!("CARGO_PKG_VERSION"),
             "model": source.path().display().to_string(),
             "max_steps": max_steps,
+            "device": place.describe(),
         }),
     )?;
     folder.keep_plugin(&algorithm_source, "algorithm", &about.version, &Value::Object(config.loss.clone()))?;

@@ -46,7 +46,8 @@ impl Trainer {
         let loss = self.learn(&shares, scale)?;
 
         let lr = self.schedule.at(self.state.global_step);
-        let grad_norm = self.optimizer.step(&self.policy.weights().trained(), &self.gradients.named(), lr)?;
+        let (weights, rounded) = (self.policy.weights().trained(), self.policy.rounded());
+        let grad_norm = self.optimizer.step(&weights, &rounded, &self.gradients.named(), lr)?;
         self.phases.lap("optimizer");
         if !grad_norm.is_finite() {
             return Err(Error::NotFinite { step: self.state.global_step + 1, norm: grad_norm });

@@ -8,9 +8,22 @@ use candle_core::cuda_backend::{CudaDevice, cudarc};
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Number of devices that the driver has; an error, in the driver's words, where there is no driver.
+/// Number of devices that the driver has; an error in words where there is no driver.
 pub(in crate::ops) fn count() -> std::result::Result<usize, String> {
-    CudaContext::device_count().map(|n| n as usize).map_err(|e| format!("{e:?}"))
+    match CudaContext::device_count() {
+        Ok(count) => Ok(count as usize),
+        // What the stand-in for the driver says where there is none, too.
+        Err(e) if e.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => {
+            Err("there is no NVIDIA driver (libcuda.so.1), or it has no device".into())
+        }
+        Err(e) => Err(format!("the NVIDIA driver says {:?}", e.0)),
+    }
+}
+
+/// What device number `index` calls itself.
+pub(in crate::ops) fn name(index: usize) -> String {
+    let known = CudaContext::new(index).and_then(|context| context.name());
+    known.map_or_else(|_| format!("cuda:{index}"), |name| format!("{name} (cuda:{index})"))
 }
 
 /// Device number `index`, the same one each time.

@@ -3,8 +3,9 @@
 use super::super::{Error, Result, matrix_dims};
 use super::array::{Array, Kind, at, buffer};
 use super::launch::{Launch, driver_error};
-use candle_core::Tensor;
 use candle_core::cuda_backend::CudaDevice;
+use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
+use candle_core::{DType, Tensor};
 
 /// Columns that a block has.
 const COLUMNS: usize = 32;
@@ -62,7 +63,7 @@ pub(super) fn add_norm_weight_gradient(dw: &Tensor, x: &Tensor, dy: &Tensor, inv
 }
 
 /// What a kernel leaves of each tensor's shares, shares of one tensor in a row, read back in one go.
-fn shares<T: candle_core::cuda_backend::cudarc::driver::DeviceRepr>(kernel: &str, of: &[&Tensor]) -> Result<Vec<Vec<T>>> {
+fn shares<T: DeviceRepr>(kernel: &str, of: &[&Tensor]) -> Result<Vec<Vec<T>>> {
     let Some(first) = of.first() else { return Ok(Vec::new()) };
     let device = Array::of(first)?.device;
     let counts: Vec<usize> = of.iter().map(|t| t.elem_count().div_ceil(1024).min(MOST_BLOCKS)).collect();
@@ -85,5 +86,6 @@ pub(in crate::ops) fn sum_of_squares(of: &[&Tensor]) -> Result<f64> {
 
 /// See [`crate::ops::checksum`]. Another number than the CPU's for the same values.
 pub(in crate::ops) fn checksum(t: &Tensor) -> Result<u64> {
-    Ok(shares::<u64>("checksum", &[t])?.iter().flatten().fold(0, |sum: u64, part| sum.wrapping_add(*part)))
+    let t = super::cast(t, DType::F32)?;
+    Ok(shares::<u64>("checksum", &[&t])?.iter().flatten().fold(0, |sum: u64, part| sum.wrapping_add(*part)))
 }

@@ -1,0 +1,77 @@
+//! Where a run computes.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Where a run computes: `auto`, `cpu`, `cuda` or `cuda:N`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub enum Device {
+    /// On an NVIDIA device if there is one, otherwise on the CPU.
+    #[default]
+    Auto,
+    /// On the CPU.
+    Cpu,
+    /// On the NVIDIA device of this number; if none is given, on the first one, or each process of a machine
+    /// on another one.
+    Cuda(Option<usize>),
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "auto" => Ok(Self::Auto),
+            None if text == "cpu" => Ok(Self::Cpu),
+            None if text == "cuda" => Ok(Self::Cuda(None)),
+            Some(("cuda", number)) if number.bytes().all(|b| b.is_ascii_digit()) => {
+                number.parse().map(|number| Self::Cuda(Some(number))).map_err(|e| format!("{text:?}: {e}"))
+            }
+            _ => Err(format!("{text:?} is no device; it is auto, cpu, cuda or cuda:N")),
+        }
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> Self {
+        device.to_string()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(None) => f.write_str("cuda"),
+            Self::Cuda(Some(number)) => write!(f, "cuda:{number}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_written_as_it_is_read() {
+        for text in ["auto", "cpu", "cuda", "cuda:0", "cuda:12"] {
+            assert_eq!(text.parse::<Device>().unwrap().to_string(), text);
+        }
+        for text in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0", "cuda:99999999999999999999"] {
+            assert!(text.parse::<Device>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Where a model's tensors lie, and in which precision it computes.
+
+use super::{Error, Result};
+use crate::config;
+use crate::ops;
+use candle_core::{DType, Device, Tensor};
+
+/// A device and a precision.
+#[derive(Clone, Debug)]
+pub struct Place {
+    device: Device,
+    dtype: DType,
+}
+
+/// What launchers call the number of a process among those of its machine.
+const LOCAL_RANKS: [&str; 3] = ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
+
+impl Place {
+    /// The CPU, where everything is f32.
+    pub fn cpu() -> Self {
+        Self { device: Device::Cpu, dtype: DType::F32 }
+    }
+
+    /// The NVIDIA device of this number, with products of matrices in bf16 or f32.
+    pub fn cuda(number: usize, bf16: bool) -> Result<Self> {
+        Ok(Self { device: ops::device::open(number)?, dtype: if bf16 { DType::BF16 } else { DType::F32 } })
+    }
+
+    /// Where a run computes that asked for `device`; on an NVIDIA device in bf16 unless that is turned off.
+    ///
+    /// # Errors
+    /// If a device is asked for that is not there; the message says what is missing.
+    pub fn choose(device: config::Device, bf16: Option<bool>) -> Result<Self> {
+        let missing = |detail: String| Err(Error::Device(format!("{device}: {detail}")));
+        let number = match (device, ops::device::count()) {
+            (config::Device::Cpu, _) | (config::Device::Auto, Err(_) | Ok(0)) => {
+                if bf16 == Some(true) {
+                    tracing::warn!("bf16: on the CPU everything is computed in f32");
+                }
+                return Ok(Self::cpu());
+            }
+            (config::Device::Cuda(_), Err(reason)) => return missing(reason),
+            (config::Device::Cuda(_), Ok(0)) => return missing("the driver has no device".into()),
+            (config::Device::Cuda(Some(number)), Ok(count)) if number >= count => {
+                return missing(format!("the driver has {count}, from 0 to {}", count - 1));
+            }
+            (config::Device::Cuda(Some(number)), _) => number,
+            (config::Device::Cuda(None) | config::Device::Auto, Ok(count)) => local_rank() % count,
+        };
+        match Self::cuda(number, bf16.unwrap_or(true)) {
+            Err(e) if device == config::Device::Auto => {
+                tracing::warn!("the NVIDIA device {number} can't be used ({e}); computing on the CPU");
+                Ok(Self::cpu())
+            }
+            Err(e) => missing(e.to_string()),
+            chosen => chosen,
+        }
+    }
+
+    /// In words.
+    pub fn describe(&self) -> String {
+        match self.device.location() {
+            candle_core::DeviceLocation::Cuda { gpu_id } => {
+                let precision = if self.rounds() { "bf16" } else { "f32" };
+                format!("{}, in {precision}", ops::device::name(gpu_id))
+            }
+            _ => "the CPU".to_owned(),
+        }
+    }
+
+    /// Whether matrices are rounded for computing, so that what is trained has another copy in f32.
+    pub(super) fn rounds(&self) -> bool {
+        self.dtype != DType::F32
+    }
+
+    /// The values on the device, in f32.
+    pub(super) fn put(&self, t: &Tensor) -> Result<Tensor> {
+        Ok(ops::cast(&t.to_device(&self.device)?, DType::F32)?)
+    }
+
+    /// The values as the model computes with them: matrices in this place's precision, norms and biases in
+    /// f32. The same storage where they are that already.
+    pub(super) fn computed(&self, t: &Tensor) -> Result<Tensor> {
+        let t = t.to_device(&self.device)?;
+        Ok(if t.dims().len() > 1 { ops::cast(&t, self.dtype)? } else { t })
+    }
+}
+
+/// The number of this process among those of its machine, where a launcher has said it.
+fn local_rank() -> usize {
+    let said = LOCAL_RANKS.iter().find_map(|name| std::env::var(name).ok());
+    said.and_then(|rank| rank.parse().ok()).unwrap_or(0)
+}

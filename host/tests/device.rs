@@ -1,0 +1,329 @@
+//! Every operation of a device against its twin on the CPU, forward and backward, over sizes that fill nothing
+//! evenly. Needs the feature `cuda` and a device, a real one or `tests/software-cuda/`.
+#![cfg(feature = "cuda")]
+#![allow(clippy::print_stdout)]
+
+use candle_core::{DType, Device, Tensor};
+use rlhost::ops::attention::{self, Heads};
+use rlhost::ops::low_rank::{Gradient, LowRank};
+use rlhost::ops::rope::{self, Rotation};
+use rlhost::ops::{self, Forest, adamw, embedding, linear, logprob, norm, swiglu};
+
+/// The first device, or none with the reason on the terminal.
+fn device() -> Option<Device> {
+    match ops::device::count() {
+        Ok(count) if count > 0 => Some(ops::device::open(0).unwrap()),
+        Ok(_) => {
+            println!("skipped: the driver has no device");
+            None
+        }
+        Err(reason) => {
+            println!("skipped: {reason}");
+            None
+        }
+    }
+}
+
+/// Numbers that repeat nowhere, of about the size of activations.
+fn wave(n: usize, seed: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 7919 + seed * 104_729) as f32 * 0.618_034).sin() * (1.0 + 0.3 * (i % 5) as f32)).collect()
+}
+
+fn on_cpu(shape: &[usize], seed: usize) -> Tensor {
+    Tensor::from_vec(wave(shape.iter().product(), seed), shape, &Device::Cpu).unwrap()
+}
+
+/// The same values on the CPU and on the device. In bf16 the CPU has the rounded values too.
+struct Twins {
+    device: Device,
+    dtype: DType,
+}
+
+impl Twins {
+    /// In f32 and in bf16.
+    fn each(device: &Device) -> [Self; 2] {
+        [DType::F32, DType::BF16].map(|dtype| Self { device: device.clone(), dtype })
+    }
+
+    fn of(&self, shape: &[usize], seed: usize) -> (Tensor, Tensor) {
+        let t = on_cpu(shape, seed).to_dtype(self.dtype).unwrap();
+        (t.to_dtype(DType::F32).unwrap(), t.to_device(&self.device).unwrap())
+    }
+
+    /// For what is f32 whatever the activations are.
+    fn of_f32(&self, shape: &[usize], seed: usize) -> (Tensor, Tensor) {
+        let t = on_cpu(shape, seed);
+        (t.clone(), t.to_device(&self.device).unwrap())
+    }
+
+    fn zeros(&self, shape: &[usize], dtype: DType) -> (Tensor, Tensor) {
+        let zeros = |device: &Device, dtype| Tensor::zeros(shape, dtype, device).unwrap();
+        (zeros(&Device::Cpu, DType::F32), zeros(&self.device, dtype))
+    }
+
+    /// What differs no more than rounding, relative to the greatest.
+    fn tolerance(&self) -> f32 {
+        if self.dtype == DType::F32 { 2e-5 } else { 2e-2 }
+    }
+
+    fn same(&self, what: &str, cpu: &Tensor, device: &Tensor) {
+        assert_eq!(cpu.dims(), device.dims(), "{what}");
+        self.same_values(what, &ops::to_vec(cpu).unwrap(), &ops::to_vec(device).unwrap());
+    }
+
+    fn same_values(&self, what: &str, want: &[f32], got: &[f32]) {
+        assert_eq!(want.len(), got.len(), "{what}");
+        let size = want.iter().fold(1e-20f32, |m, x| m.max(x.abs()));
+        for (i, (w, g)) in want.iter().zip(got).enumerate() {
+            assert!((w - g).abs() <= self.tolerance() * size, "{what} in {:?}: {g} at {i}, and {w} on the CPU", self.dtype);
+        }
+    }
+}
+
+#[test]
+fn values_go_to_the_device_and_back() {
+    let Some(device) = device() else { return };
+    let values = wave(1037, 1);
+    let t = ops::from_vec(values.clone(), 1037, &device).unwrap();
+    assert_eq!(ops::to_vec(&t).unwrap(), values);
+    let rounded = ops::cast(&t, DType::BF16).unwrap();
+    let want: Vec<f32> = values.iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect();
+    assert_eq!(ops::to_vec(&rounded).unwrap(), want);
+    assert_eq!(ops::to_vec(&ops::cast(&rounded, DType::F32).unwrap()).unwrap(), want);
+    let copy = ops::copied(&t).unwrap();
+    ops::write(&t, |values| values.iter_mut().for_each(|x| *x += 1.0)).unwrap();
+    assert_eq!(ops::to_vec(&t).unwrap()[3], values[3] + 1.0);
+    assert_eq!(ops::to_vec(&copy).unwrap(), values);
+    ops::fill_zero(&t).unwrap();
+    assert!(ops::to_vec(&t).unwrap().iter().all(|x| *x == 0.0));
+    assert_eq!(ops::to_vec(&ops::on_host(&copy).unwrap()).unwrap(), values);
+}
+
+#[test]
+fn elementwise_operations() {
+    let Some(device) = device() else { return };
+    for twins in Twins::each(&device) {
+        for shape in [[1, 1], [3, 7], [5, 64], [33, 129]] {
+            let ((a, da), (b, db), (dy, ddy)) = (twins.of(&shape, 1), twins.of(&shape, 2), twins.of(&shape, 3));
+            twins.same("swiglu", &swiglu::forward(&a, &b).unwrap(), &swiglu::forward(&da, &db).unwrap());
+            let (want, got) = (swiglu::backward(&a, &b, &dy).unwrap(), swiglu::backward(&da, &db, &ddy).unwrap());
+            twins.same("swiglu's gate", &want.0, &got.0);
+            twins.same("swiglu's up", &want.1, &got.1);
+            let (_, other) = twins.of_f32(&shape, 2);
+            let want = ops::mixed(&a, &on_cpu(&shape, 2), 0.6).unwrap();
+            twins.same("mixed", &want, &ops::mixed(&da, &other, 0.6).unwrap());
+            ops::add_into(&a, &b).unwrap();
+            ops::add_into(&da, &db).unwrap();
+            twins.same("add_into", &a, &da);
+        }
+    }
+}
+
+#[test]
+fn rows_are_picked_and_added() {
+    let Some(device) = device() else { return };
+    for twins in Twins::each(&device) {
+        for d in [1, 8, 36, 300] {
+            let ((table, d_table), (dy, ddy)) = (twins.of(&[11, d], 1), twins.of(&[7, d], 2));
+            let tokens = [3u32, 0, 10, 3, 3, 7, 0];
+            let rows = tokens.map(|t| t as usize);
+            twins.same("embedding", &embedding::forward(&table, &tokens).unwrap(), &embedding::forward(&d_table, &tokens).unwrap());
+            twins.same("gather", &ops::gather_rows(&table, &rows).unwrap(), &ops::gather_rows(&d_table, &rows).unwrap());
+            let (grad, d_grad) = twins.of_f32(&[11, d], 4);
+            embedding::backward(&tokens, &dy, &grad).unwrap();
+            embedding::backward(&tokens, &ddy, &d_grad).unwrap();
+            twins.same("embedding's gradient", &grad, &d_grad);
+            ops::scatter_add_rows(&table, &dy, &rows).unwrap();
+            ops::scatter_add_rows(&d_table, &ddy, &rows).unwrap();
+            twins.same("scatter", &table, &d_table);
+            assert!(embedding::forward(&d_table, &[11]).is_err() && ops::gather_rows(&d_table, &[11]).is_err());
+            let (none, no_rows) = (ops::gather_rows(&d_table, &[]).unwrap(), [0usize; 0]);
+            ops::scatter_add_rows(&d_table, &none, &no_rows).unwrap();
+        }
+    }
+}
+
+#[test]
+fn norms() {
+    let Some(device) = device() else { return };
+    for twins in Twins::each(&device) {
+        for (n, d) in [(1, 1), (3, 8), (19, 40), (70, 257), (300, 64)] {
+            let ((x, dx), (w, dw)) = (twins.of(&[n, d], 1), twins.of_f32(&[d], 2));
+            let eps = 1e-5;
+            twins.same("norm", &norm::forward(&x, &w, eps).unwrap(), &norm::forward(&dx, &dw, eps).unwrap());
+            let ((dy, ddy), (into, d_into)) = (twins.of(&[n, d], 3), twins.of(&[n, d], 4));
+            let (of_w, d_of_w) = twins.of_f32(&[d], 5);
+            norm::backward(&x, &w, eps, &dy, &into, Some(&of_w)).unwrap();
+            norm::backward(&dx, &dw, eps, &ddy, &d_into, Some(&d_of_w)).unwrap();
+            twins.same("norm's input", &into, &d_into);
+            twins.same("norm's weight", &of_w, &d_of_w);
+        }
+    }
+}
+
+#[test]
+fn linear_layers_with_and_without_adapters() {
+    let Some(device) = device() else { return };
+    for twins in Twins::each(&device) {
+        for (n, d_in, d_out) in [(1, 1, 1), (5, 3, 9), (33, 64, 40), (70, 129, 31)] {
+            let ((x, dx), (w, dw)) = (twins.of(&[n, d_in], 1), twins.of(&[d_out, d_in], 2));
+            let ((b, db), (dy, ddy)) = (twins.of_f32(&[d_out], 3), twins.of(&[n, d_out], 4));
+            for (b, db) in [(None, None), (Some(&b), Some(&db))] {
+                twins.same("linear", &linear::forward(&x, &w, b).unwrap(), &linear::forward(&dx, &dw, db).unwrap());
+                let wide = linear::forward_f32(&dx, &dw, db).unwrap();
+                assert_eq!(wide.dtype(), DType::F32);
+                twins.same("linear in f32", &linear::forward(&x, &w, b).unwrap(), &wide);
+            }
+            let (want, got) = (linear::backward_input(&dy, &w).unwrap(), linear::backward_input(&ddy, &dw).unwrap());
+            twins.same("linear's input", &want, &got);
+            linear::backward_input_into(&want, &dy, &w).unwrap();
+            linear::backward_input_into(&got, &ddy, &dw).unwrap();
+            twins.same("linear's input, added", &want, &got);
+            let ((of_w, d_of_w), (of_b, d_of_b)) = (twins.of_f32(&[d_out, d_in], 5), twins.of_f32(&[d_out], 6));
+            linear::backward_weight(&x, &dy, &of_w, Some(&of_b)).unwrap();
+            linear::backward_weight(&dx, &ddy, &d_of_w, Some(&d_of_b)).unwrap();
+            twins.same("linear's weight", &of_w, &d_of_w);
+            twins.same("linear's bias", &of_b, &d_of_b);
+
+            let r = 3;
+            let ((a, da), (b, db)) = (twins.of(&[r, d_in], 7), twins.of(&[d_out, r], 8));
+            let (cpu, on) = (LowRank { a: &a, b: &b, scale: 0.7 }, LowRank { a: &da, b: &db, scale: 0.7 });
+            let (y, d_y) = twins.of(&[n, d_out], 9);
+            cpu.forward_into(&x, &y).unwrap();
+            on.forward_into(&dx, &d_y).unwrap();
+            twins.same("low rank", &y, &d_y);
+            twins.same("merged", &cpu.merged(&w).unwrap(), &on.merged(&dw).unwrap());
+            let ((of_a, d_of_a), (of_b, d_of_b)) = (twins.of_f32(&[r, d_in], 10), twins.of_f32(&[d_out, r], 11));
+            let (into, d_into) = twins.of(&[n, d_in], 12);
+            cpu.backward(&x, &dy, Some(Gradient { a: &of_a, b: &of_b }), Some(&into)).unwrap();
+            on.backward(&dx, &ddy, Some(Gradient { a: &d_of_a, b: &d_of_b }), Some(&d_into)).unwrap();
+            for (what, want, got) in [("A", &of_a, &d_of_a), ("B", &of_b, &d_of_b), ("input", &into, &d_into)] {
+                twins.same(&format!("low rank's {what}"), want, got);
+            }
+        }
+    }
+}
+
+/// Prompts with completions, completions of completions, segments between them, lengths around a tile's.
+fn forest() -> Forest {
+    let mut forest = Forest::new();
+    let tokens = |n: usize| (0..n as u32).map(|i| i % 13).collect::<Vec<u32>>();
+    let first = forest.push(&tokens(70), None);
+    let a = forest.push(&tokens(33), Some(first));
+    let other = forest.push(&tokens(1), None);
+    forest.push(&tokens(64), Some(first));
+    forest.push(&tokens(5), Some(other));
+    forest.push(&tokens(9), Some(a));
+    forest.push(&tokens(32), Some(other));
+    forest.push(&tokens(2), None);
+    forest
+}
+
+#[test]
+fn rotations() {
+    let Some(device) = device() else { return };
+    let forest = forest();
+    for twins in Twins::each(&device) {
+        for (heads, half) in [(1, 1), (3, 4), (2, 32)] {
+            let frequencies: Vec<f32> = (0..half).map(|i| 100f32.powf(-(i as f32) / half as f32)).collect();
+            let rotation = Rotation::new(&frequencies, 200, 1.1);
+            let (x, dx) = twins.of(&[forest.len(), heads * 2 * half], 1);
+            rope::forward(&x, &rotation, forest.positions()).unwrap();
+            rope::forward(&dx, &rotation, &forest).unwrap();
+            twins.same("rope", &x, &dx);
+            rope::backward(&x, &rotation, forest.positions()).unwrap();
+            rope::backward(&dx, &rotation, forest.positions()).unwrap();
+            twins.same("rope back", &x, &dx);
+        }
+    }
+}
+
+#[test]
+fn attention_over_a_forest() {
+    let Some(device) = device() else { return };
+    let forest = forest();
+    let n = forest.len();
+    for twins in Twins::each(&device) {
+        for (heads, kv_heads, head_dim) in [(2, 1, 8), (3, 3, 16), (4, 2, 64), (2, 2, 80), (3, 1, 128), (2, 1, 200)] {
+            let h = Heads { heads, kv_heads, head_dim };
+            let (width, kv_width) = (heads * head_dim, kv_heads * head_dim);
+            let ((q, dq), (k, dk), (v, dv)) = (twins.of(&[n, width], 1), twins.of(&[n, kv_width], 2), twins.of(&[n, kv_width], 3));
+            let (want, want_log) = attention::forward(&q, &k, &v, &forest, h).unwrap();
+            let (got, got_log) = attention::forward(&dq, &dk, &dv, &forest, h).unwrap();
+            twins.same(&format!("attention of {h:?}"), &want, &got);
+            twins.same("log-sums", &want_log, &got_log);
+            let (d_out, dd_out) = twins.of(&[n, width], 4);
+            let kept = attention::Kept { q: &q, k: &k, v: &v, out: &want, log_sum: &want_log };
+            let want = attention::backward(&kept, &d_out, &forest, h).unwrap();
+            let kept = attention::Kept { q: &dq, k: &dk, v: &dv, out: &got, log_sum: &got_log };
+            let got = attention::backward(&kept, &dd_out, &forest, h).unwrap();
+            for (what, want, got) in [("q", &want.0, &got.0), ("k", &want.1, &got.1), ("v", &want.2, &got.2)] {
+                twins.same(&format!("attention's {what} of {h:?}"), want, got);
+            }
+        }
+    }
+}
+
+#[test]
+fn log_probabilities_and_their_gradients() {
+    let Some(device) = device() else { return };
+    for twins in Twins::each(&device) {
+        for (m, d, vocab) in [(1, 8, 5), (7, 16, 300), (40, 24, 5000)] {
+            let ((h, dh), (w, dw)) = (twins.of(&[m, d], 1), twins.of(&[vocab, d], 2));
+            let targets: Vec<u32> = (0..m).map(|i| (i * 37 % vocab) as u32).collect();
+            let want = logprob::forward(&h, &w, &targets, 0.8).unwrap();
+            let got = logprob::forward(&dh, &dw, &targets, 0.8).unwrap();
+            // Products of the same bf16 numbers are formed and kept in f32.
+            let exact = Twins { device: device.clone(), dtype: DType::F32 };
+            exact.same_values("logp", &want.logp, &got.logp);
+            exact.same_values("entropy", &want.entropy, &got.entropy);
+            assert_eq!(want.top, got.top);
+            twins.same_values("mean logits", &logprob::mean_logits(&h, &w).unwrap(), &logprob::mean_logits(&dh, &dw).unwrap());
+            for d_entropy in [None, Some(wave(m, 4))] {
+                let (d_logp, d_entropy) = (wave(m, 3), d_entropy.as_deref());
+                let (of_w, d_of_w) = twins.of_f32(&[vocab, d], 5);
+                let backward = |h: &Tensor, w: &Tensor, stats: &_, dw: &Tensor| {
+                    logprob::backward(h, w, &targets, 0.8, stats, &d_logp, d_entropy, Some(dw)).unwrap()
+                };
+                twins.same("hidden", &backward(&h, &w, &want, &of_w), &backward(&dh, &dw, &got, &d_of_w));
+                twins.same("output matrix", &of_w, &d_of_w);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_likelihood_that_is_no_number_does_not_pass_unseen() {
+    let Some(device) = device() else { return };
+    let hidden = Tensor::new(&[[1f32, f32::NAN], [1.0, 0.0]], &device).unwrap();
+    let w = on_cpu(&[700, 2], 1).to_device(&device).unwrap();
+    let stats = logprob::forward(&hidden, &w, &[3, 3], 1.0).unwrap();
+    assert!(stats.logp[0].is_nan() && stats.logp[1].is_finite());
+}
+
+#[test]
+fn updates_and_sums() {
+    let Some(device) = device() else { return };
+    let twins = Twins { device: device.clone(), dtype: DType::F32 };
+    for n in [1, 300, 70_001] {
+        let ((p, dp), (g, dg)) = (twins.of(&[n], 1), twins.of(&[n], 2));
+        let ((m, dm), (v, dv)) = (twins.zeros(&[n], DType::F32), twins.zeros(&[n], DType::F32));
+        let rounded = ops::cast(&dp, DType::BF16).unwrap();
+        for t in 1..4 {
+            let s = adamw::Step { lr: 0.1, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.1, t, grad_scale: 0.5 };
+            adamw::update(&p, &g, &m, &v, None, s).unwrap();
+            adamw::update(&dp, &dg, &dm, &dv, Some(&rounded), s).unwrap();
+        }
+        for (what, want, got) in [("parameter", &p, &dp), ("first moment", &m, &dm), ("second moment", &v, &dv)] {
+            twins.same(what, want, got);
+        }
+        assert_eq!(ops::to_vec(&rounded).unwrap(), ops::to_vec(&ops::cast(&dp, DType::BF16).unwrap()).unwrap());
+
+        let (want, got) = (ops::sum_of_squares([&p, &g]).unwrap(), ops::sum_of_squares([&dp, &dg]).unwrap());
+        assert!((want - got).abs() <= 1e-5 * want, "{got} and {want} on the CPU");
+        let sum = ops::checksum(&dp).unwrap();
+        assert_eq!(sum, ops::checksum(&ops::copied(&dp).unwrap()).unwrap());
+        ops::write(&dp, |values| values[n / 2] = f32::from_bits(values[n / 2].to_bits() ^ 1)).unwrap();
+        assert_ne!(sum, ops::checksum(&dp).unwrap());
+    }
+}

@@ -1,0 +1,164 @@
+//! Whole steps of training on a device against the same on the CPU: log-probabilities, every gradient, updates,
+//! what a checkpoint gets, with and without an adapter. Needs the feature `cuda` and a device.
+#![cfg(feature = "cuda")]
+#![allow(clippy::print_stdout)]
+
+use candle_core::{DType, Tensor};
+use rlhost::model::{Decoder, Frozen, Lora, ModelFolder, Place, Policy, Selected};
+use rlhost::ops::{self, Forest};
+use rlhost::optim::{AdamW, Settings};
+use std::path::Path;
+
+const MODELS: [&str; 4] = ["llama", "llama_biased", "qwen2", "qwen3"];
+
+/// The first device with products in f32 and in bf16, or none with the reason on the terminal.
+fn places() -> Option<[Place; 2]> {
+    match ops::device::count() {
+        Ok(count) if count > 0 => Some([false, true].map(|bf16| Place::cuda(0, bf16).unwrap())),
+        Ok(_) => {
+            println!("skipped: the driver has no device");
+            None
+        }
+        Err(reason) => {
+            println!("skipped: {reason}");
+            None
+        }
+    }
+}
+
+/// A fixture's model with a critic, whose head is not zero.
+fn decoder(name: &str) -> Decoder {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name);
+    let folder = ModelFolder::open(path).unwrap();
+    let mut architecture = folder.architecture().clone();
+    architecture.max_positions = 256;
+    let decoder = folder.with_critic(folder.decoder().unwrap()).unwrap();
+    let weights = decoder.weights().map(|name, t| {
+        let wave: Vec<f32> = (0..t.elem_count()).map(|i| (i as f32 * 0.37).cos() * 0.2).collect();
+        if name.starts_with("value_head") { Tensor::from_vec(wave, t.shape(), t.device()) } else { t.copy() }
+    });
+    Decoder::new(architecture, weights.unwrap())
+}
+
+fn batch() -> (Forest, Selected) {
+    let text = |seed: u32, len: u32| (0..len).map(|i| (seed * 31 + i * i * 7 + i * 13) % 96).collect::<Vec<u32>>();
+    let (mut forest, mut selected) = (Forest::new(), Selected::default());
+    for (prompt, completions) in [(text(1, 70), vec![text(2, 5), text(3, 1), text(4, 67)]), (text(5, 1), vec![text(6, 9)])] {
+        let prompt = forest.push(&prompt, None);
+        for completion in completions {
+            let segment = forest.push(&completion, Some(prompt));
+            selected.push_segment(&forest, segment);
+        }
+    }
+    (forest, selected)
+}
+
+fn column(n: usize, f: f32) -> Vec<f32> {
+    (0..n).map(|i| (i as f32 * f).sin() + 0.1).collect()
+}
+
+/// What a step gives, by name.
+type Figures = Vec<(String, Vec<f32>)>;
+
+/// Two steps, the second of which sees the first's update.
+fn steps(policy: &Policy) -> Figures {
+    let (forest, selected) = batch();
+    let settings = Settings { beta1: 0.9, beta2: 0.99, eps: 1e-6, weight_decay: 0.01, max_grad_norm: 1.0 };
+    let mut optimizer = AdamW::new(settings, &policy.weights().trained()).unwrap();
+    let mut all = Figures::new();
+    for step in 0..2 {
+        let gradients = policy.zero_gradients().unwrap();
+        let pass = policy.forward(&forest, &selected, 0.9).unwrap();
+        let named = [
+            ("logp", pass.stats().logp.clone()),
+            ("entropy", pass.stats().entropy.clone()),
+            ("values", pass.values().unwrap().to_vec()),
+            ("mean logits", pass.mean_logits().unwrap()),
+        ];
+        all.extend(named.map(|(name, figures)| (format!("{name} of step {step}"), figures)));
+        let n = selected.len();
+        pass.backward(&column(n, 0.7), Some(&column(n, 1.3)), Some(&column(n, 0.9)), &gradients).unwrap();
+        for (name, gradient) in gradients.named() {
+            assert_eq!(gradient.dtype(), DType::F32);
+            all.push((format!("gradient of {name} in step {step}"), ops::to_vec(gradient).unwrap()));
+        }
+        let norm = optimizer.step(&policy.weights().trained(), &policy.rounded(), &gradients.named(), 1e-3).unwrap();
+        all.push((format!("norm of step {step}"), vec![norm as f32]));
+    }
+    let (updates, moments) = optimizer.state().unwrap();
+    assert!(updates == 2 && moments.values().all(|m| m.device().is_cpu() && m.dtype() == DType::F32));
+    // What AdamW makes of a gradient near zero depends on its rounding, so that weights say little.
+    let weights = policy.copied_weights().unwrap();
+    assert!(weights.trained().iter().all(|(_, t)| t.device().is_cpu() && t.dtype() == DType::F32));
+    all
+}
+
+fn compare(what: &str, want: &Figures, got: &Figures, tolerance: f32) {
+    assert_eq!(want.len(), got.len());
+    for ((name, want), (other, got)) in want.iter().zip(got) {
+        assert!(name == other && want.len() == got.len(), "{name} and {other}");
+        let root = |xs: &mut dyn Iterator<Item = f32>| xs.map(|x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
+        let (size, apart) = (root(&mut want.iter().copied()), root(&mut want.iter().zip(got).map(|(w, g)| w - g)));
+        assert!(got.iter().all(|x| x.is_finite()) && apart <= f64::from(tolerance) * size.max(1e-9), "{what}: {name}: {}", apart / size);
+    }
+}
+
+#[test]
+fn a_step_is_the_same_as_on_the_cpu() {
+    let Some(places) = places() else { return };
+    for name in MODELS {
+        let want = steps(&Policy::new(decoder(name)));
+        for (place, tolerance) in places.iter().zip([2e-3, 0.15]) {
+            let policy = Policy::new(decoder(name)).at(place).unwrap();
+            compare(&format!("{name} on {}", place.describe()), &want, &steps(&policy), tolerance);
+        }
+    }
+}
+
+#[test]
+fn an_adapter_trains_on_a_base_that_the_reference_shares() {
+    let Some(places) = places() else { return };
+    let targets: Vec<String> = ["q_proj", "v_proj", "down_proj"].map(String::from).into();
+    let lora = Lora { r: 4, alpha: 8.0, use_rslora: false };
+    for name in ["llama_biased", "qwen3"] {
+        let want = steps(&Policy::new(decoder(name).with_new_adapter(lora, &targets, 3).unwrap()));
+        for (place, tolerance) in places.iter().zip([2e-3, 0.15]) {
+            let base = decoder(name).at(place).unwrap();
+            let policy = Policy::new(base.clone().with_new_adapter(lora, &targets, 3).unwrap()).at(place).unwrap();
+            let (forest, selected) = batch();
+            let reference = Frozen::new(base);
+            let before = reference.score(&forest, &selected, 1.0).unwrap().logp;
+            compare(&format!("{name} on {}", place.describe()), &want, &steps(&policy), tolerance);
+            assert_eq!(reference.score(&forest, &selected, 1.0).unwrap().logp, before, "{name}: the reference has moved");
+        }
+    }
+}
+
+#[test]
+fn the_same_step_twice_gives_the_same_bits() {
+    let Some(places) = places() else { return };
+    for place in &places {
+        let run = || steps(&Policy::new(decoder("qwen3")).at(place).unwrap());
+        let again = |on: bool| steps(&Policy::new(decoder("qwen3")).at(place).unwrap().with_gradient_checkpointing(on));
+        let first = run();
+        assert!(first == run(), "{}", place.describe());
+        assert!(first == again(true), "with gradient checkpointing on {}", place.describe());
+    }
+}
+
+#[test]
+fn a_checkpoint_of_one_place_goes_on_in_another() {
+    let Some(places) = places() else { return };
+    let bits = |policy: &Policy| -> Vec<Vec<f32>> {
+        policy.copied_weights().unwrap().named().iter().map(|(_, t)| ops::to_vec(t).unwrap()).collect()
+    };
+    for place in &places {
+        let policy = Policy::new(decoder("qwen2")).at(place).unwrap();
+        steps(&policy);
+        let (saved, trained) = (policy.copied_weights().unwrap(), bits(&policy));
+        let architecture = policy.frozen().architecture().clone();
+        let restored = Policy::new(Decoder::new(architecture, saved));
+        assert_eq!(bits(&restored), trained);
+        assert_eq!(bits(&restored.at(place).unwrap()), trained, "masters are kept in f32 on {}", place.describe());
+    }
+}
