@@ -75,30 +75,6 @@ __device__ __forceinline__ void add_weighted_transposed(float sums[PER][DIM / SI
     }
 }
 
-// Calls `each(keys, causal)` for all tiles of keys that a tile of queries sees.
-template <typename F> __device__ __forceinline__ void for_keys(const Forest &f, const Tile &tile, F each) {
-    const Segment s = f.segments[tile.segment];
-    for (uint32_t r = 0; r < s.before.count; r++) {
-        const Range run = f.ranges[s.before.first + r];
-        for (uint32_t at = 0; at < run.count; at += TILE)
-            each(Range{run.first + at, min((uint32_t)TILE, run.count - at)}, false);
-    }
-    const uint32_t own = tile.rows.first + tile.rows.count - s.rows.first;
-    for (uint32_t at = 0; at < own; at += TILE) each(Range{s.rows.first + at, min((uint32_t)TILE, own - at)}, true);
-}
-
-// Calls `each(queries, causal)` for all tiles of queries that see a tile of keys.
-template <typename F> __device__ __forceinline__ void for_queries(const Forest &f, const Tile &tile, F each) {
-    const Segment s = f.segments[tile.segment];
-    const uint32_t end = s.rows.first + s.rows.count;
-    for (uint32_t at = tile.rows.first; at < end; at += TILE) each(Range{at, min((uint32_t)TILE, end - at)}, true);
-    for (uint32_t r = 0; r < s.after.count; r++) {
-        const Range run = f.ranges[s.after.first + r];
-        for (uint32_t at = 0; at < run.count; at += TILE)
-            each(Range{run.first + at, min((uint32_t)TILE, run.count - at)}, false);
-    }
-}
-
 // Whether query `q` of `queries` sees key `k` of `keys`; neither may be there.
 __device__ __forceinline__ bool sees(Range queries, int q, Range keys, int k, bool causal) {
     return q < queries.count && k < keys.count && (!causal || keys.first + k <= queries.first + q);
@@ -116,7 +92,7 @@ __device__ void forward(T *out, float *log_sum, const T *q, const T *k, const T 
     read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
     float sums[PER][DIM / SIDE] = {}, top[PER], total[PER] = {};
     for (int i = 0; i < PER; i++) top[i] = -INFINITY;
-    for_keys(f, tile, [&](Range keys, bool causal) {
+    for_keys<TILE>(f, tile, [&](Range keys, bool causal) {
         __syncthreads();
         read_rows<DIM>(others, k, keys, kv, h.kv_heads, h.dim);
         __syncthreads();
@@ -188,7 +164,7 @@ __device__ void backward_queries(T *dq, const T *q, const T *k, const T *v, cons
     read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
     read_rows<DIM>(d_outs, d_out, tile.rows, head, h.heads, h.dim);
     float sums[PER][DIM / SIDE] = {};
-    for_keys(f, tile, [&](Range keys, bool causal) {
+    for_keys<TILE>(f, tile, [&](Range keys, bool causal) {
         float p[PER][PER], dp[PER][PER];
         __syncthreads();
         read_rows<DIM>(others, v, keys, kv, h.kv_heads, h.dim);
@@ -226,7 +202,7 @@ __device__ void backward_keys(float *dk, float *dv, const T *q, const T *k, cons
     read_rows<DIM>(keys, k, tile.rows, kv, h.kv_heads, h.dim);
     read_rows<DIM>(values, v, tile.rows, kv, h.kv_heads, h.dim);
     float dk_sums[PER][DIM / SIDE] = {}, dv_sums[PER][DIM / SIDE] = {};
-    for_queries(f, tile, [&](Range queries, bool causal) {
+    for_queries<TILE>(f, tile, [&](Range queries, bool causal) {
         float p[PER][PER], dp[PER][PER];
         __syncthreads();
         read_rows<DIM>(others, q, queries, head, h.heads, h.dim);
@@ -274,8 +250,12 @@ __device__ void backward_keys(float *dk, float *dv, const T *q, const T *k, cons
         const float *along, Forest f, Heads h, float scale) {                                                              \
         backward_keys<DIM>(dk, dv, q, k, v, d_out, log_sum, along, f, h, scale);                                           \
     }
-#define DEFINE_ALL(suffix, T) DEFINE_DIM(suffix, T, 16) DEFINE_DIM(suffix, T, 64) DEFINE_DIM(suffix, T, 128) DEFINE_DIM(suffix, T, 256)
-FOR_EACH_TYPE(DEFINE_ALL)
+DEFINE_DIM(f32, float, 16)
+DEFINE_DIM(f32, float, 64)
+DEFINE_DIM(f32, float, 128)
+DEFINE_DIM(f32, float, 256)
+DEFINE_DIM(bf16, bf16, 128)
+DEFINE_DIM(bf16, bf16, 256)
 
 // along[i] = out[i] . d_out[i] over each head of each row; one warp a head.
 template <typename T> __device__ void attention_along(float *along, const T *out, const T *d_out, int dim, size_t n) {

@@ -8,17 +8,38 @@ use super::launch::Launch;
 use super::plan::{Plan, SIZES};
 use candle_core::Tensor;
 
-/// Which of the plan's tiles `attention.cu` takes.
-const TILES: usize = 0;
+/// A set of kernels.
+struct Kernels {
+    module: &'static str,
+    /// What their names begin with.
+    name: &'static str,
+    /// Which of the plan's tiles they take.
+    tiles: usize,
+    threads: u32,
+    /// Sizes of heads that they are made for; others go by the next.
+    dims: &'static [usize],
+}
 
-/// Rows and columns of a tile of scores.
-const TILE: usize = SIZES[TILES];
+/// `attention.cu`, for f32.
+const SINGLE: Kernels =
+    Kernels { module: "attention", name: "attention", tiles: 0, threads: 64, dims: &[16, 64, 128, 256] };
 
-/// Threads of a block.
-const THREADS: u32 = 64;
+/// `attention.cu`, for bf16 where tensor cores can't take it.
+const SINGLE_BF16: Kernels = Kernels { dims: &[128, 256], ..SINGLE };
 
-/// Sizes of heads that kernels are made for; others go by the next.
-const DIMS: [usize; 4] = [16, 64, 128, 256];
+/// `attention_bf16.cu`.
+const TENSOR_CORES: Kernels =
+    Kernels { module: "attention_bf16", name: "attention_mma", tiles: 1, threads: 128, dims: &[64, 128] };
+
+/// Which kernels take values of this kind in heads of this size.
+fn kernels(kind: Kind, head_dim: usize) -> Kernels {
+    match kind {
+        Kind::F32 => SINGLE,
+        // Rows are read by sixteen bytes.
+        Kind::Bf16 if head_dim.is_multiple_of(8) && head_dim <= 128 => TENSOR_CORES,
+        Kind::Bf16 => SINGLE_BF16,
+    }
+}
 
 /// What `struct Heads` of the kernels holds.
 pub(super) fn words(h: Heads) -> [u64; 2] {
@@ -30,6 +51,7 @@ const WARPS: usize = 8;
 
 struct Shape<'a> {
     plan: &'a Plan,
+    kernels: Kernels,
     heads: Heads,
     dim: usize,
     n: usize,
@@ -37,23 +59,33 @@ struct Shape<'a> {
 
 impl<'a> Shape<'a> {
     fn of(q: Array<'_>, forest: &'a Forest, heads: Heads) -> Result<Self> {
-        let dim = DIMS.into_iter().find(|dim| heads.head_dim <= *dim);
+        let kernels = kernels(q.kind, heads.head_dim);
+        let dim = kernels.dims.iter().copied().find(|dim| heads.head_dim <= *dim);
         let dim = dim.ok_or_else(|| Error::Shape {
             op: "attention",
             detail: format!("heads of {}; on a device at most 256", heads.head_dim),
         })?;
-        Ok(Self { plan: forest.plan(q.device)?, heads, dim, n: forest.len() })
+        Ok(Self { plan: forest.plan(q.device)?, kernels, heads, dim, n: forest.len() })
     }
 
-    fn launch<'b>(&self, of: Array<'b>, name: &str, matrices: usize) -> Launch<'b> {
-        let kernel = format!("attention_{name}_{}", self.dim);
-        let shared = 4 * TILE * (matrices * (self.dim + 1) + TILE + 1);
-        let launch = Launch::of_kind(of.device, "attention", &kernel, of.kind);
-        launch.grid(self.plan.tiles(TILES), self.heads.heads, 1).threads(THREADS).shared(shared)
+    /// A kernel over tiles and heads that keeps so many tiles of rows in shared memory, beside one of scores
+    /// or, on tensor cores, two columns.
+    fn launch<'b>(&self, of: Array<'b>, name: &str, single: usize, tensor_cores: usize) -> Launch<'b> {
+        let Kernels { module, name: set, tiles, threads, .. } = self.kernels;
+        let tile = SIZES[tiles];
+        let (kernel, shared) = match module == TENSOR_CORES.module {
+            true => (format!("{set}_{name}_{}", self.dim), tensor_cores * tile * (self.dim + 8) * 2 + 2 * tile * 4),
+            false => {
+                let kernel = format!("{set}_{name}_{}_{}", self.dim, of.kind.suffix());
+                (kernel, 4 * tile * (single * (self.dim + 1) + tile + 1))
+            }
+        };
+        let launch = Launch::new(of.device, module, &kernel);
+        launch.grid(self.plan.tiles(tiles), self.heads.heads, 1).threads(threads).shared(shared)
     }
 
     fn run(&self, launch: Launch<'_>) -> Result<()> {
-        launch.structure(&self.plan.words(TILES)).structure(&words(self.heads)).float(self.heads.scale()).run()
+        launch.structure(&self.plan.words(self.kernels.tiles)).structure(&words(self.heads)).float(self.heads.scale()).run()
     }
 }
 
@@ -63,7 +95,7 @@ pub(in crate::ops) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Fores
     let (ks, vs) = (Array::of_kind(k, qs.kind)?, Array::of_kind(v, qs.kind)?);
     let s = Shape::of(qs, forest, h)?;
     let (out, log_sum) = (unset(qs.device, q.shape(), qs.kind)?, unset(qs.device, (s.n, h.heads), Kind::F32)?);
-    let launch = s.launch(qs, "forward", 2).array(Array::of(&out)?).array(Array::of(&log_sum)?);
+    let launch = s.launch(qs, "forward", 2, 3).array(Array::of(&out)?).array(Array::of(&log_sum)?);
     s.run(launch.array(qs).array(ks).array(vs))?;
     Ok((out, log_sum))
 }
@@ -82,12 +114,12 @@ pub(in crate::ops) fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest,
     launch.address(at(&along)).array(out).array(d_outs).int(h.head_dim).size(s.n * h.heads).run()?;
 
     let dq = unset(device, kept.q.shape(), kind)?;
-    let launch = s.launch(q, "backward_queries", 3).array(Array::of(&dq)?).array(q).array(k).array(v);
+    let launch = s.launch(q, "backward_queries", 3, 4).array(Array::of(&dq)?).array(q).array(k).array(v);
     s.run(launch.array(d_outs).array(log_sum).address(at(&along)))?;
 
     // Each query head's part of its key/value head's gradients, which are then summed in order.
     let (dk_parts, dv_parts) = (buffer::<f32>(device, q.len)?, buffer::<f32>(device, q.len)?);
-    let launch = s.launch(q, "backward_keys", 3).address(at(&dk_parts)).address(at(&dv_parts)).array(q).array(k).array(v);
+    let launch = s.launch(q, "backward_keys", 3, 4).address(at(&dk_parts)).address(at(&dv_parts)).array(q).array(k).array(v);
     s.run(launch.array(d_outs).array(log_sum).address(at(&along)))?;
     let summed = |parts: u64| {
         let out = unset(device, kept.k.shape(), kind)?;

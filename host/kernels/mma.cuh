@@ -1,0 +1,71 @@
+// Products of small matrices on tensor cores (PTX ISA, mma.m16n8k16): a warp has 16 x 16 of A, 16 x 8 of B and 16 x 8 of the
+// result, of which lane l = 4 g + t holds, two values of bf16 in a word:
+//   A: rows g and g + 8, columns 2 t, 2 t + 1 and these + 8   B: rows as A's columns, column g   result: rows g, g + 8, columns 2 t, 2 t + 1
+// Where the compiler is not CUDA's, the same is done by exchanges within the warp.
+#pragma once
+#include "common.cuh"
+
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    return *(const uint32_t *)&both;
+}
+
+#ifdef __CUDACC__
+
+// c += a b
+__device__ __forceinline__ void multiply(float c[4], const uint32_t a[4], const uint32_t b[2]) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Four 8 x 8 matrices from shared memory, row r of the i-th at the address that lane 8 i + r gives: of each, lane l gets row g,
+// columns 2 t and 2 t + 1.
+__device__ __forceinline__ void load_matrices(uint32_t out[4], const bf16 *row) {
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+// The same of the matrices' transposes: rows 2 t and 2 t + 1, column g.
+__device__ __forceinline__ void load_transposed(uint32_t out[4], const bf16 *row) {
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+#else
+
+inline float half_of(uint32_t word, int which) { return __uint_as_float(which ? word & 0xffff0000u : word << 16); }
+
+inline void multiply(float c[4], const uint32_t a[4], const uint32_t b[2]) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    for (int k = 0; k < 4; k++) {
+        uint32_t of_a[4], of_b[2][2];
+        for (int i = 0; i < 4; i++) of_a[i] = __shfl_sync(~0u, a[i], 4 * g + k);
+        for (int i = 0; i < 2; i++)
+            for (int column = 0; column < 2; column++) of_b[i][column] = __shfl_sync(~0u, b[i], 4 * (2 * t + column) + k);
+        for (int i = 0; i < 4; i++) // which half of the 16, and which of two rows
+            for (int column = 0; column < 2; column++)
+                for (int h = 0; h < 2; h++) c[2 * (i % 2) + column] += half_of(of_a[i], h) * half_of(of_b[i / 2][column], h);
+    }
+}
+
+inline void load_matrices(uint32_t out[4], const bf16 *row) {
+    const int lane = threadIdx.x % 32;
+    for (int i = 0; i < 4; i++) out[i] = *(const uint32_t *)(__shfl_sync(~0u, row, 8 * i + lane / 4) + 2 * (lane % 4));
+}
+
+inline void load_transposed(uint32_t out[4], const bf16 *row) {
+    const int lane = threadIdx.x % 32;
+    for (int i = 0; i < 4; i++) {
+        const bf16 *low = __shfl_sync(~0u, row, 8 * i + 2 * (lane % 4)), *high = __shfl_sync(~0u, row, 8 * i + 2 * (lane % 4) + 1);
+        out[i] = (uint32_t)__bfloat16_as_ushort(low[lane / 4]) | (uint32_t)__bfloat16_as_ushort(high[lane / 4]) << 16;
+    }
+}
+
+#endif
