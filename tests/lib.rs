@@ -168,8 +168,18 @@ impl Place {
     /// If it can't be started.
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> Outcome {
+        self.run_with(arguments, &[])
+    }
+
+    /// The same with these variables in its environment.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    #[must_use]
+    pub fn run_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Outcome {
         let mut command = Command::new(binary());
         command.current_dir(self.folder.path()).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
+        command.envs(variables.iter().copied());
         command.env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", self.path("hub"));
         Outcome::new(command.output().expect("the binary starts"))
     }

@@ -127,7 +127,11 @@ fn rows_are_picked_and_added() {
             let ((table, d_table), (dy, ddy)) = (twins.of(&[11, d], 1), twins.of(&[7, d], 2));
             let tokens = [3u32, 0, 10, 3, 3, 7, 0];
             let rows = tokens.map(|t| t as usize);
-            twins.same("embedding", &embedding::forward(&table, &tokens).unwrap(), &embedding::forward(&d_table, &tokens).unwrap());
+            twins.same(
+                "embedding",
+                &embedding::forward(&table, &tokens).unwrap(),
+                &embedding::forward(&d_table, &tokens).unwrap(),
+            );
             twins.same("gather", &ops::gather_rows(&table, &rows).unwrap(), &ops::gather_rows(&d_table, &rows).unwrap());
             let (grad, d_grad) = twins.of_f32(&[11, d], 4);
             embedding::backward(&tokens, &dy, &grad).unwrap();
@@ -247,7 +251,8 @@ fn attention_over_a_forest() {
         for (heads, kv_heads, head_dim) in [(2, 1, 8), (3, 3, 16), (4, 2, 64), (2, 2, 80), (3, 1, 128), (2, 1, 200)] {
             let h = Heads { heads, kv_heads, head_dim };
             let (width, kv_width) = (heads * head_dim, kv_heads * head_dim);
-            let ((q, dq), (k, dk), (v, dv)) = (twins.of(&[n, width], 1), twins.of(&[n, kv_width], 2), twins.of(&[n, kv_width], 3));
+            let ((q, dq), (k, dk), (v, dv)) =
+                (twins.of(&[n, width], 1), twins.of(&[n, kv_width], 2), twins.of(&[n, kv_width], 3));
             let (want, want_log) = attention::forward(&q, &k, &v, &forest, h).unwrap();
             let (got, got_log) = attention::forward(&dq, &dk, &dv, &forest, h).unwrap();
             twins.same(&format!("attention of {h:?}"), &want, &got);

@@ -99,7 +99,11 @@ fn compare(what: &str, want: &Figures, got: &Figures, tolerance: f32) {
         assert!(name == other && want.len() == got.len(), "{name} and {other}");
         let root = |xs: &mut dyn Iterator<Item = f32>| xs.map(|x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
         let (size, apart) = (root(&mut want.iter().copied()), root(&mut want.iter().zip(got).map(|(w, g)| w - g)));
-        assert!(got.iter().all(|x| x.is_finite()) && apart <= f64::from(tolerance) * size.max(1e-9), "{what}: {name}: {}", apart / size);
+        assert!(
+            got.iter().all(|x| x.is_finite()) && apart <= f64::from(tolerance) * size.max(1e-9),
+            "{what}: {name}: {}",
+            apart / size
+        );
     }
 }
 

@@ -83,10 +83,6 @@ fn backward_parameters(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted
     adapter.low_rank().backward(x, dy, gradient, Some(dx))
 }
 
-fn zeros_like(t: &Tensor) -> Result<Tensor> {
-    Ok(Tensor::zeros(t.shape(), t.dtype(), t.device())?)
-}
-
 /// What a layer hands to the next.
 fn layer_output(w: &Layer, kept: &LayerKept) -> Result<Tensor> {
     let out = apply(&w.down, &swiglu::forward(&kept.gate, &kept.up)?)?;
@@ -189,7 +185,7 @@ impl Decoder {
     }
 
     fn head_norm_backward(&self, x: &Tensor, weight: &Tensor, dy: &Tensor, d_weight: Option<&Tensor>) -> Result<Tensor> {
-        let dx = zeros_like(x)?;
+        let dx = ops::zeros_like(x)?;
         let per_head = |t: &Tensor| t.reshape(((), self.architecture.heads.head_dim));
         norm::backward(&per_head(x)?, weight, self.architecture.rms_norm_eps, &per_head(dy)?, &per_head(&dx)?, d_weight)?;
         Ok(dx)
@@ -207,7 +203,7 @@ impl Decoder {
         grads: &Weights<Wanted>,
         done: &dyn Fn(),
     ) -> Result<()> {
-        let mut dx = zeros_like(&kept.last)?;
+        let mut dx = ops::zeros_like(&kept.last)?;
         norm::backward(&kept.last, &self.weights.norm, self.architecture.rms_norm_eps, d_hidden, &dx, grads.norm.as_ref())?;
         done();
         let last = kept.layers.len() - 1;
@@ -252,7 +248,7 @@ impl Decoder {
             None => (apply_backward(&w.o, &kept.attended, &d_middle, &g.o)?, d_middle),
             Some(rows) => {
                 let d_attended = apply_backward(&w.o, &ops::gather_rows(&kept.attended, rows)?, &d_middle, &g.o)?;
-                let (all, dx) = (zeros_like(&kept.attended)?, zeros_like(&kept.input)?);
+                let (all, dx) = (ops::zeros_like(&kept.attended)?, ops::zeros_like(&kept.input)?);
                 ops::scatter_add_rows(&all, &d_attended, rows)?;
                 ops::scatter_add_rows(&dx, &d_middle, rows)?;
                 (all, dx)

@@ -2,8 +2,8 @@
 
 use super::decoder::{Decoder, Kept};
 use super::{Frozen, Gradients, Place, Result, Weights, critic};
-use crate::ops::{self, Forest};
 use crate::ops::logprob::{self, TokenStats};
+use crate::ops::{self, Forest};
 use candle_core::{DType, Tensor};
 
 /// The predictions of a forest that a loss is made of: for each, the packed place whose hidden
@@ -164,6 +164,8 @@ impl Pass<'_> {
         if let (Some(d_values), Some(head), Some(d_head)) = (d_values, &decoder.weights.value_head, &grads.value_head) {
             critic::backward(&self.hidden, head, d_values, &d_hidden, d_head)?;
         }
-        decoder.backward(self.kept, self.forest, &self.selected.rows, &d_hidden, grads, done)
+        decoder.backward(self.kept, self.forest, &self.selected.rows, &d_hidden, grads, done)?;
+        // So that what went wrong there, and the time that it took, is not the next phase's.
+        Ok(ops::device::wait_for(&d_hidden)?)
     }
 }

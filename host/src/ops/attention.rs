@@ -7,11 +7,11 @@
 //! al. 2022).
 
 use super::cpu::{Read, Shared, read, tensor};
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::forest::Forest;
 use super::gemm::{Dst, Mat, matmul, matmul_raw};
 use super::math::{dot, exp, max, sum_by};
-#[cfg(feature = "cuda")]
-use super::cuda;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use gemm::Parallelism;

@@ -1,8 +1,8 @@
 //! Slices of CPU tensors, and the row operations that need nothing more.
 
-use super::{Error, Result, matrix_dims, on_device};
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::{Error, Result, matrix_dims, on_device};
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, StorageRef, Tensor};
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
@@ -125,6 +125,12 @@ pub fn from_vec(values: Vec<f32>, shape: impl Into<Shape>, device: &Device) -> R
         Device::Cuda(_) => cuda::from_vec(&values, shape, device),
         _ => Ok(Tensor::from_vec(values, shape, device)?),
     }
+}
+
+/// Zeros of the shape and type of a tensor, where that lies.
+pub fn zeros_like(t: &Tensor) -> Result<Tensor> {
+    on_device!(t, cuda::zeros_like(t));
+    Ok(t.zeros_like()?)
 }
 
 /// The values in f32 in host memory, which nothing changes later.

@@ -1,7 +1,9 @@
 //! Which devices there are.
 
-use super::Result;
-use candle_core::Device;
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::{Result, on_device};
+use candle_core::{Device, Tensor};
 
 /// Whether this build has kernels for NVIDIA devices.
 pub const BUILT: bool = cfg!(feature = "cuda");
@@ -12,7 +14,7 @@ pub const BUILT: bool = cfg!(feature = "cuda");
 /// In words, where there is no driver, or nothing in this build that could use one.
 #[cfg(feature = "cuda")]
 pub fn count() -> std::result::Result<usize, String> {
-    super::cuda::count()
+    cuda::count()
 }
 
 /// Number of NVIDIA devices.
@@ -27,7 +29,7 @@ pub fn count() -> std::result::Result<usize, String> {
 /// What an NVIDIA device calls itself.
 #[cfg(feature = "cuda")]
 pub fn name(index: usize) -> String {
-    super::cuda::name(index)
+    cuda::name(index)
 }
 
 /// What an NVIDIA device calls itself.
@@ -42,7 +44,7 @@ pub fn name(index: usize) -> String {
 /// If there is none, or none that this build could use.
 #[cfg(feature = "cuda")]
 pub fn open(index: usize) -> Result<Device> {
-    super::cuda::open(index)
+    cuda::open(index)
 }
 
 /// NVIDIA device number `index`, the same one each time.
@@ -52,4 +54,11 @@ pub fn open(index: usize) -> Result<Device> {
 #[cfg(not(feature = "cuda"))]
 pub fn open(index: usize) -> Result<Device> {
     Ok(Device::new_cuda(index)?)
+}
+
+/// Waits until a tensor's device has done all that it was given. What went wrong there is known then.
+pub fn wait_for(t: &Tensor) -> Result<()> {
+    on_device!(t, Ok(t.device().synchronize()?));
+    let _ = t;
+    Ok(())
 }

@@ -1,9 +1,9 @@
 //! `y = x W^T + b` with the weight in Hugging Face's layout, `W: [out, in]`.
 
 use super::cpu::{read, tensor, write};
-use super::gemm::{self, Dst, Mat, all_threads, matmul};
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::gemm::{self, Dst, Mat, all_threads, matmul};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 

@@ -3,10 +3,10 @@
 //! forms each block's logits again.
 
 use super::cpu::{read, tensor, write};
-use super::gemm::{Dst, Mat, all_threads, matmul};
-use super::math::{exp, max, sum_by};
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::gemm::{Dst, Mat, all_threads, matmul};
+use super::math::{exp, max, sum_by};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;

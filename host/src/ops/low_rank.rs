@@ -2,9 +2,9 @@
 //! arXiv 2106.09685), with `A: [r, in]` and `B: [out, r]` as the `peft` package has them.
 
 use super::cpu::{read, tensor, write};
-use super::gemm::{self, Dst, Mat, all_threads, matmul};
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::gemm::{self, Dst, Mat, all_threads, matmul};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 

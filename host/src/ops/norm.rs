@@ -2,9 +2,9 @@
 //! over the last dimension, in f32.
 
 use super::cpu::{ROWS_PER_TASK, filled, read, tensor, write};
-use super::math::dot;
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::math::dot;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;

@@ -1,9 +1,9 @@
 //! The gated unit `silu(gate) * up` (Shazeer 2020).
 
 use super::cpu::{filled, read, tensor};
-use super::math::sigmoid;
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::math::sigmoid;
 use super::{Error, Result, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;

@@ -21,8 +21,7 @@ struct Kernels {
 }
 
 /// `attention.cu`, for f32.
-const SINGLE: Kernels =
-    Kernels { module: "attention", name: "attention", tiles: 0, threads: 64, dims: &[16, 64, 128, 256] };
+const SINGLE: Kernels = Kernels { module: "attention", name: "attention", tiles: 0, threads: 64, dims: &[16, 64, 128, 256] };
 
 /// `attention.cu`, for bf16 where tensor cores can't take it.
 const SINGLE_BF16: Kernels = Kernels { dims: &[128, 256], ..SINGLE };
@@ -121,7 +120,7 @@ pub(in crate::ops) fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest,
     let (dk_parts, dv_parts) = (buffer::<f32>(device, q.len)?, buffer::<f32>(device, q.len)?);
     let launch = s.launch(q, "backward_keys", 3, 4).address(at(&dk_parts)).address(at(&dv_parts)).array(q).array(k).array(v);
     s.run(launch.array(d_outs).array(log_sum).address(at(&along)))?;
-    let summed = |parts: u64| {
+    let summed = |parts: u64| -> Result<Tensor> {
         let out = unset(device, kept.k.shape(), kind)?;
         let launch = Launch::of_kind(device, "attention", "sum_heads", kind).over(k.len);
         launch.array(Array::of(&out)?).address(parts).structure(&words(h)).size(k.len).run()?;

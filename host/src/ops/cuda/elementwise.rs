@@ -71,6 +71,14 @@ pub(in crate::ops) fn fill_zero(t: &Tensor) -> Result<()> {
     unsafe { result::memset_d8_async(array.at, 0, array.len * array.kind.size(), stream.cu_stream()) }.map_err(driver_error)
 }
 
+/// See [`crate::ops::zeros_like`].
+pub(in crate::ops) fn zeros_like(t: &Tensor) -> Result<Tensor> {
+    let like = Array::of(t)?;
+    let out = unset(like.device, t.shape(), like.kind)?;
+    fill_zero(&out)?;
+    Ok(out)
+}
+
 /// The same values in storage of their own.
 pub(in crate::ops) fn copy(t: &Tensor) -> Result<Tensor> {
     let from = Array::of(t)?;

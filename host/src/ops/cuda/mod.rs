@@ -23,7 +23,9 @@ pub(super) mod rows;
 
 pub(super) use array::{Kind, Uploaded};
 pub(super) use device::{count, name, open};
-pub(super) use elementwise::{add_into, cast, copy, fill_zero, from_vec, mixed, swiglu, swiglu_backward, to_vec, write};
+pub(super) use elementwise::{
+    add_into, cast, copy, fill_zero, from_vec, mixed, swiglu, swiglu_backward, to_vec, write, zeros_like,
+};
 pub(super) use optimizer::adamw;
 pub(super) use plan::Plan;
 pub(super) use reduce::{checksum, sum_of_squares};

@@ -52,7 +52,10 @@ pub(in crate::ops) fn scatter_add(into: &Tensor, from: &Tensor, rows: &[u32]) ->
     let (_, d) = matrix_dims(into);
     let (into, from) = (Array::of(into)?, Array::of(from)?);
     if from.len != rows.len() * d {
-        return Err(Error::Shape { op: "scatter_add_rows", detail: format!("{} values for {} rows of {d}", from.len, rows.len()) });
+        return Err(Error::Shape {
+            op: "scatter_add_rows",
+            detail: format!("{} values for {} rows of {d}", from.len, rows.len()),
+        });
     }
     let kernel = match (into.kind, from.kind) {
         (a, b) if a == b => "scatter_add_rows",

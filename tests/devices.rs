@@ -1,0 +1,138 @@
+//! Runs on an NVIDIA device beside the same runs on the CPU. Needs a binary with the feature `cuda` and a device, a
+//! real one or `tests/software-cuda/`.
+
+#![allow(clippy::print_stdout)]
+
+use rlhost_tests::{Place, tiny};
+use std::sync::OnceLock;
+
+/// Whether runs can be on a device; otherwise says why not.
+fn there_is_a_device() -> bool {
+    static MISSING: OnceLock<Option<String>> = OnceLock::new();
+    let missing = MISSING.get_or_init(|| {
+        let outcome = run(&Place::with_answers(), "sft", "try", "cuda", &["--max-steps", "1"]);
+        (outcome.code != Some(0)).then(|| outcome.error().to_owned())
+    });
+    if let Some(reason) = missing {
+        assert!(reason.contains("device cuda"), "{reason}");
+        println!("skipped: {reason}");
+    }
+    missing.is_none()
+}
+
+/// A short run of an algorithm that learns from given answers, on a device.
+fn run(place: &Place, algorithm: &str, run: &str, device: &str, more: &[&str]) -> rlhost_tests::Outcome {
+    let mut arguments = match algorithm {
+        "sft" => vec!["sft", "--dataset", "answers.jsonl"],
+        other => vec!["--algorithm", other, "--dataset", "pairs.jsonl"],
+    };
+    arguments.extend(["--model", tiny(), "--output-dir", run, "--device", device, "--logging-steps", "1"]);
+    arguments.extend(["--per-device-train-batch-size", "4", "--learning-rate", "1e-3"]);
+    arguments.extend(more);
+    place.run(&arguments)
+}
+
+/// The greatest difference between two runs' figures of these names, relative to the greatest figure of each.
+fn apart(place: &Place, a: &str, b: &str, names: &[&str]) -> f64 {
+    let of = |name: &&str| {
+        let (a, b) = (place.figure(a, name), place.figure(b, name));
+        assert!(a.len() == b.len() && !a.is_empty());
+        let size = a.iter().fold(1e-9f64, |m, x| m.max(x.abs()));
+        a.iter().zip(&b).fold(0f64, |m, (a, b)| m.max((a - b).abs())) / size
+    };
+    names.iter().map(of).fold(0.0, f64::max)
+}
+
+#[test]
+fn a_device_that_is_not_there_is_missed_in_one_line() {
+    let place = Place::with_answers();
+    for device in ["cuda:99", "gpu"] {
+        let outcome = run(&place, "sft", "run", device, &[]);
+        let said = outcome.error();
+        assert!(outcome.code == Some(2) && said.contains(device), "{said}");
+        assert!(said.contains("cuda") && said.len() < 300, "{said}");
+    }
+    assert!(!place.entries().contains(&"run".to_owned()));
+    let outcome = run(&place, "sft", "run", "cpu", &["--max-steps", "1", "--bf16"]);
+    assert!(outcome.succeeded().stderr.contains("f32"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_run_gives_the_figures_that_it_gives_on_the_cpu() {
+    if !there_is_a_device() {
+        return;
+    }
+    let place = Place::with_answers();
+    for algorithm in ["sft", "dpo"] {
+        let steps = ["--max-steps", "4"];
+        let names = |way: &str| format!("{algorithm}-{way}");
+        run(&place, algorithm, &names("cpu"), "cpu", &steps).succeeded();
+        run(&place, algorithm, &names("f32"), "cuda:0", &[&steps[..], &["--bf16", "false"]].concat()).succeeded();
+        run(&place, algorithm, &names("bf16"), "cuda", &steps).succeeded();
+        let figures = ["loss", "grad_norm"];
+        let exact = apart(&place, &names("cpu"), &names("f32"), &figures);
+        assert!(exact < 1e-4, "{algorithm} in f32: {exact}");
+        let rounded = apart(&place, &names("cpu"), &names("bf16"), &figures);
+        assert!(rounded < 0.05, "{algorithm} in bf16: {rounded}");
+        let started = &place.events(&names("bf16"), "started")[0];
+        assert!(started["device"].as_str().unwrap().contains("bf16"), "{started}");
+    }
+}
+
+#[test]
+fn a_run_goes_on_to_the_bit_and_in_another_place() {
+    if !there_is_a_device() {
+        return;
+    }
+    let place = Place::with_answers();
+    let adapter = ["--lora-r", "4"];
+    for (name, more) in [("whole", &[][..]), ("adapter", &adapter[..])] {
+        let often = ["--max-steps", "4", "--save-steps", "1"];
+        run(&place, "dpo", name, "cuda", &[&often[..], more].concat()).succeeded();
+        let (again, elsewhere) = (format!("{name}-again"), format!("{name}-elsewhere"));
+        for copy in [&again, &elsewhere] {
+            place.copy(name, copy);
+        }
+        place.run(&["resume", &again, "--step", "2"]).succeeded();
+        let weights = if name == "whole" { "model.safetensors" } else { "adapter_model.safetensors" };
+        for file in [weights, "optimizer.safetensors"] {
+            let of = |run: &str| place.tensors(&format!("{run}/checkpoint-4/{file}"));
+            assert!(of(name) == of(&again), "{name}: {file}");
+        }
+        assert_eq!(place.timeless(&format!("{name}/metrics.jsonl")), place.timeless(&format!("{again}/metrics.jsonl")));
+        place.run(&["resume", &elsewhere, "--step", "2", "--set", "device=cpu"]).succeeded();
+        let apart = apart(&place, name, &elsewhere, &["loss"]);
+        assert!(apart < 0.05, "{name}: {apart}");
+    }
+}
+
+#[test]
+fn memory_that_does_not_suffice_is_one_line_after_a_checkpoint() {
+    if !there_is_a_device() {
+        return;
+    }
+    let place = Place::with_answers();
+    // The third step's texts are as long as the model's context.
+    let text = |i: usize| format!("{{\"text\": \"{}\"}}\n", if i < 8 { "short".to_owned() } else { "long ".repeat(36) });
+    place.write("answers.jsonl", (0..16).map(text).collect::<String>());
+    let mut saved = 0;
+    for size in 6..40 {
+        let name = format!("run-{size}");
+        let memory = format!("{}", size << 18);
+        let arguments =
+            ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--shuffle-dataset", "false", "--device", "cuda"];
+        let more = ["--per-device-train-batch-size", "4", "--max-steps", "4", "--output-dir", &name];
+        let outcome = place.run_with(&[&arguments[..], &more].concat(), &[("SOFTWARE_CUDA_MEMORY", &memory)]);
+        if outcome.code == Some(0) {
+            // A real device has the memory that it has.
+            assert!(size == 6 || saved > 0, "no run came to its long texts: {}", outcome.stderr);
+            return;
+        }
+        let said = outcome.error();
+        assert!(said.contains("memory is full") && said.contains("per_device_train_batch_size"), "{said}");
+        if place.entries().contains(&name) {
+            saved += place.checkpoints(&name).len();
+        }
+    }
+    panic!("no size was enough");
+}
