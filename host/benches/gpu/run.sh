@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# run.sh OUT TOKENIZER PROMPTS [PYTHON]: everything that is to be known on a machine with an NVIDIA device, into the folder OUT.
+#
+#   OUT        a folder that is not there yet
+#   TOKENIZER  a folder with Qwen2's tokenizer.json
+#   PROMPTS    TL;DR's prompts, JSON lines with the key "prompt"
+#   PYTHON     a Python with torch, transformers, trl 1.16 and datasets, for the comparison; without it there is none
+#
+# Builds with the feature cuda (host/cuda/README.md says what that needs) unless RLHOST names a binary, which needs RLHOST_TESTS=no
+# too where there is no cargo. What fails is said at the end, and does not keep the rest from being run.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+out=$(realpath -m "${1:?a folder for all output}")
+tokenizer=$(realpath "${2:?a folder with the tokenizer of Qwen2}")
+prompts=$(realpath "${3:?a file of prompts}")
+python=${4:-}
+[ -e "$out" ] && { echo "$out is there already" >&2; exit 2; }
+mkdir -p "$out"
+failed=
+
+# step NAME COMMAND...: runs a command with its output in NAME.log.
+step() {
+    local name=$1
+    shift
+    echo "+ $name: $*" | tee -a "$out/commands.log"
+    if "$@" > "$out/$name.log" 2>&1; then tail -n 3 "$out/$name.log"; else
+        echo "  failed; see $out/$name.log"
+        tail -n 5 "$out/$name.log"
+        failed="$failed $name"
+    fi
+}
+
+nvidia-smi > "$out/nvidia-smi.log" 2>&1 || echo "no nvidia-smi"
+nvidia-smi --query-gpu=timestamp,utilization.gpu,memory.used,power.draw,clocks.sm --format=csv -lms 500 > "$out/card.csv" 2> /dev/null &
+watch=$!
+trap 'kill $watch 2> /dev/null' EXIT
+
+cd "$root"
+rlhost=${RLHOST:-}
+if [ -z "$rlhost" ]; then
+    step build cargo build --release --package rlhost --features cuda
+    rlhost=$root/target/release/rlhost
+fi
+if [ "${RLHOST_TESTS:-yes}" = yes ]; then
+    step tests cargo test --release --package rlhost --features cuda --test 'device*' -- --nocapture
+fi
+
+# Shapes as published; the weights are random, the tokenizer is the real one.
+shape() {
+    cat << JSON
+{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "hidden_size": $1, "intermediate_size": $2,
+ "num_hidden_layers": $3, "num_attention_heads": $4, "num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 32768,
+ "max_window_layers": $3, "use_sliding_window": false, "sliding_window": 32768, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+ "tie_word_embeddings": true, "attention_dropout": 0.0, "initializer_range": 0.02, "torch_dtype": "bfloat16", "bos_token_id": 151643,
+ "eos_token_id": 151643, "use_cache": true}
+JSON
+}
+shape 896 4864 24 14 > "$out/qwen2-0.5b.json"
+shape 1536 8960 28 12 > "$out/qwen2-1.5b.json"
+step model "$rlhost" new-model "$out/model" --config "$out/qwen2-0.5b.json" --tokenizer "$tokenizer"
+
+# The run that is compared: 8 groups of 8 completions of 128 tokens a step.
+settings=(--per-device-train-batch-size 64 --num-generations 8 --max-completion-length 128 --max-steps 20 --learning-rate 1e-6)
+grpo() {
+    step "$1" "$rlhost" train --plugin tldr_length_reward.wasm --model "$out/model" --dataset "$prompts" --device cuda "${settings[@]}" \
+        --logging-steps 1 --save-steps 1000000 --log-completions none --output-dir "$out/$1" "${@:2}"
+}
+grpo grpo-bf16
+grpo grpo-bf16-again
+cmp <(jq -c 'del(.time, .step_time, .epoch) | with_entries(select(.key | startswith("time") | not))' "$out/grpo-bf16/metrics.jsonl") \
+    <(jq -c 'del(.time, .step_time, .epoch) | with_entries(select(.key | startswith("time") | not))' "$out/grpo-bf16-again/metrics.jsonl") \
+    > "$out/same-bits.log" 2>&1 && echo "two runs gave the same figures" || echo "two runs differ, or jq is missing: $out/same-bits.log"
+grpo grpo-f32 --bf16 false --max-steps 5
+
+if "$rlhost" bench --help > /dev/null 2>&1; then
+    step bench-0.5b "$rlhost" bench --model-config "$out/qwen2-0.5b.json" --random-weights --device cuda
+    step bench-1.5b "$rlhost" bench --model-config "$out/qwen2-1.5b.json" --random-weights --device cuda
+fi
+
+if [ -n "$python" ]; then
+    step trl "$python" "$here/trl_step.py" "$out/model" "$prompts" --out "$out/trl"
+    step compare "$python" "$here/trl_step.py" --compare "$out/grpo-bf16/metrics.jsonl" "$out/trl/steps.json"
+    cat "$out/compare.log"
+fi
+rm -rf "$out/model" "$out"/grpo-*/checkpoint-*
+echo "all output: $out"
+[ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }
