@@ -136,3 +136,50 @@ fn memory_that_does_not_suffice_is_one_line_after_a_checkpoint() {
     }
     panic!("no size was enough");
 }
+
+/// A few steps of GRPO with a reference model, two updates a generation.
+fn grpo(place: &Place, run: &str, device: &str, more: &[&str]) {
+    let steps =
+        ["--max-steps", "4", "--steps-per-generation", "2", "--beta", "0.1", "--learning-rate", "0.002", "--save-steps", "2"];
+    let sampling = ["--top-p", "0.95", "--repetition-penalty", "1.1", "--log-completions", "all", "--device", device];
+    place.train(run, &[&steps[..], &sampling, more].concat()).succeeded();
+}
+
+#[test]
+fn a_run_that_generates_has_the_texts_and_figures_of_the_cpu() {
+    if !there_is_a_device() {
+        return;
+    }
+    let place = Place::new();
+    grpo(&place, "cpu", "cpu", &[]);
+    grpo(&place, "cuda", "cuda", &["--bf16", "false"]);
+    let texts = |run: &str| -> Vec<_> {
+        place.lines(&format!("{run}/completions.jsonl")).iter().map(|line| line["completion"].clone()).collect()
+    };
+    assert_eq!(texts("cuda"), texts("cpu"));
+    for (got, want) in place.figures("cuda").iter().zip(place.figures("cpu")) {
+        assert_eq!(got.len(), want.len());
+        for ((name, got), (of_cpu, want)) in got.iter().zip(want) {
+            assert_eq!(*name, of_cpu);
+            assert!((got - want).abs() <= 1e-4 * want.abs().max(0.1), "{name} is {got} and not {want}");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_generates_repeats_and_resumes_to_the_bit() {
+    if !there_is_a_device() {
+        return;
+    }
+    let place = Place::new();
+    for precision in ["true", "false"] {
+        let run = |name: &str| format!("{name}-{precision}");
+        for name in ["one", "other"] {
+            grpo(&place, &run(name), "cuda", &["--bf16", precision]);
+        }
+        place.assert_same_end(&run("other"), &run("one"), 4, "model.safetensors");
+        place.copy(&run("one"), &run("resumed"));
+        place.run(&["resume", &run("resumed"), "--step", "2"]).succeeded();
+        place.assert_same_end(&run("resumed"), &run("one"), 4, "model.safetensors");
+    }
+}

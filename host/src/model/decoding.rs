@@ -1,6 +1,8 @@
-//! Token-by-token generation with a copy of the weights laid out for few rows.
+//! Token-by-token generation with weights laid out for few rows.
 
 use super::decoder::Decoder;
+#[cfg(feature = "cuda")]
+use super::device_decoding::Joined;
 use super::weights::Linear;
 use super::{Architecture, Cache, Prefix, Result};
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
@@ -8,12 +10,19 @@ use crate::ops::panels::Panels;
 use crate::ops::{self, Forest, embedding, norm, rope, swiglu};
 use candle_core::Tensor;
 
-/// A frozen decoder for one generation. Its weights are a copy made when it was: a generation
-/// never mixes two versions.
+/// A frozen decoder for one generation. On the CPU its weights are a copy made when it was. On a device some
+/// are those of the decoder, which then may not change before the generation is over.
 pub struct Decoding {
     decoder: Decoder,
-    layers: Vec<Products>,
-    output: Panels,
+    laid_out: LaidOut,
+}
+
+/// The weights of products.
+enum LaidOut {
+    /// Of each layer, and the output matrix.
+    Host { layers: Vec<Products>, output: Panels },
+    #[cfg(feature = "cuda")]
+    Device(Vec<Joined>),
 }
 
 /// A layer's linear maps.
@@ -48,6 +57,11 @@ fn panels(l: &Linear) -> ops::Result<Panels> {
 
 impl Decoding {
     pub(super) fn new(decoder: Decoder) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if decoder.weights.embedding.device().is_cuda() {
+            let layers = decoder.weights.layers.iter().map(Joined::new).collect::<ops::Result<_>>()?;
+            return Ok(Self { decoder, laid_out: LaidOut::Device(layers) });
+        }
         let layer = |w: &super::weights::Layer| -> ops::Result<Products> {
             Ok(Products {
                 q: panels(&w.q)?,
@@ -61,7 +75,30 @@ impl Decoding {
         };
         let layers = decoder.weights.layers.iter().map(layer).collect::<ops::Result<_>>()?;
         let output = Panels::new(decoder.weights.output(), None)?;
-        Ok(Self { decoder, layers, output })
+        Ok(Self { decoder, laid_out: LaidOut::Host { layers, output } })
+    }
+
+    /// The decoder, and each layer's products where it lies on a device.
+    #[cfg(feature = "cuda")]
+    pub(super) fn of_device(&self) -> Option<(&Decoder, &[Joined])> {
+        match &self.laid_out {
+            LaidOut::Device(layers) => Some((&self.decoder, layers)),
+            LaidOut::Host { .. } => None,
+        }
+    }
+
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(clippy::unnecessary_wraps, reason = "there is another layout with the feature cuda")
+    )]
+    fn host_layout(&self) -> ops::Result<(&[Products], &Panels)> {
+        match &self.laid_out {
+            LaidOut::Host { layers, output } => Ok((layers, output)),
+            #[cfg(feature = "cuda")]
+            LaidOut::Device(_) => {
+                Err(ops::Error::Shape { op: "decode", detail: "a model on a device, which `on_device` decodes with".into() })
+            }
+        }
     }
 
     /// The decoder's sizes.
@@ -72,12 +109,13 @@ impl Decoding {
     /// A cache for a new sequence, with room for so many positions.
     pub fn empty_cache(&self, positions: usize) -> Cache {
         let width = self.architecture().kv_width();
-        Cache { layers: (0..self.layers.len()).map(|_| SequenceCache::with_room(positions, width)).collect() }
+        Cache { layers: (0..self.architecture().layers).map(|_| SequenceCache::with_room(positions, width)).collect() }
     }
 
     /// Runs prompts, one segment each, and gives the caches of all and the logits `[P, V]` after
     /// the last token of each.
     pub fn prefill(&self, prompts: &Forest) -> Result<(Vec<Prefix>, Tensor)> {
+        let (_, output) = self.host_layout()?;
         let ranges: Vec<_> = prompts.segments().iter().map(ops::Segment::range).collect();
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let mut caches = vec![Prefix::default(); ranges.len()];
@@ -87,15 +125,16 @@ impl Decoding {
             }
             Ok(())
         })?;
-        Ok((caches, self.output.forward(&hidden)?))
+        Ok((caches, output.forward(&hidden)?))
     }
 
     /// One token further for each sequence: logits `[B, V]`.
     pub fn decode(&self, step: Decode<'_>) -> Result<Tensor> {
+        let (layers, output) = self.host_layout()?;
         let d = &self.decoder;
         let (eps, heads) = (d.architecture.rms_norm_eps, d.architecture.heads);
         let mut x = embedding::forward(&d.weights.embedding, step.tokens)?;
-        for (l, (w, t)) in d.weights.layers.iter().zip(&self.layers).enumerate() {
+        for (l, (w, t)) in d.weights.layers.iter().zip(layers).enumerate() {
             let h = norm::forward(&x, &w.input_norm, eps)?;
             let (mut q, mut k, v) = (t.q.forward(&h)?, t.k.forward(&h)?, t.v.forward(&h)?);
             if let Some((q_norm, k_norm)) = &w.qk_norm {
@@ -118,6 +157,6 @@ impl Decoding {
             ops::add_into(&x, &middle)?;
         }
         let hidden = norm::forward(&x, &d.weights.norm, eps)?;
-        Ok(self.output.forward(&hidden)?)
+        Ok(output.forward(&hidden)?)
     }
 }

@@ -61,11 +61,6 @@ impl Frozen {
 
     /// Makes ready for a generation with the weights as they are now.
     pub fn decoding(&self) -> Result<Decoding> {
-        let decoder = self.decoder.clone();
-        if decoder.weights.embedding.device().is_cpu() {
-            return Decoding::new(decoder);
-        }
-        let on_host = decoder.weights.map(|_, t| ops::on_host(t))?;
-        Decoding::new(Decoder { weights: on_host, ..decoder })
+        Decoding::new(self.decoder.clone())
     }
 }

@@ -10,6 +10,8 @@ mod cache;
 mod critic;
 mod decoder;
 mod decoding;
+#[cfg(feature = "cuda")]
+mod device_decoding;
 mod frozen;
 mod load;
 mod lora;
@@ -26,6 +28,8 @@ pub use architecture::{Architecture, Family};
 pub use cache::{Cache, Prefix};
 pub use decoder::Decoder;
 pub use decoding::{Decode, Decoding};
+#[cfg(feature = "cuda")]
+pub use device_decoding::{DeviceDecoding, DevicePrefix, Room};
 pub use frozen::Frozen;
 pub use load::ModelFolder;
 pub use lora::Lora;

@@ -40,6 +40,8 @@ pub use cpu::{
     add_into, cast, checksum, copied, fill_zero, from_vec, gather_rows, mixed, on_host, scatter_add_rows, sum_of_squares, to_vec,
     write, zeros_like,
 };
+#[cfg(feature = "cuda")]
+pub use cuda::decode;
 pub use forest::{Forest, Segment};
 pub use memory::{keep_freed_memory, peak_memory};
 

@@ -1,6 +1,8 @@
 //! Generation: prompts in, completions with their log-probabilities out. Sees only the frozen
 //! view of the model.
 
+#[cfg(feature = "cuda")]
+mod device;
 mod sampler;
 mod scheduler;
 

@@ -44,6 +44,11 @@ pub fn stream(seed: u64, generation: u64, row: u64, sample: u64) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key)
 }
 
+/// A number below one, of 53 random bits.
+pub(super) fn uniform(rng: &mut ChaCha8Rng) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
 fn argmax(logits: &[f32]) -> usize {
     let mut best = 0;
     for (i, &z) in logits.iter().enumerate() {
@@ -67,9 +72,7 @@ impl Sampling {
                 *z /= self.temperature;
             }
             self.filter(&mut adjusted);
-            // 53 random bits: a uniform number below one.
-            let uniform = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-            choose(adjusted, uniform)
+            choose(adjusted, uniform(rng))
         } else {
             argmax(&adjusted)
         };

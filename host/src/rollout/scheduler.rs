@@ -70,7 +70,7 @@ pub struct Generator<'a> {
 }
 
 /// A prompt and which of its completions.
-type Sequence = (usize, usize);
+pub(super) type Sequence = (usize, usize);
 
 /// A prompt that has been run, until its last completion has begun.
 struct Prefilled {
@@ -89,6 +89,16 @@ struct Active {
 impl Generator<'_> {
     /// All completions, ordered by request and sample.
     pub fn run(&self, requests: &[Request]) -> Result<Vec<Rollout>, Error> {
+        let mut done = self.completions(requests)?;
+        done.sort_by_key(|r| (r.prompt, r.sample));
+        Ok(done)
+    }
+
+    fn completions(&self, requests: &[Request]) -> Result<Vec<Rollout>, Error> {
+        #[cfg(feature = "cuda")]
+        if let Some(done) = super::device::run(self, requests)? {
+            return Ok(done);
+        }
         let all: Vec<Sequence> = requests.iter().enumerate().flat_map(|(p, r)| (0..r.samples).map(move |s| (p, s))).collect();
         let most = rayon::current_num_threads().min(self.max_num_seqs).max(1);
         let parts = (all.len().min(self.max_num_seqs) / SEQUENCES_A_THREAD).clamp(1, most);
@@ -102,9 +112,18 @@ impl Generator<'_> {
         own.push(prompts);
         let decode = |(i, prompts)| self.decode(requests, part(i), places, prompts);
         let done: Vec<Vec<Rollout>> = own.into_par_iter().enumerate().map(decode).collect::<Result<_, _>>()?;
-        let mut done = done.concat();
-        done.sort_by_key(|r| (r.prompt, r.sample));
-        Ok(done)
+        Ok(done.concat())
+    }
+
+    /// Most tokens of a completion of this prompt.
+    pub(super) fn limit(&self, request: &Request) -> usize {
+        let context = self.model.architecture().max_positions;
+        self.max_new_tokens.min(context.saturating_sub(request.tokens.len())).max(1)
+    }
+
+    /// Whether a completion ends by itself with the newest of these tokens.
+    pub(super) fn ends(&self, tokens: &[u32]) -> bool {
+        tokens.last().is_some_and(|newest| self.ends.contains(newest)) || (self.stops)(tokens)
     }
 
     /// Decodes sequences to their ends, at most so many side by side.
@@ -155,35 +174,26 @@ impl Generator<'_> {
     ) -> Result<(), Error> {
         let mut new: Vec<usize> = wanted.filter(|&p| prompts[p].is_none()).collect();
         new.dedup();
-        let mut rest = &new[..];
-        while !rest.is_empty() {
-            let mut forest = Forest::new();
-            let mut taken = 0;
-            while taken < rest.len() && (taken == 0 || forest.len() + requests[rest[taken]].tokens.len() <= PREFILL_TOKENS) {
-                forest.push(&requests[rest[taken]].tokens, None);
-                taken += 1;
-            }
+        for (forest, together) in batches(requests, &new) {
             let (caches, logits) = self.model.prefill(&forest)?;
             let logits = ops::to_vec(&logits)?;
-            let rows = logits.chunks(logits.len() / taken);
-            for ((&p, cache), logits) in rest[..taken].iter().zip(caches).zip(rows) {
+            let rows = logits.chunks(logits.len() / together.len());
+            for ((&p, cache), logits) in together.iter().zip(caches).zip(rows) {
                 prompts[p] = Some(Arc::new(Prefilled { cache, logits: logits.to_vec() }));
             }
-            rest = &rest[taken..];
         }
         Ok(())
     }
 
     /// New sequences with their first token, drawn from their prompts' last logits.
     fn start(&self, requests: &[Request], admitted: &[Sequence], prompts: &[Option<Arc<Prefilled>>]) -> Vec<Active> {
-        let context = self.model.architecture().max_positions;
         admitted
             .iter()
             .filter_map(|&(prompt, sample)| {
                 let prefilled = prompts[prompt].as_ref()?;
                 let request = &requests[prompt];
                 let rng = stream(self.seed, self.generation, request.row, sample as u64);
-                let limit = self.max_new_tokens.min(context.saturating_sub(request.tokens.len())).max(1);
+                let limit = self.limit(request);
                 let rollout = Rollout { prompt, sample, tokens: Vec::new(), logp: Vec::new(), finished: false };
                 let mut sequence = Active { rollout, rng, cache: self.model.empty_cache(limit), limit };
                 self.draw(&mut sequence, request, &prefilled.logits);
@@ -198,7 +208,7 @@ impl Generator<'_> {
         let drawn = self.sampling.draw(logits, self.logp_temperature, seen, &mut sequence.rng);
         rollout.tokens.push(drawn.token);
         rollout.logp.push(drawn.logp);
-        rollout.finished = self.ends.contains(&drawn.token) || (self.stops)(&rollout.tokens);
+        rollout.finished = self.ends(&rollout.tokens);
     }
 
     /// Runs the newest token of each sequence and draws the next.
@@ -223,4 +233,21 @@ impl Generator<'_> {
         });
         Ok(())
     }
+}
+
+/// Prompts that are run together, with which they are.
+pub(super) fn batches<'a>(requests: &[Request], prompts: &'a [usize]) -> Vec<(Forest, &'a [usize])> {
+    let mut rest = prompts;
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        let mut forest = Forest::new();
+        let mut taken = 0;
+        while taken < rest.len() && (taken == 0 || forest.len() + requests[rest[taken]].tokens.len() <= PREFILL_TOKENS) {
+            forest.push(&requests[rest[taken]].tokens, None);
+            taken += 1;
+        }
+        all.push((forest, &rest[..taken]));
+        rest = &rest[taken..];
+    }
+    all
 }

@@ -83,14 +83,19 @@ pub(in crate::ops) fn zeros_like(t: &Tensor) -> Result<Tensor> {
 pub(in crate::ops) fn copy(t: &Tensor) -> Result<Tensor> {
     let from = Array::of(t)?;
     let out = unset(from.device, t.shape(), from.kind)?;
-    if from.len > 0 {
-        let stream = from.device.cuda_stream();
-        stream.context().bind_to_thread().map_err(driver_error)?;
-        // SAFETY: both have that many bytes.
-        unsafe { result::memcpy_dtod_async(Array::of(&out)?.at, from.at, from.len * from.kind.size(), stream.cu_stream()) }
-            .map_err(driver_error)?;
-    }
+    copy_to(from, Array::of(&out)?.at)?;
     Ok(out)
+}
+
+/// Puts the same values at an address, where the caller has as much memory.
+pub(super) fn copy_to(from: Array<'_>, at: u64) -> Result<()> {
+    if from.len == 0 {
+        return Ok(());
+    }
+    let stream = from.device.cuda_stream();
+    stream.context().bind_to_thread().map_err(driver_error)?;
+    // SAFETY: both have that many bytes.
+    unsafe { result::memcpy_dtod_async(at, from.at, from.len * from.kind.size(), stream.cu_stream()) }.map_err(driver_error)
 }
 
 /// The values as another type; the same tensor where they are of that type.

@@ -8,6 +8,7 @@
 
 mod array;
 pub(super) mod attention;
+pub mod decode;
 mod device;
 mod elementwise;
 mod gemm;

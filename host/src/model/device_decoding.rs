@@ -1,0 +1,164 @@
+//! [`Decoding`] on a device: prompts are run as ever, then all sequences go on together, a token each at a time.
+
+use super::decoding::Decoding;
+use super::weights::{Layer, Linear};
+use super::{Decoder, Result};
+use crate::ops::decode::{Drawing, Recorded, Session, Sizes, joined};
+use crate::ops::{self, Forest, Segment, linear};
+use candle_core::Tensor;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Steps of one shape before it is recorded: a recording costs as much as a few steps.
+const STEPS_BEFORE_RECORDING: usize = 4;
+
+/// A layer's products, joined where they have the same input. Adapters are folded in.
+pub(super) struct Joined {
+    qkv: Tensor,
+    qkv_bias: Option<Tensor>,
+    o: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+}
+
+fn biases(parts: &[&Linear]) -> ops::Result<Option<Tensor>> {
+    let biases: Vec<&Tensor> = parts.iter().filter_map(|l| l.bias.as_ref()).collect();
+    if biases.len() < parts.len() { Ok(None) } else { joined(&biases).map(Some) }
+}
+
+impl Joined {
+    pub(super) fn new(w: &Layer) -> ops::Result<Self> {
+        Ok(Self {
+            qkv: joined(&[&w.q.merged()?, &w.k.merged()?, &w.v.merged()?])?,
+            qkv_bias: biases(&[&w.q, &w.k, &w.v])?,
+            o: w.o.merged()?,
+            gate_up: joined(&[&w.gate.merged()?, &w.up.merged()?])?,
+            down: w.down.merged()?,
+        })
+    }
+}
+
+/// A prompt's keys and values in device memory: rows of those of all prompts that were run together.
+#[derive(Clone)]
+pub struct DevicePrefix {
+    layers: Arc<Vec<(Tensor, Tensor)>>,
+    rows: Range<usize>,
+}
+
+/// How many sequences a generation has, and how long they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Sequences that decode side by side.
+    pub sequences: usize,
+    /// Longest completion, in tokens.
+    pub completion: usize,
+    /// Longest prompt, in tokens.
+    pub prompt: usize,
+}
+
+/// A generation on a device.
+pub struct DeviceDecoding<'a> {
+    decoder: &'a Decoder,
+    layers: &'a [Joined],
+    /// Sequences, prompts and rows.
+    pub session: Session,
+    drawing: Drawing,
+    recorded: Option<Recorded>,
+    /// Steps since the last one that a recording fitted.
+    plain: usize,
+    may_record: bool,
+}
+
+impl Decoding {
+    /// A generation where the weights lie, if that is a device.
+    ///
+    /// # Errors
+    /// If its memory does not suffice.
+    pub fn on_device(&self, room: Room, drawing: Drawing) -> Result<Option<DeviceDecoding<'_>>> {
+        let Some((decoder, layers)) = self.of_device() else { return Ok(None) };
+        let a = self.architecture();
+        let sizes = Sizes {
+            slots: room.sequences,
+            room: room.completion,
+            longest_prompt: room.prompt,
+            layers: layers.len(),
+            heads: a.heads,
+            hidden: a.hidden_size,
+            intermediate: a.intermediate_size,
+            vocabulary: a.vocab_size,
+            remembers: drawing.repetition_penalty != 1.0,
+        };
+        let session = Session::new(decoder.weights.output(), sizes)?;
+        Ok(Some(DeviceDecoding { decoder, layers, session, drawing, recorded: None, plain: 0, may_record: true }))
+    }
+}
+
+impl DeviceDecoding<'_> {
+    /// Runs prompts, one segment each, and gives the keys and values of each and the logits `[P, V]` after its last token.
+    pub fn prefill(&self, prompts: &Forest) -> Result<(Vec<DevicePrefix>, Tensor)> {
+        let ranges: Vec<_> = prompts.segments().iter().map(Segment::range).collect();
+        let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
+        let mut layers = Vec::with_capacity(self.layers.len());
+        let (hidden, _) = self.decoder.run(prompts, &rows, |_, kept| {
+            layers.push((kept.k, kept.v));
+            Ok(())
+        })?;
+        let layers = Arc::new(layers);
+        let prefixes = ranges.into_iter().map(|rows| DevicePrefix { layers: Arc::clone(&layers), rows }).collect();
+        Ok((prefixes, linear::forward_f32(&hidden, self.decoder.weights.output(), None)?))
+    }
+
+    /// Makes a prompt known to the session under a place.
+    pub fn put_prompt(&mut self, place: usize, prefix: &DevicePrefix) -> Result<()> {
+        Ok(self.session.put_prompt(place, &prefix.layers, prefix.rows.clone())?)
+    }
+
+    /// Draws the first token of the sequences in `slots`, from rows `rows` of [`DeviceDecoding::prefill`]'s logits.
+    pub fn draw_first(&self, logits: &Tensor, slots: &[u32], rows: &[u32]) -> Result<()> {
+        Ok(self.session.draw_first(&self.drawing, logits, slots, rows)?)
+    }
+
+    /// One token further for each of the session's rows: runs the newest and draws the next.
+    pub fn step(&mut self) -> Result<()> {
+        if let Some(recorded) = self.recorded.as_ref().filter(|r| self.session.fits(r)) {
+            self.plain = 0;
+            return Ok(self.session.replay(recorded)?);
+        }
+        self.run_step(&self.session)?;
+        self.plain += 1;
+        if self.plain >= STEPS_BEFORE_RECORDING && self.may_record {
+            self.plain = 0;
+            let (decoder, layers, drawing) = (self.decoder, self.layers, self.drawing);
+            let recorded = self.session.record(|session| step(decoder, layers, &drawing, session));
+            // Without recordings a generation is the same, and slower.
+            self.may_record = recorded.is_ok();
+            self.recorded = recorded.inspect_err(|e| tracing::warn!("steps of generation can't be recorded: {e}")).ok();
+        }
+        Ok(())
+    }
+
+    fn run_step(&self, session: &Session) -> Result<()> {
+        Ok(step(self.decoder, self.layers, &self.drawing, session)?)
+    }
+}
+
+/// All launches of a step.
+fn step(decoder: &Decoder, layers: &[Joined], drawing: &Drawing, session: &Session) -> ops::Result<()> {
+    let (weights, eps) = (&decoder.weights, decoder.architecture.rms_norm_eps);
+    session.embed(&weights.embedding)?;
+    let mut missing = None;
+    for (i, (w, joined)) in weights.layers.iter().zip(layers).enumerate() {
+        session.norm(missing, &w.input_norm, eps)?;
+        session.project(&joined.qkv)?;
+        session.rotate_and_keep(i, joined.qkv_bias.as_ref(), w.qk_norm.as_ref(), &decoder.rotation, eps)?;
+        session.attend(i)?;
+        session.add_attended(&joined.o)?;
+        session.norm(w.o.bias.as_ref(), &w.post_norm, eps)?;
+        session.gate(&joined.gate_up, w.gate.bias.as_ref(), w.up.bias.as_ref())?;
+        session.add_gated(&joined.down)?;
+        missing = w.down.bias.as_ref();
+    }
+    session.norm(missing, &weights.norm, eps)?;
+    session.logits(weights.output())?;
+    session.draw(drawing)
+}

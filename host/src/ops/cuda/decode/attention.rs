@@ -1,0 +1,71 @@
+//! Attention of the newest tokens; see `host/kernels/decode_attention.cu`.
+
+use super::super::super::{Error, Result};
+use super::super::array::{Array, at};
+use super::super::launch::Launch;
+use super::{Session, Sizes};
+
+/// Queries and positions that a block has at once, and its threads: as in the kernels.
+const QUERIES: usize = 64;
+const TILE: usize = 64;
+const THREADS: u32 = 256;
+
+/// Sizes of heads that kernels are made for; others go by the next.
+const DIMS: [usize; 3] = [64, 128, 256];
+
+/// Size of heads that a kernel is made for.
+fn dim(sizes: &Sizes) -> Result<usize> {
+    let dim = sizes.heads.head_dim;
+    DIMS.into_iter()
+        .find(|d| dim <= *d)
+        .ok_or_else(|| Error::Shape { op: "decode", detail: format!("heads of {dim}; on a device at most 256") })
+}
+
+/// Rows whose queries fit into one block.
+pub(super) fn rows_of_block(sizes: &Sizes) -> usize {
+    (QUERIES / sizes.heads.per_kv()).max(1)
+}
+
+/// Whether the kernels have these heads.
+pub(super) fn check(sizes: &Sizes) -> Result<()> {
+    dim(sizes)?;
+    if sizes.heads.per_kv() > QUERIES {
+        let detail = format!("{} query heads for each key/value head; on a device at most {QUERIES}", sizes.heads.per_kv());
+        return Err(Error::Shape { op: "decode", detail });
+    }
+    Ok(())
+}
+
+impl Session {
+    /// Addresses of the sequences' own keys and values in a layer.
+    pub(super) fn own(&self, layer: usize) -> Result<(u64, u64)> {
+        let (k, v) = (Array::of(&self.own_k)?, Array::of(&self.own_v)?);
+        let offset = (layer * (k.len / self.sizes.layers) * self.kind.size()) as u64;
+        Ok((k.at + offset, v.at + offset))
+    }
+
+    /// Attention of the rows' queries over their prompts and their own positions in a layer, the newest included.
+    pub fn attend(&self, layer: usize) -> Result<()> {
+        let (sizes, h, dim) = (&self.sizes, self.sizes.heads, dim(&self.sizes)?);
+        let (own_k, own_v) = self.own(layer)?;
+        let [sequences, slots, step] = self.tables();
+        let (split, own_runs, runs) = (sizes.split(), sizes.own_runs(), sizes.runs());
+        let parts = at(&self.parts);
+        let kernel = format!("decode_attention_{dim}");
+        // struct Shared
+        let shared = 4 * (QUERIES * (dim + 1) + TILE * (dim + 1) + QUERIES * (TILE + 1) + 3 * QUERIES);
+        let launch = Launch::of_kind(&self.device, "decode_attention", &kernel, self.kind).threads(THREADS).shared(shared);
+        let launch = launch.grid(self.shares + self.rows * own_runs, h.kv_heads, 1);
+        let launch = launch.address(parts).array(Array::of(&self.values.q)?);
+        let launch = launch.address(at(&self.state.prompts) + 16 * layer as u64).address(at(&self.state.prompt_lengths));
+        let launch = launch.address(own_k).address(own_v).address(sequences).address(slots).address(step);
+        let launch = launch.address(at(&self.state.shares)).int(sizes.layers).int(self.shares).int(own_runs);
+        let launch = launch.int(split).int(sizes.room).int(runs).float(h.scale());
+        launch.int(h.heads).int(h.kv_heads).int(h.head_dim).run()?;
+
+        let launch = Launch::of_kind(&self.device, "decode_attention", "decode_combine", self.kind).blocks(self.rows);
+        let launch = launch.array(Array::of(&self.values.attended)?).address(parts);
+        let launch = launch.address(sequences).address(slots).address(step).int(split).int(runs);
+        launch.int(h.heads).int(h.kv_heads).int(h.head_dim).run()
+    }
+}

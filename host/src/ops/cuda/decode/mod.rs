@@ -1,0 +1,101 @@
+//! Generation on a device: one new token of each of many sequences at a time.
+//!
+//! A [`Session`] owns all the memory that this takes. A sequence stands in a slot, with its newest token, its keys and
+//! values and its random numbers; a prompt in a place, with the addresses of its keys and values; a step's row says which
+//! slot it is of. What a kernel needs to know of a step it reads from device memory, so that the launches of a step are the
+//! same from one to the next and can be recorded ([`Recorded`]).
+//!
+//! The model composes a step of the methods of `layers.rs`, in the order of its layers, and then draws (`sample.rs`).
+
+mod attention;
+mod layers;
+mod recorded;
+mod sample;
+mod state;
+
+pub use layers::joined;
+pub use recorded::Recorded;
+pub use sample::{Drawing, Drawn};
+pub use state::{Share, Sizes};
+
+use super::super::{Error, Result};
+use super::array::{Kind, buffer, unset};
+use super::launch::driver_error;
+use candle_core::cuda_backend::CudaDevice;
+use candle_core::cuda_backend::cudarc::driver::CudaSlice;
+use candle_core::{Device, Tensor};
+
+/// All memory of one generation: `R` rows, `S` slots.
+pub struct Session {
+    device: CudaDevice,
+    kind: Kind,
+    sizes: Sizes,
+    /// Rows of the next step.
+    rows: usize,
+    /// Blocks that the next step's attention has for prompts.
+    shares: usize,
+    state: state::State,
+    values: Values,
+    /// Keys and values of each sequence's own positions, `[layers, S, room, K * C]`.
+    own_k: Tensor,
+    own_v: Tensor,
+    /// Attention over each run of positions, `[R, H, runs, C + 2]`.
+    parts: CudaSlice<f32>,
+}
+
+/// What a step's rows pass through, each `[R, ..]`.
+struct Values {
+    x: Tensor,
+    h: Tensor,
+    qkv: Tensor,
+    q: Tensor,
+    attended: Tensor,
+    gate_up: Tensor,
+    gated: Tensor,
+    /// In f32.
+    logits: Tensor,
+}
+
+impl Session {
+    /// Room for a generation with weights like `like`, which decides device and precision.
+    ///
+    /// # Errors
+    /// If the device has no memory for it, or its kernels don't have heads of this size.
+    pub fn new(like: &Tensor, sizes: Sizes) -> Result<Self> {
+        let kind = Kind::of(like)?;
+        let Device::Cuda(device) = like.device() else {
+            return Err(Error::Shape { op: "decode", detail: "weights that are not on a device".into() });
+        };
+        attention::check(&sizes)?;
+        let (rows, h) = (sizes.slots, sizes.heads);
+        let (width, kv_width) = (h.heads * h.head_dim, h.kv_heads * h.head_dim);
+        let own = (sizes.layers, sizes.slots, sizes.room, kv_width);
+        let make = |cols: usize| unset(device, (rows, cols), kind);
+        Ok(Self {
+            device: device.clone(),
+            kind,
+            sizes,
+            rows: 0,
+            shares: 0,
+            state: state::State::new(device, &sizes)?,
+            values: Values {
+                x: make(sizes.hidden)?,
+                h: make(sizes.hidden)?,
+                qkv: make(width + 2 * kv_width)?,
+                q: make(width)?,
+                attended: make(width)?,
+                gate_up: make(2 * sizes.intermediate)?,
+                gated: make(sizes.intermediate)?,
+                logits: unset(device, (rows, sizes.vocabulary), Kind::F32)?,
+            },
+            own_k: unset(device, own, kind)?,
+            own_v: unset(device, own, kind)?,
+            parts: buffer(device, rows * h.heads * sizes.runs() * (h.head_dim + 2))?,
+        })
+    }
+
+    /// Waits until the device has done all that it was given.
+    pub fn synchronize(&self) -> Result<()> {
+        self.device.cuda_stream().synchronize().map_err(driver_error)
+    }
+}

@@ -1,0 +1,75 @@
+//! Draws tokens where the logits are; see `host/kernels/sample.cu`.
+
+use super::super::super::{Error, Result, matrix_dims};
+use super::super::array::{Array, Kind, Uploaded, at};
+use super::super::launch::{Launch, driver_error};
+use super::Session;
+use candle_core::Tensor;
+
+/// Threads of a block.
+const THREADS: u32 = 1024;
+
+/// How tokens are drawn: the settings of `rollout::Sampling`, and what logits are divided by for the log-probability.
+#[derive(Clone, Copy, Debug)]
+pub struct Drawing {
+    /// Divides logits; 0 takes the likeliest token.
+    pub temperature: f32,
+    /// Keep the likeliest tokens that together reach this probability; 1 keeps all.
+    pub top_p: f32,
+    /// Keep this many likeliest tokens; 0 keeps all.
+    pub top_k: usize,
+    /// Drop tokens below this fraction of the likeliest one's probability.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens that occurred.
+    pub repetition_penalty: f32,
+    /// Divides logits for the log-probability.
+    pub logp_temperature: f32,
+}
+
+/// A drawn token and its log-probability.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Drawn {
+    /// The token.
+    pub token: u32,
+    /// Its log-probability under the model.
+    pub logp: f32,
+}
+
+impl Session {
+    /// Draws for every row from the step's logits.
+    pub fn draw(&self, how: &Drawing) -> Result<()> {
+        let [_, slots, step] = self.tables();
+        self.launch_draw(how, Array::of(&self.values.logits)?, 0, slots, step, self.rows)
+    }
+
+    /// Draws the first token of the sequences in `slots` from rows `rows` of other logits, `[P, V]` in f32. What was
+    /// drawn stands in [`Session::drawn`] in that order.
+    pub fn draw_first(&self, how: &Drawing, logits: &Tensor, slots: &[u32], rows: &[u32]) -> Result<()> {
+        let (count, vocabulary) = matrix_dims(logits);
+        if vocabulary != self.sizes.vocabulary || slots.len() != rows.len() || rows.iter().any(|r| *r as usize >= count) {
+            return Err(Error::Shape { op: "decode", detail: format!("logits of {:?} for rows {rows:?}", logits.shape()) });
+        }
+        let step = Uploaded::new(&self.device, &[slots.len() as u32, 0])?;
+        let (of_slots, of_rows) = (Uploaded::new(&self.device, slots)?, Uploaded::new(&self.device, rows)?);
+        self.launch_draw(how, Array::of_kind(logits, Kind::F32)?, of_rows.at(), of_slots.at(), step.at(), slots.len())
+    }
+
+    fn launch_draw(&self, how: &Drawing, logits: Array<'_>, logit_rows: u64, slots: u64, step: u64, rows: usize) -> Result<()> {
+        if how.repetition_penalty != 1.0 && !self.sizes.remembers {
+            return Err(Error::Shape { op: "decode", detail: "a penalty in a session that remembers no tokens".into() });
+        }
+        let launch = Launch::new(&self.device, "sample", "sample").blocks(rows).threads(THREADS);
+        let launch = launch.address(at(&self.state.drawn)).array(logits).address(logit_rows);
+        let launch = launch.address(at(&self.state.sequences)).address(slots).address(step);
+        let launch = launch.address(at(&self.state.uniforms)).address(at(&self.state.seen));
+        let launch = launch.int(self.sizes.vocabulary).int(self.sizes.room).float(how.temperature).float(how.logp_temperature);
+        launch.float(how.top_p).float(how.min_p).float(how.repetition_penalty).int(how.top_k).run()
+    }
+
+    /// The first `count` draws, once the device has made them.
+    pub fn drawn(&self, count: usize) -> Result<Vec<Drawn>> {
+        let words = self.device.clone_dtoh(&self.state.drawn.slice(..count * 2))?;
+        self.device.cuda_stream().synchronize().map_err(driver_error)?;
+        Ok(words.chunks_exact(2).map(|d| Drawn { token: d[0], logp: f32::from_bits(d[1]) }).collect())
+    }
+}

@@ -1,0 +1,203 @@
+//! What kernels know of sequences, prompts and the rows of a step; the structures are those of `host/kernels/decode.cuh`.
+
+use super::super::super::attention::Heads;
+use super::super::super::{Error, Result};
+use super::super::array::{Array, at, buffer};
+use super::Session;
+use candle_core::Tensor;
+use candle_core::cuda_backend::CudaDevice;
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DeviceRepr};
+use std::ops::Range;
+
+/// Numbers of `struct Sequence`.
+const SEQUENCE: usize = 4;
+
+/// Most runs that a prompt's positions, or a sequence's own, are split into.
+const MOST_RUNS: usize = 32;
+
+/// Fewest positions of a run.
+const SHORTEST_RUN: usize = 128;
+
+/// Sizes of a generation.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Sequences that may decode side by side.
+    pub slots: usize,
+    /// Positions that a sequence may have beyond its prompt.
+    pub room: usize,
+    /// Tokens of the longest prompt.
+    pub longest_prompt: usize,
+    /// Number of layers.
+    pub layers: usize,
+    /// Numbers and size of heads.
+    pub heads: Heads,
+    /// Width of hidden states.
+    pub hidden: usize,
+    /// Width of the gated unit.
+    pub intermediate: usize,
+    /// Number of tokens that there are.
+    pub vocabulary: usize,
+    /// Whether tokens that occurred must be known.
+    pub remembers: bool,
+}
+
+impl Sizes {
+    /// Positions of a run.
+    pub(super) fn split(&self) -> usize {
+        SHORTEST_RUN * self.longest_prompt.max(self.room).div_ceil(SHORTEST_RUN * MOST_RUNS).max(1)
+    }
+
+    /// Runs of a sequence's own positions.
+    pub(super) fn own_runs(&self) -> usize {
+        self.room.div_ceil(self.split())
+    }
+
+    /// Runs of a row: of its prompt's positions and its own.
+    pub(super) fn runs(&self) -> usize {
+        self.longest_prompt.div_ceil(self.split()) + self.own_runs()
+    }
+
+    /// Prompts that may be known at once: each sequence's own, and one whose last sequences still wait.
+    pub fn places(&self) -> usize {
+        self.slots + 1
+    }
+
+    /// Words of a bit set of the vocabulary.
+    fn words(&self) -> usize {
+        self.vocabulary.div_ceil(32)
+    }
+}
+
+/// Rows that share a prompt.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// The prompt's place.
+    pub place: usize,
+    /// The prompt's length.
+    pub len: usize,
+    /// The first row and how many.
+    pub rows: (usize, usize),
+}
+
+/// Arrays in device memory.
+pub(super) struct State {
+    /// `struct Sequence`, `[S]`.
+    pub sequences: CudaSlice<u32>,
+    /// Numbers that draws are made with, `[S, room]`.
+    pub uniforms: CudaSlice<f64>,
+    /// Bits of tokens that occurred, `[S, words]`; one word where nobody asks.
+    pub seen: CudaSlice<u32>,
+    /// Slot of each row.
+    pub slots: CudaSlice<u32>,
+    /// `struct Step`.
+    pub step: CudaSlice<u32>,
+    /// `struct Share`.
+    pub shares: CudaSlice<u32>,
+    /// `struct Prompt`, `[places, layers]`.
+    pub prompts: CudaSlice<u64>,
+    /// Length of each prompt.
+    pub prompt_lengths: CudaSlice<u32>,
+    /// Drawn tokens and bits of their log-probabilities, `[R, 2]`.
+    pub drawn: CudaSlice<u32>,
+}
+
+impl State {
+    pub fn new(device: &CudaDevice, sizes: &Sizes) -> Result<Self> {
+        Ok(Self {
+            sequences: buffer(device, sizes.slots * SEQUENCE)?,
+            uniforms: buffer(device, sizes.slots * sizes.room)?,
+            seen: buffer(device, if sizes.remembers { sizes.slots * sizes.words() } else { 1 })?,
+            slots: buffer(device, sizes.slots)?,
+            step: buffer(device, 2)?,
+            shares: buffer(device, 4)?,
+            prompts: buffer(device, sizes.places() * sizes.layers * 2)?,
+            prompt_lengths: buffer(device, sizes.places())?,
+            drawn: buffer(device, sizes.slots * 2)?,
+        })
+    }
+}
+
+/// Puts values at `first` of an array.
+pub(super) fn put<T: DeviceRepr + 'static>(
+    device: &CudaDevice,
+    into: &mut CudaSlice<T>,
+    first: usize,
+    values: &[T],
+) -> Result<()> {
+    if values.is_empty() {
+        return Ok(());
+    }
+    let (len, end) = (into.len(), first + values.len());
+    let mut view = into
+        .try_slice_mut(first..end)
+        .ok_or_else(|| Error::Shape { op: "decode", detail: format!("values {first} to {end} of an array of {len}") })?;
+    Ok(device.memcpy_htod(values, &mut view)?)
+}
+
+impl Session {
+    /// Makes a prompt's keys and values known under a place: rows `rows` of `[N, K * C]` in each layer. The caller
+    /// keeps the tensors for as long as sequences of the prompt are decoded.
+    pub fn put_prompt(&mut self, place: usize, layers: &[(Tensor, Tensor)], rows: Range<usize>) -> Result<()> {
+        let width = self.sizes.heads.kv_heads * self.sizes.heads.head_dim;
+        let mut addresses = Vec::with_capacity(layers.len() * 2);
+        for (k, v) in layers {
+            for t in [k, v] {
+                let array = Array::of_kind(t, self.kind)?;
+                if rows.end * width > array.len || rows.len() > self.sizes.longest_prompt {
+                    return Err(Error::Shape { op: "decode", detail: format!("prompt rows {rows:?} of {:?}", t.shape()) });
+                }
+                addresses.push(array.at + (rows.start * width * self.kind.size()) as u64);
+            }
+        }
+        put(&self.device, &mut self.state.prompts, place * self.sizes.layers * 2, &addresses)?;
+        put(&self.device, &mut self.state.prompt_lengths, place, &[rows.len() as u32])
+    }
+
+    /// Begins a sequence in a slot: the length of its prompt, the numbers it will be drawn with, and its prompt's tokens.
+    pub fn begin(&mut self, slot: usize, prompt: &[u32], uniforms: &[f64]) -> Result<()> {
+        if uniforms.len() > self.sizes.room {
+            return Err(Error::Shape { op: "decode", detail: format!("{} numbers for {}", uniforms.len(), self.sizes.room) });
+        }
+        put(&self.device, &mut self.state.sequences, slot * SEQUENCE, &[0, 0, prompt.len() as u32, 0])?;
+        put(&self.device, &mut self.state.uniforms, slot * self.sizes.room, uniforms)?;
+        if self.sizes.remembers {
+            let mut seen = vec![0u32; self.sizes.words()];
+            for &token in prompt {
+                seen[token as usize / 32] |= 1 << (token % 32);
+            }
+            put(&self.device, &mut self.state.seen, slot * self.sizes.words(), &seen)?;
+        }
+        Ok(())
+    }
+
+    /// Says which slot each row of the following steps is of. Rows of a share are of sequences of its prompt.
+    pub fn arrange(&mut self, slots: &[u32], shares: &[Share]) -> Result<()> {
+        let (split, most_rows) = (self.sizes.split(), super::attention::rows_of_block(&self.sizes));
+        let mut blocks: Vec<u32> = Vec::new();
+        for share in shares {
+            let (first, count) = share.rows;
+            for row in (first..first + count).step_by(most_rows) {
+                for position in (0..share.len).step_by(split) {
+                    let rows = most_rows.min(first + count - row);
+                    blocks.extend([share.place, row, rows, position].map(|n| n as u32));
+                }
+            }
+        }
+        if slots.len() > self.sizes.slots {
+            return Err(Error::Shape { op: "decode", detail: format!("{} rows for {} slots", slots.len(), self.sizes.slots) });
+        }
+        if blocks.len() > self.state.shares.len() {
+            // A recorded step has the old address.
+            self.state.shares = buffer(&self.device, blocks.len().next_power_of_two())?;
+        }
+        (self.rows, self.shares) = (slots.len(), blocks.len() / 4);
+        put(&self.device, &mut self.state.slots, 0, slots)?;
+        put(&self.device, &mut self.state.shares, 0, &blocks)?;
+        put(&self.device, &mut self.state.step, 0, &[self.rows as u32, self.shares as u32])
+    }
+
+    /// Addresses of the sequences, of the rows' slots and of the step.
+    pub(super) fn tables(&self) -> [u64; 3] {
+        [at(&self.state.sequences), at(&self.state.slots), at(&self.state.step)]
+    }
+}

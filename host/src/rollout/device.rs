@@ -1,0 +1,195 @@
+//! The scheduler on a device: one batch of all sequences, whose tokens are drawn where the logits are. What comes back from
+//! each step is what was drawn.
+
+use super::Error;
+use super::sampler::{stream, uniform};
+use super::scheduler::{Generator, Request, Rollout, Sequence, batches};
+use crate::model::{DeviceDecoding, DevicePrefix, Room};
+use crate::ops::decode::{Drawing, Drawn, Share};
+use candle_core::Tensor;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// A prompt that has been run, until its last completion is done.
+struct Prompt {
+    place: usize,
+    /// Keeps the keys and values that the device has addresses of.
+    _prefix: DevicePrefix,
+    /// Of all prompts that were run with it, and which row is this one's.
+    logits: Arc<Tensor>,
+    row: u32,
+}
+
+/// A sequence in the batch.
+struct Active {
+    rollout: Rollout,
+    slot: u32,
+    limit: usize,
+}
+
+/// A generation in progress.
+struct Batch<'a, 'm> {
+    generator: &'a Generator<'a>,
+    requests: &'a [Request],
+    model: DeviceDecoding<'m>,
+    prompts: Vec<Option<Prompt>>,
+    /// Completions of each prompt that are not done.
+    left: Vec<usize>,
+    free_places: Vec<usize>,
+    free_slots: Vec<u32>,
+    active: Vec<Active>,
+    done: Vec<Rollout>,
+}
+
+/// All completions in no order, where the model lies on a device; otherwise none.
+pub(super) fn run(generator: &Generator<'_>, requests: &[Request]) -> Result<Option<Vec<Rollout>>, Error> {
+    let total = requests.iter().map(|r| r.samples).sum::<usize>();
+    let room = Room {
+        sequences: total.min(generator.max_num_seqs).max(1),
+        completion: requests.iter().map(|r| generator.limit(r)).max().unwrap_or(1),
+        prompt: requests.iter().map(|r| r.tokens.len()).max().unwrap_or(1),
+    };
+    let Some(model) = generator.model.on_device(room, drawing(generator))? else { return Ok(None) };
+    let batch = Batch {
+        generator,
+        requests,
+        model,
+        prompts: requests.iter().map(|_| None).collect(),
+        left: requests.iter().map(|r| r.samples).collect(),
+        free_places: (0..=room.sequences).rev().collect(),
+        free_slots: (0..room.sequences as u32).rev().collect(),
+        active: Vec::new(),
+        done: Vec::new(),
+    };
+    batch.run().map(Some)
+}
+
+fn drawing(generator: &Generator<'_>) -> Drawing {
+    let s = &generator.sampling;
+    Drawing {
+        temperature: s.temperature,
+        top_p: s.top_p,
+        top_k: s.top_k,
+        min_p: s.min_p,
+        repetition_penalty: s.repetition_penalty,
+        logp_temperature: generator.logp_temperature,
+    }
+}
+
+impl Batch<'_, '_> {
+    fn run(mut self) -> Result<Vec<Rollout>, Error> {
+        let mut waiting: VecDeque<Sequence> =
+            self.requests.iter().enumerate().flat_map(|(p, r)| (0..r.samples).map(move |s| (p, s))).collect();
+        let mut changed = true;
+        while !self.active.is_empty() || !waiting.is_empty() {
+            let admitted: Vec<Sequence> = waiting.drain(..self.free_slots.len().min(waiting.len())).collect();
+            if !admitted.is_empty() {
+                self.admit(&admitted)?;
+                self.retire();
+                changed = true;
+            }
+            if self.active.is_empty() {
+                continue;
+            }
+            if changed {
+                self.arrange()?;
+            }
+            self.model.step()?;
+            let drawn = self.model.session.drawn(self.active.len())?;
+            for (sequence, drawn) in self.active.iter_mut().zip(drawn) {
+                push(self.generator, &mut sequence.rollout, drawn);
+            }
+            changed = self.retire();
+        }
+        Ok(self.done)
+    }
+
+    /// Gives sequences a slot and their first token.
+    fn admit(&mut self, admitted: &[Sequence]) -> Result<(), Error> {
+        self.prefill(admitted)?;
+        // Those whose logits lie in one tensor are drawn together.
+        let mut by_logits: BTreeMap<usize, (Arc<Tensor>, Vec<u32>, Vec<u32>, Vec<usize>)> = BTreeMap::new();
+        for &(prompt, sample) in admitted {
+            let (Some(known), Some(slot)) = (&self.prompts[prompt], self.free_slots.pop()) else { continue };
+            let (request, generator) = (&self.requests[prompt], self.generator);
+            let limit = generator.limit(request);
+            let mut numbers = stream(generator.seed, generator.generation, request.row, sample as u64);
+            let uniforms: Vec<f64> = (0..limit).map(|_| uniform(&mut numbers)).collect();
+            self.model.session.begin(slot as usize, &request.tokens, &uniforms)?;
+            let key = Arc::as_ptr(&known.logits) as usize;
+            let together = by_logits.entry(key).or_insert_with(|| (Arc::clone(&known.logits), vec![], vec![], vec![]));
+            together.1.push(slot);
+            together.2.push(known.row);
+            together.3.push(self.active.len());
+            let rollout = Rollout { prompt, sample, tokens: Vec::new(), logp: Vec::new(), finished: false };
+            self.active.push(Active { rollout, slot, limit });
+        }
+        for (logits, slots, rows, sequences) in by_logits.into_values() {
+            self.model.draw_first(&logits, &slots, &rows)?;
+            for (index, drawn) in sequences.into_iter().zip(self.model.session.drawn(slots.len())?) {
+                push(self.generator, &mut self.active[index].rollout, drawn);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the prompts of sequences, as far as that was not done.
+    fn prefill(&mut self, admitted: &[Sequence]) -> Result<(), Error> {
+        let mut new: Vec<usize> = admitted.iter().map(|(prompt, _)| *prompt).filter(|&p| self.prompts[p].is_none()).collect();
+        new.dedup();
+        for (forest, together) in batches(self.requests, &new) {
+            let (prefixes, logits) = self.model.prefill(&forest)?;
+            let logits = Arc::new(logits);
+            for (row, (&prompt, prefix)) in together.iter().zip(prefixes).enumerate() {
+                let Some(place) = self.free_places.pop() else { continue };
+                self.model.put_prompt(place, &prefix)?;
+                self.prompts[prompt] = Some(Prompt { place, _prefix: prefix, logits: Arc::clone(&logits), row: row as u32 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes sequences that have ended out of the batch; whether there were any.
+    fn retire(&mut self) -> bool {
+        let before = self.active.len();
+        for sequence in std::mem::take(&mut self.active) {
+            if !sequence.rollout.finished && sequence.rollout.tokens.len() < sequence.limit {
+                self.active.push(sequence);
+                continue;
+            }
+            let prompt = sequence.rollout.prompt;
+            self.free_slots.push(sequence.slot);
+            self.left[prompt] -= 1;
+            if self.left[prompt] == 0 {
+                self.free_places.extend(self.prompts[prompt].take().map(|p| p.place));
+            }
+            self.done.push(sequence.rollout);
+        }
+        self.active.len() < before
+    }
+
+    /// Tells the device which sequences the next steps are of. Those of a prompt stand together, as they were admitted.
+    fn arrange(&mut self) -> Result<(), Error> {
+        let slots: Vec<u32> = self.active.iter().map(|s| s.slot).collect();
+        let mut shares: Vec<Share> = Vec::new();
+        let mut last = None;
+        for (row, sequence) in self.active.iter().enumerate() {
+            let prompt = sequence.rollout.prompt;
+            match shares.last_mut() {
+                Some(share) if last == Some(prompt) => share.rows.1 += 1,
+                _ => {
+                    let Some(known) = &self.prompts[prompt] else { continue };
+                    shares.push(Share { place: known.place, len: self.requests[prompt].tokens.len(), rows: (row, 1) });
+                }
+            }
+            last = Some(prompt);
+        }
+        Ok(self.model.session.arrange(&slots, &shares)?)
+    }
+}
+
+fn push(generator: &Generator<'_>, rollout: &mut Rollout, drawn: Drawn) {
+    rollout.tokens.push(drawn.token);
+    rollout.logp.push(drawn.logp);
+    rollout.finished = generator.ends(&rollout.tokens);
+}

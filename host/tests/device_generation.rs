@@ -1,0 +1,121 @@
+//! Generation on an NVIDIA device (a real one, or that of `tests/software-cuda`) against the CPU's.
+#![cfg(feature = "cuda")]
+
+use rlhost::model::{Frozen, ModelFolder, Place};
+use rlhost::ops::device;
+use rlhost::rollout::{Generator, Request, Rollout, Sampling};
+use std::path::Path;
+
+const MODELS: [&str; 4] = ["llama", "llama_biased", "qwen2", "qwen3"];
+
+/// Prompts of unequal length, one of them of a single token, with unequal numbers of completions.
+fn requests(vocabulary: u32) -> Vec<Request> {
+    let tokens = |n: u32, seed: u32| (0..n).map(|i| (i * i * 7 + i * 3 + seed) % vocabulary).collect();
+    [(1, 3), (45, 4), (9, 1), (30, 6), (12, 2)]
+        .into_iter()
+        .enumerate()
+        .map(|(i, (n, samples))| Request { tokens: tokens(n, i as u32), row: i as u64, samples })
+        .collect()
+}
+
+/// What a model of this name generates in a place.
+fn generate(name: &str, place: &Place, sampling: &Sampling, seqs: usize, ends: &[u32]) -> Vec<Rollout> {
+    let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
+    let model = Frozen::new(folder.decoder().unwrap().at(place).unwrap()).decoding().unwrap();
+    let generator = Generator {
+        model: &model,
+        sampling: sampling.clone(),
+        logp_temperature: 0.7,
+        max_new_tokens: 20,
+        max_num_seqs: seqs,
+        seed: 5,
+        generation: 2,
+        ends,
+        stops: &|tokens| tokens.ends_with(&[1, 2]),
+    };
+    generator.run(&requests(model.architecture().vocab_size as u32)).unwrap()
+}
+
+/// The device in f32; where there is none, this is said and the test left out.
+fn in_f32() -> Option<Place> {
+    match device::count() {
+        Ok(n) if n > 0 => Some(Place::cuda(0, false).unwrap()),
+        found => {
+            println!("skipped: no NVIDIA device ({found:?})");
+            None
+        }
+    }
+}
+
+#[track_caller]
+fn assert_same(device: &[Rollout], cpu: &[Rollout], what: &str) {
+    assert_eq!(device.len(), cpu.len(), "{what}");
+    for (d, c) in device.iter().zip(cpu) {
+        assert_eq!((d.prompt, d.sample, d.finished), (c.prompt, c.sample, c.finished), "{what}");
+        assert_eq!(d.tokens, c.tokens, "{what}: prompt {}, sample {}", c.prompt, c.sample);
+        let apart = d.logp.iter().zip(&c.logp).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(d.logp.len() == c.logp.len() && apart < 1e-4, "{what}: log-probabilities {apart} apart");
+    }
+}
+
+#[test]
+fn the_likeliest_tokens_are_those_of_the_cpu() {
+    let Some(place) = in_f32() else { return };
+    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+    for name in MODELS {
+        let of = |place| generate(name, place, &greedy, 64, &[3]);
+        assert_same(&of(&place), &of(&Place::cpu()), name);
+    }
+}
+
+#[test]
+fn the_same_seed_draws_the_same_tokens_with_every_filter() {
+    let Some(place) = in_f32() else { return };
+    let settings = [
+        Sampling::default(),
+        Sampling { temperature: 1.3, top_k: 7, ..Sampling::default() },
+        Sampling { temperature: 0.8, top_p: 0.8, ..Sampling::default() },
+        Sampling { min_p: 0.2, ..Sampling::default() },
+        Sampling { repetition_penalty: 1.4, ..Sampling::default() },
+        Sampling { temperature: 1.1, top_k: 20, top_p: 0.9, min_p: 0.05, repetition_penalty: 0.8 },
+    ];
+    for name in MODELS {
+        for sampling in &settings {
+            let of = |place| generate(name, place, sampling, 64, &[]);
+            assert_same(&of(&place), &of(&Place::cpu()), &format!("{name} with {sampling:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_place_that_comes_free_is_taken_by_the_next_sequence() {
+    let Some(place) = in_f32() else { return };
+    let ends: Vec<u32> = (0..12).collect();
+    let cpu = generate("qwen2", &Place::cpu(), &Sampling::default(), 64, &ends);
+    assert!(cpu.iter().any(|r| r.tokens.len() > 5) && cpu.iter().any(|r| r.tokens.len() < 5), "lengths vary");
+    for seqs in [1, 3, 5, 64] {
+        assert_same(&generate("qwen2", &place, &Sampling::default(), seqs, &ends), &cpu, &format!("{seqs} side by side"));
+    }
+}
+
+#[test]
+fn in_bf16_log_probabilities_are_those_of_f32_to_its_precision() {
+    if in_f32().is_none() {
+        return;
+    }
+    for name in MODELS {
+        let rounded = generate(name, &Place::cuda(0, true).unwrap(), &Sampling::default(), 64, &[]);
+        let exact = generate(name, &Place::cpu(), &Sampling::default(), 64, &[]);
+        // Until a draw falls on another token, both have the same text.
+        let mut compared = 0;
+        for (r, e) in rounded.iter().zip(&exact) {
+            let same = r.tokens.iter().zip(&e.tokens).take_while(|(a, b)| a == b).count();
+            for (a, b) in r.logp[..same].iter().zip(&e.logp) {
+                assert!((a - b).abs() < 0.1, "{name}: {a} for {b}");
+            }
+            compared += same;
+        }
+        let all: usize = exact.iter().map(|r| r.tokens.len()).sum();
+        assert!(compared * 3 > all, "{name}: {compared} of {all} tokens alike");
+    }
+}
