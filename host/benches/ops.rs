@@ -86,7 +86,7 @@ fn elementwise(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
     let p: [Tensor; 4] = std::array::from_fn(|_| values(&[i, d]));
     let step = Step { lr: 1e-6, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, t: 10, grad_scale: 1.0 };
     bench(c, model, "adamw", i * d, || update(&p[0], &p[1], &p[2], &p[3], step).unwrap());
-    bench(c, model, "sum of squares", i * d, || assert!(black_box(ops::sum_of_squares(&p[0]).unwrap()) > 0.0));
+    bench(c, model, "sum of squares", i * d, || assert!(black_box(ops::sum_of_squares([&p[0]]).unwrap()) > 0.0));
 }
 
 fn predictions(c: &mut Criterion, model: &str, a: &Architecture, targets: &[u32]) {

@@ -191,6 +191,7 @@ pub fn fill_zero(t: &Tensor) -> Result<()> {
 /// threads.
 pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<f64> {
     let tensors: Vec<&Tensor> = tensors.into_iter().collect();
+    #[cfg(feature = "cuda")]
     if let Some(first) = tensors.first() {
         on_device!(first, cuda::sum_of_squares(&tensors));
     }

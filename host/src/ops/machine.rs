@@ -37,7 +37,7 @@ pub fn read_rate(device: &Device, bytes: usize) -> Result<f64> {
     let values = (bytes / size_of::<f32>()).max(1);
     // Zeros might be one page of memory for all.
     let t = Tensor::ones(values, DType::F32, device)?;
-    let time = fastest(device, || sum_of_squares(&t).map(drop))?;
+    let time = fastest(device, || sum_of_squares([&t]).map(drop))?;
     Ok((values * size_of::<f32>()) as f64 / time.as_secs_f64())
 }
 
