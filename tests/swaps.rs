@@ -193,11 +193,13 @@ fn what_does_not_fit_is_refused_by_name_and_the_old_one_stays() {
 
 #[test]
 fn one_that_fails_on_real_data_gives_its_place_back() {
-    // Odd versions trap from a step on that only comes after the swap's trial.
-    let running = Running::start(&["--set", "plugin.versioned.config.trap_at=40"]);
+    // Odd versions trap from a step on that only comes after the swap's trial, and within the steps in which one is
+    // taken back; steps are long, so that the swap comes in between.
+    let long = "plugin.versioned.config.additions=10000000";
+    let running = Running::start(&["--set", "plugin.versioned.config.trap_at=40", "--set", long]);
     running.place.write("versioned.wasm", version(2));
     running.next("plugin_swapped", 0);
-    running.wait(|| running.steps() >= 36);
+    running.wait(|| running.steps() >= 33);
     running.place.write("versioned.wasm", version(3));
     let swapped = running.next("plugin_swapped", 1);
     assert!(swapped["step"].as_u64().unwrap() < 40, "the swap came too late for this test: {swapped}");

@@ -13,6 +13,8 @@ struct Settings {
     plus: f32,
     /// Panic in a batch of step `trap_at` or later, if the version is odd.
     trap_at: Option<u64>,
+    /// Additions that a completion takes, so that steps can be made long beside what a test waits for.
+    additions: u64,
 }
 
 static VERSION: [u8; 16] = *b"version=00000000";
@@ -28,6 +30,8 @@ reward! {
     needs: TOKEN_IDS,
     |config, sample| {
         let version = version();
+        let sum = (0..config.additions).fold(0u64, |sum, i| std::hint::black_box(sum.wrapping_add(i)));
+        std::hint::black_box(sum);
         let odd = version % 2.0 == 1.0;
         assert!(!(odd && config.trap_at.is_some_and(|step| sample.step() >= step)), "version {version} on real data");
         version + config.plus
