@@ -47,6 +47,28 @@ struct Graph {
     std::vector<std::function<int()>> steps;
 };
 
+// What SOFTWARE_CUDA_TIMES prints at the process's end: starts and seconds of each kernel.
+struct Times {
+    std::mutex lock;
+    std::map<std::string, std::pair<uint64_t, double>> of;
+    ~Times() {
+        for (const auto &[kernel, spent] : of)
+            fprintf(stderr, "software CUDA: %10.3f s, %8llu starts: %s\n", spent.second, (unsigned long long)spent.first, kernel.c_str());
+    }
+};
+
+std::string timed_run(const Launch &launch) {
+    static const bool wanted = getenv("SOFTWARE_CUDA_TIMES") != nullptr;
+    if (!wanted) return run(launch);
+    static Times times;
+    auto begun = std::chrono::steady_clock::now();
+    std::string wrong = run(launch);
+    std::lock_guard lock(times.lock);
+    auto &[starts, seconds] = times.of[launch.kernel];
+    starts++, seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    return wrong;
+}
+
 thread_local Graph *capture = nullptr;
 std::string last_failure;
 char context;
@@ -268,7 +290,7 @@ int cuLaunchKernel(Handle function, unsigned gx, unsigned gy, unsigned gz, unsig
     Launch launch{f->kernel->name, {gx, gy, gz}, {bx, by, bz}, shared, f->kernel->bind(parameters, wrong)};
     if (!wrong.empty()) return fail(INVALID_VALUE, kernel + wrong);
     return submit([launch = std::move(launch)] {
-        std::string wrong = run(launch);
+        std::string wrong = timed_run(launch);
         return wrong.empty() ? OK : fail(LAUNCH_FAILED, wrong);
     });
 }
