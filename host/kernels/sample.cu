@@ -1,10 +1,10 @@
-// One token from a row of logits, as rollout/sampler.rs draws it. One block a row.
+// One token from a row of logits, as rollout/sampler.rs draws it. One block of whole warps a row.
 //
 // Weights of tokens are whole numbers, so that they can be added in any order; a token's is exp(z - greatest z), with 40
 // bits after the point.
 #include "decode.cuh"
 
-constexpr int THREADS = 1024, WARPS = THREADS / 32;
+constexpr int MOST_WARPS = 32;
 typedef unsigned long long Mass;
 
 struct Filters {
@@ -32,7 +32,7 @@ __device__ __forceinline__ Mass warp_sum(Mass x) {
 // What a block's threads share.
 struct Scratch {
     float floats[32];
-    Mass of_warp[WARPS], histogram[256], found_mass, answer;
+    Mass of_warp[MOST_WARPS], histogram[256], found_mass, answer;
     uint32_t found;
 };
 
@@ -40,7 +40,7 @@ __device__ __forceinline__ Mass block_sum(Mass x, Scratch &s) {
     x = warp_sum(x);
     if (threadIdx.x % 32 == 0) s.of_warp[threadIdx.x / 32] = x;
     __syncthreads();
-    x = warp_sum(threadIdx.x % 32 < WARPS ? s.of_warp[threadIdx.x % 32] : 0);
+    x = warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? s.of_warp[threadIdx.x % 32] : 0);
     __syncthreads();
     return x;
 }
@@ -48,12 +48,12 @@ __device__ __forceinline__ Mass block_sum(Mass x, Scratch &s) {
 // The first index below `n` at which the sum of `mass(i)` from the beginning passes `threshold`; else the last one that has
 // any mass. In every thread.
 template <typename F> __device__ int find(int n, Mass threshold, Scratch &s, F mass) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     int first = 0, end = n;
     if (threadIdx.x == 0) s.found_mass = 0;
-    // Each round, the warps share what is left, until it is no more than each warp's width.
-    while (end - first > 32) {
-        const int share = (end - first + WARPS - 1) / WARPS;
+    // Each round, the warps share what is left, until that is little.
+    while (warps > 1 && end - first > 32) {
+        const int share = (end - first + warps - 1) / warps;
         const int begin = first + warp * share, stop = min(end, begin + share);
         Mass sum = 0;
         for (int i = begin + lane; i < stop; i += 32) sum += mass(i);
@@ -63,7 +63,7 @@ template <typename F> __device__ int find(int n, Mass threshold, Scratch &s, F m
         if (threadIdx.x == 0) {
             Mass before = s.found_mass;
             uint32_t chosen = 0;
-            for (int w = 0; w < WARPS; w++) {
+            for (int w = 0; w < warps; w++) {
                 if (s.of_warp[w] == 0) continue;
                 chosen = w;
                 s.found_mass = before;
@@ -100,9 +100,9 @@ __device__ uint32_t select(int n, Mass need, Mass &above, Scratch &s, K key, F m
     uint32_t prefix = 0;
     above = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
-        for (int i = threadIdx.x; i < 256; i += THREADS) s.histogram[i] = 0;
+        for (int i = threadIdx.x; i < 256; i += blockDim.x) s.histogram[i] = 0;
         __syncthreads();
-        for (int i = threadIdx.x; i < n; i += THREADS) {
+        for (int i = threadIdx.x; i < n; i += blockDim.x) {
             const uint32_t k = key(i);
             if (shift == 24 || k >> (shift + 8) == prefix >> (shift + 8)) {
                 const Mass m = mass(i);
@@ -128,7 +128,7 @@ __device__ uint32_t select(int n, Mass need, Mass &above, Scratch &s, K key, F m
 
 // logits: [.., V], of which row `logit_rows[row]`, or `row` itself; uniforms: [slots, most] numbers below one; seen: [slots,
 // words] bits of tokens that occurred, read with a penalty alone; drawn: [rows] token and log-probability.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS)
     sample(uint2 *drawn, const float *logits, const uint32_t *logit_rows, Sequence *sequences, const uint32_t *slots,
            const Step *step, const double *uniforms, uint32_t *seen, int vocabulary, int most, float temperature,
            float logp_temperature, float top_p, float min_p, float penalty, int top_k) {
@@ -148,20 +148,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // The log-probability's normaliser, of the logits as they are.
     const float inverse = 1.0f / logp_temperature;
     float top = -INFINITY;
-    for (int i = threadIdx.x; i < n; i += THREADS) top = fmaxf(top, logits[i]);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) top = fmaxf(top, logits[i]);
     top = block_max(top, s.floats) * inverse;
     float sum = 0.0f;
-    for (int i = threadIdx.x; i < n; i += THREADS) sum += expf(logits[i] * inverse - top);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += expf(logits[i] * inverse - top);
     const float normaliser = top + logf(block_sum(sum, s.floats));
 
     // The likeliest token, the first of equals.
     Mass best = 0;
-    for (int i = threadIdx.x; i < n; i += THREADS) best = max(best, (Mass)key_of(adjusted(i)) << 32 | (uint32_t)~i);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) best = max(best, (Mass)key_of(adjusted(i)) << 32 | (uint32_t)~i);
     for (int offset = 16; offset > 0; offset /= 2) best = max(best, __shfl_xor_sync(0xffffffffu, best, offset));
     if (threadIdx.x % 32 == 0) s.of_warp[threadIdx.x / 32] = best;
     __syncthreads();
     if (threadIdx.x == 0) {
-        for (int w = 0; w < WARPS; w++) best = max(best, s.of_warp[w]);
+        for (int w = 0; w < (int)blockDim.x / 32; w++) best = max(best, s.of_warp[w]);
         s.answer = best;
     }
     __syncthreads();
@@ -180,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (top_p < 1.0f) {
             auto kept = [&](int i) { return key(i) >= least ? weight(i) : 0; };
             Mass total = 0;
-            for (int i = threadIdx.x; i < n; i += THREADS) total += kept(i);
+            for (int i = threadIdx.x; i < n; i += blockDim.x) total += kept(i);
             total = block_sum(total, s);
             const Mass need = max((Mass)1, (Mass)ceil((double)top_p * (double)total));
             least = max(least, select(n, need, above, s, key, kept));
@@ -195,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             return k >= least && !(k == tied && i > last_tied) ? weight(i) : 0;
         };
         Mass total = 0;
-        for (int i = threadIdx.x; i < n; i += THREADS) total += kept(i);
+        for (int i = threadIdx.x; i < n; i += blockDim.x) total += kept(i);
         total = block_sum(total, s);
         const double threshold = uniforms[(size_t)slot * most + sequences[slot].drawn] * (double)total;
         token = find(n, (Mass)threshold, s, kept);

@@ -9,7 +9,7 @@ use super::super::launch::Launch;
 use super::Session;
 use candle_core::Tensor;
 
-/// Threads of a block in kernels that take a row each.
+/// Most threads of a block.
 const THREADS: u32 = 256;
 
 /// Address of an f32 vector, or none.
@@ -20,6 +20,11 @@ fn optional(t: Option<&Tensor>) -> Result<u64> {
 impl Session {
     fn launch(&self, kernel: &str) -> Launch<'_> {
         Launch::of_kind(&self.device, "decode", kernel, self.kind).blocks(self.rows).threads(THREADS)
+    }
+
+    /// Threads of a block that takes a hidden state.
+    fn threads(&self) -> u32 {
+        (self.sizes.hidden.next_multiple_of(32) as u32).min(THREADS)
     }
 
     /// The first `rows` rows of a buffer.
@@ -43,14 +48,22 @@ impl Session {
             return Err(Error::Shape { op: "decode", detail: format!("an embedding of {:?}", table.shape()) });
         }
         let [sequences, slots, step] = self.tables();
-        let launch = self.launch("decode_embed").array(Array::of(&self.values.x)?).array(Array::of_kind(table, self.kind)?);
+        let launch = self
+            .launch("decode_embed")
+            .threads(self.threads())
+            .array(Array::of(&self.values.x)?)
+            .array(Array::of_kind(table, self.kind)?);
         launch.address(sequences).address(slots).address(step).int(d).run()
     }
 
     /// Adds a bias that the last product into the rows lacks, and norms them by `weight: [D]`.
     pub fn norm(&self, bias: Option<&Tensor>, weight: &Tensor, eps: f64) -> Result<()> {
         let [_, _, step] = self.tables();
-        let launch = self.launch("decode_norm").array(Array::of(&self.values.h)?).array(Array::of(&self.values.x)?);
+        let launch = self
+            .launch("decode_norm")
+            .threads(self.threads())
+            .array(Array::of(&self.values.h)?)
+            .array(Array::of(&self.values.x)?);
         let launch = launch.address(optional(bias)?).array(Array::of_kind(weight, Kind::F32)?).address(step);
         launch.float(eps as f32).int(self.sizes.hidden).run()
     }

@@ -6,8 +6,8 @@ use super::super::launch::{Launch, driver_error};
 use super::Session;
 use candle_core::Tensor;
 
-/// Threads of a block.
-const THREADS: u32 = 1024;
+/// Most threads of a block.
+const THREADS: usize = 1024;
 
 /// How tokens are drawn: the settings of `rollout::Sampling`, and what logits are divided by for the log-probability.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,8 @@ impl Session {
         if how.repetition_penalty != 1.0 && !self.sizes.remembers {
             return Err(Error::Shape { op: "decode", detail: "a penalty in a session that remembers no tokens".into() });
         }
-        let launch = Launch::new(&self.device, "sample", "sample").blocks(rows).threads(THREADS);
+        let threads = self.sizes.vocabulary.next_multiple_of(32).min(THREADS) as u32;
+        let launch = Launch::new(&self.device, "sample", "sample").blocks(rows).threads(threads);
         let launch = launch.address(at(&self.state.drawn)).array(logits).address(logit_rows);
         let launch = launch.address(at(&self.state.sequences)).address(slots).address(step);
         let launch = launch.address(at(&self.state.uniforms)).address(at(&self.state.seen));
