@@ -87,10 +87,6 @@ impl Decoding {
         }
     }
 
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(clippy::unnecessary_wraps, reason = "there is another layout with the feature cuda")
-    )]
     fn host_layout(&self) -> ops::Result<(&[Products], &Panels)> {
         match &self.laid_out {
             LaidOut::Host { layers, output } => Ok((layers, output)),

@@ -7,7 +7,7 @@ use super::scheduler::{Generator, Request, Rollout, Sequence, batches};
 use crate::model::{DeviceDecoding, DevicePrefix, Room};
 use crate::ops::decode::{Drawing, Drawn, Share};
 use candle_core::Tensor;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A prompt that has been run, until its last completion is done.
@@ -25,6 +25,15 @@ struct Active {
     rollout: Rollout,
     slot: u32,
     limit: usize,
+}
+
+/// New sequences whose prompts' logits lie in one tensor.
+struct First {
+    logits: Arc<Tensor>,
+    slots: Vec<u32>,
+    rows: Vec<u32>,
+    /// Which of the active sequences they are.
+    sequences: Vec<usize>,
 }
 
 /// A generation in progress.
@@ -107,8 +116,7 @@ impl Batch<'_, '_> {
     /// Gives sequences a slot and their first token.
     fn admit(&mut self, admitted: &[Sequence]) -> Result<(), Error> {
         self.prefill(admitted)?;
-        // Those whose logits lie in one tensor are drawn together.
-        let mut by_logits: BTreeMap<usize, (Arc<Tensor>, Vec<u32>, Vec<u32>, Vec<usize>)> = BTreeMap::new();
+        let mut drawn_together: Vec<First> = Vec::new();
         for &(prompt, sample) in admitted {
             let (Some(known), Some(slot)) = (&self.prompts[prompt], self.free_slots.pop()) else { continue };
             let (request, generator) = (&self.requests[prompt], self.generator);
@@ -116,17 +124,22 @@ impl Batch<'_, '_> {
             let mut numbers = stream(generator.seed, generator.generation, request.row, sample as u64);
             let uniforms: Vec<f64> = (0..limit).map(|_| uniform(&mut numbers)).collect();
             self.model.session.begin(slot as usize, &request.tokens, &uniforms)?;
-            let key = Arc::as_ptr(&known.logits) as usize;
-            let together = by_logits.entry(key).or_insert_with(|| (Arc::clone(&known.logits), vec![], vec![], vec![]));
-            together.1.push(slot);
-            together.2.push(known.row);
-            together.3.push(self.active.len());
+            // Prompts that were run together come one after the other.
+            if !drawn_together.last().is_some_and(|first| Arc::ptr_eq(&first.logits, &known.logits)) {
+                let logits = Arc::clone(&known.logits);
+                drawn_together.push(First { logits, slots: vec![], rows: vec![], sequences: vec![] });
+            }
+            if let Some(first) = drawn_together.last_mut() {
+                first.slots.push(slot);
+                first.rows.push(known.row);
+                first.sequences.push(self.active.len());
+            }
             let rollout = Rollout { prompt, sample, tokens: Vec::new(), logp: Vec::new(), finished: false };
             self.active.push(Active { rollout, slot, limit });
         }
-        for (logits, slots, rows, sequences) in by_logits.into_values() {
-            self.model.draw_first(&logits, &slots, &rows)?;
-            for (index, drawn) in sequences.into_iter().zip(self.model.session.drawn(slots.len())?) {
+        for first in drawn_together {
+            self.model.draw_first(&first.logits, &first.slots, &first.rows)?;
+            for (index, drawn) in first.sequences.into_iter().zip(self.model.session.drawn(first.slots.len())?) {
                 push(self.generator, &mut self.active[index].rollout, drawn);
             }
         }
