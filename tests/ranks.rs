@@ -46,8 +46,14 @@ const ONLINE: [(&str, &[&str]); 4] =
 
 const PAIRING: [(&str, &[&str]); 1] = [("online_dpo", &[])];
 
-const OFFLINE: [(&str, &[&str]); 4] =
-    [("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"]), ("dpo", &[]), ("cpo", &[]), ("orpo", &[])];
+// KTO's other loss has a baseline of each micro-batch.
+const OFFLINE: [(&str, &[&str]); 5] = [
+    ("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"]),
+    ("dpo", &[]),
+    ("cpo", &[]),
+    ("orpo", &[]),
+    ("kto", &["--loss-type", "apo_zero_unpaired"]),
+];
 
 /// One run: with `ranks` processes, or in this one without `mpirun`.
 fn run(place: &Place, name: &str, ranks: usize, arguments: &[&str]) -> Outcome {
@@ -174,6 +180,21 @@ fn accuracies_are_of_all_ranks_and_not_of_the_first() {
     let accuracies = place.figure("4", "rewards/accuracies");
     // Two pairs a rank can't make an eighth.
     assert!(accuracies.iter().any(|a| ![0.0, 0.5, 1.0].contains(a)), "{accuracies:?}");
+}
+
+#[test]
+fn a_loss_that_compares_rows_is_said_to_do_so() {
+    if !possible() {
+        return;
+    }
+    let place = Place::with_answers();
+    let steps = ["--max-steps", "1", "--per-device-train-batch-size", "4"];
+    for (algorithm, compares) in [("kto", true), ("dpo", false)] {
+        run(&place, algorithm, 2, &arguments(algorithm, false, &steps)).succeeded();
+        let warnings = place.events(algorithm, "warning");
+        let said = warnings.iter().any(|w| w["text"].as_str().unwrap().contains("compares the rows of a micro-batch"));
+        assert_eq!(said, compares, "{algorithm}: {warnings:?}");
+    }
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use super::experience::Experience;
 use super::step::Share;
 use super::trainer::Trainer;
-use super::{Error, Result};
 use crate::plugin::{self, AnyPlugin, Needs, Pairs, Scale, Side, Tokens};
 use std::ops::Range;
 use std::sync::Arc;
@@ -91,8 +90,8 @@ impl Trainer {
 /// and that the host can't know otherwise. Afterwards the plugin is as if it had never been called.
 ///
 /// # Errors
-/// If the loss of the rows together is another than that of each by itself.
-pub(super) fn check_separable(algorithm: &mut AnyPlugin, needs: &Needs) -> Result<()> {
+/// If the plugin's loss fails.
+pub(super) fn is_separable(algorithm: &mut AnyPlugin, needs: &Needs) -> plugin::Result<bool> {
     let each = (0..TRIED).map(|row| row..row + 1);
     let mut derivatives = |rows: Range<usize>| -> plugin::Result<Vec<f32>> {
         Ok(match algorithm {
@@ -111,15 +110,9 @@ pub(super) fn check_separable(algorithm: &mut AnyPlugin, needs: &Needs) -> Resul
     };
     let together = derivatives(0..TRIED)?;
     let alone = each.map(derivatives).collect::<plugin::Result<Vec<_>>>()?.concat();
-    let plugin = algorithm.plugin_mut();
-    plugin.rewind(None);
+    algorithm.plugin_mut().rewind(None);
     let size = together.iter().fold(1e-6f32, |m, d| m.max(d.abs()));
-    if together.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= 1e-4 * size) {
-        return Ok(());
-    }
-    let name = plugin.name();
-    let detail = format!("the loss of {name}, with its settings, compares the rows of a micro-batch with one another");
-    Err(Error::Unfit(format!("max_tokens_per_microbatch: {detail}; it can't be cut by tokens")))
+    Ok(together.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= 1e-4 * size))
 }
 
 const SCALE: Scale = Scale { rows: TRIED as u32, tokens: (TRIED * LENGTH) as u64, max_completion_length: LENGTH as u32 };

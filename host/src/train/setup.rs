@@ -5,7 +5,7 @@ use super::dataset::Learned;
 use super::evaluation::Evaluation;
 use super::models::{policy_and_reference, settle_adapter};
 use super::origin::{Beginning, Origin};
-use super::packing::check_separable;
+use super::packing::is_separable;
 use super::phases::Phases;
 use super::ranks::{after_the_first, same_source};
 use super::saving::Saves;
@@ -124,8 +124,15 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
     let columns: Vec<String> = columns.into_iter().collect();
     let trial = Trial::made_up(&prompts, &columns, about.needs.ref_logp, about.needs.values);
     swap::dry_run(&trial, &mut algorithm, rewards.iter_mut().map(|r| &mut r.plugin))?;
-    if config.max_tokens_per_microbatch.is_some() {
-        check_separable(&mut algorithm, &about.needs)?;
+    let cut = config.max_tokens_per_microbatch.is_some();
+    let mut warnings = Vec::new();
+    if (cut || world.size() > 1) && !is_separable(&mut algorithm, &about.needs)? {
+        let name = algorithm_source.name();
+        let detail = format!("the loss of {name}, with its settings, compares the rows of a micro-batch with one another");
+        if cut {
+            return Err(Error::Unfit(format!("max_tokens_per_microbatch: {detail}; it can't be cut by tokens")));
+        }
+        warnings.push(format!("{detail}: each process compares its own, and one process alone would learn something else"));
     }
     let place = Place::choose(config.device, config.bf16)?;
     let (policy, reference) = policy_and_reference(&source, lora, &config, &about.needs, beginning, &place)?;
@@ -191,6 +198,9 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
             "completions of the longest prompt ({longest} tokens) end at the model's context of {context} tokens, before max_completion_length {}",
             config.max_completion_length
         );
+        warnings.push(text);
+    }
+    for text in warnings {
         tracing::warn!("{text}");
         folder.event("warning", json!({ "text": text }))?;
     }
