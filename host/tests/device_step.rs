@@ -77,7 +77,7 @@ fn steps(policy: &Policy) -> Figures {
         ];
         all.extend(named.map(|(name, figures)| (format!("{name} of step {step}"), figures)));
         let n = selected.len();
-        pass.backward(&column(n, 0.7), Some(&column(n, 1.3)), Some(&column(n, 0.9)), &gradients).unwrap();
+        pass.backward(&column(n, 0.7), Some(&column(n, 1.3)), Some(&column(n, 0.9)), &gradients, &|| ()).unwrap();
         for (name, gradient) in gradients.named() {
             assert_eq!(gradient.dtype(), DType::F32);
             all.push((format!("gradient of {name} in step {step}"), ops::to_vec(gradient).unwrap()));
