@@ -66,8 +66,17 @@ fn reduce(by: Sums, dtype: ReduceDtype, own: &[f32], sums: &mut [f32]) {
     }
 }
 
-/// Sums tensors in place.
+/// Sums tensors in place; those of a device by way of the host.
 fn sum_tensors(by: Sums, dtype: ReduceDtype, tensors: &[&Tensor]) -> Result<()> {
+    if tensors.iter().any(|tensor| !tensor.device().is_cpu()) {
+        let host = tensors.iter().map(|tensor| ops::on_host(tensor)).collect::<ops::Result<Vec<Tensor>>>()?;
+        sum_tensors(by, dtype, &host.iter().collect::<Vec<_>>())?;
+        for (tensor, sums) in tensors.iter().zip(&host) {
+            let sums = ops::to_vec(sums)?;
+            ops::write(tensor, |values| values.copy_from_slice(&sums))?;
+        }
+        return Ok(());
+    }
     let lengths: Vec<usize> = tensors.iter().map(|tensor| tensor.elem_count()).collect();
     let (mut own, mut sums) = (Vec::new(), Vec::new());
     for bucket in buckets(&lengths, BUCKET) {
