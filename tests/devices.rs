@@ -183,3 +183,46 @@ fn a_run_that_generates_repeats_and_resumes_to_the_bit() {
         place.assert_same_end(&run("resumed"), &run("one"), 4, "model.safetensors");
     }
 }
+
+/// Whether several processes can have a device each, or one of software each; otherwise says why not.
+fn ranks_meet(place: &Place) -> bool {
+    if std::process::Command::new("mpirun").arg("--version").stdout(std::process::Stdio::null()).status().is_err() {
+        println!("skipped: there is no mpirun");
+        return false;
+    }
+    let outcome = on_ranks(place, "try", 2, &["--max-steps", "1"]);
+    if outcome.code == Some(0) {
+        return true;
+    }
+    let reason = outcome.error();
+    // One device is too few for NCCL, and a build may be without it.
+    assert!(reason.contains("feature mpi") || reason.contains("NCCL can't"), "{reason}");
+    println!("skipped: {reason}");
+    false
+}
+
+/// DPO in f32 on the devices of so many processes, 4 pairs in all.
+fn on_ranks(place: &Place, run: &str, ranks: usize, more: &[&str]) -> rlhost_tests::Outcome {
+    let size = (4 / ranks).to_string();
+    let common = ["--algorithm", "dpo", "--dataset", "pairs.jsonl", "--model", tiny(), "--output-dir", run, "--device", "cuda"];
+    let settings = ["--bf16", "false", "--logging-steps", "1", "--learning-rate", "3e-4", "--per-device-train-batch-size", &size];
+    let arguments = [&common[..], &settings, more].concat();
+    if ranks == 1 { place.run(&arguments) } else { place.run_ranks(ranks, &arguments) }
+}
+
+#[test]
+fn ranks_with_a_device_each_train_as_one_process() {
+    let place = Place::with_answers();
+    if !there_is_a_device() || !ranks_meet(&place) {
+        return;
+    }
+    let steps = ["--max-steps", "4"];
+    on_ranks(&place, "one", 1, &steps).succeeded();
+    let figures = ["loss", "grad_norm", "rewards/accuracies"];
+    for (dtype, near) in [("float32", 1e-5), ("bfloat16", 1.0 / 64.0)] {
+        on_ranks(&place, dtype, 2, &[&steps[..], &["--reduce-dtype", dtype]].concat()).succeeded();
+        let apart = apart(&place, dtype, "one", &figures);
+        assert!(apart < near, "{dtype}: {apart}");
+    }
+    assert_ne!(place.figure("float32", "grad_norm"), place.figure("bfloat16", "grad_norm"), "nothing was rounded");
+}

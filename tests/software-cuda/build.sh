@@ -19,6 +19,7 @@ if [ -z "$(find "$out/libcuda.so.1" -newer "$here/build.sh" 2> /dev/null)" ] ||
     done
     for job in $jobs; do wait "$job"; done
     $compile -shared -Wl,-soname,libcuda.so.1 -o "$out/libcuda.so.1" "$out"/objects/{block,memory,driver,cublas}.o -lpthread -ldl
+    $compile -Wall -Wextra -shared -Wl,-soname,libnccl.so.2 -o "$out/libnccl.so.2" "$here/src/nccl.cpp"
     ln -sf libcuda.so.1 "$out/libcublas.so.13"
     ln -sf libcuda.so.1 "$out/libcurand.so.10"
     ln -sf libcuda.so.1 "$out/libcublasLt.so.13"

@@ -12,6 +12,8 @@
 
 #[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(feature = "nccl")]
+mod nccl;
 mod sums;
 mod watchdog;
 #[cfg(not(feature = "mpi"))]
@@ -23,6 +25,7 @@ use self::mpi::{Ranks, Sums};
 use self::without::{Ranks, Sums};
 
 use crate::ops;
+use candle_core::Device;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
@@ -81,6 +84,24 @@ pub enum Error {
         /// Why not.
         source: postcard::Error,
     },
+    /// Some ranks compute on a device and others don't.
+    #[error("rank {rank} computes on {there} and rank 0 on {first}; device = \"cuda\" or \"cpu\" has all do the same")]
+    Apart {
+        /// Which.
+        rank: usize,
+        /// Where it does.
+        there: &'static str,
+        /// Where the first does.
+        first: &'static str,
+    },
+    /// NCCL is missing or failed.
+    #[error("NCCL can't {what}: {detail}")]
+    Nccl {
+        /// What it was to do.
+        what: &'static str,
+        /// What it says.
+        detail: String,
+    },
     /// A tensor can't be summed.
     #[error(transparent)]
     Op(#[from] ops::Error),
@@ -95,6 +116,9 @@ pub struct World {
     size: usize,
     /// Nobody, where the process is alone.
     others: Option<(Ranks, Watchdog)>,
+    /// Where each rank computes on a device of its own.
+    #[cfg(feature = "nccl")]
+    devices: std::cell::OnceCell<nccl::Devices>,
     /// Whether some rank has failed, which all know.
     failed: Cell<bool>,
 }
@@ -109,9 +133,20 @@ fn launched() -> Option<(usize, usize)> {
 }
 
 impl World {
+    fn new(rank: usize, size: usize, others: Option<(Ranks, Watchdog)>) -> Self {
+        Self {
+            rank,
+            size,
+            others,
+            #[cfg(feature = "nccl")]
+            devices: std::cell::OnceCell::new(),
+            failed: Cell::new(false),
+        }
+    }
+
     /// A process by itself.
     pub fn alone() -> Self {
-        Self { rank: 0, size: 1, others: None, failed: Cell::new(false) }
+        Self::new(0, 1, None)
     }
 
     /// The processes that were started together with this one; just this one where there are none.
@@ -126,13 +161,34 @@ impl World {
             return Ok(Self::alone());
         }
         let watchdog = Watchdog::new(rank)?;
-        Ok(Self { rank, size, others: Some((ranks, watchdog)), failed: Cell::new(false) })
+        Ok(Self::new(rank, size, Some((ranks, watchdog))))
     }
 
     /// Whether this process was started as the first of several, or by itself: the one that speaks
     /// to the user. Known before [`World::join`].
     pub fn speaks() -> bool {
         launched().is_none_or(|(rank, _)| rank == 0)
+    }
+
+    /// Has the ranks' devices meet, where they compute on such, so that sums go from one to the other
+    /// without the processes. Without the feature `nccl` they go through the processes.
+    ///
+    /// # Errors
+    /// If some ranks compute on a device and others don't, or NCCL is missing.
+    pub fn meet_on(&self, device: &Device) -> Result<()> {
+        let all = self.gather("devices", device.is_cuda())?;
+        let name = |on_device: bool| if on_device { "an NVIDIA device" } else { "the CPU" };
+        if let Some(rank) = all.iter().position(|other| *other != all[0]) {
+            return Err(Error::Apart { rank, there: name(all[rank]), first: name(all[0]) });
+        }
+        #[cfg(feature = "nccl")]
+        if let (Device::Cuda(device), Some((_, watchdog))) = (device, &self.others) {
+            let id = self.broadcast("NCCL's id", nccl::Devices::id)?;
+            let meet = || nccl::Devices::meet(device, self.rank, self.size, &id);
+            let devices = watchdog.watch("NCCL's beginning", Vec::new(), meet)?;
+            let _ = self.devices.set(devices);
+        }
+        Ok(())
     }
 
     /// Number of this process, from 0.
@@ -335,7 +391,7 @@ mod tests {
     #[test]
     fn shares_cover_everything_once_in_order() {
         for (things, size) in [(8, 4), (7, 3), (2, 5), (0, 3), (5, 1)] {
-            let world = |rank| World { rank, size, others: None, failed: Cell::new(false) };
+            let world = |rank| World::new(rank, size, None);
             let shares: Vec<usize> = (0..size).flat_map(|rank| world(rank).share(things)).collect();
             assert_eq!(shares, (0..things).collect::<Vec<_>>(), "{things} over {size}");
             let lengths: Vec<usize> = (0..size).map(|rank| world(rank).share(things).len()).collect();

@@ -101,10 +101,11 @@ impl World {
     /// given when the next group has its values. With `beside` a group that is ready is summed on
     /// another thread while `work` goes on; the sums are the same. All ranks must have said that
     /// they come, in a gathering directly before, and all sums are made whatever becomes of `work`,
-    /// so that nobody waits; a rank in which it failed says so in the gathering after this.
+    /// so that nobody waits; a rank in which it failed says so in the gathering after this. Devices that
+    /// have met sum by themselves, after `work`, which is on the same stream.
     ///
     /// # Errors
-    /// If a tensor is not on the CPU, or no f32.
+    /// If a tensor is no f32, or NCCL fails.
     #[cfg_attr(not(feature = "mpi"), expect(unreachable_code, unused_variables, reason = "there are no others without MPI"))]
     pub fn sum_beside<R>(
         &self,
@@ -114,6 +115,12 @@ impl World {
         work: impl FnOnce(&dyn Fn()) -> R,
     ) -> Result<R> {
         let Some((ranks, watchdog)) = &self.others else { return Ok(work(&|| ())) };
+        #[cfg(feature = "nccl")]
+        if let Some(devices) = self.devices.get() {
+            let done = work(&|| ());
+            watchdog.watch(what, Vec::new(), || groups.iter().try_for_each(|group| devices.sum(dtype, group)))?;
+            return Ok(done);
+        }
         let by = ranks.sums();
         let sum = |group: &Vec<&Tensor>| watchdog.watch(what, Vec::new(), || sum_tensors(by, dtype, group));
         if !(beside && ranks.serialized()) {

@@ -57,6 +57,11 @@ impl Place {
         }
     }
 
+    /// Where tensors lie.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// In words.
     pub fn describe(&self) -> String {
         match self.device.location() {

@@ -135,6 +135,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
         warnings.push(format!("{detail}: each process compares its own, and one process alone would learn something else"));
     }
     let place = Place::choose(config.device, config.bf16)?;
+    world.meet_on(place.device())?;
     let (policy, reference) = policy_and_reference(&source, lora, &config, &about.needs, beginning, &place)?;
     let loader = Loader::new(rows, batch, config.seed, config.shuffle_dataset, !online);
     let max_steps = max_steps(&config, loader.batches_per_epoch() * shares_per_batch(role, &config));

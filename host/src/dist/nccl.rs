@@ -1,0 +1,176 @@
+//! Sums of tensors on NVIDIA devices, by NCCL, in the order of all other work on the device's stream.
+
+use super::{Error, Result};
+use crate::config::ReduceDtype;
+use crate::ops;
+use candle_core::cuda_backend::cudarc::driver::CudaSlice;
+use candle_core::cuda_backend::cudarc::nccl::result::{NcclError, NcclStatus};
+use candle_core::cuda_backend::cudarc::nccl::sys::ncclResult_t;
+use candle_core::cuda_backend::cudarc::nccl::{Comm, Id, ReduceOp, group_end, group_start};
+use candle_core::cuda_backend::{CudaDevice, WrapErr};
+use candle_core::op::BackpropOp;
+use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Storage, Tensor};
+use half::bf16;
+use std::ops::Range;
+
+/// Values that are sent at once in bf16, where they need room twice.
+const BUCKET: usize = 1 << 24;
+
+/// Values of bf16 from whose multiples kernels read.
+const ALIGNED: usize = 8;
+
+/// This rank's device among those of all ranks.
+pub(super) struct Devices {
+    comm: Comm,
+    device: CudaDevice,
+}
+
+fn failed(what: &'static str) -> impl Fn(NcclError) -> Error {
+    move |NcclError(status)| {
+        let detail = match status {
+            // What the stand-in for the library says where there is none.
+            ncclResult_t::ncclInternalError => {
+                "is libnccl.so.2 where the loader looks? NCCL_DEBUG=WARN has it say more if it is".to_owned()
+            }
+            other => format!("it says {other:?}"),
+        };
+        Error::Nccl { what, detail }
+    }
+}
+
+/// All sends and receives of `calls`, at once.
+fn together(calls: impl FnOnce() -> std::result::Result<(), NcclError>) -> Result<()> {
+    let all = || -> std::result::Result<NcclStatus, NcclError> {
+        group_start()?;
+        calls()?;
+        group_end()
+    };
+    all().map(drop).map_err(failed("exchange gradients"))
+}
+
+/// The sum of a tensor's values, where they stand.
+struct AllReduce<'a>(&'a Comm);
+
+impl InplaceOp1 for AllReduce<'_> {
+    fn name(&self) -> &'static str {
+        "rlhost-all-reduce"
+    }
+
+    fn cpu_fwd(&self, _storage: &mut CpuStorage, _layout: &Layout) -> candle_core::Result<()> {
+        candle_core::bail!("NCCL sums nothing on the CPU")
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> candle_core::Result<()> {
+        let Some((start, end)) = layout.contiguous_offsets() else { candle_core::bail!("a sum of values that lie apart") };
+        let mut values = storage.as_cuda_slice_mut::<f32>()?.try_slice_mut(start..end);
+        let Some(values) = &mut values else { candle_core::bail!("a sum of values that are not there") };
+        let summed = self.0.all_reduce_in_place(values, &ReduceOp::Sum);
+        summed.map(drop).map_err(|e| candle_core::Error::Msg(failed("sum gradients")(e).to_string()))
+    }
+}
+
+impl Devices {
+    /// What all ranks must have of the first one to find one another.
+    ///
+    /// # Errors
+    /// If there is no NCCL.
+    pub(super) fn id() -> Result<Vec<i8>> {
+        Ok(Id::new().map_err(failed("begin"))?.internal().to_vec())
+    }
+
+    /// Meets the other ranks. All wait here for all.
+    ///
+    /// # Errors
+    /// If NCCL can't connect them.
+    pub(super) fn meet(device: &CudaDevice, rank: usize, size: usize, id: &[i8]) -> Result<Self> {
+        let mut internal = [0; 128];
+        internal.iter_mut().zip(id).for_each(|(to, from)| *to = *from);
+        let comm =
+            Comm::from_rank(device.cuda_stream(), rank, size, Id::uninit(internal)).map_err(failed("connect the devices"))?;
+        Ok(Self { comm, device: device.clone() })
+    }
+
+    /// Sums f32 tensors of the device over the ranks, in place, the same to the bit on each; they are
+    /// there when this comes back.
+    ///
+    /// # Errors
+    /// If NCCL fails.
+    pub(super) fn sum(&self, dtype: ReduceDtype, tensors: &[&Tensor]) -> Result<()> {
+        for tensor in tensors {
+            match dtype {
+                ReduceDtype::Float32 => tensor.inplace_op1(&AllReduce(&self.comm)).map_err(ops::Error::from)?,
+                ReduceDtype::Bfloat16 => self.sum_rounded(tensor)?,
+            }
+        }
+        if let Some(last) = tensors.last() {
+            ops::device::wait_for(last)?;
+        }
+        Ok(())
+    }
+
+    /// The same in bf16, where NCCL would round each partial sum: each rank adds up a part of the values,
+    /// in f32.
+    fn sum_rounded(&self, tensor: &Tensor) -> Result<()> {
+        let (rank, size) = (self.comm.rank(), self.comm.world_size());
+        let whole = tensor.flatten_all().map_err(ops::Error::from)?;
+        for first in (0..whole.elem_count()).step_by(BUCKET) {
+            let length = BUCKET.min(whole.elem_count() - first);
+            let piece = length.div_ceil(size).next_multiple_of(ALIGNED);
+            let part = |rank: usize| (rank * piece).min(length)..((rank + 1) * piece).min(length);
+            let values = |range: Range<usize>| whole.narrow(0, first + range.start, range.len()).map_err(ops::Error::from);
+
+            let own = part(rank);
+            let rounded = ops::cast(&values(0..length)?, DType::BF16)?;
+            let parts = self.exchange(&rounded, part, |_| own.len())?;
+            // A rank without a part has nothing to send, whatever it is.
+            let mut sums = rounded;
+            if !own.is_empty() {
+                let sum = ops::zeros_like(&values(own.clone())?)?;
+                for part in parts {
+                    ops::add_into(&sum, &ops::cast(&part, DType::F32)?)?;
+                }
+                sums = ops::cast(&sum, DType::BF16)?;
+            }
+            let all = self.exchange(&sums, |_| 0..own.len(), |rank| part(rank).len())?;
+            for (rank, sums) in all.iter().enumerate().filter(|(rank, _)| !part(*rank).is_empty()) {
+                let place = values(part(rank))?;
+                ops::fill_zero(&place)?;
+                ops::add_into(&place, &ops::cast(sums, DType::F32)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends each rank its range of bf16 values, and gives those that come from each, as many as it sends.
+    fn exchange(&self, sent: &Tensor, to: impl Fn(usize) -> Range<usize>, from: impl Fn(usize) -> usize) -> Result<Vec<Tensor>> {
+        let room = |rank| self.device.alloc_zeros::<bf16>(from(rank).max(1));
+        let ranks = 0..self.comm.world_size();
+        let mut received = ranks.map(room).collect::<candle_core::Result<Vec<CudaSlice<bf16>>>>().map_err(ops::Error::from)?;
+        {
+            let (storage, _) = sent.storage_and_layout();
+            let Storage::Cuda(storage) = &*storage else { return Err(ops::Error::from(not_there()).into()) };
+            let values = storage.as_cuda_slice::<bf16>().map_err(ops::Error::from)?;
+            together(|| {
+                for (rank, into) in received.iter_mut().enumerate() {
+                    if !to(rank).is_empty() {
+                        self.comm.send(&values.slice(to(rank)), rank as i32)?;
+                    }
+                    if from(rank) > 0 {
+                        self.comm.recv(&mut into.slice_mut(..from(rank)), rank as i32)?;
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        let tensor = |(rank, slice): (usize, CudaSlice<bf16>)| {
+            let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(slice, self.device.clone()));
+            let whole = Tensor::from_storage(storage, from(rank).max(1), BackpropOp::none(), false);
+            Ok(whole.narrow(0, 0, from(rank)).map_err(ops::Error::from)?)
+        };
+        received.into_iter().enumerate().map(tensor).collect()
+    }
+}
+
+fn not_there() -> candle_core::Error {
+    candle_core::Error::Msg("the values to send are not on the device".into())
+}
