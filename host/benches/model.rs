@@ -46,7 +46,7 @@ fn generation(c: &mut Criterion) {
         let a = architecture(config);
         let frozen = Policy::new(decoder(&a)).frozen();
         let mut group = c.benchmark_group(format!("model {model}"));
-        group.bench_function("weights turned for decoding", |b| b.iter(|| drop(black_box(frozen.decoding().unwrap()))));
+        group.bench_function("panels of the weights for decoding", |b| b.iter(|| drop(black_box(frozen.decoding().unwrap()))));
         let decoding = frozen.decoding().unwrap();
         let mut forest = Forest::new();
         for p in 0..prompts(model) {

@@ -13,6 +13,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rlhost::model::Architecture;
 use rlhost::ops::adamw::{Step, update};
 use rlhost::ops::low_rank::{Gradient, LowRank};
+use rlhost::ops::panels::Panels;
 use rlhost::ops::rope::Rotation;
 use rlhost::ops::{self, attention, embedding, linear, logprob, norm, rope, swiglu};
 use std::hint::black_box;
@@ -57,12 +58,9 @@ fn products(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
     bench(c, model, "linear, forward", 2 * n * d * i, || drop(black_box(linear::forward(&x, &w, None).unwrap())));
     bench(c, model, "linear, backward to the input", 2 * n * d * i, || drop(black_box(linear::backward_input(&dy, &w).unwrap())));
     bench(c, model, "linear, backward to the weight", 2 * n * d * i, || linear::backward_weight(&x, &dy, &dw, None).unwrap());
-    let turned = linear::transposed(&w).unwrap();
-    let few = values(&[16, d]);
-    bench(c, model, "linear, 16 rows, as in decoding", 2 * 16 * d * i, || {
-        drop(black_box(linear::forward_transposed(&few, &turned, None).unwrap()));
-    });
-    bench(c, model, "linear, transposed", d * i, || drop(black_box(linear::transposed(&w).unwrap())));
+    let (panels, few) = (Panels::new(&w, None).unwrap(), values(&[16, d]));
+    bench(c, model, "panels, 16 rows, as in decoding", 2 * 16 * d * i, || drop(black_box(panels.forward(&few).unwrap())));
+    bench(c, model, "panels of a weight", d * i, || drop(black_box(Panels::new(&w, None).unwrap())));
 
     let (low, high, y) = (values(&[16, d]), values(&[i, 16]), values(&[n, i]));
     let (d_low, d_high, dx) = (values(&[16, d]), values(&[i, 16]), values(&[n, d]));
@@ -83,10 +81,12 @@ fn elementwise(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
     bench(c, model, "swiglu, forward", n * i, || drop(black_box(swiglu::forward(&gate, &up).unwrap())));
     bench(c, model, "swiglu, backward", n * i, || drop(black_box(swiglu::backward(&gate, &up, &d_gated).unwrap())));
     bench(c, model, "add into", n * d, || ops::add_into(&dx, &dy).unwrap());
-    let p: [Tensor; 4] = std::array::from_fn(|_| values(&[i, d]));
+    let [p, gradient, m]: [Tensor; 3] = std::array::from_fn(|_| values(&[i, d]));
+    // Second moments are never below zero.
+    let v = gradient.sqr().unwrap();
     let step = Step { lr: 1e-6, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, t: 10, grad_scale: 1.0 };
-    bench(c, model, "adamw", i * d, || update(&p[0], &p[1], &p[2], &p[3], step).unwrap());
-    bench(c, model, "sum of squares", i * d, || assert!(black_box(ops::sum_of_squares([&p[0]]).unwrap()) > 0.0));
+    bench(c, model, "adamw", i * d, || update(&p, &gradient, &m, &v, step).unwrap());
+    bench(c, model, "sum of squares", i * d, || assert!(black_box(ops::sum_of_squares([&gradient]).unwrap()) > 0.0));
 }
 
 fn predictions(c: &mut Criterion, model: &str, a: &Architecture, targets: &[u32]) {
