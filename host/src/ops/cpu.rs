@@ -199,19 +199,22 @@ pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Resu
 }
 
 fn squares(t: &Tensor) -> Result<f64> {
+    /// Partial sums side by side, as many as vector registers have room for: one would wait for each sum in turn.
+    const LANES: usize = 32;
     let src = read(t)?;
-    let parts: Vec<f64> = src
-        .par_chunks(1 << 13)
-        .map(|c| {
-            let mut lanes = [0f64; 8];
-            for group in c.chunks(8) {
-                for (lane, &x) in lanes.iter_mut().zip(group) {
-                    *lane += f64::from(x) * f64::from(x);
-                }
-            }
-            lanes.iter().sum()
-        })
-        .collect();
+    let add = |lanes: &mut [f64; LANES], group: &[f32]| {
+        for (lane, &x) in lanes.iter_mut().zip(group) {
+            *lane = f64::from(x).mul_add(f64::from(x), *lane);
+        }
+    };
+    let part = |c: &[f32]| -> f64 {
+        let mut lanes = [0f64; LANES];
+        let (whole, rest) = c.as_chunks::<LANES>();
+        whole.iter().for_each(|group| add(&mut lanes, group));
+        add(&mut lanes, rest);
+        lanes.iter().sum()
+    };
+    let parts: Vec<f64> = src.par_chunks(1 << 13).map(part).collect();
     Ok(parts.iter().sum())
 }
 
