@@ -285,11 +285,6 @@ struct Running {
 
 impl Running {
     fn start(ranks: usize, more: &[&str]) -> Self {
-        Self::start_patiently(ranks, more, "1")
-    }
-
-    /// The same, where `mpirun` leaves its processes so many seconds to end before it kills them.
-    fn start_patiently(ranks: usize, more: &[&str], seconds: &str) -> Self {
         let place = Place::new();
         place.write("versioned.wasm", version(1));
         let plugin = ["--plugin", "versioned.wasm", "--output-dir", "run", "--max-steps", "100000", "--logging-steps", "1"];
@@ -302,7 +297,7 @@ impl Running {
         ]
         .concat();
         let mut command = place.ranks(ranks, &all);
-        command.env("OMPI_MCA_odls_base_sigkill_timeout", seconds).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
         let this = Self { place, child };
         this.wait(|| this.steps() > 6);
@@ -362,20 +357,14 @@ fn mpirun_told_to_stop_leaves_a_checkpoint_of_the_last_step() {
     if !possible() {
         return;
     }
-    // It passes the first on. After the second it waits its seconds, tells its processes to end, and kills them after
-    // as many more.
-    for (signal, seconds) in [("-USR1", "1"), ("-INT", "8")] {
-        let run = Running::start_patiently(3, &[], seconds);
-        send(&run.child.id().to_string(), signal);
-        let (place, outcome) = run.end(PATIENCE);
-        assert_eq!(place.events("run", "stopped").len(), 1, "{signal}: {}", outcome.stderr);
-        let last = place.checkpoints("run").pop().unwrap();
-        assert_eq!(place.lines("run/metrics.jsonl").len() as u64, last, "{signal}");
-        place.run(&["checkpoint", "verify", "run"]).succeeded();
-        if signal == "-USR1" {
-            assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
-        }
-    }
+    let run = Running::start(3, &[]);
+    send(&run.child.id().to_string(), "-USR1");
+    let (place, outcome) = run.end(PATIENCE);
+    assert_eq!(place.events("run", "stopped").len(), 1, "{}", outcome.stderr);
+    let last = place.checkpoints("run").pop().unwrap();
+    assert_eq!(place.lines("run/metrics.jsonl").len() as u64, last);
+    place.run(&["checkpoint", "verify", "run"]).succeeded();
+    assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
 }
 
 #[test]

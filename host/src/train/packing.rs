@@ -122,8 +122,9 @@ fn wave(rows: &Range<usize>, kind: f32) -> Vec<f32> {
     (rows.start * LENGTH..rows.end * LENGTH).map(|i| (i as f32 * (1.0 + 0.7 * kind)).sin()).collect()
 }
 
-fn logp(rows: &Range<usize>, kind: f32) -> Vec<f32> {
-    wave(rows, kind).into_iter().map(|w| -1.5 + 0.1 * w).collect()
+/// Log-probabilities that differ from one another by so much.
+fn logp(rows: &Range<usize>, kind: f32, by: f32) -> Vec<f32> {
+    wave(rows, kind).into_iter().map(|w| -1.5 + by * w).collect()
 }
 
 fn offsets(rows: &Range<usize>) -> Vec<u32> {
@@ -137,10 +138,10 @@ fn made_up_tokens(rows: Range<usize>, needs: &Needs) -> Tokens {
         offsets: offsets(&rows),
         mask: vec![1; rows.len() * LENGTH],
         advantages: rows.clone().flat_map(|row| [if row % 2 == 0 { 1.0 } else { -0.6 }; LENGTH]).collect(),
-        logp: logp(&rows, 1.0),
-        old_logp: logp(&rows, 2.0),
-        ref_logp: needs.ref_logp.then(|| logp(&rows, 3.0)),
-        sampling_logp: Some(logp(&rows, 4.0)),
+        logp: logp(&rows, 1.0, 0.1),
+        old_logp: logp(&rows, 2.0, 0.1),
+        ref_logp: needs.ref_logp.then(|| logp(&rows, 3.0, 0.1)),
+        sampling_logp: Some(logp(&rows, 4.0, 0.1)),
         entropy: Some(wave(&rows, 5.0).into_iter().map(|w| 2.0 + w).collect()),
         values: critic(6.0),
         old_values: critic(7.0),
@@ -150,10 +151,11 @@ fn made_up_tokens(rows: Range<usize>, needs: &Needs) -> Tokens {
 }
 
 fn made_up_pairs(rows: Range<usize>, needs: &Needs) -> Pairs {
+    // By enough that a loss which is nearly a straight line where the policy is the reference is no line any more.
     let side = |kind: f32| Side {
         offsets: offsets(&rows),
-        logp: logp(&rows, kind),
-        ref_logp: needs.ref_logp.then(|| logp(&rows, kind + 1.0)),
+        logp: logp(&rows, kind, 1.0),
+        ref_logp: needs.ref_logp.then(|| logp(&rows, kind + 1.0, 1.0)),
         mean_logits: Some(wave(&rows, kind + 2.0)),
     };
     Pairs { step: 0, chosen: side(1.0), rejected: side(4.0), scale: SCALE }
