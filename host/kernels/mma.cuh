@@ -1,7 +1,7 @@
 // Products of small matrices on tensor cores (PTX ISA, mma.m16n8k16): a warp has 16 x 16 of A, 16 x 8 of B and 16 x 8 of the
 // result, of which lane l = 4 g + t holds, two values of bf16 in a word:
 //   A: rows g and g + 8, columns 2 t, 2 t + 1 and these + 8   B: rows as A's columns, column g   result: rows g, g + 8, columns 2 t, 2 t + 1
-// Where the compiler is not CUDA's, the same is done by exchanges within the warp.
+// Where the compiler is not CUDA's, the same is done in memory that a warp shares.
 #pragma once
 #include "common.cuh"
 
@@ -40,32 +40,52 @@ __device__ __forceinline__ void load_transposed(uint32_t out[4], const bf16 *row
 
 #else
 
+// What the lanes of each warp show one another. A block's threads share one thread of the CPU there (tests/software-cuda).
+struct Shown {
+    uint32_t a[32][4], b[32][2];
+    const bf16 *rows[32];
+};
+static thread_local Shown shown_by[32];
+
 inline float half_of(uint32_t word, int which) { return __uint_as_float(which ? word & 0xffff0000u : word << 16); }
 
 inline void multiply(float c[4], const uint32_t a[4], const uint32_t b[2]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    for (int k = 0; k < 4; k++) {
-        uint32_t of_a[4], of_b[2][2];
-        for (int i = 0; i < 4; i++) of_a[i] = __shfl_sync(~0u, a[i], 4 * g + k);
-        for (int i = 0; i < 2; i++)
-            for (int column = 0; column < 2; column++) of_b[i][column] = __shfl_sync(~0u, b[i], 4 * (2 * t + column) + k);
+    Shown &shown = shown_by[threadIdx.x / 32];
+    for (int i = 0; i < 4; i++) shown.a[lane][i] = a[i];
+    for (int i = 0; i < 2; i++) shown.b[lane][i] = b[i];
+    __syncwarp();
+    for (int k = 0; k < 4; k++)
         for (int i = 0; i < 4; i++) // which half of the 16, and which of two rows
             for (int column = 0; column < 2; column++)
-                for (int h = 0; h < 2; h++) c[2 * (i % 2) + column] += half_of(of_a[i], h) * half_of(of_b[i / 2][column], h);
-    }
+                for (int h = 0; h < 2; h++)
+                    c[2 * (i % 2) + column] +=
+                        half_of(shown.a[4 * g + k][i], h) * half_of(shown.b[4 * (2 * t + column) + k][i / 2], h);
+    __syncwarp();
+}
+
+inline const Shown &show_row(const bf16 *row) {
+    Shown &shown = shown_by[threadIdx.x / 32];
+    shown.rows[threadIdx.x % 32] = row;
+    __syncwarp();
+    return shown;
 }
 
 inline void load_matrices(uint32_t out[4], const bf16 *row) {
     const int lane = threadIdx.x % 32;
-    for (int i = 0; i < 4; i++) out[i] = *(const uint32_t *)(__shfl_sync(~0u, row, 8 * i + lane / 4) + 2 * (lane % 4));
+    const Shown &shown = show_row(row);
+    for (int i = 0; i < 4; i++) out[i] = *(const uint32_t *)(shown.rows[8 * i + lane / 4] + 2 * (lane % 4));
+    __syncwarp();
 }
 
 inline void load_transposed(uint32_t out[4], const bf16 *row) {
     const int lane = threadIdx.x % 32;
+    const Shown &shown = show_row(row);
     for (int i = 0; i < 4; i++) {
-        const bf16 *low = __shfl_sync(~0u, row, 8 * i + 2 * (lane % 4)), *high = __shfl_sync(~0u, row, 8 * i + 2 * (lane % 4) + 1);
+        const bf16 *low = shown.rows[8 * i + 2 * (lane % 4)], *high = shown.rows[8 * i + 2 * (lane % 4) + 1];
         out[i] = (uint32_t)__bfloat16_as_ushort(low[lane / 4]) | (uint32_t)__bfloat16_as_ushort(high[lane / 4]) << 16;
     }
+    __syncwarp();
 }
 
 #endif

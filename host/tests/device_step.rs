@@ -63,7 +63,10 @@ type Figures = Vec<(String, Vec<f32>)>;
 /// Two steps, the second of which sees the first's update.
 fn steps(policy: &Policy) -> Figures {
     let (forest, selected) = batch();
-    let settings = Settings { beta1: 0.9, beta2: 0.99, eps: 1e-6, weight_decay: 0.01, max_grad_norm: 1.0 };
+    // The worst in bf16 is the bias of keys, whose gradients all but cancel.
+    // With so great an epsilon an update is in proportion to the gradient. Otherwise it has the sign of each gradient's
+    // value, which of one near zero is rounding's.
+    let settings = Settings { beta1: 0.9, beta2: 0.99, eps: 1.0, weight_decay: 0.01, max_grad_norm: 1.0 };
     let mut optimizer = AdamW::new(settings, &policy.weights().trained()).unwrap();
     let mut all = Figures::new();
     for step in 0..2 {
@@ -82,29 +85,31 @@ fn steps(policy: &Policy) -> Figures {
             assert_eq!(gradient.dtype(), DType::F32);
             all.push((format!("gradient of {name} in step {step}"), ops::to_vec(gradient).unwrap()));
         }
-        let norm = optimizer.step(&policy.weights().trained(), &policy.rounded(), &gradients.named(), 1e-3).unwrap();
+        let norm = optimizer.step(&policy.weights().trained(), &policy.rounded(), &gradients.named(), 0.05).unwrap();
         all.push((format!("norm of step {step}"), vec![norm as f32]));
     }
     let (updates, moments) = optimizer.state().unwrap();
     assert!(updates == 2 && moments.values().all(|m| m.device().is_cpu() && m.dtype() == DType::F32));
-    // What AdamW makes of a gradient near zero depends on its rounding, so that weights say little.
     let weights = policy.copied_weights().unwrap();
-    assert!(weights.trained().iter().all(|(_, t)| t.device().is_cpu() && t.dtype() == DType::F32));
+    for (name, t) in weights.trained() {
+        assert!(t.device().is_cpu() && t.dtype() == DType::F32);
+        all.push((name, ops::to_vec(t).unwrap()));
+    }
     all
 }
 
-fn compare(what: &str, want: &Figures, got: &Figures, tolerance: f32) {
+/// Each figure, as a vector, is no further from what it should be than so much of its length.
+fn compare(what: &str, want: &Figures, got: &Figures, tolerance: f64) {
     assert_eq!(want.len(), got.len());
-    for ((name, want), (other, got)) in want.iter().zip(got) {
+    let length = |xs: &mut dyn Iterator<Item = f32>| xs.map(|x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
+    let apart = |((name, want), (other, got)): (&(String, Vec<f32>), &(String, Vec<f32>))| {
         assert!(name == other && want.len() == got.len(), "{name} and {other}");
-        let root = |xs: &mut dyn Iterator<Item = f32>| xs.map(|x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
-        let (size, apart) = (root(&mut want.iter().copied()), root(&mut want.iter().zip(got).map(|(w, g)| w - g)));
-        assert!(
-            got.iter().all(|x| x.is_finite()) && apart <= f64::from(tolerance) * size.max(1e-9),
-            "{what}: {name}: {}",
-            apart / size
-        );
-    }
+        let difference = length(&mut want.iter().zip(got).map(|(w, g)| w - g));
+        (difference / length(&mut want.iter().copied()).max(1e-9), name.clone())
+    };
+    let worst = want.iter().zip(got).map(apart).max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+    println!("{what}: at most {:.1e} apart, {}", worst.0, worst.1);
+    assert!(worst.0 <= tolerance, "{what}: {worst:?}");
 }
 
 #[test]
@@ -112,7 +117,7 @@ fn a_step_is_the_same_as_on_the_cpu() {
     let Some(places) = places() else { return };
     for name in MODELS {
         let want = steps(&Policy::new(decoder(name)));
-        for (place, tolerance) in places.iter().zip([2e-3, 0.15]) {
+        for (place, tolerance) in places.iter().zip([1e-4, 0.15]) {
             let policy = Policy::new(decoder(name)).at(place).unwrap();
             compare(&format!("{name} on {}", place.describe()), &want, &steps(&policy), tolerance);
         }
@@ -126,7 +131,7 @@ fn an_adapter_trains_on_a_base_that_the_reference_shares() {
     let lora = Lora { r: 4, alpha: 8.0, use_rslora: false };
     for name in ["llama_biased", "qwen3"] {
         let want = steps(&Policy::new(decoder(name).with_new_adapter(lora, &targets, 3).unwrap()));
-        for (place, tolerance) in places.iter().zip([2e-3, 0.15]) {
+        for (place, tolerance) in places.iter().zip([1e-4, 0.15]) {
             let base = decoder(name).at(place).unwrap();
             let policy = Policy::new(base.clone().with_new_adapter(lora, &targets, 3).unwrap()).at(place).unwrap();
             let (forest, selected) = batch();
