@@ -251,7 +251,8 @@ void clear_shared() {
 // Threads of the CPU, which share the blocks of a launch.
 class Pool {
     std::vector<std::thread> threads;
-    std::mutex mutex;
+    // Kernels and products come from any thread, and have the pool one after the other.
+    std::mutex turn, mutex;
     std::condition_variable wake, finished;
     const std::function<void()> *task = nullptr;
     uint64_t round = 0;
@@ -279,6 +280,7 @@ class Pool {
     }
     // Every thread, the calling one too, runs the task.
     void all(const std::function<void()> &f) {
+        std::lock_guard mine(turn);
         {
             std::lock_guard lock(mutex);
             task = &f, busy = unsigned(threads.size()), round++;
