@@ -85,7 +85,7 @@ fn elementwise(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
     // Second moments are never below zero.
     let v = gradient.sqr().unwrap();
     let step = Step { lr: 1e-6, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, t: 10, grad_scale: 1.0 };
-    bench(c, model, "adamw", i * d, || update(&p, &gradient, &m, &v, step).unwrap());
+    bench(c, model, "adamw", i * d, || update(&p, &gradient, &m, &v, None, step).unwrap());
     bench(c, model, "sum of squares", i * d, || assert!(black_box(ops::sum_of_squares([&gradient]).unwrap()) > 0.0));
 }
 

@@ -3,11 +3,11 @@
 use super::{Error, Result};
 use crate::config::ReduceDtype;
 use crate::ops;
+use candle_core::cuda_backend::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::CudaSlice;
 use candle_core::cuda_backend::cudarc::nccl::result::{NcclError, NcclStatus};
 use candle_core::cuda_backend::cudarc::nccl::sys::ncclResult_t;
 use candle_core::cuda_backend::cudarc::nccl::{Comm, Id, ReduceOp, group_end, group_start};
-use candle_core::cuda_backend::CudaDevice;
 use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Storage, Tensor};
 use half::bf16;
