@@ -29,11 +29,11 @@ fn training(c: &mut Criterion) {
         group.bench_function("forward", |b| b.iter(|| drop(black_box(policy.forward(&forest, &selected, 1.0).unwrap()))));
         group.bench_function("forward and backward", |b| {
             b.iter(|| {
-                policy.forward(&forest, &selected, 1.0).unwrap().backward(&d_logp, None, None, &gradients, &|| ()).unwrap()
+                policy.forward(&forest, &selected, 1.0).unwrap().backward(&d_logp, None, None, &gradients, &|| ()).unwrap();
             });
         });
         group.bench_function("score (the reference's pass)", |b| {
-            b.iter(|| black_box(frozen.score(&forest, &selected, 1.0).unwrap()))
+            b.iter(|| black_box(frozen.score(&forest, &selected, 1.0).unwrap()));
         });
         group.bench_function("copy of the weights, as in a checkpoint's snapshot", |b| {
             b.iter(|| drop(black_box(policy.copied_weights().unwrap())));
