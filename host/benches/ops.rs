@@ -93,7 +93,7 @@ fn predictions(c: &mut Criterion, model: &str, a: &Architecture, targets: &[u32]
     let (m, d, vocab) = (targets.len(), a.hidden_size, a.vocab_size);
     let (hidden, w, dw) = (values(&[m, d]), values(&[vocab, d]), values(&[vocab, d]));
     bench(c, model, "logprob, forward", 2 * m * d * vocab, || {
-        drop(black_box(logprob::forward(&hidden, &w, targets, 1.0).unwrap()))
+        drop(black_box(logprob::forward(&hidden, &w, targets, 1.0).unwrap()));
     });
     let stats = logprob::forward(&hidden, &w, targets, 1.0).unwrap();
     let d_logp = vec![1e-3; m];
