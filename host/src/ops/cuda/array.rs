@@ -78,7 +78,7 @@ impl<'a> Array<'a> {
         };
         let at = base + (start * kind.size()) as u64;
         // Kernels read sixteen bytes at a time.
-        if at % 16 != 0 {
+        if !at.is_multiple_of(16) {
             return Err(unsupported("a kernel that needs whole tensors", t));
         }
         Ok(Self { device, at, len: end - start, kind })
