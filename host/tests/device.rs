@@ -309,7 +309,7 @@ fn a_likelihood_that_is_no_number_does_not_pass_unseen() {
 #[test]
 fn updates_and_sums() {
     let Some(device) = device() else { return };
-    let twins = Twins { device: device.clone(), dtype: DType::F32 };
+    let twins = Twins { device, dtype: DType::F32 };
     for n in [1, 300, 70_001] {
         let ((p, dp), (g, dg)) = (twins.of(&[n], 1), twins.of(&[n], 2));
         let ((m, dm), (v, dv)) = (twins.zeros(&[n], DType::F32), twins.zeros(&[n], DType::F32));

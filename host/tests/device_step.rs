@@ -58,7 +58,8 @@ fn column(n: usize, f: f32) -> Vec<f32> {
 }
 
 /// What a step gives, by name.
-type Figures = Vec<(String, Vec<f32>)>;
+type Figures = Vec<Figure>;
+type Figure = (String, Vec<f32>);
 
 /// Two steps, the second of which sees the first's update.
 fn steps(policy: &Policy) -> Figures {
@@ -102,7 +103,7 @@ fn steps(policy: &Policy) -> Figures {
 fn compare(what: &str, want: &Figures, got: &Figures, tolerance: f64) {
     assert_eq!(want.len(), got.len());
     let length = |xs: &mut dyn Iterator<Item = f32>| xs.map(|x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
-    let apart = |((name, want), (other, got)): (&(String, Vec<f32>), &(String, Vec<f32>))| {
+    let apart = |((name, want), (other, got)): (&Figure, &Figure)| {
         assert!(name == other && want.len() == got.len(), "{name} and {other}");
         let difference = length(&mut want.iter().zip(got).map(|(w, g)| w - g));
         (difference / length(&mut want.iter().copied()).max(1e-9), name.clone())
