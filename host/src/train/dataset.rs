@@ -2,8 +2,8 @@
 
 use super::trainer::{Answers, Prompt};
 use super::{Error, Result};
-use crate::data::{self, Dataset, Message, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
-use serde_json::Map;
+use crate::data::{self, CompletionRow, Dataset, Message, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
+use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -29,7 +29,14 @@ pub(super) fn prompts(given: Option<&Dataset>, tokenizer: &Tokenizer, context: u
         }
         Ok(Arc::new(Prompt { row: index, text, tokens, columns: row.columns, answers: None, ref_logp: OnceLock::new() }))
     };
-    rows.into_iter().enumerate().map(prepare).collect()
+    each(rows, prepare)
+}
+
+/// Every row made ready, on all threads: tokenising is most of what a large dataset costs at the start. Fails with the
+/// first row that does.
+fn each<R: Send, T: Send>(rows: Vec<R>, prepare: impl Fn((usize, R)) -> Result<T> + Sync + Send) -> Result<Vec<T>> {
+    let ready: Vec<_> = rows.into_par_iter().enumerate().map(prepare).collect();
+    ready.into_iter().collect()
 }
 
 fn asked(prompt: &Asked, tokenizer: &Tokenizer) -> Result<(String, Vec<u32>)> {
@@ -54,21 +61,23 @@ pub(super) fn pairs(given: Option<&Dataset>, tokenizer: &Tokenizer, longest: usi
     let all = rows.len();
     let mut pairs = Vec::with_capacity(all);
     let mut merged = 0;
-    for row in rows {
-        let (mut pair, cut) = pair(&row, tokenizer)?;
-        merged += usize::from(cut);
-        let room = longest.saturating_sub(pair.tokens.len());
-        let Some(answers) = &mut pair.answers else { continue };
-        if answers.chosen.is_empty() || answers.rejected.is_empty() || pair.tokens.is_empty() {
+    let prepare = |(_, row): (usize, PreferenceRow)| {
+        let pair = answered(&row.prompt, [&row.chosen, &row.rejected], tokenizer)?;
+        if pair.tokens.is_empty() || pair.answers.iter().any(Vec::is_empty) {
             return Err(row.place.wrong("its prompt or one of its answers has no tokens").into());
         }
+        Ok((pair, row.columns))
+    };
+    for (Answered { text, tokens, answers: [mut chosen, mut rejected], cut }, columns) in each(rows, prepare)? {
+        merged += usize::from(cut);
+        let room = longest.saturating_sub(tokens.len());
         if room == 0 {
             continue;
         }
-        answers.chosen.truncate(room);
-        answers.rejected.truncate(room);
-        pair.row = pairs.len();
-        pairs.push(Arc::new(pair));
+        chosen.truncate(room);
+        rejected.truncate(room);
+        let answers = Some(Answers { chosen, learned: None, rejected });
+        pairs.push(Arc::new(Prompt { row: pairs.len(), text, tokens, columns, answers, ref_logp: OnceLock::new() }));
     }
     if pairs.len() < all {
         tracing::warn!("{} of {all} pairs are left out: their prompts alone have {longest} tokens or more", all - pairs.len());
@@ -84,12 +93,22 @@ pub(super) fn pairs(given: Option<&Dataset>, tokenizer: &Tokenizer, longest: usi
     Ok(pairs)
 }
 
-/// A pair in tokens. Each answer is tokenised together with its prompt, and begins where that
-/// differs from the prompt alone, as in TRL; also says whether that is before the prompt's end.
-fn pair(row: &PreferenceRow, tokenizer: &Tokenizer) -> Result<(Prompt, bool)> {
-    let (text, alone) = asked(&row.prompt, tokenizer)?;
-    let whole = |answer: &Asked| -> Result<Vec<u32>> {
-        Ok(match (&row.prompt, answer) {
+/// A prompt with `N` answers, in tokens.
+struct Answered<const N: usize> {
+    text: String,
+    tokens: Vec<u32>,
+    answers: [Vec<u32>; N],
+    /// Whether the answers begin before the prompt's own end.
+    cut: bool,
+}
+
+/// Each answer is tokenised together with its prompt, and begins where that differs from the prompt
+/// alone, as in TRL.
+fn answered<const N: usize>(prompt: &Asked, given: [&Asked; N], tokenizer: &Tokenizer) -> Result<Answered<N>> {
+    let (text, mut tokens) = asked(prompt, tokenizer)?;
+    let mut answers = [const { Vec::new() }; N];
+    for (answer, given) in answers.iter_mut().zip(given) {
+        *answer = match (prompt, given) {
             (Asked::Chat(prompt), Asked::Chat(answer)) => {
                 let messages = [prompt.clone(), answer.clone()].concat();
                 tokenizer.encode(&tokenizer.render_chat(&messages, false)?, false)?
@@ -98,18 +117,16 @@ fn pair(row: &PreferenceRow, tokenizer: &Tokenizer) -> Result<(Prompt, bool)> {
                 let end = tokenizer.eos_text().filter(|eos| !answer.ends_with(eos)).unwrap_or_default();
                 tokenizer.encode(&format!("{text}{answer}{end}"), true)?
             }
-            // `read_preferences` lets no mixture through.
+            // The readers of `data` let no mixture through.
             (Asked::Text(_), Asked::Chat(_)) => Vec::new(),
-        })
-    };
-    let (mut chosen, mut rejected) = (whole(&row.chosen)?, whole(&row.rejected)?);
-    let same = |tokens: &[u32]| alone.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-    let begin = same(&chosen).min(same(&rejected));
-    chosen.drain(..begin);
-    rejected.drain(..begin);
-    let cut = begin < alone.len();
-    let (tokens, answers) = (alone[..begin].to_vec(), Some(Answers { chosen, learned: None, rejected }));
-    Ok((Prompt { row: 0, text, tokens, columns: row.columns.clone(), answers, ref_logp: OnceLock::new() }, cut))
+        };
+    }
+    let same = |answer: &Vec<u32>| tokens.iter().zip(answer).take_while(|(a, b)| a == b).count();
+    let begin = answers.iter().map(same).min().unwrap_or(0);
+    answers.iter_mut().for_each(|answer| drop(answer.drain(..begin)));
+    let cut = begin < tokens.len();
+    tokens.truncate(begin);
+    Ok(Answered { text, tokens, answers, cut })
 }
 
 /// What of a given text is learned.
@@ -135,19 +152,12 @@ pub(super) fn completions(
         return Err(Error::Unfit(format!("dataset: {detail}")));
     };
     let rows = data::read_completions(dataset)?;
-    let (all, mut kept) = (rows.len(), Vec::with_capacity(rows.len()));
-    for row in rows {
+    let all = rows.len();
+    let prepare = |(_, row): (usize, CompletionRow)| {
         let (text, mut tokens, mut chosen) = match &row.prompt {
             Some(prompt) => {
-                let same = PreferenceRow {
-                    place: row.place.clone(),
-                    prompt: prompt.clone(),
-                    chosen: row.completion.clone(),
-                    rejected: row.completion.clone(),
-                    columns: Map::new(),
-                };
-                let (pair, _) = pair(&same, tokenizer)?;
-                (pair.text, pair.tokens, pair.answers.map(|a| a.chosen).unwrap_or_default())
+                let Answered { text, tokens, answers: [chosen], .. } = answered(prompt, [&row.completion], tokenizer)?;
+                (text, tokens, chosen)
             }
             None => (String::new(), Vec::new(), whole(&row.completion, tokenizer)?),
         };
@@ -168,11 +178,13 @@ pub(super) fn completions(
         chosen.truncate(room);
         learned.iter_mut().for_each(|mask| mask.truncate(room));
         if chosen.is_empty() || learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
-            continue;
+            return Ok(None);
         }
         let answers = Some(Answers { chosen, learned, rejected: Vec::new() });
-        kept.push(Arc::new(Prompt { row: kept.len(), text, tokens, columns: row.columns, answers, ref_logp: OnceLock::new() }));
-    }
+        Ok(Some(Prompt { row: 0, text, tokens, columns: row.columns, answers, ref_logp: OnceLock::new() }))
+    };
+    let kept = each(rows, prepare)?.into_iter().flatten().enumerate();
+    let kept: Vec<_> = kept.map(|(row, prompt)| Arc::new(Prompt { row, ..prompt })).collect();
     if kept.len() < all {
         tracing::warn!(
             "{} of {all} rows are left out: nothing of them is left to learn within {longest} tokens",
