@@ -5,10 +5,9 @@ use super::attention::Heads;
 use super::cpu::{Shared, read, tensor};
 use super::gemm::{Dst, Mat, matmul};
 use super::math::{exp, max, sum_by};
-use super::{Error, Result, matrix_dims};
+use super::{Error, Result, matrix_dims, team};
 use candle_core::Tensor;
 use gemm::Parallelism;
-use rayon::prelude::*;
 use std::ops::Range;
 
 /// Keys and values of a prompt in one layer. Keys stand as `[K, C, P]`, so that scores are a
@@ -117,7 +116,8 @@ pub fn forward(q: &Tensor, groups: &[Group<'_>], h: Heads) -> Result<Tensor> {
     let mut out = vec![0f32; b * width];
     let out_at = Shared::new(&mut out);
     let tasks: Vec<(&Group<'_>, usize)> = groups.iter().flat_map(|g| (0..h.kv_heads).map(move |kv| (g, kv))).collect();
-    tasks.into_par_iter().for_each_init(Scratch::default, |scratch, (group, kv)| {
+    team::each(tasks.len(), |task| {
+        let ((group, kv), mut scratch) = (tasks[task], Scratch::default());
         scratch.attend(&qs, group, kv, h);
         let (c, per_kv) = (h.head_dim, h.per_kv());
         for (i, (row, _)) in group.sequences.iter().enumerate() {

@@ -5,7 +5,7 @@
 //! the order of the inputs. So a row's result does not depend on the rows beside it.
 
 use super::cpu::{Shared, filled, read, tensor};
-use super::{Error, Result, matrix_dims};
+use super::{Error, Result, matrix_dims, team};
 use candle_core::Tensor;
 use rayon::prelude::*;
 use std::sync::LazyLock;
@@ -16,8 +16,14 @@ const WIDTH: usize = 32;
 /// Rows that are summed side by side.
 const ROWS: usize = 8;
 
-/// Multiplications below which a second thread brings nothing, most of all where each has sequences of its own.
-const WORTH_SHARING: usize = 1 << 23;
+/// Multiplications below which a second thread brings nothing.
+const WORTH_WAKING: usize = 1 << 23;
+
+/// The same where the threads are awake ([`team::together`]).
+const WORTH_SHARING: usize = 1 << 16;
+
+/// Parts that each thread is to have of a product, for one that comes late to leave some to the others.
+const PARTS_A_THREAD: usize = 4;
 
 /// Inputs whose weights are turned together, in the innermost cache.
 const TURNED: usize = 16;
@@ -74,12 +80,11 @@ impl Panels {
             filled(n * self.d_out, |out| {
                 let out = Shared::of(out);
                 let panel = |i: usize| self.panel(i, &xs, n, out);
-                let panels = 0..self.data.len() / (WIDTH * d_in).max(1);
-                if n * self.data.len() < WORTH_SHARING {
-                    panels.for_each(panel);
-                } else {
-                    panels.into_par_iter().with_min_len(4).for_each(panel);
-                }
+                let panels = self.data.len() / (WIDTH * d_in).max(1);
+                let worth = if team::is_led() { WORTH_SHARING } else { WORTH_WAKING };
+                let most = if n * self.data.len() < worth { 1 } else { PARTS_A_THREAD * rayon::current_num_threads() };
+                let parts = panels.min(most);
+                team::each(parts, |part| (panels * part / parts..panels * (part + 1) / parts).for_each(panel));
             })
         };
         tensor(out, (n, self.d_out))

@@ -1,14 +1,18 @@
 //! The gated unit `silu(gate) * up` (Shazeer 2020).
 
-use super::cpu::{filled, read, tensor};
+use super::cpu::{Shared, filled, read, tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::sigmoid;
-use super::{Error, Result, on_device};
+use super::{Error, Result, on_device, team};
 use candle_core::Tensor;
 use rayon::prelude::*;
+use std::mem::MaybeUninit;
 
 const CHUNK: usize = 1 << 13;
+
+/// The same where the threads are awake ([`team::together`]).
+const SHARED_CHUNK: usize = 1 << 10;
 
 /// `silu(gate) * up`, elementwise over equal shapes.
 pub fn forward(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
@@ -17,11 +21,15 @@ pub fn forward(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     if gs.len() != us.len() {
         return Err(Error::Shape { op: "swiglu", detail: format!("{:?} with {:?}", gate.shape(), up.shape()) });
     }
-    // SAFETY: the chunks of all three cover them whole.
+    // SAFETY: the parts cover all places, each of which belongs to one.
     let out = unsafe {
         filled(gs.len(), |out| {
-            out.par_chunks_mut(CHUNK).zip(gs.par_chunks(CHUNK).zip(us.par_chunks(CHUNK))).for_each(|(y, (g, u))| {
-                for ((y, &g), &u) in y.iter_mut().zip(g).zip(u) {
+            let (n, out) = (out.len(), Shared::of(out));
+            let size = if team::is_led() { SHARED_CHUNK } else { CHUNK };
+            team::each(n.div_ceil(size), |part| {
+                let places = part * size..n.min((part + 1) * size);
+                let out = std::slice::from_raw_parts_mut(out.at(places.start).cast::<MaybeUninit<f32>>(), places.len());
+                for ((y, &g), &u) in out.iter_mut().zip(&gs[places.clone()]).zip(&us[places]) {
                     y.write(g * sigmoid(g) * u);
                 }
             });

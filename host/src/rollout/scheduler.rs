@@ -1,14 +1,14 @@
 //! Continuous batching: sequences decode side by side, and one that ends frees its place at
 //! once for the next. A prompt is prefilled once for all its completions.
 //!
-//! Threads share sequences, not matrices: each decodes some of them to the end and waits for
-//! nobody, where sharing each product would have all of them meet a dozen times a layer. Which
-//! sequences are decoded together follows from their number and that of the threads alone.
+//! Where there are many sequences, threads share these and not matrices: each decodes some of them
+//! to the end and waits for nobody. Where there are few, all work on each product. Which sequences are
+//! decoded together follows from their number and that of the threads alone.
 
 use super::Error;
 use super::sampler::{Sampling, stream};
 use crate::model::{Cache, Decode, Decoding, Prefix};
-use crate::ops::{self, Forest};
+use crate::ops::{self, Forest, team};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Prompt tokens that one prefill takes at most (a longer prompt goes alone).
 const PREFILL_TOKENS: usize = 8192;
 
-/// Sequences below which a thread of its own would spend its time on reading weights.
+/// Sequences below which a thread that has its own would spend its time on reading weights.
 const SEQUENCES_A_THREAD: usize = 8;
 
 /// A prompt to be continued.
@@ -100,8 +100,8 @@ impl Generator<'_> {
             return Ok(done);
         }
         let all: Vec<Sequence> = requests.iter().enumerate().flat_map(|(p, r)| (0..r.samples).map(move |s| (p, s))).collect();
-        let most = rayon::current_num_threads().min(self.max_num_seqs).max(1);
-        let parts = (all.len().min(self.max_num_seqs) / SEQUENCES_A_THREAD).clamp(1, most);
+        let threads = rayon::current_num_threads();
+        let parts = if all.len().min(self.max_num_seqs) < SEQUENCES_A_THREAD * threads { 1 } else { threads };
         let places = self.max_num_seqs / parts;
         let part = |i: usize| &all[all.len() * i / parts..all.len() * (i + 1) / parts];
         // The prompts that come first are run with all threads.
@@ -110,7 +110,7 @@ impl Generator<'_> {
         self.prefill(requests, first, &mut prompts)?;
         let mut own: Vec<Vec<Option<Arc<Prefilled>>>> = vec![prompts.clone(); parts - 1];
         own.push(prompts);
-        let decode = |(i, prompts)| self.decode(requests, part(i), places, prompts);
+        let decode = |(i, prompts)| self.decode(requests, part(i), places, prompts, parts == 1);
         let done: Vec<Vec<Rollout>> = own.into_par_iter().enumerate().map(decode).collect::<Result<_, _>>()?;
         Ok(done.concat())
     }
@@ -126,13 +126,15 @@ impl Generator<'_> {
         tokens.last().is_some_and(|newest| self.ends.contains(newest)) || (self.stops)(tokens)
     }
 
-    /// Decodes sequences to their ends, at most so many side by side.
+    /// Decodes sequences to their ends, at most so many side by side, by all threads `together` or by
+    /// this one.
     fn decode(
         &self,
         requests: &[Request],
         sequences: &[Sequence],
         most: usize,
         mut prompts: Vec<Option<Arc<Prefilled>>>,
+        together: bool,
     ) -> Result<Vec<Rollout>, Error> {
         let mut waiting: VecDeque<Sequence> = sequences.iter().copied().collect();
         let mut left = vec![0; requests.len()];
@@ -161,7 +163,7 @@ impl Generator<'_> {
                     active.push(sequence);
                 }
             }
-            self.advance(requests, &prompts, &mut active)?;
+            self.advance(requests, &prompts, &mut active, together)?;
         }
         Ok(done)
     }
@@ -212,7 +214,13 @@ impl Generator<'_> {
     }
 
     /// Runs the newest token of each sequence and draws the next.
-    fn advance(&self, requests: &[Request], prompts: &[Option<Arc<Prefilled>>], active: &mut [Active]) -> Result<(), Error> {
+    fn advance(
+        &self,
+        requests: &[Request],
+        prompts: &[Option<Arc<Prefilled>>],
+        active: &mut [Active],
+        together: bool,
+    ) -> Result<(), Error> {
         if active.is_empty() {
             return Ok(());
         }
@@ -226,7 +234,8 @@ impl Generator<'_> {
         let prompt_of: Vec<usize> = active.iter().map(|s| shared.partition_point(|&p| p < s.rollout.prompt)).collect();
         let mut own: Vec<&mut Cache> = active.iter_mut().map(|s| &mut s.cache).collect();
         let step = Decode { tokens: &tokens, positions: &positions, prompt_of: &prompt_of, prompts: &caches, own: &mut own };
-        let logits = ops::to_vec(&self.model.decode(step)?)?;
+        let logits = if together { team::together(|| self.model.decode(step)) } else { self.model.decode(step) };
+        let logits = ops::to_vec(&logits?)?;
         let vocab = logits.len() / active.len();
         active.par_iter_mut().zip(logits.par_chunks(vocab)).for_each(|(sequence, logits)| {
             self.draw(sequence, &requests[sequence.rollout.prompt], logits);
