@@ -52,10 +52,22 @@ fn kernels(folder: &Path, out: &Path) -> Result<String, Box<dyn Error>> {
         if !status.success() {
             return Err(format!("{} could not compile {} ({status})", compiler.display(), file.display()).into());
         }
+        std::fs::write(&ptx, for_older_drivers(&std::fs::read_to_string(&ptx)?))?;
         writeln!(table, "    ({name:?}, include_str!({ptx:?})),")?;
     }
     table.push_str("]\n");
     Ok(table)
+}
+
+/// The same PTX with the version of CUDA 11.8, the first that knows compute capability 9.0: nothing in it needs a newer one,
+/// and a driver refuses what is newer than itself.
+fn for_older_drivers(ptx: &str) -> String {
+    const ENOUGH: f32 = 7.8;
+    let lower = |line: &str| match line.strip_prefix(".version ").and_then(|version| version.trim().parse::<f32>().ok()) {
+        Some(version) if version > ENOUGH => format!(".version {ENOUGH}\n"),
+        _ => format!("{line}\n"),
+    };
+    ptx.lines().map(lower).collect()
 }
 
 /// The CUDA compiler: NVCC, or the one on PATH, or the one of CUDA_HOME.

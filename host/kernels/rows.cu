@@ -23,14 +23,14 @@ template <typename T> __device__ void gather_rows(T *out, const T *from, const u
     });
 }
 
-// into[rows[i]] += the sum of from[sources[j]] for j from starts[i] to starts[i + 1]. Each row of `into` is one block's
-// alone, so that sums have one order.
+// into[rows[i]] += the sum of from[sources[j]] for j from starts[i] to starts[i + 1]. Each value of `into` is one thread's
+// alone, so that sums have one order; the second dimension of blocks parts the columns.
 template <typename I, typename T>
 __device__ void scatter_add_rows(I *into, const T *from, const uint32_t *rows, const uint32_t *starts, const uint32_t *sources,
                                  int d) {
     into += (size_t)rows[blockIdx.x] * d;
     const uint32_t first = starts[blockIdx.x], end = starts[blockIdx.x + 1];
-    for (int c = threadIdx.x; c < d; c += blockDim.x) {
+    for (int c = blockIdx.y * blockDim.x + threadIdx.x; c < d; c += gridDim.y * blockDim.x) {
         float sum = to_float(into[c]);
         for (uint32_t j = first; j < end; j++) sum += to_float(from[(size_t)sources[j] * d + c]);
         into[c] = from_float<I>(sum);

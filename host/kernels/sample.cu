@@ -29,6 +29,15 @@ __device__ __forceinline__ Mass warp_sum(Mass x) {
     return x;
 }
 
+// Adds to a sum in shared memory. There an atomic addition of 64 bits is a loop that begins again whenever another thread was
+// faster; two of 32 bits with the carry are not, and as exact.
+__device__ __forceinline__ void add_to(Mass *sum, Mass x) {
+    uint32_t *words = (uint32_t *)sum;
+    const uint32_t low = (uint32_t)x, before = atomicAdd(words, low);
+    const uint32_t high = (uint32_t)(x >> 32) + (before + low < before ? 1u : 0u);
+    if (high) atomicAdd(words + 1, high);
+}
+
 // What a block's threads share.
 struct Scratch {
     float floats[32];
@@ -106,7 +115,7 @@ __device__ uint32_t select(int n, Mass need, Mass &above, Scratch &s, K key, F m
             const uint32_t k = key(i);
             if (shift == 24 || k >> (shift + 8) == prefix >> (shift + 8)) {
                 const Mass m = mass(i);
-                if (m) atomicAdd(&s.histogram[k >> shift & 255], m);
+                if (m) add_to(&s.histogram[k >> shift & 255], m);
             }
         }
         __syncthreads();
@@ -145,18 +154,20 @@ extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS)
         return z / divisor;
     };
 
-    // The log-probability's normaliser, of the logits as they are.
+    // The greatest logit, and the likeliest token, the first of equals.
     const float inverse = 1.0f / logp_temperature;
     float top = -INFINITY;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) top = fmaxf(top, logits[i]);
+    Mass best = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        top = fmaxf(top, logits[i]);
+        best = max(best, (Mass)key_of(adjusted(i)) << 32 | (uint32_t)~i);
+    }
     top = block_max(top, s.floats) * inverse;
+    // The log-probability's normaliser, of the logits as they are.
     float sum = 0.0f;
     for (int i = threadIdx.x; i < n; i += blockDim.x) sum += expf(logits[i] * inverse - top);
     const float normaliser = top + logf(block_sum(sum, s.floats));
 
-    // The likeliest token, the first of equals.
-    Mass best = 0;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) best = max(best, (Mass)key_of(adjusted(i)) << 32 | (uint32_t)~i);
     for (int offset = 16; offset > 0; offset /= 2) best = max(best, __shfl_xor_sync(0xffffffffu, best, offset));
     if (threadIdx.x % 32 == 0) s.of_warp[threadIdx.x / 32] = best;
     __syncthreads();

@@ -6,6 +6,7 @@ use rlhost::model::{Frozen, ModelFolder, Place};
 use rlhost::ops::device;
 use rlhost::rollout::{Generator, Request, Rollout, Sampling};
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const MODELS: [&str; 4] = ["llama", "llama_biased", "qwen2", "qwen3"];
 
@@ -37,6 +38,12 @@ fn generate(name: &str, place: &Place, sampling: &Sampling, seqs: usize, ends: &
     generator.run(&requests(model.architecture().vocab_size as u32)).unwrap()
 }
 
+/// One test at a time: what another thread puts on the stream while a step is recorded would be recorded too.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The device in f32; where there is none, this is said and the test left out.
 fn in_f32() -> Option<Place> {
     match device::count() {
@@ -61,6 +68,7 @@ fn assert_same(device: &[Rollout], cpu: &[Rollout], what: &str) {
 
 #[test]
 fn the_likeliest_tokens_are_those_of_the_cpu() {
+    let _alone = alone();
     let Some(place) = in_f32() else { return };
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
     for name in MODELS {
@@ -71,6 +79,7 @@ fn the_likeliest_tokens_are_those_of_the_cpu() {
 
 #[test]
 fn the_same_seed_draws_the_same_tokens_with_every_filter() {
+    let _alone = alone();
     let Some(place) = in_f32() else { return };
     let settings = [
         Sampling::default(),
@@ -90,6 +99,7 @@ fn the_same_seed_draws_the_same_tokens_with_every_filter() {
 
 #[test]
 fn a_place_that_comes_free_is_taken_by_the_next_sequence() {
+    let _alone = alone();
     let Some(place) = in_f32() else { return };
     let ends: Vec<u32> = (0..12).collect();
     let cpu = generate("qwen2", &Place::cpu(), &Sampling::default(), 64, &ends);
@@ -101,6 +111,7 @@ fn a_place_that_comes_free_is_taken_by_the_next_sequence() {
 
 #[test]
 fn in_bf16_log_probabilities_are_those_of_f32_to_its_precision() {
+    let _alone = alone();
     if in_f32().is_none() {
         return;
     }

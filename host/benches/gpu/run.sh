@@ -43,7 +43,7 @@ if [ -z "$rlhost" ]; then
     rlhost=$root/target/release/rlhost
 fi
 if [ "${RLHOST_TESTS:-yes}" = yes ]; then
-    step tests cargo test --release --package rlhost --features cuda --test 'device*' -- --nocapture
+    step tests cargo test --release --package rlhost --features cuda --test 'device*' -- --nocapture --test-threads=1
 fi
 
 # Shapes as published; the weights are random, the tokenizer is the real one.

@@ -5,7 +5,7 @@ use crate::config::ReduceDtype;
 use crate::ops;
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::CudaSlice;
-use candle_core::cuda_backend::cudarc::nccl::result::{NcclError, NcclStatus};
+use candle_core::cuda_backend::cudarc::nccl::result::NcclError;
 use candle_core::cuda_backend::cudarc::nccl::sys::ncclResult_t;
 use candle_core::cuda_backend::cudarc::nccl::{Comm, Id, ReduceOp, group_end, group_start};
 use candle_core::op::BackpropOp;
@@ -38,14 +38,13 @@ fn failed(what: &'static str) -> impl Fn(NcclError) -> Error {
     }
 }
 
-/// All sends and receives of `calls`, at once.
-fn together(calls: impl FnOnce() -> std::result::Result<(), NcclError>) -> Result<()> {
-    let all = || -> std::result::Result<NcclStatus, NcclError> {
-        group_start()?;
-        calls()?;
-        group_end()
-    };
-    all().map(drop).map_err(failed("exchange gradients"))
+/// Everything that `calls` ask for, at once. The group is closed also where one of them fails, since later calls would wait in it.
+fn together(calls: impl FnOnce() -> Result<()>) -> Result<()> {
+    group_start().map_err(failed("exchange gradients"))?;
+    let called = calls();
+    let closed = group_end().map_err(failed("exchange gradients"));
+    called?;
+    closed.map(drop)
 }
 
 /// The sum of a tensor's values, where they stand.
@@ -96,11 +95,12 @@ impl Devices {
     /// # Errors
     /// If NCCL fails.
     pub(super) fn sum(&self, dtype: ReduceDtype, tensors: &[&Tensor]) -> Result<()> {
-        for tensor in tensors {
-            match dtype {
-                ReduceDtype::Float32 => tensor.inplace_op1(&AllReduce(&self.comm)).map_err(ops::Error::from)?,
-                ReduceDtype::Bfloat16 => self.sum_rounded(tensor)?,
+        match dtype {
+            ReduceDtype::Float32 => {
+                let sum = |tensor: &&Tensor| Ok(tensor.inplace_op1(&AllReduce(&self.comm)).map_err(ops::Error::from)?);
+                together(|| tensors.iter().try_for_each(sum))?;
             }
+            ReduceDtype::Bfloat16 => tensors.iter().try_for_each(|tensor| self.sum_rounded(tensor))?,
         }
         if let Some(last) = tensors.last() {
             ops::device::wait_for(last)?;
@@ -153,10 +153,10 @@ impl Devices {
             together(|| {
                 for (rank, into) in received.iter_mut().enumerate() {
                     if !to(rank).is_empty() {
-                        self.comm.send(&values.slice(to(rank)), rank as i32)?;
+                        self.comm.send(&values.slice(to(rank)), rank as i32).map_err(failed("send gradients"))?;
                     }
                     if from(rank) > 0 {
-                        self.comm.recv(&mut into.slice_mut(..from(rank)), rank as i32)?;
+                        self.comm.recv(&mut into.slice_mut(..from(rank)), rank as i32).map_err(failed("get gradients"))?;
                     }
                 }
                 Ok(())

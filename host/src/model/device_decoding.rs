@@ -124,21 +124,17 @@ impl DeviceDecoding<'_> {
             self.plain = 0;
             return Ok(self.session.replay(recorded)?);
         }
-        self.run_step(&self.session)?;
+        let (decoder, layers, drawing) = (self.decoder, self.layers, self.drawing);
+        self.session.in_shape(|session| step(decoder, layers, &drawing, session))?;
         self.plain += 1;
         if self.plain >= STEPS_BEFORE_RECORDING && self.may_record {
             self.plain = 0;
-            let (decoder, layers, drawing) = (self.decoder, self.layers, self.drawing);
             let recorded = self.session.record(|session| step(decoder, layers, &drawing, session));
             // Without recordings a generation is the same, and slower.
             self.may_record = recorded.is_ok();
             self.recorded = recorded.inspect_err(|e| tracing::warn!("steps of generation can't be recorded: {e}")).ok();
         }
         Ok(())
-    }
-
-    fn run_step(&self, session: &Session) -> Result<()> {
-        Ok(step(self.decoder, self.layers, &self.drawing, session)?)
     }
 }
 

@@ -54,6 +54,13 @@ impl Frozen {
         Ok(Self { decoder: Decoder { weights, ..self.decoder.clone() } })
     }
 
+    /// The same in host memory. What lies there already is shared, and never changes.
+    pub fn on_host(&self) -> Result<Self> {
+        let host = |t: &Tensor| if t.device().is_cpu() { Ok(t.clone()) } else { ops::on_host(t) };
+        let weights = self.decoder.weights.map(|_, t| host(t))?;
+        Ok(Self { decoder: Decoder { weights, ..self.decoder.clone() } })
+    }
+
     /// The parameters, to be saved.
     pub fn weights(&self) -> &Weights {
         &self.decoder.weights

@@ -13,7 +13,15 @@ pub struct Place {
 }
 
 /// What launchers call the number of a process among those of its machine.
-const LOCAL_RANKS: [&str; 3] = ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
+const LOCAL_RANKS: [&str; 7] = [
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "PALS_LOCAL_RANKID",
+    "PMI_LOCAL_RANK",
+    "FLUX_TASK_LOCAL_ID",
+    "SLURM_LOCALID",
+];
 
 impl Place {
     /// The CPU, where everything is f32.
@@ -32,7 +40,11 @@ impl Place {
     /// If a device is asked for that is not there; the message says what is missing.
     pub fn choose(device: config::Device, bf16: Option<bool>) -> Result<Self> {
         let missing = |detail: String| Err(Error::Device(format!("{device}: {detail}")));
-        let number = match (device, ops::device::count()) {
+        let count = ops::device::count();
+        if let (config::Device::Auto, true, Err(reason)) = (device, ops::device::BUILT, &count) {
+            tracing::warn!("{reason}; computing on the CPU");
+        }
+        let number = match (device, count) {
             (config::Device::Cpu, _) | (config::Device::Auto, Err(_) | Ok(0)) => {
                 if bf16 == Some(true) {
                     tracing::warn!("bf16: on the CPU everything is computed in f32");
@@ -40,7 +52,9 @@ impl Place {
                 return Ok(Self::cpu());
             }
             (config::Device::Cuda(_), Err(reason)) => return missing(reason),
-            (config::Device::Cuda(_), Ok(0)) => return missing("the driver has no device".into()),
+            (config::Device::Cuda(_), Ok(0)) => {
+                return missing("there is no NVIDIA driver (libcuda.so.1), or it has no device".into());
+            }
             (config::Device::Cuda(Some(number)), Ok(count)) if number >= count => {
                 return missing(format!("the driver has {count}, from 0 to {}", count - 1));
             }

@@ -8,19 +8,19 @@ use candle_core::{Device, Tensor};
 /// Whether this build has kernels for NVIDIA devices.
 pub const BUILT: bool = cfg!(feature = "cuda");
 
-/// Number of NVIDIA devices.
+/// Number of NVIDIA devices, none where there is no driver.
 ///
 /// # Errors
-/// In words, where there is no driver, or nothing in this build that could use one.
+/// In words, where the driver is not in order, or nothing in this build could use one.
 #[cfg(feature = "cuda")]
 pub fn count() -> std::result::Result<usize, String> {
     cuda::count()
 }
 
-/// Number of NVIDIA devices.
+/// Number of NVIDIA devices, none where there is no driver.
 ///
 /// # Errors
-/// In words, where there is no driver, or nothing in this build that could use one.
+/// In words, where the driver is not in order, or nothing in this build could use one.
 #[cfg(not(feature = "cuda"))]
 pub fn count() -> std::result::Result<usize, String> {
     Err("this build has no kernels for NVIDIA devices; `cargo build --features cuda` makes one that has".into())

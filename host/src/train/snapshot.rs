@@ -240,7 +240,8 @@ impl Trainer {
             experiences: Vec::new(),
             pending,
         };
-        let reference = self.reference.clone().filter(|_| self.config.sync_ref_model);
+        // The thread that writes must leave the device alone: a generation may be recording a step there.
+        let reference = self.reference.as_ref().filter(|_| self.config.sync_ref_model).map(Frozen::on_host).transpose()?;
         Ok(Resumable { moments, reference, memories, experiences, rest })
     }
 

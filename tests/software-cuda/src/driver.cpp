@@ -69,7 +69,9 @@ std::string timed_run(const Launch &launch) {
     return wrong;
 }
 
-thread_local Graph *capture = nullptr;
+// The stream's, so that what any thread puts there is captured.
+Graph *capture = nullptr;
+std::mutex capture_lock;
 std::string last_failure;
 char context;
 thread_local void *current_context = nullptr;
@@ -82,12 +84,15 @@ int fail(int status, const std::string &why) {
 
 // Does it now, or when the graph is launched.
 int submit(std::function<int()> step) {
-    if (!capture) return step();
-    capture->steps.push_back(std::move(step));
-    return OK;
+    {
+        std::lock_guard lock(capture_lock);
+        if (capture) return capture->steps.push_back(std::move(step)), OK;
+    }
+    return step();
 }
 
 int not_in_capture(const char *what) {
+    std::lock_guard lock(capture_lock);
     return capture ? fail(STREAM_CAPTURE_UNSUPPORTED, std::string(what) + " while a graph is captured") : OK;
 }
 
@@ -295,9 +300,17 @@ int cuLaunchKernel(Handle function, unsigned gx, unsigned gy, unsigned gz, unsig
     });
 }
 
-int cuStreamBeginCapture_v2(Handle, int) { return capture = new Graph, OK; }
-int cuStreamIsCapturing(Handle, int *status) { return *status = capture != nullptr, OK; }
+int cuStreamBeginCapture_v2(Handle, int) {
+    if (int status = not_in_capture("cuStreamBeginCapture")) return status;
+    std::lock_guard lock(capture_lock);
+    return capture = new Graph, OK;
+}
+int cuStreamIsCapturing(Handle, int *status) {
+    std::lock_guard lock(capture_lock);
+    return *status = capture != nullptr, OK;
+}
 int cuStreamEndCapture(Handle, Handle *graph) {
+    std::lock_guard lock(capture_lock);
     if (!capture) return INVALID_VALUE;
     *graph = capture, capture = nullptr;
     return OK;

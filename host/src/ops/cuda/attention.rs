@@ -109,7 +109,7 @@ pub(in crate::ops) fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest,
     let s = Shape::of(q, forest, h)?;
 
     let along = buffer::<f32>(device, s.n * h.heads)?;
-    let launch = Launch::of_kind(device, "attention", "attention_along", kind).blocks((s.n * h.heads).div_ceil(WARPS));
+    let launch = Launch::of_kind(device, "heads", "attention_along", kind).blocks((s.n * h.heads).div_ceil(WARPS));
     launch.address(at(&along)).array(out).array(d_outs).int(h.head_dim).size(s.n * h.heads).run()?;
 
     let dq = unset(device, kept.q.shape(), kind)?;
@@ -122,7 +122,7 @@ pub(in crate::ops) fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest,
     s.run(launch.array(d_outs).array(log_sum).address(at(&along)))?;
     let summed = |parts: u64| -> Result<Tensor> {
         let out = unset(device, kept.k.shape(), kind)?;
-        let launch = Launch::of_kind(device, "attention", "sum_heads", kind).over(k.len);
+        let launch = Launch::of_kind(device, "heads", "sum_heads", kind).over(k.len);
         launch.array(Array::of(&out)?).address(parts).structure(&words(h)).size(k.len).run()?;
         Ok(out)
     };

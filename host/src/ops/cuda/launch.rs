@@ -24,6 +24,11 @@ pub(super) fn driver_error(e: DriverError) -> Error {
     candle_core::Error::from(CudaError::from(e)).into()
 }
 
+/// Loads the smallest module, which a driver that is older than its PTX refuses, and a device below compute capability 8.0.
+pub(super) fn accepted(device: &CudaDevice) -> Result<()> {
+    function(device, "optimizer", "adamw").map(drop)
+}
+
 /// Each device's functions that were asked for.
 fn function(device: &CudaDevice, module: &'static str, kernel: &str) -> Result<CudaFunction> {
     type Loaded = HashMap<(usize, String), CudaFunction>;

@@ -8,8 +8,9 @@ use super::launch::{Launch, driver_error};
 use super::reduce;
 use candle_core::Tensor;
 
-/// Logits that exist at once: 256 MiB of them in f32.
-const LOGITS: usize = 1 << 26;
+/// Logits that exist at once: a GiB of them in f32, and half of one for derivatives in bf16. With fewer, the output matrix's
+/// gradient would be read and written too often.
+const LOGITS: usize = 1 << 28;
 
 /// Threads of a block that goes over a row of logits.
 const THREADS: u32 = 512;

@@ -65,6 +65,7 @@ pub(in crate::ops) fn scatter_add(into: &Tensor, from: &Tensor, rows: &[u32]) ->
     let grouped = Grouped::by(rows);
     let (to, starts) = (Uploaded::new(into.device, &grouped.rows)?, Uploaded::new(into.device, &grouped.starts)?);
     let sources = Uploaded::new(into.device, &grouped.sources)?;
-    let launch = Launch::of_kind(into.device, "rows", kernel, from.kind).blocks(grouped.rows.len()).threads(threads(d));
+    let across = d.div_ceil(threads(d) as usize);
+    let launch = Launch::of_kind(into.device, "rows", kernel, from.kind).grid(grouped.rows.len(), across, 1).threads(threads(d));
     launch.array(into).array(from).address(to.at()).address(starts.at()).address(sources.at()).int(d).run()
 }

@@ -35,14 +35,22 @@ impl Session {
         self.shape() == recorded.shape
     }
 
-    /// Records what `step` puts on the device's stream, without doing it. It must have been done before, so that all
-    /// kernels are loaded, and must not allocate.
-    pub fn record(&mut self, step: impl FnOnce(&Self) -> Result<()>) -> Result<Recorded> {
-        let (stream, shape, before) = (self.device.cuda_stream(), self.shape(), (self.rows, self.shares));
-        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(driver_error)?;
+    /// Does `step` in the shape that a recording of it has. cuBLAS chooses how to sum by the number of rows, so that in another
+    /// shape the bits would be others.
+    pub fn in_shape(&mut self, step: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
+        let (shape, before) = (self.shape(), (self.rows, self.shares));
         (self.rows, self.shares) = (shape.rows, shape.shares);
         let done = step(self);
         (self.rows, self.shares) = before;
+        done
+    }
+
+    /// Records what `step` puts on the device's stream, without doing it. It must have been done in this shape before, so that
+    /// all kernels are loaded, and must not allocate. No other thread may use the device meanwhile: that would be recorded too.
+    pub fn record(&mut self, step: impl FnOnce(&Self) -> Result<()>) -> Result<Recorded> {
+        let (stream, shape) = (self.device.cuda_stream(), self.shape());
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(driver_error)?;
+        let done = self.in_shape(step);
         let graph = stream.end_capture(CUgraphInstantiate_flags(0));
         done?;
         match graph.map_err(driver_error)? {
