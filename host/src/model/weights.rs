@@ -246,7 +246,7 @@ impl Weights {
 
     /// Zeroed gradients of what is trained, in f32.
     pub fn zero_gradients(&self) -> Result<Gradients> {
-        let zeros = |t: &Tensor| ops::zeros(t.shape(), t.device());
+        let zeros = |t: &Tensor| Tensor::zeros(t.shape(), DType::F32, t.device());
         Ok(Gradients(self.map(|name, t| self.trains(&name).then(|| zeros(t)).transpose())?))
     }
 

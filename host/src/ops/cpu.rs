@@ -130,18 +130,7 @@ pub fn from_vec(values: Vec<f32>, shape: impl Into<Shape>, device: &Device) -> R
 /// Zeros of the shape and type of a tensor, where that lies.
 pub fn zeros_like(t: &Tensor) -> Result<Tensor> {
     on_device!(t, cuda::zeros_like(t));
-    zeros(t.shape(), t.device())
-}
-
-/// Zeros in f32.
-pub fn zeros(shape: &Shape, device: &Device) -> Result<Tensor> {
-    if !matches!(device, Device::Cpu) {
-        return Ok(Tensor::zeros(shape, DType::F32, device)?);
-    }
-    let zero = MaybeUninit::new(0.0);
-    // SAFETY: the parts are all of it.
-    let zeros = unsafe { filled(shape.elem_count(), |all| all.par_chunks_mut(1 << 15).for_each(|part| part.fill(zero))) };
-    tensor(zeros, shape)
+    Ok(t.zeros_like()?)
 }
 
 /// The values in f32 in host memory, which nothing changes later.

@@ -39,7 +39,7 @@ pub mod team;
 
 pub use cpu::{
     add_into, cast, checksum, copied, fill_zero, from_vec, gather_rows, mixed, on_host, scatter_add_rows, sum_of_squares, to_vec,
-    write, zeros, zeros_like,
+    write, zeros_like,
 };
 #[cfg(feature = "cuda")]
 pub use cuda::decode;

@@ -82,7 +82,7 @@ impl Trainer {
     }
 
     /// The same as [`Trainer::pass`], for the pairs of a share.
-    pub(super) fn pass_of_pairs(&mut self, share: &Share, scale: Scale, learn: Learn<'_>) -> Result<f64> {
+    pub(super) fn pass_of_pairs(&mut self, share: &Share, scale: Scale, learn: Learn) -> Result<f64> {
         let e = &share.experience;
         let rows: Vec<usize> = e.pairs[share.rows.clone()].iter().flat_map(|&(chosen, rejected)| [chosen, rejected]).collect();
         let needs = self.algorithm.plugin().info().needs;
@@ -121,7 +121,7 @@ impl Trainer {
         self.figures.extend(from_plugin(gradient.metrics));
         self.figures.extend([Metric::mean("entropy", entropy, tokens), token_accuracy(&top)]);
         self.phases.lap("loss");
-        if matches!(learn, Learn::Nothing) {
+        if learn == Learn::Nothing {
             return Ok(gradient.loss);
         }
 
@@ -134,7 +134,7 @@ impl Trainer {
             })
             .collect();
         self.swaps.saw_pairs(pairs);
-        self.backward(learn, |gradients, done| pass.backward(&d_logp, None, None, gradients, done))?;
+        self.backward(learn, |done| pass.backward(&d_logp, None, None, &self.gradients, done))?;
         Ok(gradient.loss)
     }
 }

@@ -7,7 +7,7 @@ use super::{Error, Result};
 use crate::config::{self, Config};
 use crate::dist::{self, Failure, World};
 use crate::metrics::{Metric, Window};
-use crate::model::{self, Gradients};
+use crate::model;
 use crate::ops;
 use crate::plugin::Source;
 use candle_core::Tensor;
@@ -67,24 +67,23 @@ impl Trainer {
 
     /// Runs a backward `pass`, and with the step's last one sums the ranks' gradients. One that has
     /// failed before says so where the others wait for it to come that far.
-    pub(super) fn backward(&self, learn: Learn<'_>, pass: impl FnOnce(&Gradients, &dyn Fn()) -> model::Result<()>) -> Result<()> {
-        let pass = |gradients: &Gradients, done: &dyn Fn()| {
-            let passed = pass(gradients, done);
+    pub(super) fn backward(&self, learn: Learn, pass: impl FnOnce(&dyn Fn()) -> model::Result<()>) -> Result<()> {
+        let pass = |done: &dyn Fn()| {
+            let passed = pass(done);
             self.phases.lap("backward");
             passed
         };
         match learn {
             Learn::Nothing => Ok(()),
-            Learn::AddAndSum(gradients) if self.world.size() > 1 => {
+            Learn::AddAndSum if self.world.size() > 1 => {
                 self.world.barrier("the last backward pass")?;
                 self.phases.lap("reduce");
                 let how = (self.config.reduce_dtype, self.config.overlap_comm);
-                let passed =
-                    self.world.sum_beside("gradients", how, &gradients.in_backward_order(), |done| pass(gradients, done))?;
+                let passed = self.world.sum_beside("gradients", how, &self.gradients.in_backward_order(), pass)?;
                 self.phases.lap("reduce");
                 Ok(passed?)
             }
-            Learn::Add(gradients) | Learn::AddAndSum(gradients) => Ok(pass(gradients, &|| ())?),
+            Learn::Add | Learn::AddAndSum => Ok(pass(&|| ())?),
         }
     }
 

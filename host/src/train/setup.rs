@@ -150,6 +150,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
         max_grad_norm: config.max_grad_norm,
     };
     let optimizer = AdamW::new(settings, &policy.weights().trained())?;
+    let gradients = policy.zero_gradients()?;
 
     let changes = beginning.changes(&config)?;
     let read = |origin: &Origin| Restored::read(&origin.checkpoint, &dataset, beginning.may_change());
@@ -228,6 +229,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
         algorithm,
         optimizer,
         schedule,
+        gradients,
         pending: VecDeque::new(),
         state: State::default(),
         parents: Vec::new(),

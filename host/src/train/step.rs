@@ -5,7 +5,6 @@ use super::experience::{Experience, from_plugin};
 use super::trainer::Trainer;
 use super::{Error, Result};
 use crate::metrics::{Metric, Reduction};
-use crate::model::Gradients;
 use crate::ops;
 use crate::plugin::{Role, Scale, Tokens};
 use std::ops::Range;
@@ -20,14 +19,14 @@ pub(super) struct Share {
 }
 
 /// What becomes of a micro-batch's gradients.
-#[derive(Clone, Copy)]
-pub(super) enum Learn<'a> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Learn {
     /// There are none.
     Nothing,
     /// They are added to those before.
-    Add(&'a Gradients),
+    Add,
     /// And then the ranks' are summed.
-    AddAndSum(&'a Gradients),
+    AddAndSum,
 }
 
 impl Trainer {
@@ -40,15 +39,15 @@ impl Trainer {
         let scale = self.scale(&shares);
         self.count_trained(&shares);
 
-        // They live no longer than the step's passes: a generation has the memory for its copy of the weights.
-        let gradients = self.policy.zero_gradients()?;
+        for (_, gradient) in self.gradients.named() {
+            ops::fill_zero(gradient)?;
+        }
         self.phases.lap("optimizer");
-        let loss = self.learn(&shares, scale, &gradients)?;
+        let loss = self.learn(&shares, scale)?;
 
         let lr = self.schedule.at(self.state.global_step);
         let (weights, rounded) = (self.policy.weights().trained(), self.policy.rounded());
-        let grad_norm = self.optimizer.step(&weights, &rounded, &gradients.named(), lr)?;
-        drop(gradients);
+        let grad_norm = self.optimizer.step(&weights, &rounded, &self.gradients.named(), lr)?;
         self.phases.lap("optimizer");
         if !grad_norm.is_finite() {
             return Err(Error::NotFinite { step: self.state.global_step + 1, norm: grad_norm });
@@ -128,25 +127,25 @@ impl Trainer {
         }
     }
 
-    /// The step's loss, whose gradient is added to `gradients`. The ranks' parts of it are summed as this
-    /// one's last micro-batch goes backward.
-    fn learn(&mut self, shares: &[Share], scale: Scale, gradients: &Gradients) -> Result<f64> {
+    /// The step's loss, whose gradient lies in `gradients` afterwards. The ranks' parts of it are
+    /// summed as this one's last micro-batch goes backward.
+    fn learn(&mut self, shares: &[Share], scale: Scale) -> Result<f64> {
         let own: Vec<Share> = self.packed(shares).into_iter().filter(|share| !share.rows.is_empty()).collect();
         let mut loss = 0.0;
         let Some((last, others)) = own.split_last() else {
-            self.backward(Learn::AddAndSum(gradients), |_, _| Ok(()))?;
+            self.backward(Learn::AddAndSum, |_| Ok(()))?;
             return self.sum_losses(0.0);
         };
         for share in others {
-            loss += self.pass(share, scale, Learn::Add(gradients))?;
+            loss += self.pass(share, scale, Learn::Add)?;
         }
-        loss += self.pass(last, scale, Learn::AddAndSum(gradients))?;
+        loss += self.pass(last, scale, Learn::AddAndSum)?;
         self.sum_losses(loss)
     }
 
     /// One micro-batch forward and through the algorithm's loss, of which it gives its part; and, to
     /// `learn` from it, backward, which adds to the gradients.
-    pub(super) fn pass(&mut self, share: &Share, scale: Scale, learn: Learn<'_>) -> Result<f64> {
+    pub(super) fn pass(&mut self, share: &Share, scale: Scale, learn: Learn) -> Result<f64> {
         if share.rows.is_empty() {
             return Ok(0.0);
         }
@@ -170,7 +169,7 @@ impl Trainer {
         self.figures.extend(from_plugin(gradient.metrics));
         self.phases.lap("loss");
         let (d_logp, d_entropy, d_values) = (&gradient.d_logp, gradient.d_entropy.as_deref(), gradient.d_values.as_deref());
-        self.backward(learn, |gradients, done| pass.backward(d_logp, d_entropy, d_values, gradients, done))?;
+        self.backward(learn, |done| pass.backward(d_logp, d_entropy, d_values, &self.gradients, done))?;
         Ok(gradient.loss)
     }
 

@@ -13,7 +13,7 @@ use crate::config::{Config, LearnFrom};
 use crate::data::{Cursor, Loader, StopStrings, Tokenizer};
 use crate::dist::World;
 use crate::metrics::{Prometheus, Window};
-use crate::model::{Frozen, ModelFolder, Policy};
+use crate::model::{Frozen, Gradients, ModelFolder, Policy};
 use crate::optim::{AdamW, Schedule};
 use crate::plugin::{AnyPlugin, Memory, Plugin, Role};
 use serde::{Deserialize, Serialize};
@@ -111,6 +111,7 @@ pub struct Trainer {
     pub(super) algorithm: AnyPlugin,
     pub(super) optimizer: AdamW,
     pub(super) schedule: Schedule,
+    pub(super) gradients: Gradients,
     pub(super) pending: VecDeque<Share>,
     pub(super) state: State,
     /// Where the run came from, if it is a fork; the latest last.
