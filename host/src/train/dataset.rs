@@ -11,6 +11,9 @@ use std::sync::{Arc, OnceLock};
 /// Prompts for runs that name no dataset, a JSON line each.
 pub const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
 
+/// Rows that are worth the memory in which another thread tokenises, some ten MB.
+const ROWS_A_THREAD: usize = 1024;
+
 /// Reads the prompts of a dataset, or the built-in ones; none may fill the model's context.
 pub(super) fn prompts(given: Option<&Dataset>, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Arc<Prompt>>> {
     let rows = match given {
@@ -32,10 +35,10 @@ pub(super) fn prompts(given: Option<&Dataset>, tokenizer: &Tokenizer, context: u
     each(rows, prepare)
 }
 
-/// Every row made ready, on all threads: tokenising is most of what a large dataset costs at the start. Fails with the
-/// first row that does.
+/// Every row made ready, of a large dataset on all threads: tokenising is most of what that costs at the start. Fails with
+/// the first row that does.
 fn each<R: Send, T: Send>(rows: Vec<R>, prepare: impl Fn((usize, R)) -> Result<T> + Sync + Send) -> Result<Vec<T>> {
-    let ready: Vec<_> = rows.into_par_iter().enumerate().map(prepare).collect();
+    let ready: Vec<_> = rows.into_par_iter().with_min_len(ROWS_A_THREAD).enumerate().map(prepare).collect();
     ready.into_iter().collect()
 }
 
