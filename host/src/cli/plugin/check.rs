@@ -10,9 +10,10 @@ use anyhow::anyhow;
 const ROWS: usize = 40;
 
 /// Lines of the report, and what went wrong.
-#[derive(Default)]
 struct Report {
     failures: usize,
+    /// Whether derivatives may be others than the loss's.
+    stop_gradient: bool,
 }
 
 impl Report {
@@ -33,12 +34,12 @@ impl Report {
     }
 }
 
-pub(super) fn run(given: &Given) -> Result<(), Failure> {
+pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
     let engine = Engine::new().map_err(Failure::mistake)?;
     let source = Source::open(&given.plugin).map_err(Failure::mistake)?;
     let outline = Outline::of(&engine, &source).map_err(Failure::mistake)?;
     let role = outline.role(&source).map_err(Failure::mistake)?;
-    let mut report = Report::default();
+    let mut report = Report { failures: 0, stop_gradient };
     let load = || given.load(&engine, &source, role).map_err(Failure::Mistake);
     let (mut any, mut other) = (load()?, load()?);
     let info = any.plugin().info();
@@ -155,7 +156,12 @@ fn gradients(report: &mut Report, verdicts: &[Verdict]) {
         let good = verdicts.iter().any(|v| v.column == *column && v.good());
         let place = if good { String::new() } else { format!(" at token {at}") };
         let left = if *kinks > 0 { format!(", {kinks} tokens at a kink left out") } else { String::new() };
-        let detail = format!("within {distance:.1e} of finite differences{place}{left}");
-        report.line(good, column, &detail);
+        let hint = match (good, report.stop_gradient) {
+            (true, _) => "",
+            (false, true) => ", as --stop-gradient expects",
+            (false, false) => "; if the loss holds a part of itself fixed on purpose, give --stop-gradient",
+        };
+        let detail = format!("within {distance:.1e} of finite differences{place}{left}{hint}");
+        report.line(good || report.stop_gradient, column, &detail);
     }
 }

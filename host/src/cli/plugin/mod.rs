@@ -27,7 +27,14 @@ enum Action {
     /// Show what a plugin is: its role, settings, needs, imports and size
     Inspect(Given),
     /// Check a plugin as a run would use it: contract, limits, determinism, gradients, speed
-    Check(Given),
+    Check {
+        #[command(flatten)]
+        given: Given,
+        /// The loss holds a part of itself fixed (stop-gradient), so that its derivatives are not those of the loss: say how far
+        /// they are from them, and go on
+        #[arg(long)]
+        stop_gradient: bool,
+    },
     /// Time a plugin's calls
     Bench(Given),
     /// Make a component of a core module, and check that it is a plugin
@@ -63,7 +70,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.action {
         Action::New(args) => new::run(args).map_err(Failure::Mistake),
         Action::Inspect(given) => inspect(given).map_err(Failure::Mistake),
-        Action::Check(given) => check::run(given),
+        Action::Check { given, stop_gradient } => check::run(given, *stop_gradient),
         Action::Bench(given) => bench::run(given).map_err(Failure::Mistake),
         Action::Build { file, output } => build(file, output.as_deref()).map_err(Failure::Mistake),
     }
