@@ -56,11 +56,26 @@ extern "C" __global__ void add_parts(float *out, const float *parts, int count, 
     }
 FOR_EACH_TYPE(DEFINE)
 
-// parts[block] = the sum of the squares of its share of the values.
+// parts[block] = the sum of the squares of its share of the values. A thread asks for several packs before it adds any, since
+// what is under way decides how much of the memory's bandwidth is used.
 extern "C" __global__ void sum_of_squares(double *parts, const float *x, size_t n) {
+    constexpr int AHEAD = 4, width = Wide<float>::count;
+    typedef Wide<float>::type FloatPack;
     __shared__ double scratch[32];
+    const FloatPack *packs = (const FloatPack *)x;
+    const size_t whole = n / width;
     double sum = 0.0;
-    for (size_t i = thread_index(); i < n; i += thread_count()) sum += (double)x[i] * (double)x[i];
+    for (size_t first = thread_index(); first < whole; first += AHEAD * thread_count()) {
+        FloatPack some[AHEAD] = {};
+        for (int j = 0; j < AHEAD; j++) {
+            const size_t i = first + j * thread_count();
+            if (i < whole) some[j] = packs[i];
+        }
+        for (int j = 0; j < AHEAD; j++) {
+            for (int k = 0; k < width; k++) sum += (double)some[j].at[k] * (double)some[j].at[k];
+        }
+    }
+    for (size_t i = whole * width + thread_index(); i < n; i += thread_count()) sum += (double)x[i] * (double)x[i];
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = sum;
     __syncthreads();

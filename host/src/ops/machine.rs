@@ -11,6 +11,9 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// Shortest time of a product that counts, so that starting it does not.
 const LONG_ENOUGH: Duration = Duration::from_millis(10);
 
+/// Times that memory is read before a device is waited for.
+const PASSES: usize = 4;
+
 /// Sides of the square matrices that are tried.
 const SMALLEST: usize = 1024;
 const LARGEST: usize = 8192;
@@ -37,8 +40,8 @@ pub fn read_rate(device: &Device, bytes: usize) -> Result<f64> {
     let values = (bytes / size_of::<f32>()).max(1);
     // On the CPU zeros might be one page of memory for all.
     let t = if device.is_cpu() { Tensor::ones(values, DType::F32, device)? } else { Tensor::zeros(values, DType::F32, device)? };
-    let time = fastest(device, || sum_of_squares([&t]).map(drop))?;
-    Ok((values * size_of::<f32>()) as f64 / time.as_secs_f64())
+    let time = fastest(device, || sum_of_squares([&t; PASSES]).map(drop))?;
+    Ok((PASSES * values * size_of::<f32>()) as f64 / time.as_secs_f64())
 }
 
 /// A square matrix of numbers from -1 to 1 without a pattern: a device takes less power, and so is faster, with zeros.
