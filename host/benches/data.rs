@@ -1,6 +1,6 @@
 //! Reading rows, the order in which they come, and tokens of a text and back.
 //!
-//!     cargo bench --package rlhost --bench data --profile dev
+//!     cargo bench --workspace --profile dev --bench data
 
 #![allow(missing_docs)]
 

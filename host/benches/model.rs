@@ -1,6 +1,6 @@
 //! A decoder as a whole: forward and backward, the reference's pass, and what generation is made of.
 //!
-//!     cargo bench --package rlhost --bench model --profile dev
+//!     cargo bench --workspace --profile dev --bench model
 
 #![allow(missing_docs)]
 

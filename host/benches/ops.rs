@@ -1,7 +1,7 @@
 //! Each operation forward and backward, at the sizes of one layer, for two prompts with eight
 //! completions each.
 //!
-//!     cargo bench --package rlhost --bench ops --profile dev
+//!     cargo bench --workspace --profile dev --bench ops
 
 #![allow(missing_docs)]
 

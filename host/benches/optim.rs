@@ -1,6 +1,6 @@
 //! An optimizer step over a whole model, and the copy of its moments that a checkpoint's snapshot is.
 //!
-//!     cargo bench --package rlhost --bench optim --profile dev
+//!     cargo bench --workspace --profile dev --bench optim
 
 #![allow(missing_docs)]
 

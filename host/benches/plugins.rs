@@ -1,7 +1,7 @@
 //! What the WebAssembly boundary costs: calls of plugins beside the same code called natively, and
 //! the same reward in every language that `examples/languages/build.sh` has built.
 //!
-//!     cargo bench --package rlhost --bench plugins --profile dev
+//!     cargo bench --workspace --profile dev --bench plugins
 //!
 //! (the profile in which everything else is built and measured).
 

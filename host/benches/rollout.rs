@@ -1,6 +1,6 @@
 //! Generation as a step has it, and the drawing of tokens alone.
 //!
-//!     cargo bench --package rlhost --bench rollout --profile dev
+//!     cargo bench --workspace --profile dev --bench rollout
 
 #![allow(missing_docs)]
 

@@ -39,11 +39,11 @@ trap 'kill $watch 2> /dev/null' EXIT
 cd "$root"
 rlhost=${RLHOST:-}
 if [ -z "$rlhost" ]; then
-    step build cargo build --release --package rlhost --features cuda
+    step build cargo build --release --features rlhost/cuda
     rlhost=$root/target/release/rlhost
 fi
 if [ "${RLHOST_TESTS:-yes}" = yes ]; then
-    step tests cargo test --release --package rlhost --features cuda --test 'device*' -- --nocapture --test-threads=1
+    step tests cargo test --release --features rlhost/cuda --test device --test device_step --test device_generation --test devices -- --nocapture --test-threads=1
 fi
 
 # Shapes as published; the weights are random, the tokenizer is the real one.

@@ -54,7 +54,7 @@ pub enum Error {
     },
     /// This build knows no ranks.
     #[error(
-        "this rlhost was built without the feature mpi, and it was started as rank {rank} of {size}; build it with --features mpi"
+        "this rlhost was built without the feature mpi, and it was started as rank {rank} of {size}; build it with --features rlhost/mpi"
     )]
     Without {
         /// Its rank.

@@ -23,7 +23,7 @@ pub fn count() -> std::result::Result<usize, String> {
 /// In words, where the driver is not in order, or nothing in this build could use one.
 #[cfg(not(feature = "cuda"))]
 pub fn count() -> std::result::Result<usize, String> {
-    Err("this build has no kernels for NVIDIA devices; `cargo build --features cuda` makes one that has".into())
+    Err("this build has no kernels for NVIDIA devices; `cargo build --features rlhost/cuda` makes one that has".into())
 }
 
 /// What an NVIDIA device calls itself.

@@ -9,8 +9,9 @@ use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Looks at the place where tasks appear before a waiting thread lets others run.
-const LOOKS: u32 = 4096;
+/// Looks at the place where tasks appear after which a waiting thread lets others run before each further one: what it waits
+/// for may be a thread that has no processor.
+const LOOKS: u32 = 1024;
 
 /// In place of a part's number: there is no part to be had.
 const CLOSED: u64 = u32::MAX as u64;
@@ -159,11 +160,11 @@ impl Team {
 fn wait_until(mut come: impl FnMut() -> bool) {
     let mut looks = 0;
     while !come() {
-        looks += 1;
-        if looks % LOOKS == 0 {
-            std::thread::yield_now();
-        } else {
+        if looks < LOOKS {
+            looks += 1;
             std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
         }
     }
 }
