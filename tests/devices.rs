@@ -228,3 +228,24 @@ fn ranks_with_a_device_each_train_as_one_process() {
     }
     assert_ne!(place.figure("float32", "grad_norm"), place.figure("bfloat16", "grad_norm"), "nothing was rounded");
 }
+
+#[test]
+fn a_measurement_is_of_the_device_in_its_precision() {
+    if !there_is_a_device() {
+        return;
+    }
+    let place = Place::new();
+    let measured = |more: &[&str]| -> serde_json::Value {
+        let sizes = ["--per-device-train-batch-size", "2", "--num-generations", "2", "--max-completion-length", "4"];
+        let few = ["bench", "--json", "-q", "--model", tiny(), "--prompt-length", "20", "--steps", "1", "--device", "cuda"];
+        serde_json::from_str(&place.run(&[&few[..], &sizes, more].concat()).succeeded().stdout).expect("a line of JSON")
+    };
+    let (bf16, f32) = (measured(&[]), measured(&["--bf16", "false"]));
+    assert_eq!((bf16["model"]["dtype"].as_str(), f32["model"]["dtype"].as_str()), (Some("bf16"), Some("f32")));
+    // Half the bytes a number; masters in f32 are not read for a token.
+    let read = |said: &serde_json::Value| said["bounds"]["rollout"]["read_gb"].as_f64().expect("a number");
+    assert!((read(&f32) / read(&bf16) - 2.0).abs() < 1e-9, "{bf16} {f32}");
+    for said in [bf16, f32] {
+        assert!(said["peak_device_memory_mb"].as_f64().expect("a number") > 1.0, "{said}");
+    }
+}

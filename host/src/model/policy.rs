@@ -4,7 +4,7 @@ use super::decoder::{Decoder, Kept};
 use super::{Frozen, Gradients, Place, Result, Weights, critic};
 use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{self, Forest};
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 /// The predictions of a forest that a loss is made of: for each, the packed place whose hidden
 /// state predicts, and the token that came.
@@ -102,6 +102,16 @@ impl Policy {
     /// The parameters, for the optimizer and for saving. What is trained is f32.
     pub fn weights(&self) -> &Weights {
         self.masters.as_ref().unwrap_or(&self.decoder.weights)
+    }
+
+    /// Where it computes.
+    pub fn device(&self) -> &Device {
+        self.decoder.weights.embedding.device()
+    }
+
+    /// The weights as the model computes with them, which are rounded where the place computes in bf16.
+    pub fn computing(&self) -> &Weights {
+        &self.decoder.weights
     }
 
     /// For each parameter that is trained, in the order of [`Weights::trained`], the rounded copy that the

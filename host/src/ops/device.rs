@@ -56,6 +56,16 @@ pub fn open(index: usize) -> Result<Device> {
     Ok(Device::new_cuda(index)?)
 }
 
+/// The most memory that this process has taken of a device so far, in bytes; none of the CPU, or where the driver does
+/// not say.
+pub fn peak_memory(device: &Device) -> Option<u64> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => cuda::peak_memory(device),
+        _ => None,
+    }
+}
+
 /// Waits until a tensor's device has done all that it was given. What went wrong there is known then.
 pub fn wait_for(t: &Tensor) -> Result<()> {
     on_device!(t, Ok(t.device().synchronize()?));

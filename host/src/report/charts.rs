@@ -136,7 +136,7 @@ const OPTIMISATION: &[Plan] = &[
 
 const SPEED: &[Plan] = &[
     lines("Tokens a second", &[("trained on", "perf/throughput"), ("generated", "perf/rollout_throughput")]),
-    lines("Largest size of the process so far, in MB", &[("peak", "perf/peak_memory_mb")]),
+    lines("Most memory so far, in MB", &[("process", "perf/peak_memory_mb"), ("device", "perf/peak_device_memory_mb")]),
     lines("Waiting for a checkpoint, in seconds", &[("wait", "time/checkpoint")]),
 ];
 

@@ -42,6 +42,8 @@ pub struct Measurement {
     pub steps: Vec<Measured>,
     /// The greatest size that the process had until then, in bytes.
     pub peak_memory: u64,
+    /// The same of the device's memory, where there is one.
+    pub peak_device_memory: Option<u64>,
     /// Seconds for the copy that training waits for when a checkpoint is saved.
     pub snapshot: f64,
     /// Bytes a second that can be read from as much memory as a round of tokens reads.
@@ -65,6 +67,7 @@ impl Trainer {
             measured.push(Measured { figures: self.window.take(), work: self.phases.work });
         }
         let peak_memory = ops::peak_memory();
+        let peak_device_memory = ops::device::peak_memory(self.policy.device());
         // The first copy's memory is new to the process, and later ones have the same again.
         drop(self.snapshot()?);
         let begun = Instant::now();
@@ -74,7 +77,7 @@ impl Trainer {
         self.world.barrier("the end of the steps")?;
 
         let steps = measured.split_off(cycle);
-        let output = self.policy.weights().output();
+        let output = self.policy.computing().output();
         let (bytes, rounds) = steps
             .iter()
             .fold((0.0, 0.0), |(bytes, rounds), step| (bytes + step.work.generation.bytes, rounds + step.work.generation.rounds));
@@ -92,6 +95,7 @@ impl Trainer {
             warm_up: cycle,
             steps,
             peak_memory,
+            peak_device_memory,
             snapshot: copied.as_secs_f64(),
             read_rate: machine::read_rate(output.device(), read.clamp(LEAST_READ, MOST_READ) as usize)?,
             product_rate: machine::product_rate(output.device(), output.dtype())?,

@@ -64,7 +64,9 @@ impl Trainer {
         ]);
         let times = self.phases.figures(self.world.size());
         self.note(times);
-        self.figures.extend([Metric::new("perf/peak_memory_mb", ops::peak_memory() as f64 / 1e6, Reduction::Max)]);
+        let of_device = ops::device::peak_memory(self.policy.device()).map(|bytes| ("perf/peak_device_memory_mb", bytes));
+        let peaks = [("perf/peak_memory_mb", ops::peak_memory())].into_iter().chain(of_device);
+        self.figures.extend(peaks.map(|(name, bytes)| Metric::new(name, bytes as f64 / 1e6, Reduction::Max)));
         Ok(())
     }
 

@@ -43,7 +43,7 @@ impl Trainer {
                 lengths.push(rollout.tokens.len());
             }
         }
-        let generation = self.policy.weights().generated(self.source.architecture(), &asked, self.config.max_num_seqs);
+        let generation = self.policy.computing().generated(self.source.architecture(), &asked, self.config.max_num_seqs);
         let work = &mut self.phases.work;
         work.generated += rollouts.iter().map(|r| r.tokens.len() as u64).sum::<u64>();
         work.generation += generation;
@@ -64,7 +64,7 @@ impl Trainer {
 
     /// Counts a pass, forward and backward.
     pub(super) fn count_pass(&mut self, batch: &MicroBatch) {
-        let passed = self.policy.weights().passed(self.source.architecture(), &batch.forest, batch.selected.len());
+        let passed = self.policy.computing().passed(self.source.architecture(), &batch.forest, batch.selected.len());
         self.phases.work.packed += batch.forest.len() as u64;
         self.phases.work.passes += passed;
     }

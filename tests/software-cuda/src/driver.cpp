@@ -203,6 +203,11 @@ int cuMemFree_v2(void *at) {
 }
 int cuDeviceGetDefaultMemPool(Handle *pool, int) { return *pool = &context, OK; }
 int cuMemPoolSetAttribute(Handle, int, void *) { return OK; }
+int cuMemPoolGetAttribute(Handle, int attribute, void *value) {
+    constexpr int RESERVED_MEM_HIGH = 6;
+    if (attribute != RESERVED_MEM_HIGH) return INVALID_VALUE;
+    return *static_cast<uint64_t *>(value) = memory_most_used(), OK;
+}
 int cuMemPoolTrimTo(Handle, size_t) { return OK; }
 int cuMemFreeAsync(void *at, Handle) { return cuMemFree_v2(at); }
 int cuMemHostAlloc(void **at, size_t bytes, unsigned) { return *at = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), *at ? OK : OUT_OF_MEMORY; }

@@ -21,7 +21,7 @@ std::map<uintptr_t, Allocation> &all() {
     static auto *allocations = new std::map<uintptr_t, Allocation>;
     return *allocations;
 }
-size_t used = 0;
+size_t used = 0, most_used = 0;
 
 } // namespace
 
@@ -38,6 +38,11 @@ size_t memory_used() {
     return used;
 }
 
+size_t memory_most_used() {
+    std::lock_guard lock(lock_);
+    return most_used;
+}
+
 void *allocate(size_t bytes) {
     std::lock_guard lock(lock_);
     if (bytes > memory_total() - used) return nullptr;
@@ -51,6 +56,7 @@ void *allocate(size_t bytes) {
     memset(at, 0xff, room);
     all()[reinterpret_cast<uintptr_t>(at)] = {bytes, pages, mapped};
     used += bytes;
+    if (used > most_used) most_used = used;
     return at;
 }
 

@@ -13,5 +13,6 @@ bool release(void *at);
 bool holds(const void *at, size_t bytes);
 size_t memory_total();
 size_t memory_used();
+size_t memory_most_used();
 
 } // namespace software_cuda

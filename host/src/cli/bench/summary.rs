@@ -26,6 +26,8 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     rollout_throughput: Option<f64>,
     peak_memory_mb: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_device_memory_mb: Option<f64>,
     /// What training waits for a checkpoint.
     snapshot_s: f64,
     bounds: Bounds,
@@ -137,6 +139,7 @@ impl Summary {
             time,
             tokens: Tokens { generated: work.generated, trained: work.trained, packed: work.packed },
             peak_memory_mb: m.peak_memory as f64 / 1e6,
+            peak_device_memory_mb: m.peak_device_memory.map(|bytes| bytes as f64 / 1e6),
             snapshot_s: m.snapshot,
             bounds: Bounds {
                 read_gb_per_s: m.read_rate / GIGA,
@@ -179,6 +182,9 @@ impl Summary {
         let note = format!("tokens/s   (of the step, which has {trained:.0}; {packed:.0} with each prompt once)");
         row("trained", format!("{:.0}", self.throughput), note);
         row("peak memory", format!("{:.0}", self.peak_memory_mb), "MB".into());
+        if let Some(peak) = self.peak_device_memory_mb {
+            row("  of the device", format!("{peak:.0}"), "MB".into());
+        }
 
         let b = &self.bounds;
         say!(

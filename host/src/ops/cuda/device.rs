@@ -59,6 +59,19 @@ fn keep_freed_memory(stream: &CudaStream) {
     }
 }
 
+/// The most that the driver's pool has had of the device's memory so far, in bytes. What the context itself takes, some
+/// hundred MB, is not in it.
+pub(in crate::ops) fn peak_memory(device: &CudaDevice) -> Option<u64> {
+    let mut most = 0u64;
+    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
+    // SAFETY: the context's device is a device, and the attribute is a number of 64 bits.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(device.cuda_stream().context().cu_device()).ok()?;
+        sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut most).cast()).result().ok()?;
+    }
+    Some(most)
+}
+
 /// Has cuBLAS add partial sums of a bf16 product in f32, which it may do in bf16 otherwise.
 fn sum_in_f32(blas: &cudarc::cublas::CudaBlas) {
     let mode = cublas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;

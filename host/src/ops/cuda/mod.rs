@@ -23,7 +23,7 @@ pub(super) mod rope;
 pub(super) mod rows;
 
 pub(super) use array::{Kind, Uploaded};
-pub(super) use device::{count, name, open};
+pub(super) use device::{count, name, open, peak_memory};
 pub(super) use elementwise::{
     add_into, cast, copy, fill_zero, from_vec, mixed, swiglu, swiglu_backward, to_vec, write, zeros_like,
 };
