@@ -308,3 +308,37 @@ fn mistakes_in_a_swap_are_named() {
     assert!(say(&["run", "versioned=nowhere.wasm"]).contains("nowhere.wasm"));
     running.stop();
 }
+
+#[test]
+fn a_version_with_other_settings_has_its_own_defaults_beside_what_the_user_chose() {
+    let begin = |more: &[&str]| {
+        let place = Place::new();
+        fs::copy(HOSTILE, place.path("versioned.wasm")).unwrap();
+        Running::start_in(place, more)
+    };
+    // It knows none of the settings that the one before has by default.
+    let run = begin(&[]);
+    run.place.write("versioned.wasm", version(2));
+    run.wait(|| run.count("plugin_swapped") == 1);
+    drop(run);
+    // Nor the one that was chosen, which is said.
+    let run = begin(&["--set", "plugin.versioned.config.from_step=100000000"]);
+    run.place.write("versioned.wasm", version(2));
+    run.wait(|| run.count("plugin_refused") == 1);
+    let reason = run.events("plugin_refused")[0]["reason"].as_str().unwrap_or_default().to_owned();
+    assert!(reason.contains("from_step") && !reason.contains("misdeed"), "{reason}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_a_plugins_place_holds_nothing_up() {
+    let run = Running::start(&[]);
+    let (pipe, file) = (run.place.path("pipe"), run.place.path("versioned.wasm"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::rename(&pipe, &file).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    fs::remove_file(&file).unwrap();
+    run.on(1);
+    run.place.write("versioned.wasm", version(2));
+    run.wait(|| run.count("plugin_swapped") == 1);
+}

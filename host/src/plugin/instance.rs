@@ -5,7 +5,7 @@ use super::engine::Engine;
 use super::loaded::{Call, Info, Loaded, said};
 use super::sandbox::Sandbox;
 use super::world::{Observing, Remembering, Role, types};
-use super::{Result, Source};
+use super::{Result, Source, schema};
 use crate::config::Limits;
 use rayon::prelude::*;
 use serde_json::{Map, Value};
@@ -74,6 +74,11 @@ impl Plugin {
     /// Its configuration, defaults filled in.
     pub fn config(&self) -> Map<String, Value> {
         self.loaded.config.clone()
+    }
+
+    /// The settings that do not stand at its defaults: those that another version of it is given.
+    pub fn settings_beyond_defaults(&self) -> Map<String, Value> {
+        schema::beyond_defaults(&self.loaded.info.config_schema, &self.loaded.config)
     }
 
     /// What it may use.

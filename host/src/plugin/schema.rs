@@ -39,6 +39,8 @@ pub(super) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
                 let near = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
                 format!("{given} is not one of {}{near}", choices.join(", "))
             }
+            // TOML has no null: this is what JSON makes of them.
+            (Value::Null, _) => "nan and inf are no values of a setting".to_owned(),
             _ => error.to_string(),
         };
         return Err(fail(if key.is_empty() {
@@ -51,6 +53,13 @@ pub(super) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
         Value::Object(config) => Ok(config),
         _ => Ok(Map::new()),
     }
+}
+
+/// The settings of a resolved configuration that do not stand at their defaults.
+pub(super) fn beyond_defaults(schema: &str, config: &Map<String, Value>) -> Map<String, Value> {
+    let schema: Value = serde_json::from_str(schema).unwrap_or_default();
+    let differs = |(key, value): &(&String, &Value)| schema["properties"][key.as_str()].get("default") != Some(value);
+    config.iter().filter(differs).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 /// The texts that a property may be, however its schema spells that.

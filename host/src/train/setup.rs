@@ -206,8 +206,9 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
         folder.event("warning", json!({ "text": text }))?;
     }
     let saves = Saves::new(folder.path().to_owned());
-    let mut slots = vec![Slot::algorithm(&config, algorithm_source, role)];
-    slots.extend(config.plugin.iter().zip(reward_sources).map(|(entry, source)| Slot::reward(entry, source)));
+    let mut slots = vec![Slot::algorithm(&config, algorithm_source, role, algorithm.plugin())];
+    let places = config.plugin.iter().zip(reward_sources).zip(&rewards);
+    slots.extend(places.map(|((entry, source), reward)| Slot::reward(entry, source, &reward.plugin)));
     let mut trainer = Trainer {
         world,
         ends: tokenizer.eos_ids(&source.architecture().eos_token_ids),

@@ -2,7 +2,7 @@
 
 use super::trial::Trial;
 use crate::config::{Config, Limits, PluginEntry};
-use crate::plugin::{Role, Source};
+use crate::plugin::{Plugin, Role, Source};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,30 +19,34 @@ pub(in crate::train) struct Slot {
     pub(super) file: Option<PathBuf>,
     pub(super) source: Source,
     pub(super) config: Map<String, Value>,
+    /// Of that what is not by default: a newer version has defaults of its own.
+    pub(super) chosen: Map<String, Value>,
     pub(super) limits: Limits,
 }
 
 impl Slot {
     /// The algorithm's place.
-    pub(in crate::train) fn algorithm(config: &Config, source: Source, role: Role) -> Self {
+    pub(in crate::train) fn algorithm(config: &Config, source: Source, role: Role, plugin: &Plugin) -> Self {
         Self {
             name: source.name().to_owned(),
             role,
             file: file(&config.algorithm),
             source,
             config: config.loss.clone(),
+            chosen: plugin.settings_beyond_defaults(),
             limits: config.loss_limits.clone(),
         }
     }
 
     /// A reward's.
-    pub(in crate::train) fn reward(entry: &PluginEntry, source: Source) -> Self {
+    pub(in crate::train) fn reward(entry: &PluginEntry, source: Source, plugin: &Plugin) -> Self {
         Self {
             name: entry.name().to_owned(),
             role: Role::Reward,
             file: file(&entry.path),
             source,
             config: entry.config.clone(),
+            chosen: plugin.settings_beyond_defaults(),
             limits: entry.limits.clone(),
         }
     }

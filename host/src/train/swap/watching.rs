@@ -137,7 +137,8 @@ impl Watching {
         sent.sort();
         for path in sent {
             let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-            let read = fs::read(&path);
+            let plain = fs::metadata(&path).is_ok_and(|m| m.is_file());
+            let read = if plain { fs::read(&path) } else { Err(std::io::ErrorKind::InvalidInput.into()) };
             let _ = fs::remove_file(&path);
             let (Some((name, _)), Ok(bytes)) = (stem.rsplit_once('@'), read) else { continue };
             let origin = Origin::Request(stem.clone());
@@ -170,7 +171,9 @@ impl Watching {
 
     /// What to do about a file, when it holds something new and has stopped changing.
     fn changed_file(&mut self, slot: &Slot, file: &Path) -> Option<Proposal> {
-        let read = || Some(Source::new(slot.name.clone(), Cow::Owned(fs::read(file).ok()?)));
+        // Neither a pipe, which would never end, nor a device, which would never stop.
+        let plain = || fs::metadata(file).is_ok_and(|m| m.is_file());
+        let read = || Some(Source::new(slot.name.clone(), Cow::Owned(plain().then(|| fs::read(file).ok()).flatten()?)));
         let mut last_try = false;
         // One that keeps changing is left for the next time it is told of.
         for _ in 0..20 {
@@ -204,7 +207,8 @@ impl Watching {
     /// Loads and tries what is to take a slot. Also says whether it is WebAssembly as a whole.
     fn tried(&self, slot: Slot, origin: Origin) -> (Proposal, bool) {
         let (noticed, seed, trial) = self.with(|board| (board.step, board.config.seed, board.trial.clone()));
-        let loaded = AnyPlugin::load(&self.engine, &slot.source, slot.role, &slot.config, &slot.limits, seed);
+        let given = if origin == Origin::Settings { &slot.config } else { &slot.chosen };
+        let loaded = AnyPlugin::load(&self.engine, &slot.source, slot.role, given, &slot.limits, seed);
         let whole = !matches!(loaded, Err(plugin::Error::NotComponent { .. }));
         let tried = loaded.map_err(|e| e.to_string()).and_then(|mut loaded| {
             fits(&loaded, &trial)?;
@@ -215,7 +219,8 @@ impl Watching {
         });
         let proposal = match tried {
             Ok((loaded, report)) => {
-                let slot = Slot { config: loaded.plugin().config(), ..slot };
+                let (config, chosen) = (loaded.plugin().config(), loaded.plugin().settings_beyond_defaults());
+                let slot = Slot { config, chosen, ..slot };
                 Proposal::Plugin(Box::new(Candidate { slot, loaded, report, origin, noticed }))
             }
             Err(reason) => {
