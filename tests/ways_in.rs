@@ -103,3 +103,55 @@ fn what_the_hub_does_not_have_is_named() {
     pinned.extend([&name, "--prompt", "a", "--max-completion-length", "4"]);
     run(&place, &server, "0", &pinned).succeeded();
 }
+
+#[test]
+fn a_tokenizer_that_was_saved_with_a_length_gives_texts_as_they_are() {
+    let place = Place::new();
+    place.copy(tiny(), "cut");
+    let read = std::fs::read(place.path("cut/tokenizer.json")).unwrap();
+    let mut tokenizer: serde_json::Value = serde_json::from_slice(&read).unwrap();
+    tokenizer["truncation"] = serde_json::json!({"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0});
+    tokenizer["padding"] = serde_json::json!({"strategy": {"Fixed": 20}, "direction": "Right", "pad_to_multiple_of": null,
+        "pad_id": 0, "pad_type_id": 0, "pad_token": "!"});
+    place.write("cut/tokenizer.json", tokenizer.to_string());
+    let said = |model: &str| {
+        let text = ["generate", "--model", model, "--prompt", "hello there, you", "--max-new-tokens", "5", "--temperature", "0"];
+        place.run(&text).succeeded().stdout.clone()
+    };
+    assert_eq!(said("cut"), said(tiny()));
+}
+
+#[test]
+fn a_mark_at_a_files_beginning_is_no_part_of_its_first_row() {
+    let place = Place::new();
+    place.write("marked.jsonl", "\u{feff}{\"prompt\": \"a\"}\r\n{\"prompt\": \"b\"}\r\n");
+    let run = ["--plugin", "tldr_length_reward.wasm", "--model", tiny(), "--dataset", "marked.jsonl", "--max-steps", "1"];
+    place.run(&[&run[..], &["--max-completion-length", "4"]].concat()).succeeded();
+}
+
+#[test]
+fn turns_are_learned_alone_of_answers_that_are_messages_and_of_strings_that_is_refused() {
+    let place = Place::new();
+    place.copy(tiny(), "model");
+    place.write(
+        "model/chat_template.jinja",
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}",
+    );
+    let turn = |role: &str, content: &str| serde_json::json!({"role": role, "content": content});
+    let row = |inner: &str| {
+        let completion = [turn("assistant", "yes"), turn("user", inner), turn("assistant", "no")];
+        serde_json::json!({"prompt": [turn("user", "well")], "completion": completion}).to_string()
+    };
+    place.write("long.jsonl", row("and then, what became of it?"));
+    place.write("strings.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n");
+    let sft = |run: &str, data: &str, more: &[&str]| {
+        let base =
+            ["sft", "--model", "model", "--dataset", data, "--max-steps", "1", "--logging-steps", "1", "--output-dir", run];
+        place.run(&[&base[..], more].concat())
+    };
+    sft("all", "long.jsonl", &[]).succeeded();
+    sft("turns", "long.jsonl", &["--assistant-only-loss"]).succeeded();
+    assert_ne!(place.figure("all", "loss"), place.figure("turns", "loss"));
+    let refused = sft("refused", "strings.jsonl", &["--assistant-only-loss"]);
+    assert!(refused.code == Some(2) && refused.error().contains("strings.jsonl:1"), "{}", refused.stderr);
+}

@@ -114,10 +114,13 @@ mod tests {
             "rejected": [message("user", "q"), message("assistant", "b")],
         }))
         .unwrap();
-        assert_eq!(chat.prompt, Prompt::Chat(vec![Message { role: "user".into(), content: "q".into() }]));
+        assert_eq!(chat.prompt, Prompt::Chat(vec![Message { role: "user".into(), content: "q".into(), ..Message::default() }]));
         let from = |from: &str, value: &str| json!({"from": from, "value": value});
         let sharegpt = json!({"conversations": [from("human", "q")], "chosen": from("gpt", "a"), "rejected": from("gpt", "b")});
-        assert_eq!(read(sharegpt).unwrap().chosen, Prompt::Chat(vec![Message { role: "assistant".into(), content: "a".into() }]));
+        assert_eq!(
+            read(sharegpt).unwrap().chosen,
+            Prompt::Chat(vec![Message { role: "assistant".into(), content: "a".into(), ..Message::default() }])
+        );
     }
 
     #[test]

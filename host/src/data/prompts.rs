@@ -90,7 +90,10 @@ mod tests {
             .unwrap();
         assert_eq!(rows[0].columns["answer"], 7);
         assert!(rows[1].place.wrong("x").to_string().ends_with(":3: x"));
-        assert_eq!(rows[1].prompt, Prompt::Chat(vec![Message { role: "user".into(), content: "b".into() }]));
+        assert_eq!(
+            rows[1].prompt,
+            Prompt::Chat(vec![Message { role: "user".into(), content: "b".into(), ..Message::default() }])
+        );
     }
 
     #[test]

@@ -30,8 +30,11 @@ impl Tokenizer {
         if !path.exists() {
             return Err(Error::Tokenizer { path, detail: "no such file; a model folder brings its tokenizer".into() });
         }
-        let inner = tokenizers::Tokenizer::from_file(&path)
+        let mut inner = tokenizers::Tokenizer::from_file(&path)
             .map_err(|e| Error::Tokenizer { path: path.clone(), detail: format!("not a tokenizer: {e}") })?;
+        // What somebody once cut and filled texts to is no part of the tokenizer, for transformers neither.
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|e| Error::Tokenizer { path: path.clone(), detail: e.to_string() })?;
         let config_path = folder.join("tokenizer_config.json");
         let config: Value = if config_path.exists() {
             serde_json::from_str(&read(&config_path)?)
@@ -43,7 +46,9 @@ impl Tokenizer {
         let source = if template_path.exists() {
             Some(read(&template_path)?)
         } else {
-            config["chat_template"].as_str().map(str::to_owned)
+            let default = |named: &Value| named["name"] == "default";
+            let named = config["chat_template"].as_array().and_then(|all| all.iter().find(|named| default(named)));
+            named.map_or(&config["chat_template"], |named| &named["template"]).as_str().map(str::to_owned)
         };
         let chat = source
             .map(|s| ChatTemplate::new(s, token_text(&config, "bos_token"), token_text(&config, "eos_token")))
@@ -53,9 +58,9 @@ impl Tokenizer {
         Ok(Self { path, inner, chat, eos })
     }
 
-    /// Number of ids, added tokens included.
+    /// Number of ids up to the greatest, added tokens included.
     pub fn vocab_size(&self) -> usize {
-        self.inner.get_vocab_size(true)
+        self.inner.get_vocab(true).values().max().map_or(0, |&greatest| greatest as usize + 1)
     }
 
     /// The ids that end a text: the model's own, and the tokenizer's, which a fine-tuned model may

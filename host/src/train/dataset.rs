@@ -164,11 +164,23 @@ pub(super) fn completions(
             }
             None => (String::new(), Vec::new(), whole(&row.completion, tokenizer)?),
         };
-        let mut learned = match &row.completion {
-            Asked::Chat(messages) if row.prompt.is_none() && what.turns => {
+        let mut learned = match (&row.prompt, &row.completion) {
+            _ if !what.turns => None,
+            (None, Asked::Chat(messages)) => {
                 Some(assistant_turns(messages, &chosen, tokenizer).map_err(|detail| row.place.wrong(detail))?)
             }
-            _ => None,
+            (Some(Asked::Chat(prompt)), Asked::Chat(completion)) => {
+                let (messages, all) = ([&prompt[..], completion].concat(), [&tokens[..], &chosen].concat());
+                let mut mask = assistant_turns(&messages, &all, tokenizer).map_err(|detail| row.place.wrong(detail))?;
+                if !what.whole {
+                    mask.drain(..tokens.len());
+                }
+                Some(mask)
+            }
+            _ => {
+                let detail = "assistant_only_loss: this is a string, in which nobody can tell who speaks; it needs messages";
+                return Err(row.place.wrong(detail).into());
+            }
         };
         if what.whole {
             chosen.splice(0..0, tokens.drain(..));

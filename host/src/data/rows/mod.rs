@@ -82,17 +82,18 @@ fn some(path: &Path, rows: Vec<Row>) -> Result<Vec<Row>> {
     if rows.is_empty() { Err(File::new(path).wrong("holds no rows")) } else { Ok(rows) }
 }
 
+/// What some editors begin a text in UTF-8 with.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 fn rows_of(path: &Path, bytes: Vec<u8>) -> Result<Vec<Row>> {
     let file = File::new(path);
     let limit = packed::limit(bytes.len());
     let bytes = packed::unpack(&file, bytes, limit)?;
     if bytes.starts_with(parquet::MAGIC) {
-        parquet::rows(&file, bytes, limit)
-    } else if folder::kind(path) == Some("txt") {
-        text::rows(&file, &bytes)
-    } else {
-        json::rows(&file, &bytes)
+        return parquet::rows(&file, bytes, limit);
     }
+    let text = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
+    if folder::kind(path) == Some("txt") { text::rows(&file, text) } else { json::rows(&file, text) }
 }
 
 /// Names of a row's columns, for errors.
