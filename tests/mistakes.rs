@@ -52,6 +52,11 @@ fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
         (&["--dataset", "model"], &["model", "folder"]),
         (&["--dataset", "good.jsonl", "--per-device-train-batch-size", "24"], &["2 prompts", "3"]),
         (&["--num-generations", "3"], &["num_generations", "8"]),
+        (&["--num-iterations", "9223372036854775807"], &["num_iterations", "1048576"]),
+        (&["--gradient-accumulation-steps", "9223372036854775807"], &["gradient_accumulation_steps", "1048576"]),
+        (&["--lora-r", "9223372036854775807"], &["lora_r", "1048576"]),
+        (&["--num-threads", "100000"], &["num_threads", "1024"]),
+        (&["--set", "plugin.tldr_length_reward.config.target=nan"], &["target", "nan"]),
         (&["--temperature", "0"], &["temperature"]),
         (&["--max-steps", "0"], &["max_steps"]),
         (&["--max-steps", "many"], &["max_steps", "many"]),
@@ -62,6 +67,7 @@ fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
         (&["--plugin", "core.wasm"], &["core module"]),
         (&["--plugin", "nowhere.wasm"], &["nowhere.wasm", "tldr_length_reward.wasm"]),
         (&["--output-dir", "model"], &["output_dir", "not empty"]),
+        (&["--output-dir", ""], &["output_dir", "is empty"]),
     ];
     for (arguments, expected) in cases {
         let model = if arguments.contains(&"--model") { vec![] } else { vec!["--model", "model"] };

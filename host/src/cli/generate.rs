@@ -7,6 +7,9 @@ use crate::rollout::{Generator, Request, Sampling};
 use crate::train;
 use anyhow::{anyhow, ensure};
 
+/// Most continuations at once.
+const MOST_SAMPLES: usize = 1 << 20;
+
 /// Arguments of `generate`.
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -85,6 +88,7 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
     ensure!(args.top_p > 0.0 && args.top_p <= 1.0, "--top-p {} must lie above 0 and up to 1", args.top_p);
     ensure!((0.0..=1.0).contains(&args.min_p), "--min-p {} must lie from 0 to 1", args.min_p);
     ensure!(args.repetition_penalty > 0.0, "--repetition-penalty {} must be greater than 0", args.repetition_penalty);
+    ensure!((1..=MOST_SAMPLES).contains(&args.samples), "-n {} must lie from 1 to {MOST_SAMPLES}", args.samples);
     ensure!(args.max_new_tokens > 0, "--max-new-tokens must be at least 1");
     ensure!(!args.stop.iter().any(String::is_empty), "--stop must not be empty");
     let temporary = tempfile::tempdir()?;
@@ -97,7 +101,12 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
     };
     let tokenizer = Tokenizer::open(folder.tokenizer())?;
     let tokens = tokenizer.encode(&args.prompt, true)?;
-    let context = folder.architecture().max_positions;
+    let (context, vocabulary) = (folder.architecture().max_positions, folder.architecture().vocab_size);
+    if let Some(unknown) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
+        return Err(anyhow!(
+            "the tokenizer gives the prompt a token {unknown}, and the model has {vocabulary}; they are not of one model"
+        ));
+    }
     ensure!(!tokens.is_empty(), "the prompt has no tokens, and this model has no beginning token");
     if tokens.len() >= context {
         return Err(anyhow!(

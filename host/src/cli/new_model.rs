@@ -43,7 +43,11 @@ fn make(args: &Args) -> anyhow::Result<usize> {
     let write = |e: std::io::Error| anyhow!("can't write {}: {e}", folder.display());
     match &args.tokenizer {
         Some(from) => {
-            Tokenizer::open(from)?;
+            let (tokens, rows) = (Tokenizer::open(from)?.vocab_size(), config["vocab_size"].as_u64().unwrap_or_default());
+            ensure!(
+                tokens as u64 <= rows,
+                "the tokenizer has {tokens} tokens, more than the vocab_size {rows} of the configuration"
+            );
             std::fs::create_dir_all(folder).map_err(write)?;
             copy_companions(from, folder)?;
         }

@@ -2,6 +2,12 @@
 
 use super::{Config, Error, Period};
 
+/// Most of anything that is counted: products of a few of them are still numbers.
+const MOST: usize = 1 << 20;
+
+/// Most threads.
+const MOST_THREADS: usize = 1024;
+
 impl Config {
     /// The first thing that is wrong: key and what would be right.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
@@ -29,6 +35,22 @@ impl Config {
                 return Err((key, fault));
             }
         }
+        for (key, count) in [
+            ("per_device_train_batch_size", Some(self.per_device_train_batch_size)),
+            ("per_device_eval_batch_size", self.per_device_eval_batch_size),
+            ("gradient_accumulation_steps", Some(self.gradient_accumulation_steps)),
+            ("steps_per_generation", self.steps_per_generation),
+            ("num_iterations", Some(self.num_iterations)),
+            ("num_generations", self.num_generations),
+            ("lora_r", self.lora_r),
+        ] {
+            if let Some(count) = count.filter(|count| *count > MOST) {
+                return Err((key, format!("is {count}; it is at most {MOST}")));
+            }
+        }
+        if self.output_dir.as_deref() == Some("") {
+            return Err(("output_dir", "is empty; name a folder that is not there yet, or leave it out".into()));
+        }
         if !(self.temperature > 0.0 && self.temperature.is_finite()) {
             return Err(("temperature", format!("is {}; training samples at a temperature above 0", self.temperature)));
         }
@@ -47,8 +69,8 @@ impl Config {
         if self.stop.iter().any(String::is_empty) {
             return Err(("stop", "holds an empty string, which would end every completion".into()));
         }
-        if self.num_threads == Some(0) {
-            return Err(("num_threads", "must be at least 1".into()));
+        if self.num_threads.is_some_and(|threads| threads == 0 || threads > MOST_THREADS) {
+            return Err(("num_threads", format!("lies from 1 to {MOST_THREADS}")));
         }
         if self.dist_timeout_s.is_nan() || self.dist_timeout_s <= 0.0 {
             return Err(("dist_timeout_s", format!("is {}; it must be greater than 0", self.dist_timeout_s)));
@@ -81,6 +103,11 @@ impl Config {
         if self.group() < 2 {
             return invalid("num_generations", "must be at least 2: a completion is judged beside others of its prompt".into());
         }
+        if self.plugin.is_empty() {
+            let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm; an algorithm that learns from \
+                          the dataset's own completions, as `rlhost sft` does, takes --learn-from dataset";
+            return invalid("plugin", detail.into());
+        }
         if !self.generation_batch_size().is_multiple_of(self.group()) {
             let ranks = if self.ranks > 1 { format!(" x {} processes", self.ranks) } else { String::new() };
             let detail = format!(
@@ -91,9 +118,6 @@ impl Config {
                 self.generation_batch_size()
             );
             return invalid("num_generations", detail);
-        }
-        if self.plugin.is_empty() {
-            return invalid("plugin", "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm".into());
         }
         Ok(())
     }

@@ -54,10 +54,18 @@ fn cut(file: &Path, keep: impl Fn(&Value) -> bool) -> Result<()> {
     let whole = bytes.split_inclusive(|b| *b == b'\n').filter(|l| l.ends_with(b"\n"));
     let kept: Vec<&[u8]> = whole.filter(|l| serde_json::from_slice(l).is_ok_and(|v| keep(&v))).collect();
     let parent = file.parent().unwrap_or(Path::new("."));
-    let mut temporary = tempfile::NamedTempFile::new_in(parent).map_err(write_error(file))?;
+    let mut temporary = temporary_in(parent).map_err(write_error(file))?;
     temporary.write_all(&kept.concat()).map_err(write_error(file))?;
     temporary.persist(file).map_err(|e| write_error(file)(e.error))?;
     Ok(())
+}
+
+/// A file that is to take another's name, with the rights that any new file has.
+fn temporary_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.tempfile_in(folder)
 }
 
 /// Where a run keeps a version of a plugin.
@@ -172,7 +180,7 @@ impl RunFolder {
         let text = toml::to_string(config).map_err(|e| Error::Unfit(format!("the configuration can't be written: {e}")))?;
         if text != self.config && self.files.is_some() {
             let file = self.path.join("config.toml");
-            let mut temporary = tempfile::NamedTempFile::new_in(&self.path).map_err(write_error(&file))?;
+            let mut temporary = temporary_in(&self.path).map_err(write_error(&file))?;
             temporary.write_all(text.as_bytes()).map_err(write_error(&file))?;
             temporary.persist(&file).map_err(|e| write_error(&file)(e.error))?;
             self.config = text;
