@@ -137,10 +137,9 @@ impl Watching {
         sent.sort();
         for path in sent {
             let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-            let plain = fs::metadata(&path).is_ok_and(|m| m.is_file());
-            let read = if plain { fs::read(&path) } else { Err(std::io::ErrorKind::InvalidInput.into()) };
+            let read = contents(&path);
             let _ = fs::remove_file(&path);
-            let (Some((name, _)), Ok(bytes)) = (stem.rsplit_once('@'), read) else { continue };
+            let (Some((name, _)), Some(bytes)) = (stem.rsplit_once('@'), read) else { continue };
             let origin = Origin::Request(stem.clone());
             let proposal = match self.with(|board| board.slots.iter().find(|s| s.name == name).cloned()) {
                 Some(slot) => self.candidate(Slot { source: Source::new(name.to_owned(), Cow::Owned(bytes)), ..slot }, origin),
@@ -171,9 +170,7 @@ impl Watching {
 
     /// What to do about a file, when it holds something new and has stopped changing.
     fn changed_file(&mut self, slot: &Slot, file: &Path) -> Option<Proposal> {
-        // Neither a pipe, which would never end, nor a device, which would never stop.
-        let plain = || fs::metadata(file).is_ok_and(|m| m.is_file());
-        let read = || Some(Source::new(slot.name.clone(), Cow::Owned(plain().then(|| fs::read(file).ok()).flatten()?)));
+        let read = || Some(Source::new(slot.name.clone(), Cow::Owned(contents(file)?)));
         let mut last_try = false;
         // One that keeps changing is left for the next time it is told of.
         for _ in 0..20 {
@@ -280,6 +277,11 @@ impl Watching {
             self.propose(proposal)
         })
     }
+}
+
+/// What a file holds, unless it is a pipe, which might never end, or a device, which might never stop.
+fn contents(file: &Path) -> Option<Vec<u8>> {
+    fs::metadata(file).ok().filter(|m| m.is_file()).and_then(|_| fs::read(file).ok())
 }
 
 /// Whether the run has what a plugin asks for.
