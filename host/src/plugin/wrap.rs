@@ -9,8 +9,8 @@ use wit_parser::{InterfaceId, Package, Resolve};
 const CONTRACT: &str = include_str!("../../../plugin-sdk/wit/rlhost-plugin.wit");
 
 const PREVIEW1: &str = "wasi_snapshot_preview1";
-/// A preview 1 that opens onto nothing.
-const PREVIEW1_STUB: &str = include_str!("preview1.wat");
+/// A preview 1 that opens onto nothing: `preview1.wat`, assembled.
+const PREVIEW1_STUB: &[u8] = include_bytes!("preview1.wasm");
 
 /// The custom section in which wit-bindgen and its kin say what world a module is of.
 const WORLD_SECTION: &str = "component-type";
@@ -51,8 +51,7 @@ impl Outline {
 /// without one, from the names of its exports.
 pub(super) fn component(core: &[u8]) -> Result<Vec<u8>, String> {
     let outline = Outline::of(core).map_err(|e| format!("it is damaged: {e}"))?;
-    let stub = wat::parse_str(PREVIEW1_STUB).map_err(|e| e.to_string())?;
-    let stub_outline = Outline::of(&stub).map_err(|e| e.to_string())?;
+    let stub_outline = Outline::of(PREVIEW1_STUB).map_err(|e| e.to_string())?;
     for needed in ["memory", "cabi_realloc"] {
         if !outline.exports.contains(needed) {
             return Err(format!("it is a core module that does not export {needed:?}, through which its arguments would come"));
@@ -65,14 +64,13 @@ pub(super) fn component(core: &[u8]) -> Result<Vec<u8>, String> {
     let mut module = core.to_vec();
     if !outline.says_its_world {
         let world = World::of(&outline)?;
-        embed_component_metadata(&mut module, &world.resolve, world.id, StringEncoding::UTF8, false)
-            .map_err(|e| format!("{e:#}"))?;
+        embed_component_metadata(&mut module, &world.resolve, world.id, StringEncoding::UTF8).map_err(|e| format!("{e:#}"))?;
     }
     ComponentEncoder::default()
         .validate(true)
         .module(&module)
-        .and_then(|encoder| encoder.adapter(PREVIEW1, &stub))
-        .and_then(|encoder| encoder.encode())
+        .and_then(|encoder| encoder.adapter(PREVIEW1, PREVIEW1_STUB))
+        .and_then(|mut encoder| encoder.encode())
         .map_err(|e| format!("it can't be made into a component: {e:#}"))
 }
 
@@ -206,14 +204,14 @@ mod tests {
     fn a_world_that_the_module_names_itself_is_taken() {
         let mut core = module(&[MEMORY, PLUGIN, REWARD]);
         let world = World::of(&Outline::of(&core).unwrap()).unwrap();
-        embed_component_metadata(&mut core, &world.resolve, world.id, StringEncoding::UTF8, false).unwrap();
+        embed_component_metadata(&mut core, &world.resolve, world.id, StringEncoding::UTF8).unwrap();
         let (_, exports) = doors(&component(&core).unwrap());
         assert_eq!(exports.len(), 2, "{exports:?}");
     }
 
     #[test]
     fn preview_1_leads_to_no_import() {
-        let stub = Outline::of(&wat::parse_str(PREVIEW1_STUB).unwrap()).unwrap();
+        let stub = Outline::of(PREVIEW1_STUB).unwrap();
         assert!(stub.exports.len() > 40, "{:?}", stub.exports);
         let using = r#"
             (import "wasi_snapshot_preview1" "clock_time_get" (func (param i32 i64 i32) (result i32)))
