@@ -9,9 +9,10 @@ pub mod dist;
 pub mod hub;
 pub mod metrics;
 pub mod model;
-pub mod ops;
 pub mod optim;
 pub mod plugin;
 pub mod report;
 pub mod rollout;
 pub mod train;
+
+pub use rlhost_ops as ops;

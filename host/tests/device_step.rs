@@ -6,7 +6,7 @@
 use candle_core::{DType, Tensor};
 use rlhost::model::{Decoder, Frozen, Lora, ModelFolder, Place, Policy, Selected};
 use rlhost::ops::{self, Forest};
-use rlhost::optim::{AdamW, Settings};
+use rlhost::optim::{AdamW, Settings, Update};
 use std::path::Path;
 
 const MODELS: [&str; 4] = ["llama", "llama_biased", "qwen2", "qwen3"];
@@ -86,7 +86,8 @@ fn steps(policy: &Policy) -> Figures {
             assert_eq!(gradient.dtype(), DType::F32);
             all.push((format!("gradient of {name} in step {step}"), ops::to_vec(gradient).unwrap()));
         }
-        let norm = optimizer.step(&policy.weights().trained(), &policy.rounded(), &gradients.named(), 0.05).unwrap();
+        let update = optimizer.step(&policy.weights().trained(), &policy.rounded(), &gradients.named(), 0.05).unwrap();
+        let Update::Made(norm) = update else { panic!("{update:?}") };
         all.push((format!("norm of step {step}"), vec![norm as f32]));
     }
     let (updates, moments) = optimizer.state().unwrap();

@@ -5,6 +5,7 @@ use super::cpu::{ROWS_PER_TASK, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::forest::Forest;
+use super::simd::wide;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -109,7 +110,7 @@ fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) ->
     on_device!(x, rotate_on_device(x, rotation, at, direction));
     write(x, |xs| {
         xs.par_chunks_mut(width * ROWS_PER_TASK).zip(positions.par_chunks(ROWS_PER_TASK)).for_each(|(rows, positions)| {
-            for (row, &p) in rows.chunks_mut(width).zip(positions) {
+            wide!(for (row, &p) in rows.chunks_mut(width).zip(positions) {
                 let at = p as usize * half;
                 let (cos, sin) = (&rotation.cos[at..at + half], &rotation.sin[at..at + half]);
                 for head in row.chunks_mut(2 * half) {
@@ -120,7 +121,7 @@ fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) ->
                         high[i] = b * cos[i] + a * s;
                     }
                 }
-            }
+            });
         });
     })
 }

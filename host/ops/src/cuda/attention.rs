@@ -88,8 +88,8 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// See [`crate::ops::attention::forward`].
-pub(in crate::ops) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor)> {
+/// See [`crate::attention::forward`].
+pub(crate) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor)> {
     let qs = Array::of(q)?;
     let (ks, vs) = (Array::of_kind(k, qs.kind)?, Array::of_kind(v, qs.kind)?);
     let s = Shape::of(qs, forest, h)?;
@@ -99,8 +99,8 @@ pub(in crate::ops) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Fores
     Ok((out, log_sum))
 }
 
-/// See [`crate::ops::attention::backward`].
-pub(in crate::ops) fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor, Tensor)> {
+/// See [`crate::attention::backward`].
+pub(crate) fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor, Tensor)> {
     let q = Array::of(kept.q)?;
     let (device, kind) = (q.device, q.kind);
     let (k, v) = (Array::of_kind(kept.k, kind)?, Array::of_kind(kept.v, kind)?);

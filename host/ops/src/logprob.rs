@@ -7,6 +7,7 @@ use super::cpu::{read, tensor, write};
 use super::cuda;
 use super::gemm::{Dst, Mat, all_threads, matmul};
 use super::math::{exp, max, sum_by};
+use super::simd::wide;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -53,8 +54,11 @@ pub fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature: f32) -
         let h = Mat::new(&hs[first * d..], rows, d);
         let logits = &mut logits[..rows * vocab];
         matmul(logits, vocab, Dst::Replace, h, Mat::new(&ws, vocab, d).t(), 1.0 / temperature, all_threads());
-        let rows: Vec<(f32, f32, bool, f32)> =
-            logits.par_chunks(vocab).zip(&targets[first..first + rows]).map(|(row, &target)| row_stats(row, target)).collect();
+        let rows: Vec<(f32, f32, bool, f32)> = logits
+            .par_chunks(vocab)
+            .zip(&targets[first..first + rows])
+            .map(|(row, &target)| wide!(row_stats(row, target)))
+            .collect();
         for (logp, entropy, top, log_sum) in rows {
             stats.logp.push(logp);
             stats.entropy.push(entropy);
@@ -65,6 +69,7 @@ pub fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature: f32) -
     Ok(stats)
 }
 
+#[inline(always)]
 fn row_stats(logits: &[f32], target: u32) -> (f32, f32, bool, f32) {
     let top = max(logits);
     let sum = sum_by(logits, |z| exp(z - top));
@@ -113,7 +118,7 @@ pub fn backward(
             logits.par_chunks_mut(vocab).enumerate().for_each(|(r, row)| {
                 let i = first + r;
                 let d_entropy = d_entropy.map_or(0.0, |e| e[i]);
-                logit_gradient(row, targets[i], stats.log_sum[i], stats.entropy[i], d_logp[i], d_entropy);
+                wide!(logit_gradient(row, targets[i], stats.log_sum[i], stats.entropy[i], d_logp[i], d_entropy));
             });
             let d_logits = Mat::new(logits, rows, vocab);
             matmul(&mut dh[first * d..], d, Dst::Replace, d_logits, Mat::new(&ws, vocab, d), 1.0 / temperature, all_threads());
@@ -131,6 +136,7 @@ pub fn backward(
 
 /// Replaces a row of logits by the loss's derivatives with respect to them:
 /// `d_logp (1[j = target] - p_j) - d_entropy p_j (ln p_j + H)`.
+#[inline(always)]
 fn logit_gradient(row: &mut [f32], target: u32, log_sum: f32, entropy: f32, d_logp: f32, d_entropy: f32) {
     if d_entropy == 0.0 {
         for z in row.iter_mut() {
@@ -149,16 +155,21 @@ fn logit_gradient(row: &mut [f32], target: u32, log_sum: f32, entropy: f32, d_lo
 /// Natural logarithm of the sum of `exp(logits / temperature)`.
 pub fn log_sum_exp(logits: &[f32], temperature: f32) -> f32 {
     let scale = 1.0 / temperature;
-    let top = max(logits) * scale;
-    top + sum_by(logits, |z| exp(z * scale - top)).ln()
+    let (top, sum) = wide!({
+        let top = max(logits) * scale;
+        (top, sum_by(logits, |z| exp(z * scale - top)))
+    });
+    top + sum.ln()
 }
 
 /// Replaces logits by probabilities up to a common factor, the greatest being one.
 pub fn weigh(logits: &mut [f32]) {
-    let top = max(logits);
-    for z in logits {
-        *z = exp(*z - top);
-    }
+    wide!({
+        let top = max(logits);
+        for z in logits {
+            *z = exp(*z - top);
+        }
+    });
 }
 
 /// Mean over the vocabulary of the raw logits of each row, `[M]`: the hidden state times the mean
@@ -168,9 +179,11 @@ pub fn mean_logits(hidden: &Tensor, w: &Tensor) -> Result<Vec<f32>> {
     on_device!(hidden, cuda::logprob::mean_logits(hidden, w));
     let (hs, ws) = (read(hidden)?, read(w)?);
     let mut sums = vec![0f64; d];
-    for row in ws.chunks_exact(d) {
-        sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x));
-    }
+    wide!(for row in ws.chunks_exact(d) {
+        for (sum, x) in sums.iter_mut().zip(row) {
+            *sum += f64::from(*x);
+        }
+    });
     let dot = |row: &[f32]| row.iter().zip(&sums).map(|(x, sum)| f64::from(*x) * sum).sum::<f64>();
     Ok(hs.chunks_exact(d).map(|row| (dot(row) / vocab as f64) as f32).collect())
 }

@@ -15,7 +15,7 @@ fn mat<'a>(t: &'a Tensor, kind: Kind) -> Result<(Array<'a>, Mat)> {
 }
 
 /// `x w^T + b` in values of kind `out`; the bias is f32.
-pub(in crate::ops) fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>, out: Kind) -> Result<Tensor> {
+pub(crate) fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>, out: Kind) -> Result<Tensor> {
     let kind = Kind::of(x)?;
     let ((xs, x), (_, w)) = (mat(x, kind)?, mat(w, kind)?);
     let y = unset(xs.device, (x.rows, w.rows), out)?;
@@ -30,8 +30,8 @@ pub(in crate::ops) fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>, out: K
     Ok(y)
 }
 
-/// See [`crate::ops::linear::backward_input`].
-pub(in crate::ops) fn backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
+/// See [`crate::linear::backward_input`].
+pub(crate) fn backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     let kind = Kind::of(dy)?;
     let ((dys, dy), (_, w)) = (mat(dy, kind)?, mat(w, kind)?);
     let dx = unset(dys.device, (dy.rows, w.cols), kind)?;
@@ -39,15 +39,15 @@ pub(in crate::ops) fn backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> 
     Ok(dx)
 }
 
-/// See [`crate::ops::linear::backward_input_into`].
-pub(in crate::ops) fn backward_input_into(dx: &Tensor, dy: &Tensor, w: &Tensor) -> Result<()> {
+/// See [`crate::linear::backward_input_into`].
+pub(crate) fn backward_input_into(dx: &Tensor, dy: &Tensor, w: &Tensor) -> Result<()> {
     let kind = Kind::of(dy)?;
     let ((dys, dy), (_, w)) = (mat(dy, kind)?, mat(w, kind)?);
     product(dys, mat(dx, kind)?.1, 1.0, dy, w, 1.0)
 }
 
 /// `dw += dy^T x` and `db += ` the sum over rows of `dy`, both f32.
-pub(in crate::ops) fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>) -> Result<()> {
+pub(crate) fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>) -> Result<()> {
     let kind = Kind::of(x)?;
     let ((xs, x), (_, dy_mat)) = (mat(x, kind)?, mat(dy, kind)?);
     product(xs, mat(dw, Kind::F32)?.1, 1.0, dy_mat.t(), x, 1.0)?;
@@ -55,7 +55,7 @@ pub(in crate::ops) fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: 
 }
 
 /// See [`LowRank::forward_into`].
-pub(in crate::ops) fn low_rank_into(l: &LowRank<'_>, x: &Tensor, y: &Tensor) -> Result<()> {
+pub(crate) fn low_rank_into(l: &LowRank<'_>, x: &Tensor, y: &Tensor) -> Result<()> {
     let kind = Kind::of(x)?;
     let ((xs, x), (_, a), (_, b)) = (mat(x, kind)?, mat(l.a, kind)?, mat(l.b, kind)?);
     let inner = unset(xs.device, (x.rows, a.rows), kind)?;
@@ -65,7 +65,7 @@ pub(in crate::ops) fn low_rank_into(l: &LowRank<'_>, x: &Tensor, y: &Tensor) -> 
 }
 
 /// See [`LowRank::backward`].
-pub(in crate::ops) fn low_rank_backward(
+pub(crate) fn low_rank_backward(
     l: &LowRank<'_>,
     x: &Tensor,
     dy: &Tensor,
@@ -88,7 +88,7 @@ pub(in crate::ops) fn low_rank_backward(
 }
 
 /// See [`LowRank::merged`].
-pub(in crate::ops) fn merged(l: &LowRank<'_>, w: &Tensor) -> Result<Tensor> {
+pub(crate) fn merged(l: &LowRank<'_>, w: &Tensor) -> Result<Tensor> {
     let kind = Kind::of(w)?;
     let out = super::copy(w)?;
     let ((outs, out_mat), (_, a), (_, b)) = (mat(&out, kind)?, mat(l.a, kind)?, mat(l.b, kind)?);

@@ -10,7 +10,7 @@ pub(super) const SIZES: [usize; 2] = [32, 64];
 
 /// Positions, segments and tiles of a forest, on a device.
 #[derive(Debug)]
-pub(in crate::ops) struct Plan {
+pub(crate) struct Plan {
     positions: Uploaded<u32>,
     table: Uploaded<u32>,
     /// Where segments and ranges begin in the table, in numbers.

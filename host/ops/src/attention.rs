@@ -12,6 +12,7 @@ use super::cuda;
 use super::forest::Forest;
 use super::gemm::{Dst, Mat, matmul, matmul_raw};
 use super::math::{dot, exp, max, sum_by};
+use super::simd::wide;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use gemm::Parallelism;
@@ -120,14 +121,7 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) ->
         }
         for (i, row) in scores.chunks_mut(total).enumerate() {
             let (row, masked) = row.split_at_mut(seen(&block, i, total));
-            let top = max(row);
-            for s in row.iter_mut() {
-                *s = exp(*s - top);
-            }
-            let sum = sum_by(row, |p| p);
-            for s in row.iter_mut() {
-                *s *= sum.recip();
-            }
+            let (top, sum) = wide!(softmax(row));
             masked.fill(0.0);
             // SAFETY: this token and head belong to this task alone.
             unsafe { *log_sum_at.at((block.start + i) * h.heads + head_index) = top + sum.ln() };
@@ -144,6 +138,20 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) ->
         }
     });
     Ok((tensor(out, (n, h.heads * h.head_dim))?, tensor(log_sum, (n, h.heads))?))
+}
+
+/// Replaces scores by probabilities; gives the greatest score, and the sum of the exponentials of the others' distances to it.
+#[inline(always)]
+fn softmax(row: &mut [f32]) -> (f32, f32) {
+    let top = max(row);
+    for s in row.iter_mut() {
+        *s = exp(*s - top);
+    }
+    let sum = sum_by(row, |p| p);
+    for s in row.iter_mut() {
+        *s *= sum.recip();
+    }
+    (top, sum)
 }
 
 /// What [`forward`] read and gave.
@@ -192,13 +200,13 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Heads) -> R
                 for (i, (p, ds)) in probs.chunks_mut(total).zip(d_scores.chunks_mut(total)).enumerate() {
                     let token = block.start + i;
                     let at = token * width + head_index * c;
-                    let along = dot(&outs[at..at + c], &d_outs[at..at + c]);
+                    let along = wide!(dot(&outs[at..at + c], &d_outs[at..at + c]));
                     let log_sum = log_sums[token * h.heads + head_index];
                     let seen = seen(&block, i, total);
-                    for (p, ds) in p[..seen].iter_mut().zip(&mut ds[..seen]) {
+                    wide!(for (p, ds) in p[..seen].iter_mut().zip(&mut ds[..seen]) {
                         *p = exp(*p - log_sum);
                         *ds = *p * (*ds - along);
-                    }
+                    });
                     p[seen..].fill(0.0);
                     ds[seen..].fill(0.0);
                 }

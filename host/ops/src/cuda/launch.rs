@@ -47,7 +47,7 @@ fn function(device: &CudaDevice, module: &'static str, kernel: &str) -> Result<C
 }
 
 /// One start of a kernel. Arguments are given in the order in which the kernel takes them.
-pub(in crate::ops) struct Launch<'a> {
+pub(crate) struct Launch<'a> {
     device: &'a CudaDevice,
     module: &'static str,
     kernel: String,

@@ -5,10 +5,11 @@
 //! the order of the inputs. So a row's result does not depend on the rows beside it.
 
 use super::cpu::{Shared, filled, read, tensor};
+#[cfg(target_arch = "x86_64")]
+use super::simd;
 use super::{Error, Result, matrix_dims, team};
 use candle_core::Tensor;
 use rayon::prelude::*;
-use std::sync::LazyLock;
 
 /// Outputs whose weights stand together: two AVX-512 registers of them.
 const WIDTH: usize = 32;
@@ -112,18 +113,11 @@ type Tile = [[f32; WIDTH]; ROWS];
 /// The sums of at most [`ROWS`] rows of `xs` with a panel.
 fn sums(xs: &[f32], d_in: usize, panel: &[f32], bias: &[f32], tile: &mut Tile) {
     #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::is_x86_feature_detected as has;
-        static AVX512: LazyLock<bool> = LazyLock::new(|| has!("avx512f"));
-        static AVX2: LazyLock<bool> = LazyLock::new(|| has!("avx2") && has!("fma"));
-        if *AVX512 {
-            // SAFETY: the processor has it.
-            return unsafe { avx512::sums(xs, d_in, panel, bias, tile) };
-        }
-        if *AVX2 {
-            // SAFETY: the processor has it.
-            return unsafe { avx2::sums(xs, d_in, panel, bias, tile) };
-        }
+    match simd::level() {
+        // SAFETY: the processor has what they are compiled for.
+        simd::Level::Avx512 => return unsafe { avx512::sums(xs, d_in, panel, bias, tile) },
+        simd::Level::Avx2 => return unsafe { avx2::sums(xs, d_in, panel, bias, tile) },
+        simd::Level::Baseline => {}
     }
     for (row, sums) in xs.chunks_exact(d_in).zip(tile) {
         *sums = [0.0; WIDTH];
@@ -233,7 +227,7 @@ in_registers!(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::linear;
+    use crate::linear;
     use candle_core::{Device, Tensor};
 
     #[test]

@@ -9,7 +9,7 @@ use half::bf16;
 
 /// What the values of an array are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::ops) enum Kind {
+pub(crate) enum Kind {
     F32,
     Bf16,
 }
@@ -42,7 +42,7 @@ impl Kind {
 
 /// A contiguous tensor in device memory, borrowed from one of candle's.
 #[derive(Clone, Copy)]
-pub(in crate::ops) struct Array<'a> {
+pub(crate) struct Array<'a> {
     pub device: &'a CudaDevice,
     /// Address of the first value.
     pub at: u64,
@@ -94,7 +94,7 @@ impl<'a> Array<'a> {
 /// A tensor whose values are not set.
 ///
 /// The caller launches what sets all of them; what it has not set is whatever lay there.
-pub(in crate::ops) fn unset(device: &CudaDevice, shape: impl Into<Shape>, kind: Kind) -> Result<Tensor> {
+pub(crate) fn unset(device: &CudaDevice, shape: impl Into<Shape>, kind: Kind) -> Result<Tensor> {
     let shape = shape.into();
     match kind {
         Kind::F32 => wrap(device, buffer::<f32>(device, shape.elem_count())?, shape),
@@ -103,7 +103,7 @@ pub(in crate::ops) fn unset(device: &CudaDevice, shape: impl Into<Shape>, kind: 
 }
 
 /// Device memory for `n` values, which are not set.
-pub(in crate::ops) fn buffer<T: DeviceRepr>(device: &CudaDevice, n: usize) -> Result<CudaSlice<T>> {
+pub(crate) fn buffer<T: DeviceRepr>(device: &CudaDevice, n: usize) -> Result<CudaSlice<T>> {
     // SAFETY: any bits are a value of the types that kernels work with. The driver gives no empty memory.
     Ok(unsafe { device.alloc::<T>(n.max(1)) }?)
 }
@@ -116,7 +116,7 @@ pub(super) fn wrap<T: CudaDType>(device: &CudaDevice, slice: CudaSlice<T>, shape
 
 /// A copy in device memory of some host values, such as row numbers.
 #[derive(Debug)]
-pub(in crate::ops) struct Uploaded<T>(CudaSlice<T>);
+pub(crate) struct Uploaded<T>(CudaSlice<T>);
 
 impl<T: DeviceRepr + Clone + Default + 'static> Uploaded<T> {
     pub fn new(device: &CudaDevice, values: &[T]) -> Result<Self> {
@@ -133,6 +133,6 @@ impl<T: DeviceRepr + Clone + Default + 'static> Uploaded<T> {
 }
 
 /// Address of a buffer that [`buffer`] gave.
-pub(in crate::ops) fn at<T: DeviceRepr>(buffer: &CudaSlice<T>) -> u64 {
+pub(crate) fn at<T: DeviceRepr>(buffer: &CudaSlice<T>) -> u64 {
     address(buffer)
 }

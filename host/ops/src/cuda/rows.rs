@@ -10,7 +10,7 @@ fn threads(d: usize) -> u32 {
 }
 
 /// Rows `rows` of `t: [N, D]`; the caller has checked that they are there.
-pub(in crate::ops) fn gather(t: &Tensor, rows: &[u32]) -> Result<Tensor> {
+pub(crate) fn gather(t: &Tensor, rows: &[u32]) -> Result<Tensor> {
     let (_, d) = matrix_dims(t);
     let from = Array::of(t)?;
     let out = unset(from.device, (rows.len(), d), from.kind)?;
@@ -48,7 +48,7 @@ impl Grouped {
 
 /// Adds row `i` of `from: [M, D]` to row `rows[i]` of `into: [N, D]`, which may be f32 where `from` is not. Rows that get
 /// several get them in their order.
-pub(in crate::ops) fn scatter_add(into: &Tensor, from: &Tensor, rows: &[u32]) -> Result<()> {
+pub(crate) fn scatter_add(into: &Tensor, from: &Tensor, rows: &[u32]) -> Result<()> {
     let (_, d) = matrix_dims(into);
     let (into, from) = (Array::of(into)?, Array::of(from)?);
     if from.len != rows.len() * d {

@@ -5,10 +5,12 @@ use super::cpu::{ROWS_PER_TASK, filled, read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::dot;
+use super::simd::wide;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
+#[inline(always)]
 fn inverse_rms(row: &[f32], eps: f64) -> f32 {
     (1.0 / (f64::from(dot(row, row)) / row.len() as f64 + eps).sqrt()) as f32
 }
@@ -26,12 +28,12 @@ pub fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
     let out = unsafe {
         filled(xs.len(), |out| {
             out.par_chunks_mut(task).zip(xs.par_chunks(task)).for_each(|(ys, xs)| {
-                for (y, x) in ys.chunks_mut(d).zip(xs.chunks(d)) {
+                wide!(for (y, x) in ys.chunks_mut(d).zip(xs.chunks(d)) {
                     let scale = inverse_rms(x, eps);
                     for ((y, x), w) in y.iter_mut().zip(x).zip(ws.iter()) {
                         y.write(x * scale * w);
                     }
-                }
+                });
             });
         })
     };
@@ -55,7 +57,7 @@ pub fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: 
             .zip(xs.par_chunks(task).zip(dys.par_chunks(task)))
             .map(|(dxs, (xs, dys))| {
                 let mut dw = vec![0f32; if wanted { d } else { 0 }];
-                for ((dx, x), dy) in dxs.chunks_mut(d).zip(xs.chunks(d)).zip(dys.chunks(d)) {
+                wide!(for ((dx, x), dy) in dxs.chunks_mut(d).zip(xs.chunks(d)).zip(dys.chunks(d)) {
                     let scale = inverse_rms(x, eps);
                     let mut lanes = 0.0;
                     for ((x, dy), w) in x.iter().zip(dy).zip(ws.iter()) {
@@ -68,7 +70,7 @@ pub fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: 
                     for (dw, (dy, x)) in dw.iter_mut().zip(dy.iter().zip(x)) {
                         *dw += dy * x * scale;
                     }
-                }
+                });
                 dw
             })
             .collect_into_vec(&mut partial);

@@ -19,8 +19,8 @@ fn rows_per_block(rows: usize, vocab: usize) -> usize {
     (LOGITS / vocab.max(1)).clamp(16, 4096).min(rows.max(1))
 }
 
-/// See [`crate::ops::logprob::forward`].
-pub(in crate::ops) fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature: f32) -> Result<TokenStats> {
+/// See [`crate::logprob::forward`].
+pub(crate) fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature: f32) -> Result<TokenStats> {
     let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
     let hs = Array::of(hidden)?;
     let (h, w) = (Mat::new(hs, m, d), Mat::new(Array::of_kind(w, hs.kind)?, vocab, d));
@@ -51,9 +51,9 @@ pub(in crate::ops) fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temp
     Ok(all)
 }
 
-/// See [`crate::ops::logprob::backward`].
+/// See [`crate::logprob::backward`].
 #[expect(clippy::too_many_arguments, reason = "as of the operation")]
-pub(in crate::ops) fn backward(
+pub(crate) fn backward(
     hidden: &Tensor,
     w: &Tensor,
     targets: &[u32],
@@ -96,8 +96,8 @@ pub(in crate::ops) fn backward(
     Ok(dh)
 }
 
-/// See [`crate::ops::logprob::mean_logits`].
-pub(in crate::ops) fn mean_logits(hidden: &Tensor, w: &Tensor) -> Result<Vec<f32>> {
+/// See [`crate::logprob::mean_logits`].
+pub(crate) fn mean_logits(hidden: &Tensor, w: &Tensor) -> Result<Vec<f32>> {
     let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
     let hs = Array::of(hidden)?;
     let mean = Tensor::zeros(d, candle_core::DType::F32, hidden.device())?;

@@ -8,7 +8,7 @@ use candle_core::cuda_backend::CudaDevice;
 
 /// Cosines and sines in device memory, `[positions, half]`.
 #[derive(Debug)]
-pub(in crate::ops) struct Tables {
+pub(crate) struct Tables {
     cosines: Uploaded<f32>,
     sines: Uploaded<f32>,
 }
@@ -30,7 +30,7 @@ impl Tables {
 }
 
 /// Turns the heads of `x: [N, heads * 2 * half]` in place; `positions` is the address of those of the rows.
-pub(in crate::ops) fn rotate(x: &Tensor, tables: &Tables, positions: u64, half: usize, direction: f32) -> Result<()> {
+pub(crate) fn rotate(x: &Tensor, tables: &Tables, positions: u64, half: usize, direction: f32) -> Result<()> {
     let width = x.dims().last().copied().unwrap_or(0);
     let x = Array::of(x)?;
     let pairs = x.len / 2;

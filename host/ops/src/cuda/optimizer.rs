@@ -5,15 +5,8 @@ use super::array::{Array, Kind};
 use super::launch::Launch;
 use candle_core::Tensor;
 
-/// See [`crate::ops::adamw::update`].
-pub(in crate::ops) fn adamw(
-    param: &Tensor,
-    grad: &Tensor,
-    m: &Tensor,
-    v: &Tensor,
-    rounded: Option<&Tensor>,
-    s: Scalars,
-) -> Result<()> {
+/// See [`crate::adamw::update`].
+pub(crate) fn adamw(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, rounded: Option<&Tensor>, s: Scalars) -> Result<()> {
     let [p, g, m, v] = [param, grad, m, v].map(|t| Array::of_kind(t, Kind::F32));
     let (p, g, m, v) = (p?, g?, m?, v?);
     let rounded = rounded.map(|t| Array::of_kind(t, Kind::Bf16)).transpose()?;

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::simd::wide;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, StorageRef, Tensor};
 use rayon::prelude::*;
@@ -174,9 +175,9 @@ pub fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
     }
     write(into, |dst| {
         dst.par_chunks_mut(1 << 15).zip(src.par_chunks(1 << 15)).for_each(|(d, s)| {
-            for (d, s) in d.iter_mut().zip(s) {
+            wide!(for (d, s) in d.iter_mut().zip(s) {
                 *d += s;
-            }
+            });
         });
     })
 }
@@ -202,16 +203,21 @@ fn squares(t: &Tensor) -> Result<f64> {
     /// Partial sums side by side, as many as vector registers have room for: one would wait for each sum in turn.
     const LANES: usize = 32;
     let src = read(t)?;
-    let add = |lanes: &mut [f64; LANES], group: &[f32]| {
+    #[inline(always)]
+    fn add(lanes: &mut [f64; LANES], group: &[f32]) {
         for (lane, &x) in lanes.iter_mut().zip(group) {
             *lane = f64::from(x).mul_add(f64::from(x), *lane);
         }
-    };
+    }
     let part = |c: &[f32]| -> f64 {
         let mut lanes = [0f64; LANES];
         let (whole, rest) = c.as_chunks::<LANES>();
-        whole.iter().for_each(|group| add(&mut lanes, group));
-        add(&mut lanes, rest);
+        wide!({
+            for group in whole {
+                add(&mut lanes, group);
+            }
+            add(&mut lanes, rest);
+        });
         lanes.iter().sum()
     };
     let parts: Vec<f64> = src.par_chunks(1 << 13).map(part).collect();

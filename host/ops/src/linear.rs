@@ -4,6 +4,7 @@ use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::gemm::{self, Dst, Mat, all_threads, matmul};
+use super::simd::wide;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
@@ -73,10 +74,10 @@ pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>
     })?;
     let Some(db) = db else { return Ok(()) };
     write(db, |out| {
-        for row in dys.chunks(d_out) {
+        wide!(for row in dys.chunks(d_out) {
             for (o, d) in out.iter_mut().zip(row) {
                 *o += d;
             }
-        }
+        });
     })
 }

@@ -1,8 +1,9 @@
 //! One fused pass of AdamW (Loshchilov and Hutter 2019) over a parameter.
 
-use super::cpu::{read, write};
+use super::cpu::{read, to_vec, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::simd::wide;
 use super::{Error, Result, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -57,6 +58,25 @@ pub(super) struct Scalars {
     pub root_bias2: f32,
 }
 
+/// Whether [`update`] would make a value or a moment that is not finite. It reads all four tensors and writes none.
+///
+/// # Errors
+/// If their sizes differ or they can't be read.
+pub fn overflows(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, s: Step) -> Result<bool> {
+    let s = s.scalars();
+    let (ps, gs, ms, vs) = (to_vec(param)?, to_vec(grad)?, to_vec(m)?, to_vec(v)?);
+    if gs.len() != ps.len() || ms.len() != ps.len() || vs.len() != ps.len() {
+        return Err(Error::Shape { op: "adamw", detail: format!("parameter {:?}, gradient {:?}", param.shape(), grad.shape()) });
+    }
+    let lost = |i: usize| {
+        let g = gs[i] * s.grad_scale;
+        let (m, v) = (ms[i] + (1.0 - s.beta1) * (g - ms[i]), s.beta2 * vs[i] + (1.0 - s.beta2) * g * g);
+        let p = ps[i] * s.decay - s.step_size * m / (v.sqrt() / s.root_bias2 + s.eps);
+        !(p.is_finite() && m.is_finite() && v.is_finite())
+    };
+    Ok((0..ps.len()).into_par_iter().any(lost))
+}
+
 /// Updates `param` and the moments `m`, `v` in place from `grad`, in the order of operations of
 /// PyTorch's AdamW. All four have the same shape. `rounded` is a copy of the parameter in bf16, where the
 /// model computes with one, which becomes one of the new values.
@@ -79,12 +99,12 @@ pub fn update(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, rounded: Op
                 const CHUNK: usize = 1 << 14;
                 let moments = ms.par_chunks_mut(CHUNK).zip(vs.par_chunks_mut(CHUNK));
                 ps.par_chunks_mut(CHUNK).zip(grads.par_chunks(CHUNK)).zip(moments).for_each(|((ps, gs), (ms, vs))| {
-                    for (((p, &g), m), v) in ps.iter_mut().zip(gs).zip(ms).zip(vs) {
+                    wide!(for (((p, &g), m), v) in ps.iter_mut().zip(gs).zip(ms).zip(vs) {
                         let g = g * s.grad_scale;
                         *m += (1.0 - b1) * (g - *m);
                         *v = b2 * *v + (1.0 - b2) * g * g;
                         *p = *p * s.decay - s.step_size * *m / (v.sqrt() / s.root_bias2 + s.eps);
-                    }
+                    });
                 });
             });
             debug_assert!(inner.is_ok());

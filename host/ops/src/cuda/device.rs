@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Number of devices, none where there is no driver; an error in words where that is not in order.
-pub(in crate::ops) fn count() -> std::result::Result<usize, String> {
+pub(crate) fn count() -> std::result::Result<usize, String> {
     match CudaContext::device_count() {
         Ok(count) => Ok(count as usize),
         // What the stand-in for the driver says where there is none, too.
@@ -21,13 +21,13 @@ pub(in crate::ops) fn count() -> std::result::Result<usize, String> {
 }
 
 /// What device number `index` calls itself.
-pub(in crate::ops) fn name(index: usize) -> String {
+pub(crate) fn name(index: usize) -> String {
     let known = CudaContext::new(index).and_then(|context| context.name());
     known.map_or_else(|_| format!("cuda:{index}"), |name| format!("{name} (cuda:{index})"))
 }
 
 /// Device number `index`, the same one each time.
-pub(in crate::ops) fn open(index: usize) -> Result<Device> {
+pub(crate) fn open(index: usize) -> Result<Device> {
     static OPENED: OnceLock<Mutex<HashMap<usize, Device>>> = OnceLock::new();
     let mut opened = OPENED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(device) = opened.get(&index) {
@@ -61,7 +61,7 @@ fn keep_freed_memory(stream: &CudaStream) {
 
 /// The most that the driver's pool has had of the device's memory so far, in bytes. What the context itself takes, some
 /// hundred MB, is not in it.
-pub(in crate::ops) fn peak_memory(device: &CudaDevice) -> Option<u64> {
+pub(crate) fn peak_memory(device: &CudaDevice) -> Option<u64> {
     let mut most = 0u64;
     let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
     // SAFETY: the context's device is a device, and the attribute is a number of 64 bits.

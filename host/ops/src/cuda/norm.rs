@@ -9,8 +9,8 @@ use candle_core::Tensor;
 /// Rows that a block takes, one a warp.
 const ROWS: usize = 8;
 
-/// See [`crate::ops::norm::forward`].
-pub(in crate::ops) fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
+/// See [`crate::norm::forward`].
+pub(crate) fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
     let (rows, d) = matrix_dims(x);
     let (xs, ws) = (Array::of(x)?, Array::of_kind(w, Kind::F32)?);
     if ws.len != d {
@@ -22,8 +22,8 @@ pub(in crate::ops) fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor
     Ok(y)
 }
 
-/// See [`crate::ops::norm::backward`].
-pub(in crate::ops) fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: Option<&Tensor>) -> Result<()> {
+/// See [`crate::norm::backward`].
+pub(crate) fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: Option<&Tensor>) -> Result<()> {
     let (rows, d) = matrix_dims(x);
     let (xs, ws) = (Array::of(x)?, Array::of_kind(w, Kind::F32)?);
     let (dys, dxs) = (Array::of_kind(dy, xs.kind)?, Array::of_kind(dx, xs.kind)?);

@@ -5,6 +5,7 @@ use super::attention::Heads;
 use super::cpu::{Shared, read, tensor};
 use super::gemm::{Dst, Mat, matmul};
 use super::math::{exp, max, sum_by};
+use super::simd::wide;
 use super::{Error, Result, matrix_dims, team};
 use candle_core::Tensor;
 use gemm::Parallelism;
@@ -82,6 +83,7 @@ impl SequenceCache {
     }
 
     /// Appends the score of each position: the product of `q: [C]` with head `kv`'s key, times `scale`.
+    #[inline(always)]
     fn scores(&self, q: &[f32], kv: usize, kv_width: usize, scale: f32, into: &mut Vec<f32>) {
         let c = q.len();
         for (i, block) in self.k.chunks_exact(kv_width * BLOCK).enumerate() {
@@ -157,27 +159,28 @@ impl Scratch {
         matmul(&mut self.shared, prompt_len, Dst::Replace, q, k, h.scale(), Parallelism::None);
 
         self.own.clear();
-        for (i, (_, cache)) in group.sequences.iter().enumerate() {
+        wide!(for (i, (_, cache)) in group.sequences.iter().enumerate() {
             for index in i * per_kv..(i + 1) * per_kv {
                 let first = self.own.len();
                 cache.scores(&self.q[index * c..(index + 1) * c], kv, kv_width, h.scale(), &mut self.own);
                 normalise(&mut self.shared[index * prompt_len..(index + 1) * prompt_len], &mut self.own[first..]);
             }
-        }
+        });
 
         let v = Mat::strided(&group.prompt.v[kv * c..], prompt_len, c, kv_width);
         matmul(&mut self.out, c, Dst::Replace, Mat::new(&self.shared, heads, prompt_len), v, 1.0, Parallelism::None);
         let mut at = 0;
-        for (index, out) in self.out.chunks_mut(c).enumerate() {
+        wide!(for (index, out) in self.out.chunks_mut(c).enumerate() {
             let cache = group.sequences[index / per_kv].1;
             add_weighted(out, &self.own[at..at + cache.len], &cache.v, kv_width, kv * c);
             at += cache.len;
-        }
+        });
     }
 }
 
 /// Adds `weights[i]` of each row `i` to `out: [C]`. Rows are `width` wide, and what is added begins at
 /// `first`.
+#[inline(always)]
 fn add_weighted(out: &mut [f32], weights: &[f32], rows: &[f32], width: usize, first: usize) {
     const LANES: usize = 32;
     let (whole, rest) = out.as_chunks_mut::<LANES>();
@@ -199,6 +202,7 @@ fn add_weighted(out: &mut [f32], weights: &[f32], rows: &[f32], width: usize, fi
 }
 
 /// Softmax over two runs of scores taken together.
+#[inline(always)]
 fn normalise(a: &mut [f32], b: &mut [f32]) {
     let top = max(a).max(max(b));
     let mut sum = 0.0;

@@ -4,6 +4,7 @@ use super::cpu::{Shared, filled, read, tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::sigmoid;
+use super::simd::wide;
 use super::{Error, Result, on_device, team};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -29,9 +30,9 @@ pub fn forward(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
             team::each(n.div_ceil(size), |part| {
                 let places = part * size..n.min((part + 1) * size);
                 let out = std::slice::from_raw_parts_mut(out.at(places.start).cast::<MaybeUninit<f32>>(), places.len());
-                for ((y, &g), &u) in out.iter_mut().zip(&gs[places.clone()]).zip(&us[places]) {
+                wide!(for ((y, &g), &u) in out.iter_mut().zip(&gs[places.clone()]).zip(&us[places]) {
                     y.write(g * sigmoid(g) * u);
-                }
+                });
             });
         })
     };
@@ -51,12 +52,12 @@ pub fn backward(gate: &Tensor, up: &Tensor, dy: &Tensor) -> Result<(Tensor, Tens
         .zip(d_up.par_chunks_mut(CHUNK))
         .zip(gs.par_chunks(CHUNK).zip(us.par_chunks(CHUNK).zip(dys.par_chunks(CHUNK))))
         .for_each(|((dg, du), (g, (u, dy)))| {
-            for i in 0..g.len() {
+            wide!(for i in 0..g.len() {
                 let s = sigmoid(g[i]);
                 let silu = g[i] * s;
                 du[i] = dy[i] * silu;
                 dg[i] = dy[i] * u[i] * (s + silu * (1.0 - s));
-            }
+            });
         });
     Ok((tensor(d_gate, gate.shape())?, tensor(d_up, gate.shape())?))
 }

@@ -34,6 +34,7 @@ mod memory;
 pub mod norm;
 pub mod panels;
 pub mod rope;
+mod simd;
 pub mod swiglu;
 pub mod team;
 
@@ -45,6 +46,7 @@ pub use cpu::{
 pub use cuda::decode;
 pub use forest::{Forest, Segment};
 pub use memory::{keep_freed_memory, peak_memory};
+pub use simd::is_fast;
 
 use candle_core::Tensor;
 

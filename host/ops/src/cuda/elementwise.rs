@@ -16,7 +16,7 @@ fn same_len(op: &'static str, of: &[Array<'_>]) -> Result<usize> {
 }
 
 /// Host values as an f32 tensor of the device.
-pub(in crate::ops) fn from_vec(values: &[f32], shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+pub(crate) fn from_vec(values: &[f32], shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
     let shape = shape.into();
     match device {
         Device::Cuda(cuda) if values.is_empty() => unset(cuda, shape, Kind::F32),
@@ -26,7 +26,7 @@ pub(in crate::ops) fn from_vec(values: &[f32], shape: impl Into<Shape>, device: 
 }
 
 /// A tensor's values on the host, once all that was put on the device's stream is done.
-pub(in crate::ops) fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
+pub(crate) fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
     let (storage, layout) = t.storage_and_layout();
     let (Storage::Cuda(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets()) else {
         return Err(unsupported("to_vec", t));
@@ -48,7 +48,7 @@ pub(in crate::ops) fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
 }
 
 /// Changes an f32 tensor's values on the host, and puts them back where they stood.
-pub(in crate::ops) fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
+pub(crate) fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
     let array = Array::of_kind(t, Kind::F32)?;
     let mut values = to_vec(t)?;
     f(&mut values);
@@ -60,7 +60,7 @@ pub(in crate::ops) fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()
 }
 
 /// Sets every value to zero.
-pub(in crate::ops) fn fill_zero(t: &Tensor) -> Result<()> {
+pub(crate) fn fill_zero(t: &Tensor) -> Result<()> {
     let array = Array::of(t)?;
     if array.len == 0 {
         return Ok(());
@@ -71,8 +71,8 @@ pub(in crate::ops) fn fill_zero(t: &Tensor) -> Result<()> {
     unsafe { result::memset_d8_async(array.at, 0, array.len * array.kind.size(), stream.cu_stream()) }.map_err(driver_error)
 }
 
-/// See [`crate::ops::zeros_like`].
-pub(in crate::ops) fn zeros_like(t: &Tensor) -> Result<Tensor> {
+/// See [`crate::zeros_like`].
+pub(crate) fn zeros_like(t: &Tensor) -> Result<Tensor> {
     let like = Array::of(t)?;
     let out = unset(like.device, t.shape(), like.kind)?;
     fill_zero(&out)?;
@@ -80,7 +80,7 @@ pub(in crate::ops) fn zeros_like(t: &Tensor) -> Result<Tensor> {
 }
 
 /// The same values in storage of their own.
-pub(in crate::ops) fn copy(t: &Tensor) -> Result<Tensor> {
+pub(crate) fn copy(t: &Tensor) -> Result<Tensor> {
     let from = Array::of(t)?;
     let out = unset(from.device, t.shape(), from.kind)?;
     copy_to(from, Array::of(&out)?.at)?;
@@ -99,7 +99,7 @@ pub(super) fn copy_to(from: Array<'_>, at: u64) -> Result<()> {
 }
 
 /// The values as another type; the same tensor where they are of that type.
-pub(in crate::ops) fn cast(t: &Tensor, dtype: DType) -> Result<Tensor> {
+pub(crate) fn cast(t: &Tensor, dtype: DType) -> Result<Tensor> {
     let from = Array::of(t)?;
     let (kind, kernel) = match (from.kind, dtype) {
         (Kind::F32, DType::F32) | (Kind::Bf16, DType::BF16) => return Ok(t.clone()),
@@ -113,8 +113,8 @@ pub(in crate::ops) fn cast(t: &Tensor, dtype: DType) -> Result<Tensor> {
     Ok(out)
 }
 
-/// See [`crate::ops::add_into`].
-pub(in crate::ops) fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
+/// See [`crate::add_into`].
+pub(crate) fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
     let (into, t) = (Array::of(into)?, Array::of(t)?);
     let n = same_len("add_into", &[into, t])?;
     if into.kind != t.kind {
@@ -123,8 +123,8 @@ pub(in crate::ops) fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
     Launch::of_kind(into.device, "elementwise", "add_into", into.kind).over(n).array(into).array(t).size(n).run()
 }
 
-/// See [`crate::ops::mixed`].
-pub(in crate::ops) fn mixed(own: &Tensor, other: &Tensor, alpha: f64) -> Result<Tensor> {
+/// See [`crate::mixed`].
+pub(crate) fn mixed(own: &Tensor, other: &Tensor, alpha: f64) -> Result<Tensor> {
     let other = cast(other, DType::F32)?;
     let (a, b) = (Array::of(own)?, Array::of_kind(&other, Kind::F32)?);
     let n = same_len("mixed", &[a, b])?;
@@ -134,8 +134,8 @@ pub(in crate::ops) fn mixed(own: &Tensor, other: &Tensor, alpha: f64) -> Result<
     Ok(out)
 }
 
-/// See [`crate::ops::swiglu::forward`].
-pub(in crate::ops) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+/// See [`crate::swiglu::forward`].
+pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     let (g, u) = (Array::of(gate)?, Array::of_kind(up, Kind::of(gate)?)?);
     let n = same_len("swiglu", &[g, u])?;
     let out = unset(g.device, gate.shape(), g.kind)?;
@@ -144,8 +144,8 @@ pub(in crate::ops) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     Ok(out)
 }
 
-/// See [`crate::ops::swiglu::backward`].
-pub(in crate::ops) fn swiglu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor) -> Result<(Tensor, Tensor)> {
+/// See [`crate::swiglu::backward`].
+pub(crate) fn swiglu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor) -> Result<(Tensor, Tensor)> {
     let kind = Kind::of(gate)?;
     let (g, u, d) = (Array::of(gate)?, Array::of_kind(up, kind)?, Array::of_kind(dy, kind)?);
     let n = same_len("swiglu backward", &[g, u, d])?;

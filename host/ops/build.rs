@@ -1,0 +1,70 @@
+//! With the feature `cuda`: compiles `../kernels/` to PTX.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=build.rs");
+    if std::env::var_os("CARGO_FEATURE_CUDA").is_some() {
+        let out = PathBuf::from(std::env::var("OUT_DIR")?);
+        let kernels = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../kernels");
+        std::fs::write(out.join("kernels.rs"), table(&kernels, &out)?)?;
+    }
+    Ok(())
+}
+
+/// Compiles each file of CUDA kernels to PTX that devices of compute capability 8.0 and later run, and
+/// gives the table of them: name, PTX.
+fn table(folder: &Path, out: &Path) -> Result<String, Box<dyn Error>> {
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?.map(|e| Ok(e?.path())).collect::<std::io::Result<_>>()?;
+    files.retain(|file| file.extension().is_some_and(|e| e == "cu"));
+    files.sort();
+    let compiler = nvcc()?;
+    let mut table = String::from("&[\n");
+    for file in files {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let ptx = out.join(format!("{name}.ptx"));
+        let mut command = Command::new(&compiler);
+        command.args(["--ptx", "-O3", "-std=c++17", "-arch=compute_80", "-o"]).args([&ptx, &file]);
+        let status = command.status().map_err(|e| format!("{}: {e}", compiler.display()))?;
+        if !status.success() {
+            return Err(format!("{} could not compile {} ({status})", compiler.display(), file.display()).into());
+        }
+        std::fs::write(&ptx, for_older_drivers(&std::fs::read_to_string(&ptx)?))?;
+        writeln!(table, "    ({name:?}, include_str!({ptx:?})),")?;
+    }
+    table.push_str("]\n");
+    Ok(table)
+}
+
+/// The same PTX with the version of CUDA 11.8, the first that knows compute capability 9.0: nothing in it needs a newer one,
+/// and a driver refuses what is newer than itself.
+fn for_older_drivers(ptx: &str) -> String {
+    const ENOUGH: f32 = 7.8;
+    let lower = |line: &str| match line.strip_prefix(".version ").and_then(|version| version.trim().parse::<f32>().ok()) {
+        Some(version) if version > ENOUGH => format!(".version {ENOUGH}\n"),
+        _ => format!("{line}\n"),
+    };
+    ptx.lines().map(lower).collect()
+}
+
+/// The CUDA compiler: NVCC, or the one on PATH, or the one of CUDA_HOME.
+fn nvcc() -> Result<PathBuf, Box<dyn Error>> {
+    for variable in ["NVCC", "CUDA_HOME", "PATH"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    if let Some(given) = std::env::var_os("NVCC") {
+        return Ok(given.into());
+    }
+    let on_path = std::env::var_os("PATH").unwrap_or_default();
+    let of_home = std::env::var_os("CUDA_HOME").map(|home| Path::new(&home).join("bin"));
+    let mut folders = std::env::split_paths(&on_path).chain(of_home).chain([PathBuf::from("/usr/local/cuda/bin")]);
+    folders.find(|folder| folder.join("nvcc").is_file()).map(|folder| folder.join("nvcc")).ok_or_else(|| {
+        "the feature cuda needs nvcc, and neither NVCC, PATH nor CUDA_HOME has one; host/cuda/setup.sh FOLDER makes a toolkit, \
+         without a GPU"
+            .into()
+    })
+}

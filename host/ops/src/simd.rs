@@ -1,0 +1,73 @@
+//! Loops compiled for the processor that runs them. The binary itself asks for no more than every processor of its
+//! family has, so that it starts anywhere.
+
+/// Runs an expression compiled for the widest vector registers that this processor has.
+///
+/// It is compiled once for each kind, so it should be the loops themselves, inside a thread's task, and what they call should
+/// be inlined. Results don't depend on the registers: the order of operations stays as written, and `mul_add` rounds
+/// once everywhere.
+macro_rules! wide {
+    ($work:expr) => {
+        super::simd::run(
+            #[inline(always)]
+            || $work,
+        )
+    };
+}
+pub(super) use wide;
+
+/// See [`wide`].
+#[inline(always)]
+pub(super) fn run<T>(work: impl FnOnce() -> T) -> T {
+    #[cfg(target_arch = "x86_64")]
+    match level() {
+        // SAFETY: the processor has what they are compiled for.
+        Level::Avx512 => return unsafe { avx512(work) },
+        Level::Avx2 => return unsafe { avx2(work) },
+        Level::Baseline => {}
+    }
+    work()
+}
+
+/// Whether this processor has the instructions without which computing takes many times longer.
+pub fn is_fast() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return !matches!(level(), Level::Baseline);
+    #[cfg(not(target_arch = "x86_64"))]
+    true
+}
+
+/// What an x86-64 processor has.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(super) enum Level {
+    Baseline,
+    Avx2,
+    Avx512,
+}
+
+/// The standard library asks the processor once and keeps the answer.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(super) fn level() -> Level {
+    use std::arch::is_x86_feature_detected as has;
+    if has!("avx512f") && has!("avx512vl") && has!("avx512bw") && has!("avx512dq") {
+        Level::Avx512
+    } else if has!("avx2") && has!("fma") {
+        Level::Avx2
+    } else {
+        Level::Baseline
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn avx2<T>(work: impl FnOnce() -> T) -> T {
+    work()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+fn avx512<T>(work: impl FnOnce() -> T) -> T {
+    work()
+}
