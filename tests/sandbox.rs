@@ -1,6 +1,7 @@
 //! Plugins that misbehave: contained, named, and what was learned is kept.
 
 use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, small, tiny};
+use std::fs;
 
 fn hostile(place: &Place, misdeed: &str, more: &[&str]) -> Outcome {
     let misdeed = format!("plugin.hostile.config.misdeed={misdeed:?}");
@@ -26,7 +27,13 @@ fn each_misdeed_ends_the_run_with_a_line_that_names_it() {
         ("nan", "NaN for row 1"),
         ("infinity", "inf for row 1"),
         ("trap", "the plugin panicked on purpose"),
-        ("exit", ""),
+        ("exit", "it ended itself"),
+        ("sleep_on", "longer than its limit of 0.3 s"),
+        ("entropy", "1073741824 random bytes"),
+        ("take_step", "\"step\" is the run's own"),
+        ("many_figures", "the 256 that a plugin may report"),
+        ("long_error", "bytes more)"),
+        ("forge", "\\u{1b}[2J\\r\\n INFO checkpoint saved\\u{202e}"),
         ("read_file", "reading a file gave Err"),
         ("read_environment", "(0, 0)"),
         ("connect", "a connection gave Err"),
@@ -37,6 +44,8 @@ fn each_misdeed_ends_the_run_with_a_line_that_names_it() {
         assert_eq!(outcome.code, Some(1), "{misdeed}: {}", outcome.stderr);
         let error = outcome.error();
         assert!(error.contains("plugin hostile, score at step 1") && error.contains(expected), "{misdeed}: {error}");
+        let said = outcome.stderr.len() + fs::metadata(place.path("run/events.jsonl")).unwrap().len() as usize;
+        assert!(said < 40_000 && !outcome.stderr.contains("\x1b[2J"), "{misdeed}: {said} bytes");
         assert!(place.path("run/checkpoint-1/model.safetensors").exists(), "{misdeed}: what was learned is saved");
         assert!(place.events("run", "failed").iter().any(|e| e["step"] == 1), "{misdeed}");
     }
@@ -54,6 +63,13 @@ fn each_misdeed_leaves_the_other_reward_and_the_run_unharmed_where_errors_cost_r
         let errors = place.events("run", "plugin_error");
         assert!(errors.len() == 2 && errors[0]["plugin"] == "hostile", "{misdeed}: {errors:?}");
     }
+}
+
+#[test]
+fn a_plugin_that_sleeps_wakes_at_once() {
+    let place = Place::new();
+    hostile(&place, "sleep", &[&LATER[..], &UNSCORABLE].concat()).succeeded();
+    assert_eq!(place.figure("run", "plugins/hostile/errors"), [0.0, 0.0, 0.0]);
 }
 
 #[test]
@@ -142,16 +158,23 @@ fn the_least_positive_number_is_a_reward() {
 }
 
 /// A reward as a core module in text, with `fields` more in it and `score` as the body of its
-/// function. What it describes has no settings and lies at address 0.
+/// function. What it describes has no settings and lies at address 0, its schema at 65536.
 fn core_reward(fields: &str, score: &str) -> Vec<u8> {
+    core_reward_with(fields, score, "{}")
+}
+
+/// The same with a schema.
+fn core_reward_with(fields: &str, score: &str, schema: &str) -> Vec<u8> {
+    let length: String = (schema.len() as u32).to_le_bytes().iter().map(|byte| format!("\\{byte:02x}")).collect();
+    let schema: String = schema.bytes().map(|byte| format!("\\{byte:02x}")).collect();
     let text = format!(
         r#"(module
             {fields}
-            (memory (export "memory") 1)
-            ;; name, version and description empty; schema at 64; needs 0; stateless 1.
-            (data (i32.const 24) "\40\00\00\00\02\00\00\00")
+            (memory (export "memory") 16)
+            ;; name, version and description empty; schema at 65536; needs 0; stateless 1.
+            (data (i32.const 24) "\00\00\01\00{length}")
             (data (i32.const 34) "\01")
-            (data (i32.const 64) "{{}}")
+            (data (i32.const 65536) "{schema}")
             (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 4096))
             (func (export "rlhost:plugin/plugin@0.1.0#describe") (result i32) (i32.const 0))
             (func (export "rlhost:plugin/plugin@0.1.0#configure") (param i32 i32) (result i32) (i32.const 128))
@@ -194,6 +217,28 @@ fn tables_are_bounded_and_nothing_is_imported_that_is_not_offered() {
     // A component that asks for the network by its proper name.
     let web = wat::parse_str(r#"(component (import "wasi:http/outgoing-handler@0.2.0" (instance)))"#).unwrap();
     assert!(run(web).error().contains("made can't serve as"), "a component without exports");
+    assert!(!place.path("run").exists());
+}
+
+#[test]
+fn schemas_that_end_nowhere_are_refused_at_the_start() {
+    let place = Place::new();
+    for (schema, expected) in [
+        (r##"{"$ref": "#"}"##.to_owned(), "refers to itself"),
+        (
+            r##"{"properties": {"a": {"$ref": "#/properties/b"}, "b": {"allOf": [{"$ref": "#/properties/a"}]}}}"##.to_owned(),
+            "refers to itself",
+        ),
+        (r##"{"properties": {"a": {"$ref": "file:///etc/passwd"}}}"##.to_owned(), "no place of its own"),
+        (r##"{"properties": {"a": {"default": 18446744073709551615}}}"##.to_owned(), "configuration key a"),
+        (format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000)), "is not JSON"),
+        (format!("{{\"title\": {:?}}}", "x".repeat(300_000)), "300013 bytes"),
+    ] {
+        place.write("made.wasm", core_reward_with("", "(unreachable)", &schema));
+        let outcome = place.run(&[&small()[..], &["--plugin", "made.wasm", "--max-steps", "1", "--output-dir", "run"]].concat());
+        assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+        assert!(outcome.error().contains("plugin made") && outcome.error().contains(expected), "{expected}: {}", outcome.error());
+    }
     assert!(!place.path("run").exists());
 }
 

@@ -7,6 +7,7 @@ mod layers;
 mod lora;
 mod options;
 mod period;
+mod printable;
 mod validate;
 
 pub use changes::{changes, same};
@@ -16,6 +17,7 @@ pub use options::{
     Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry, ReduceDtype, ReportTo,
 };
 pub use period::Period;
+pub use printable::{is_hidden, printable};
 
 use std::path::PathBuf;
 

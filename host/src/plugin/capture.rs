@@ -1,10 +1,7 @@
 //! Standard output of a plugin: the last few kilobytes, for error messages.
 
-use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
-use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
 /// Shared end of an output; keeps at most `limit` bytes, the newest.
 #[derive(Clone)]
@@ -24,49 +21,13 @@ impl Capture {
         String::from_utf8_lossy(&bytes).trim().to_owned()
     }
 
-    fn push(&self, new: &[u8]) {
+    /// Adds what was printed.
+    pub(super) fn push(&self, new: &[u8]) {
         let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let new = &new[new.len().saturating_sub(self.limit)..];
         let excess = (bytes.len() + new.len()).saturating_sub(self.limit);
         bytes.drain(..excess);
         bytes.extend(new);
-    }
-}
-
-impl IsTerminal for Capture {
-    fn is_terminal(&self) -> bool {
-        false
-    }
-}
-
-impl StdoutStream for Capture {
-    fn async_stream(&self) -> Box<dyn tokio::io::AsyncWrite + Send + Sync> {
-        Box::new(tokio::io::sink())
-    }
-
-    fn p2_stream(&self) -> Box<dyn OutputStream> {
-        Box::new(self.clone())
-    }
-}
-
-#[async_trait::async_trait]
-impl Pollable for Capture {
-    async fn ready(&mut self) {}
-}
-
-#[async_trait::async_trait]
-impl OutputStream for Capture {
-    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.push(&bytes);
-        Ok(())
-    }
-
-    fn flush(&mut self) -> StreamResult<()> {
-        Ok(())
-    }
-
-    fn check_write(&mut self) -> StreamResult<usize> {
-        Ok(1 << 16)
     }
 }
 

@@ -1,12 +1,13 @@
 //! The WebAssembly engine: compilation with a cache on disk, the clock that bounds calls, and
 //! what plugins may import.
 
+use super::cache::Cache;
+use super::figures::Names;
 use super::sandbox::Sandbox;
 use super::{Error, Result};
-use std::path::PathBuf;
 use std::time::Duration;
-use wasmtime::component::{HasSelf, Linker};
-use wasmtime::{Cache, CacheConfig, Config};
+use wasmtime::Config;
+use wasmtime::component::{Component, HasSelf, Linker};
 
 /// Resolution of time limits.
 pub(super) const TICK: Duration = Duration::from_millis(10);
@@ -16,6 +17,8 @@ pub(super) const TICK: Duration = Duration::from_millis(10);
 pub struct Engine {
     pub(super) wasmtime: wasmtime::Engine,
     pub(super) linker: Linker<Sandbox>,
+    cache: Option<Cache>,
+    pub(super) names: Names,
 }
 
 impl Engine {
@@ -25,19 +28,8 @@ impl Engine {
         let fail = |e: wasmtime::Error| Error::Engine(format!("{e:#}"));
         let mut config = Config::new();
         config.epoch_interruption(true).concurrency_support(false).relaxed_simd_deterministic(true);
-        if let Some(directory) = cache_directory() {
-            let mut cache = CacheConfig::new();
-            cache.with_directory(directory);
-            match Cache::new(cache) {
-                Ok(cache) => {
-                    config.cache(Some(cache));
-                }
-                Err(e) => tracing::debug!("plugins are compiled without a cache: {e:#}"),
-            }
-        }
         let wasmtime = wasmtime::Engine::new(&config).map_err(fail)?;
         let mut linker = Linker::new(&wasmtime);
-        wasmtime_wasi::p2::add_to_linker_sync(&mut linker).map_err(fail)?;
         super::world::host::add_to_linker::<_, HasSelf<Sandbox>>(&mut linker, |sandbox| sandbox).map_err(fail)?;
         let weak = wasmtime.weak();
         std::thread::Builder::new()
@@ -50,16 +42,14 @@ impl Engine {
                 }
             })
             .map_err(|e| Error::Engine(e.to_string()))?;
-        Ok(Self { wasmtime, linker })
+        Ok(Self { wasmtime, linker, cache: Cache::open(), names: Names::default() })
     }
-}
 
-fn cache_directory() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let base = set("RLHOST_CACHE_DIR")
-        .or_else(|| set("XDG_CACHE_HOME").map(|d| d.join("rlhost")))
-        .or_else(|| set("HOME").map(|d| d.join(".cache").join("rlhost")))?;
-    let directory = base.join("plugins");
-    std::fs::create_dir_all(&directory).ok()?;
-    directory.canonicalize().ok()
+    /// The component of these bytes, compiled now or before.
+    pub(super) fn component(&self, bytes: &[u8]) -> wasmtime::Result<Component> {
+        match &self.cache {
+            Some(cache) => cache.component(&self.wasmtime, bytes),
+            None => Component::new(&self.wasmtime, bytes),
+        }
+    }
 }

@@ -5,7 +5,7 @@ use super::engine::Engine;
 use super::loaded::{Call, Info, Loaded, said};
 use super::sandbox::Sandbox;
 use super::world::{Observing, Remembering, Role, types};
-use super::{Result, Source, schema};
+use super::{Metric, Result, Source, schema};
 use crate::config::Limits;
 use rayon::prelude::*;
 use serde_json::{Map, Value};
@@ -84,6 +84,11 @@ impl Plugin {
     /// What it may use.
     pub fn limits(&self) -> &Limits {
         &self.loaded.limits
+    }
+
+    /// The figures that it reported, under names that it may use.
+    pub(super) fn checked_metrics(&self, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
+        self.loaded.checked_metrics(given)
     }
 
     pub(super) fn seed(&self) -> u64 {

@@ -2,11 +2,12 @@
 //! configuration validated.
 
 use super::engine::{Engine, TICK};
+use super::figures::Names;
 use super::instance::{Memory, Running};
 use super::sandbox::Sandbox;
 use super::world::{self, Described, Remembering, Role, plugin, types};
-use super::{Error, Needs, Result, Source, schema, wrap};
-use crate::config::Limits;
+use super::{Error, LONGEST_TEXT, Metric, Needs, Result, Source, schema, wasi, wrap};
+use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
@@ -47,6 +48,7 @@ pub(super) struct Loaded {
     /// Whether it exports `observer`.
     pub observes: bool,
     pre: InstancePre<Sandbox>,
+    names: Names,
 }
 
 /// A call that is about to be made: what an error says of it, and how long it may take.
@@ -57,6 +59,12 @@ pub(super) struct Call {
     /// Less time than the plugin's own limit.
     pub within: Option<Duration>,
 }
+
+/// Bytes of a configuration schema.
+const LONGEST_SCHEMA: usize = 256 << 10;
+
+/// Bytes of the host's memory that what a plugin says in one go may take.
+const CARRIED: usize = 128 << 20;
 
 impl Call {
     pub(super) fn new(function: &'static str) -> Self {
@@ -102,9 +110,11 @@ impl Loaded {
         let name = source.name();
         let component = compile(engine, source)?;
         role.check(name, &component, &engine.wasmtime)?;
-        let pre = engine.linker.instantiate_pre(&component).map_err(|e| Error::Config {
+        let mut linker = engine.linker.clone();
+        let linked = wasi::offer(&mut linker, &component).and_then(|()| linker.instantiate_pre(&component));
+        let pre = linked.map_err(|e| Error::Config {
             name: name.to_owned(),
-            detail: format!("its imports don't fit what rlhost offers: {e:#}"),
+            detail: printable(&format!("its imports don't fit what rlhost offers: {e:#}"), LONGEST_TEXT),
         })?;
         let info = Info {
             name: name.to_owned(),
@@ -124,6 +134,7 @@ impl Loaded {
             remembers: world::exports(&component, &engine.wasmtime, "state"),
             observes: world::exports(&component, &engine.wasmtime, "observer"),
             pre,
+            names: engine.names.clone(),
         };
         let mut plain = this.instantiate()?;
         let described = this.describe(&mut plain)?;
@@ -133,14 +144,24 @@ impl Loaded {
         Ok((this, running))
     }
 
+    /// The figures that it reported, under names that it may use.
+    pub(super) fn checked_metrics(&self, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
+        self.names.checked(&self.name, given)
+    }
+
     fn describe(&self, running: &mut Running) -> Result<Info> {
         let info = self.bounded(running, Call::new("describe"), |store, linked| {
             Described::new(&mut *store, linked)?.rlhost_plugin_plugin().call_describe(&mut *store)
         })?;
+        if info.config_schema.len() > LONGEST_SCHEMA {
+            let detail =
+                format!("its configuration schema has {} bytes; there are at most {LONGEST_SCHEMA}", info.config_schema.len());
+            return Err(Error::Config { name: self.name.clone(), detail });
+        }
         Ok(Info {
-            name: info.name,
-            version: info.version,
-            description: info.description,
+            name: printable(&info.name, LONGEST_TEXT),
+            version: printable(&info.version, LONGEST_TEXT),
+            description: printable(&info.description, LONGEST_TEXT),
             config_schema: info.config_schema,
             needs: needs(info.needs),
             stateless: info.stateless,
@@ -149,6 +170,7 @@ impl Loaded {
 
     fn instantiate(&self) -> Result<Running> {
         let mut store = Store::new(self.pre.engine(), Sandbox::new(&self.name, &self.limits, self.seed));
+        store.set_hostcall_fuel(CARRIED);
         store.limiter(|sandbox| &mut sandbox.ceiling);
         let call = Call::new("instantiate");
         self.wind_up(&mut store, call);
@@ -210,36 +232,37 @@ impl Loaded {
                 format!("needed more than its {} MiB of memory (limits.memory_mb)", self.limits.memory_mb)
             }
             Some(trap) => trap.to_string(),
-            None => error.root_cause().to_string(),
+            None => printable(&error.root_cause().to_string(), LONGEST_TEXT),
         };
         let printed = sandbox.output.take();
         let lines: Vec<&str> = printed.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("note: ")).collect();
         if !lines.is_empty() {
             detail.push_str("; it printed: ");
-            detail.push_str(&lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" "));
+            detail.push_str(&printable(&lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" "), LONGEST_TEXT));
         }
         self.error(call, detail)
     }
 }
 
 pub(super) fn said(error: types::Error) -> String {
+    let shown = |text: String| printable(&text, LONGEST_TEXT);
     match error {
-        types::Error::Config(text) => format!("wrong configuration: {text}"),
-        types::Error::Input(text) => format!("it can't work on this batch: {text}"),
-        types::Error::Unsupported(text) => format!("it does not support this: {text}"),
-        types::Error::Internal(text) => text,
+        types::Error::Config(text) => format!("wrong configuration: {}", shown(text)),
+        types::Error::Input(text) => format!("it can't work on this batch: {}", shown(text)),
+        types::Error::Unsupported(text) => format!("it does not support this: {}", shown(text)),
+        types::Error::Internal(text) => shown(text),
     }
 }
 
 pub(super) fn compile(engine: &Engine, source: &Source) -> Result<Component> {
-    let fail = |detail: &str| Error::NotComponent { name: source.name().to_owned(), detail: detail.to_owned() };
+    let fail = |detail: &str| Error::NotComponent { name: source.name().to_owned(), detail: printable(detail, LONGEST_TEXT) };
     let bytes = component_bytes(source)?;
-    Component::new(&engine.wasmtime, bytes).map_err(|e| fail(&format!("{:#}", e.root_cause())))
+    engine.component(&bytes).map_err(|e| fail(&format!("{:#}", e.root_cause())))
 }
 
 /// The bytes of a component: the plugin's own, or those that a core module is wrapped into.
 pub(super) fn component_bytes(source: &Source) -> Result<Cow<'_, [u8]>> {
-    let fail = |detail: &str| Error::NotComponent { name: source.name().to_owned(), detail: detail.to_owned() };
+    let fail = |detail: &str| Error::NotComponent { name: source.name().to_owned(), detail: printable(detail, LONGEST_TEXT) };
     // The preamble's fifth byte tells a core module (1) from a component.
     match source.bytes() {
         core @ [b'\0', b'a', b's', b'm', 1, ..] => wrap::component(core).map(Cow::Owned).map_err(|e| fail(&e)),

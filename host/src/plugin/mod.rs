@@ -4,9 +4,11 @@
 //! a plugin returns is checked before anything else sees it.
 
 mod any;
+mod cache;
 mod capture;
 mod embedded;
 mod engine;
+mod figures;
 mod instance;
 mod limits;
 mod loaded;
@@ -16,6 +18,7 @@ mod reward;
 mod sandbox;
 mod schema;
 mod source;
+mod wasi;
 mod watch;
 mod world;
 mod wrap;
@@ -28,7 +31,7 @@ pub use loaded::Info;
 pub use policy::{Advantages, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens};
 pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Side};
 pub use reward::{Column, Outcome, RewardBatch, RewardPlugin, Scores};
-pub use source::Source;
+pub use source::{Source, read_file};
 pub use watch::Watch;
 
 pub use world::Role;
@@ -119,13 +122,8 @@ pub enum Error {
     Engine(String),
 }
 
+/// Bytes of a text of a plugin's: an error, a log line, a name, a description.
+const LONGEST_TEXT: usize = 2048;
+
 /// Result of a plugin operation.
 pub type Result<T> = std::result::Result<T, Error>;
-
-/// Refuses figures that can't be averaged.
-fn checked_metrics(given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
-    match given.iter().find(|m| !m.value.is_finite() || !m.weight.is_finite() || m.weight < 0.0) {
-        Some(m) => Err(format!("metric {:?} has value {} and weight {}", m.name, m.value, m.weight)),
-        None => Ok(given),
-    }
-}

@@ -83,7 +83,7 @@ impl PolicyPlugin {
                 check.tokens
             )));
         }
-        let metrics = super::checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
+        let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
         Ok(Advantages { advantages: given.advantages, returns: given.returns, mask, metrics })
     }
 
@@ -100,7 +100,7 @@ impl PolicyPlugin {
                 check.derivatives(name, column, &tokens.mask)?;
             }
         }
-        let metrics = super::checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
+        let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
         Ok(Gradient { loss: given.loss, d_logp: given.d_logp, d_entropy: given.d_entropy, d_values: given.d_values, metrics })
     }
 }

@@ -9,6 +9,7 @@ use super::world::{PairingUp, Preferring, Role, pairing, preference};
 use super::{Metric, Result, Rollouts, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 
 pub use super::world::pairing::Pair;
@@ -78,7 +79,7 @@ impl PreferencePlugin {
         check(0).number("a loss", given.loss)?;
         check(pairs.chosen.logp.len()).column("d_chosen", &given.d_chosen)?;
         check(pairs.rejected.logp.len()).column("d_rejected", &given.d_rejected)?;
-        let metrics = super::checked_metrics(given.metrics).map_err(|e| check(0).wrong(e))?;
+        let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check(0).wrong(e))?;
         Ok(PairGradient { loss: given.loss, d_chosen: given.d_chosen, d_rejected: given.d_rejected, metrics })
     }
 
@@ -89,7 +90,14 @@ impl PreferencePlugin {
         })?;
         let check = Check { name: self.name(), function: "choose", step: rollouts.step, tokens: 0 };
         let rows = rollouts.prompt_of.len();
+        let mut seen = BTreeSet::new();
         for pair in &given.pairs {
+            if !seen.insert((pair.chosen, pair.rejected)) {
+                return Err(check.wrong(format!("returned the pair of rows {} and {} twice", pair.chosen, pair.rejected)));
+            }
+            if seen.len() > rows {
+                return Err(check.wrong(format!("returned more pairs than there are completions, {rows}")));
+            }
             let of = |row: u32| rollouts.prompt_of.get(row as usize);
             if of(pair.chosen).is_none() || of(pair.chosen) != of(pair.rejected) || pair.chosen == pair.rejected {
                 let (chosen, rejected) = (pair.chosen, pair.rejected);
@@ -98,7 +106,7 @@ impl PreferencePlugin {
                 )));
             }
         }
-        let metrics = super::checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
+        let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
         Ok(Choice { pairs: given.pairs, metrics })
     }
 }

@@ -186,7 +186,7 @@ impl RewardPlugin {
                 "returned {bad} for row {row}; a reward is a finite number, or none where there is nothing to say"
             )));
         }
-        let metrics = super::checked_metrics(given.metrics).map_err(wrong)?;
+        let metrics = self.plugin.checked_metrics(given.metrics).map_err(wrong)?;
         Ok(Scores { rewards: given.rewards, metrics })
     }
 

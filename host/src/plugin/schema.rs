@@ -1,12 +1,16 @@
 //! A plugin's configuration against its JSON Schema.
 
-use super::{Error, Result};
+mod bounds;
+
+use super::{Error, LONGEST_TEXT, Result};
+use crate::config::printable;
 use serde_json::{Map, Value};
 
 /// Fills defaults in and validates; gives the configuration as the plugin gets it.
 pub(super) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> Result<Map<String, Value>> {
-    let fail = |detail: String| Error::Config { name: name.to_owned(), detail };
+    let fail = |detail: String| Error::Config { name: name.to_owned(), detail: printable(&detail, LONGEST_TEXT) };
     let schema: Value = serde_json::from_str(schema).map_err(|e| fail(format!("its configuration schema is not JSON: {e}")))?;
+    bounds::check(&schema).map_err(|e| fail(format!("its configuration schema {e}")))?;
     let validator =
         jsonschema::validator_for(&schema).map_err(|e| fail(format!("its configuration schema is not a JSON Schema: {e}")))?;
     let empty = Map::new();
@@ -21,7 +25,7 @@ pub(super) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
     for (key, property) in properties {
         // An optional setting's default of null means that it is not there.
         let value = given.get(key).or_else(|| property.get("default").filter(|d| !d.is_null()));
-        config.extend(value.map(|v| (key.clone(), v.clone())));
+        config.extend(value.map(|v| (key.clone(), without_nulls(v))));
     }
     for (key, value) in given {
         config.entry(key.clone()).or_insert_with(|| value.clone());
@@ -49,10 +53,35 @@ pub(super) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
             format!("configuration key {key}: {said}")
         }));
     }
-    match whole {
-        Value::Object(config) => Ok(config),
-        _ => Ok(Map::new()),
+    let Value::Object(config) = whole else { return Ok(Map::new()) };
+    match config.iter().find(|(_, value)| !survives_toml(value)) {
+        Some((key, value)) => {
+            let shown = printable(&value.to_string(), SHOWN);
+            Err(fail(format!("configuration key {key}: {shown} can't be kept in a run's config.toml and read back unchanged")))
+        }
+        None => Ok(config),
     }
+}
+
+/// The value without members that are null, which as settings are not there: TOML has no null.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            members.iter().filter(|(_, v)| !v.is_null()).map(|(key, v)| (key.clone(), without_nulls(v))).collect()
+        }
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        other => other.clone(),
+    }
+}
+
+/// Bytes of a value that an error shows.
+const SHOWN: usize = 200;
+
+/// Whether a run that is resumed would read the value as it is: TOML has no null and no integer beyond 64 bits with a sign.
+fn survives_toml(value: &Value) -> bool {
+    let kept = toml::to_string(&Map::from_iter([("value".to_owned(), value.clone())])).ok();
+    let read = kept.and_then(|text| text.parse::<toml::Table>().ok()).and_then(|read| serde_json::to_value(read).ok());
+    read.is_some_and(|read| read["value"] == *value)
 }
 
 /// The settings of a resolved configuration that do not stand at their defaults.
@@ -69,8 +98,8 @@ fn constants(property: &Value, schema: &Value, into: &mut Vec<String>) {
     for key in ["oneOf", "anyOf", "allOf"] {
         property[key].as_array().into_iter().flatten().for_each(|inner| constants(inner, schema, into));
     }
-    if let Some(name) = property["$ref"].as_str().and_then(|r| r.strip_prefix("#/$defs/")) {
-        constants(&schema["$defs"][name], schema, into);
+    if let Some(target) = property["$ref"].as_str().and_then(|to| bounds::target(schema, to)) {
+        constants(target, schema, into);
     }
 }
 
@@ -104,6 +133,34 @@ mod tests {
     #[test]
     fn defaults_are_filled_in() {
         assert_eq!(resolved(json!({"target": 8})), Ok(json!({"target": 8, "unit": "tokens"})));
+    }
+
+    #[test]
+    fn values_that_a_resumed_run_would_read_otherwise_are_refused() {
+        let resolve = |schema: Value| resolve("p", &schema.to_string(), &Map::new()).map_err(|e| e.to_string());
+        let of = |default: Value| resolve(json!({"properties": {"x": {"default": default}}}));
+        for fine in [json!(1), json!(0.1), json!("a\nb"), json!([1, "two"]), json!({"a": {"b": [true]}}), json!(i64::MAX)] {
+            assert!(of(fine.clone()).is_ok(), "{fine}");
+        }
+        assert_eq!(of(json!({"a": null, "b": 1})).unwrap()["x"], json!({"b": 1}));
+        for lost in [json!(u64::MAX), json!([1, null])] {
+            assert!(of(lost.clone()).unwrap_err().contains("configuration key x"), "{lost}");
+        }
+    }
+
+    #[test]
+    fn a_reference_is_followed_to_where_it_was_checked() {
+        let schema = r##"{"properties": {"x": {"$ref": "#/$defs/a~1b", "default": 5}},
+            "$defs": {"a/b": {"type": "string"}, "a~1b": {"$ref": "#/$defs/a~1b"}}}"##;
+        let said = resolve("p", schema, &Map::new()).unwrap_err().to_string();
+        assert!(said.contains("configuration key x"), "{said}");
+    }
+
+    #[test]
+    fn what_a_schema_says_is_visible_in_errors() {
+        let schema = r#"{"properties": {"\u001b[2J\r\n INFO saved": {"type": "string", "default": 1}}}"#;
+        let said = resolve("p", schema, &Map::new()).unwrap_err().to_string();
+        assert!(!said.chars().any(crate::config::is_hidden) && said.contains("\\u{1b}[2J"), "{said}");
     }
 
     #[test]

@@ -3,8 +3,13 @@
 use super::{EMBEDDED, Error, Result};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
+
+/// Bytes of a plugin's file.
+const LARGEST: u64 = 64 << 20;
 
 /// A plugin's bytes with their name and hash.
 #[derive(Clone, Debug)]
@@ -20,7 +25,7 @@ impl Source {
     pub fn open(location: &str) -> Result<Self> {
         let path = Path::new(location);
         if path.is_file() {
-            let bytes = std::fs::read(path).map_err(|source| Error::Io { name: location.into(), source })?;
+            let bytes = read_file(path).map_err(|source| Error::Io { name: location.into(), source })?;
             let name = path.file_stem().map_or_else(|| location.to_owned(), |s| s.to_string_lossy().into_owned());
             return Ok(Self::new(name, Cow::Owned(bytes)));
         }
@@ -54,4 +59,14 @@ impl Source {
     pub fn hash(&self) -> &str {
         &self.hash
     }
+}
+
+/// The bytes of a plugin's file, if it is no larger than a plugin may be.
+pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(io::Error::other(format!("it is larger than the {} MiB that a plugin may have", LARGEST >> 20)));
+    }
+    Ok(bytes)
 }

@@ -1,7 +1,7 @@
 //! The contract as wasmtime sees it, and the check of a component against the role it is to
 //! have, in words.
 
-use super::{Error, Result};
+use super::{Error, Result, wasi};
 use wasmtime::component::Component;
 use wasmtime::component::types::ComponentItem;
 
@@ -189,7 +189,7 @@ impl Role {
             }
         }
         for (import, _) in ty.imports(engine) {
-            let offered = import.starts_with("wasi:") && !import.starts_with("wasi:http") || import.starts_with(PACKAGE);
+            let offered = wasi::offers(import) || import.starts_with(PACKAGE);
             if !offered {
                 return Err(fail(format!(
                     "it imports {import}, which rlhost does not offer; plugins get WASI 0.2 and {PACKAGE}host"

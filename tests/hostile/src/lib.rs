@@ -4,10 +4,10 @@
 // Nothing but the exports of the wasm build uses what stands here.
 #![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
 
-use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::bindings::contract::{plugin, reward};
 use rlhost_plugin_sdk::config;
 use rlhost_plugin_sdk::slot::Slot;
+use rlhost_plugin_sdk::{Error, Metric};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::hash::{BuildHasher, RandomState};
@@ -43,6 +43,20 @@ pub enum Misdeed {
     TrapOnCall,
     /// Scores by the clock and by random numbers.
     Dice,
+    /// Sleeps for an hour, and then answers.
+    Sleep,
+    /// Sleeps for an hour, again and again.
+    SleepOn,
+    /// Reports a figure under the name of the run's own step.
+    TakeStep,
+    /// Reports a hundred thousand figures.
+    ManyFigures,
+    /// Fails with a text of ten megabytes.
+    LongError,
+    /// Fails with a text that clears the terminal and forges a line of the log.
+    Forge,
+    /// Asks for more random bytes than anybody needs.
+    Entropy,
 }
 
 /// Settings.
@@ -91,6 +105,26 @@ fn dice() -> f32 {
     (drawn % 1000) as f32
 }
 
+fn sleep() {
+    std::thread::sleep(std::time::Duration::from_secs(3600));
+}
+
+/// The first of a gigabyte of random bytes.
+fn entropy() -> u8 {
+    #[cfg(target_arch = "wasm32")]
+    return wasip2::random::random::get_random_bytes(1 << 30).first().copied().unwrap_or_default();
+    #[cfg(not(target_arch = "wasm32"))]
+    0
+}
+
+fn figures(misdeed: Misdeed) -> Vec<Metric> {
+    match misdeed {
+        Misdeed::TakeStep => vec![Metric::mean("step", 1e6, 1.0)],
+        Misdeed::ManyFigures => (0..100_000).map(|i| Metric::mean(format!("figure {i}"), 0.0, 1.0)).collect(),
+        _ => Vec::new(),
+    }
+}
+
 fn misbehave(misdeed: Misdeed, batch: &reward::Batch, rewards: &mut Vec<Option<f32>>) -> Result<(), Error> {
     match misdeed {
         Misdeed::None => {}
@@ -132,6 +166,14 @@ fn misbehave(misdeed: Misdeed, batch: &reward::Batch, rewards: &mut Vec<Option<f
             assert!(!first_tokens.any(|t| t % 4 == 0), "a completion that it can't bear");
         }
         Misdeed::TrapOnCall => assert!(CALLS.fetch_add(1, Ordering::Relaxed) != 1, "the second call"),
+        Misdeed::TakeStep | Misdeed::ManyFigures => {}
+        Misdeed::LongError => return Err(Error::Internal("long ".repeat(2 << 20))),
+        Misdeed::Forge => return Err(Error::Internal("\x1b[2J\r\n INFO checkpoint saved\u{202e}".into())),
+        Misdeed::Sleep => sleep(),
+        Misdeed::SleepOn => loop {
+            sleep();
+        },
+        Misdeed::Entropy => return Err(Error::Internal(format!("the first of them is {}", entropy()))),
         Misdeed::Dice => rewards.iter_mut().for_each(|r| *r = Some(dice())),
         Misdeed::ReadFile => {
             let opened = std::fs::read("/etc/passwd");
@@ -150,10 +192,12 @@ impl reward::Guest for Hostile {
     fn score(batch: reward::Batch) -> Result<reward::Scores, Error> {
         let settings = SETTINGS.with(|s| Ok(s.clone()))?;
         let mut rewards: Vec<Option<f32>> = batch.offsets.windows(2).map(|w| Some(-((w[1] - w[0]) as f32))).collect();
+        let mut metrics = Vec::new();
         if batch.step >= settings.from_step {
             misbehave(settings.misdeed, &batch, &mut rewards)?;
+            metrics = figures(settings.misdeed);
         }
-        Ok(reward::Scores { rewards, metrics: Vec::new() })
+        Ok(reward::Scores { rewards, metrics })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::slots::{Board, Slot};
 use crate::config::{self, Config, OnError, Overrides};
-use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch};
+use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
 use crate::train::run_folder;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -279,9 +279,9 @@ impl Watching {
     }
 }
 
-/// What a file holds, unless it is a pipe, which might never end, or a device, which might never stop.
+/// What a file holds, unless it is larger than a plugin may be, a pipe, which might never end, or a device, which might never stop.
 fn contents(file: &Path) -> Option<Vec<u8>> {
-    fs::metadata(file).ok().filter(|m| m.is_file()).and_then(|_| fs::read(file).ok())
+    fs::metadata(file).ok().filter(|m| m.is_file()).and_then(|_| read_file(file).ok())
 }
 
 /// Whether the run has what a plugin asks for.

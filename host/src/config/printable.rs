@@ -1,0 +1,56 @@
+//! Text from outside, made fit to be shown.
+
+/// The text in at most so many bytes, with everything visible: control characters, escape sequences, line ends and marks that
+/// turn the direction of writing stand as `\u{..}`, so that nothing from outside can move a cursor, forge a line or hide one.
+#[must_use]
+pub fn printable(text: &str, limit: usize) -> String {
+    let mut shown = String::with_capacity(text.len().min(limit));
+    for (at, c) in text.char_indices() {
+        let before = shown.len();
+        match c {
+            '\n' => shown.push_str("\\n"),
+            '\r' => shown.push_str("\\r"),
+            '\t' => shown.push_str("\\t"),
+            c if is_hidden(c) => shown.extend(c.escape_unicode()),
+            c => shown.push(c),
+        }
+        if shown.len() > limit {
+            shown.truncate(before);
+            shown.push_str(&format!("... ({} bytes more)", text.len() - at));
+            break;
+        }
+    }
+    shown
+}
+
+/// Whether a character does something else than stand where it is.
+#[must_use]
+pub fn is_hidden(c: char) -> bool {
+    let marks = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}');
+    c.is_control()
+        || marks
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_hides_is_shown_and_what_is_long_is_cut() {
+        assert_eq!(printable("na\u{ef}ve \u{4e16}\u{754c}", 99), "na\u{ef}ve \u{4e16}\u{754c}");
+        assert_eq!(printable("\x1b[2Jgone\r\nINFO forged", 99), "\\u{1b}[2Jgone\\r\\nINFO forged");
+        assert_eq!(printable("a\u{202e}b\u{85}", 99), "a\\u{202e}b\\u{85}");
+        assert_eq!(printable("\u{e9}\u{e9}\u{e9}", 4), "\u{e9}\u{e9}... (2 bytes more)");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_gets_past_it(text: String, limit in 0usize..50) {
+            let shown = printable(&text, limit);
+            prop_assert!(!shown.chars().any(is_hidden));
+            prop_assert!(shown.len() <= limit + "... (18446744073709551615 bytes more)".len());
+        }
+    }
+}

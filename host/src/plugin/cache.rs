@@ -1,0 +1,212 @@
+//! Compiled plugins, kept on disk: what was compiled once, by this version and for this processor, is only mapped the next
+//! time.
+//!
+//! Compiled code is run as it stands, so a file counts only if its folder is this user's alone and its checksum holds.
+#![expect(unsafe_code, reason = "wasmtime can't check that it made what it is given back")]
+
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use wasmtime::component::Component;
+use wasmtime::{Engine, Result};
+
+/// Bytes that the folder may hold; what was not used for longest goes first.
+const ROOM: u64 = 1 << 30;
+
+const EXTENSION: &str = "cwasm";
+
+const CHECKSUM: usize = 32;
+
+/// A folder of compiled plugins.
+#[derive(Clone, Debug)]
+pub(super) struct Cache {
+    folder: PathBuf,
+    /// Whose files count, where files are somebody's.
+    user: Option<u32>,
+}
+
+impl Cache {
+    /// Opens or makes the folder: under `RLHOST_CACHE_DIR`, or else in the user's own place for such things. None where it
+    /// can't be had, or others can write to it.
+    pub(super) fn open() -> Option<Self> {
+        let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let base = set("RLHOST_CACHE_DIR")
+            .or_else(|| set("XDG_CACHE_HOME").map(|d| d.join("rlhost")))
+            .or_else(|| set("HOME").map(|d| d.join(".cache").join("rlhost")))
+            .or_else(|| set("LOCALAPPDATA").map(|d| d.join("rlhost").join("cache")))?;
+        let folder = base.join("compiled");
+        match own(&folder) {
+            Ok(user) => Some(Self { folder, user }),
+            Err(e) => {
+                tracing::debug!("plugins are compiled each time: {}: {e}", folder.display());
+                None
+            }
+        }
+    }
+
+    /// The component of these bytes: as it was kept, or compiled and kept. That it can't be kept is no error.
+    pub(super) fn component(&self, engine: &Engine, bytes: &[u8]) -> Result<Component> {
+        let file = self.folder.join(name(engine, bytes)).with_extension(EXTENSION);
+        if let Some(component) = kept(engine, &file, self.user) {
+            return Ok(component);
+        }
+        let compiled = engine.precompile_component(bytes)?;
+        if let Err(e) = self.keep(&file, &compiled) {
+            tracing::debug!("{} is not kept: {e}", file.display());
+        }
+        // SAFETY: wasmtime has just made it.
+        unsafe { Component::deserialize(engine, &compiled) }
+    }
+
+    fn keep(&self, file: &Path, compiled: &[u8]) -> io::Result<()> {
+        let mut new = tempfile::NamedTempFile::new_in(&self.folder)?;
+        new.write_all(&Sha256::digest(compiled))?;
+        new.write_all(compiled)?;
+        new.persist(file).map_err(|e| e.error)?;
+        self.make_room()
+    }
+
+    /// Removes what was not used for longest until the rest fits.
+    fn make_room(&self) -> io::Result<()> {
+        let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let (path, metadata) = (entry.path(), entry.metadata()?);
+            if path.extension().is_some_and(|e| e == EXTENSION) {
+                files.push((metadata.modified()?, metadata.len(), path));
+            }
+        }
+        files.sort();
+        let mut held: u64 = files.iter().map(|(_, length, _)| length).sum();
+        for (_, length, path) in files {
+            if held <= ROOM {
+                break;
+            }
+            fs::remove_file(path)?;
+            held -= length;
+        }
+        Ok(())
+    }
+}
+
+/// What was compiled, by whom and for what.
+fn name(engine: &Engine, bytes: &[u8]) -> String {
+    let mut compiler = DefaultHasher::new();
+    engine.precompile_compatibility_hash().hash(&mut compiler);
+    let hash: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{hash}-{:016x}", compiler.finish())
+}
+
+/// A kept component, if it is there and whole.
+fn kept(engine: &Engine, file: &Path, user: Option<u32>) -> Option<Component> {
+    let mut opened = fs::File::open(file).ok()?;
+    if owner(&opened.metadata().ok()?) != user {
+        tracing::debug!("{} is another user's", file.display());
+        return None;
+    }
+    let mut whole = Vec::new();
+    opened.read_to_end(&mut whole).ok()?;
+    let (checksum, compiled) = whole.split_at_checked(CHECKSUM)?;
+    if checksum != Sha256::digest(compiled).as_slice() {
+        tracing::debug!("{} is damaged", file.display());
+        return None;
+    }
+    // SAFETY: it is as this program wrote it, in a folder that is its user's alone.
+    let component = unsafe { Component::deserialize(engine, compiled) }.ok()?;
+    // When it was last of use.
+    drop(fs::File::options().append(true).open(file).and_then(|f| f.set_modified(SystemTime::now())));
+    Some(component)
+}
+
+/// Makes a folder that only this user may enter, or checks that it is one.
+fn own(folder: &Path) -> io::Result<Option<u32>> {
+    if let Some(parent) = folder.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(folder) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    let there = fs::symlink_metadata(folder)?;
+    // Whose process this is shows in whose a new file is.
+    let user = owner(&tempfile::NamedTempFile::new_in(folder)?.as_file().metadata()?);
+    if !there.is_dir() || owner(&there) != user || is_open_to_others(&there) {
+        return Err(io::Error::other("it is not a folder of this user's alone"));
+    }
+    Ok(user)
+}
+
+#[cfg(unix)]
+fn owner(file: &fs::Metadata) -> Option<u32> {
+    Some(std::os::unix::fs::MetadataExt::uid(file))
+}
+
+#[cfg(unix)]
+fn is_open_to_others(folder: &fs::Metadata) -> bool {
+    std::os::unix::fs::MetadataExt::mode(folder) & 0o077 != 0
+}
+
+#[cfg(not(unix))]
+fn owner(_: &fs::Metadata) -> Option<u32> {
+    None
+}
+
+/// Elsewhere the place itself is the user's own.
+#[cfg(not(unix))]
+fn is_open_to_others(_: &fs::Metadata) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMPONENT: &[u8] = b"(component)";
+
+    fn cache(folder: &Path) -> Cache {
+        Cache { user: own(folder).unwrap(), folder: folder.to_path_buf() }
+    }
+
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect()
+    }
+
+    #[test]
+    fn a_damaged_file_is_compiled_again() {
+        let place = tempfile::tempdir().unwrap();
+        let (cache, engine) = (cache(&place.path().join("compiled")), Engine::default());
+        let bytes = wat::parse_bytes(COMPONENT).unwrap();
+        cache.component(&engine, &bytes).unwrap();
+        let [file] = &files(&cache.folder)[..] else { panic!("one file") };
+        let whole = fs::read(file).unwrap();
+        assert!(kept(&engine, file, cache.user).is_some());
+        for (place, length) in [(0, whole.len()), (CHECKSUM, whole.len()), (whole.len() - 1, whole.len()), (0, 7), (0, 0)] {
+            let mut damaged = whole[..length].to_vec();
+            damaged.get_mut(place).into_iter().for_each(|byte| *byte ^= 1);
+            fs::write(file, &damaged).unwrap();
+            assert!(kept(&engine, file, cache.user).is_none(), "{place} of {length}");
+            cache.component(&engine, &bytes).unwrap();
+            assert_eq!(fs::read(file).unwrap(), whole);
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_others_may_enter_is_not_used() {
+        use std::os::unix::fs::PermissionsExt;
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("compiled");
+        own(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(own(&folder).is_err());
+        let link = place.path().join("link");
+        std::os::unix::fs::symlink(place.path(), &link).unwrap();
+        assert!(own(&link).is_err());
+    }
+}

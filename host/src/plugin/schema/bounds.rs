@@ -1,0 +1,218 @@
+//! What a schema may be, before anything follows it: a validator goes where `$ref`s lead, and so do we for its messages.
+
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Settings of a plugin.
+const MOST_PROPERTIES: usize = 200;
+
+/// Values inside one another, references followed.
+const DEEPEST: usize = 32;
+
+/// Values in all, references followed: each is followed wherever it stands.
+const MOST_VALUES: usize = 20_000;
+
+/// Bytes of a pattern that texts are to match.
+const LONGEST_PATTERN: usize = 1024;
+
+/// Keywords whose schemas are for the same value: a circle of them has no end. One that goes through others, as `items`, ends
+/// where the value does.
+const IN_PLACE: [&str; 9] = ["$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$defs"];
+
+/// Keywords that hold values, and no schemas.
+const DATA: [&str; 4] = ["default", "examples", "const", "enum"];
+
+/// Keywords whose schemas are somewhere else, or are found only as a value is checked.
+const ELSEWHERE: [&str; 5] = ["$dynamicRef", "$recursiveRef", "$dynamicAnchor", "$recursiveAnchor", "$id"];
+
+/// Refuses a schema that is endless, or so large once its references are followed that following takes long. The error is the
+/// end of a sentence.
+pub(super) fn check(schema: &Value) -> Result<(), String> {
+    let properties = schema.get("properties").and_then(Value::as_object).map_or(0, Map::len);
+    if properties > MOST_PROPERTIES {
+        return Err(format!("has {properties} properties; there are at most {MOST_PROPERTIES}"));
+    }
+    let mut walk = Walk { schema, values: 0, references: BTreeMap::new(), parts: 0 };
+    walk.measure(schema, 0).map(drop)
+}
+
+/// What a `$ref` leads to, if that is a place of the schema's own.
+pub(super) fn target<'a>(schema: &'a Value, reference: &str) -> Option<&'a Value> {
+    schema.pointer(&decoded(reference.strip_prefix('#')?)?)
+}
+
+/// The text with its `%XX` read, as in the part of an address after `#`.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes().iter();
+    while let Some(&byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digits = [*rest.next()?, *rest.next()?];
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            _ => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// What is known of the schema that a reference leads to.
+#[derive(Clone, Copy)]
+enum Known {
+    /// The walk is still below it, and was so many keywords for parts of a value deep when it came there.
+    Open(usize),
+    /// Values and levels below it.
+    Measured(usize, usize),
+}
+
+struct Walk<'a> {
+    schema: &'a Value,
+    /// Values met so far.
+    values: usize,
+    references: BTreeMap<&'a str, Known>,
+    /// Keywords for parts of a value that the walk is below.
+    parts: usize,
+}
+
+impl<'a> Walk<'a> {
+    /// Walks a value; gives the number of values and of levels below it, references followed.
+    fn measure(&mut self, value: &'a Value, depth: usize) -> Result<(usize, usize), String> {
+        if depth > DEEPEST {
+            return Err(format!("has more than {DEEPEST} levels"));
+        }
+        self.values += 1;
+        let (mut size, mut levels) = (1, 0);
+        let mut add = |(more, below): (usize, usize)| {
+            size += more;
+            levels = levels.max(below + 1);
+        };
+        match value {
+            Value::Array(items) => items.iter().try_for_each(|item| self.measure(item, depth + 1).map(&mut add))?,
+            Value::Object(members) => {
+                for (key, member) in members {
+                    add(self.member(key, member, depth)?);
+                }
+            }
+            _ => {}
+        }
+        if size > MOST_VALUES || self.values > MOST_VALUES {
+            return Err(format!("has more than {MOST_VALUES} values with its references followed"));
+        }
+        if depth + levels > DEEPEST {
+            return Err(format!("has more than {DEEPEST} levels with its references followed"));
+        }
+        Ok((size, levels))
+    }
+
+    /// Walks a keyword of a schema, or a property of that name.
+    fn member(&mut self, key: &'a str, member: &'a Value, depth: usize) -> Result<(usize, usize), String> {
+        let names_the_whole = key == "$id" && depth == 0;
+        if ELSEWHERE.contains(&key) && member.is_string() && !names_the_whole {
+            return Err(format!("has {key}; references are $ref to a place of its own (#/$defs/NAME)"));
+        }
+        if DATA.contains(&key) {
+            return Ok((count(member), 0));
+        }
+        let pattern = if key == "pattern" { member.as_str() } else { None };
+        let longest = pattern.map_or(0, str::len).max(if key == "patternProperties" { longest_key(member) } else { 0 });
+        if longest > LONGEST_PATTERN {
+            return Err(format!("has a pattern of {longest} bytes; there are at most {LONGEST_PATTERN}"));
+        }
+        let part = usize::from(!IN_PLACE.contains(&key));
+        self.parts += part;
+        let size = match (key, member) {
+            ("$ref", Value::String(to)) => self.follow(to, depth + 1),
+            _ => self.measure(member, depth + 1),
+        };
+        self.parts -= part;
+        size
+    }
+
+    fn follow(&mut self, to: &'a str, depth: usize) -> Result<(usize, usize), String> {
+        match self.references.get(to) {
+            Some(Known::Measured(values, levels)) => return Ok((*values, *levels)),
+            Some(Known::Open(parts)) if *parts < self.parts => return Ok((1, 0)),
+            Some(Known::Open(_)) => return Err(format!("refers to itself through $ref {to:?}")),
+            None => {}
+        }
+        let target = target(self.schema, to);
+        let target = target.ok_or_else(|| format!("has a $ref to {to:?}, which is no place of its own (#/$defs/NAME)"))?;
+        self.references.insert(to, Known::Open(self.parts));
+        let (values, levels) = self.measure(target, depth)?;
+        self.references.insert(to, Known::Measured(values, levels));
+        Ok((values, levels))
+    }
+}
+
+/// Values in a value, itself included.
+fn count(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(count).sum(),
+        Value::Object(members) => members.values().map(count).sum(),
+        _ => 0,
+    }
+}
+
+fn longest_key(value: &Value) -> usize {
+    value.as_object().map_or(0, |members| members.keys().map(String::len).max().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn schemas_without_an_end_are_refused() {
+        for schema in [
+            json!({"$ref": "#"}),
+            json!({"properties": {"a": {"$ref": "#/properties/a"}}}),
+            json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"anyOf": [{"$ref": "#/$defs/a"}]}}, "properties": {"a": {"$ref": "#/$defs/a"}}}),
+            json!({"properties": {"a": {"not": {"$ref": "#/properties/b"}}, "b": {"oneOf": [{"$ref": "#/properties/a"}]}}}),
+        ] {
+            assert!(check(&schema).unwrap_err().contains("refers to itself"), "{schema}");
+        }
+        for away in ["https://example.org/schema", "other.json", "#anchor", "#/$defs/none"] {
+            assert!(check(&json!({"properties": {"a": {"$ref": away}}})).unwrap_err().contains("no place of its own"), "{away}");
+        }
+        assert!(check(&json!({"$dynamicRef": "#x"})).is_err());
+    }
+
+    #[test]
+    fn schemas_that_multiply_are_refused_and_quickly() {
+        // Each definition has the one before twice: 2^40 values, 40 levels.
+        let mut definitions = Map::from_iter([("d0".to_owned(), json!({"type": "integer"}))]);
+        for i in 1..40 {
+            let before = json!({"$ref": format!("#/$defs/d{}", i - 1)});
+            definitions.insert(format!("d{i}"), json!({"anyOf": [before, before]}));
+        }
+        assert!(check(&json!({"properties": {"a": {"$ref": "#/$defs/d39"}}, "$defs": definitions})).is_err());
+        let mut deep = json!({});
+        for _ in 0..60 {
+            deep = json!({"items": deep});
+        }
+        assert!(check(&deep).unwrap_err().contains("levels"));
+        let many: Map<String, Value> = (0..201).map(|i| (i.to_string(), json!({}))).collect();
+        assert!(check(&json!({"properties": many})).unwrap_err().contains("201 properties"));
+        assert!(check(&json!({"properties": {"a": {"pattern": "a".repeat(2000)}}})).unwrap_err().contains("2000 bytes"));
+    }
+
+    #[test]
+    fn a_definition_may_be_used_again_and_again() {
+        let unit = json!({"$ref": "#/$defs/Unit"});
+        let schema =
+            json!({"properties": {"a": unit, "b": {"anyOf": [unit, {"type": "null"}]}}, "$defs": {"Unit": {"enum": ["x"]}}});
+        assert_eq!(check(&schema), Ok(()));
+    }
+
+    #[test]
+    fn a_schema_of_nested_values_may_have_itself_inside() {
+        let rule = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/$defs/Rule"}}]});
+        assert_eq!(check(&json!({"properties": {"a": {"$ref": "#/$defs/Rule"}}, "$defs": {"Rule": rule}})), Ok(()));
+        assert_eq!(check(&json!({"properties": {"a": {"allOf": [{"$ref": "#"}]}}})), Ok(()));
+        // A default that is a schema is data, and names may need more than letters.
+        assert_eq!(check(&json!({"properties": {"a": {"default": {"$ref": "#/nowhere", "$id": "x"}}}})), Ok(()));
+        assert_eq!(check(&json!({"properties": {"a": {"$ref": "#/$defs/P%3CQ%3E"}}, "$defs": {"P<Q>": {}}})), Ok(()));
+    }
+}

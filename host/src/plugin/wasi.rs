@@ -1,0 +1,252 @@
+//! WASI 0.2 that opens onto nothing: no files, network, environment or arguments. Clocks stand still but for being read
+//! and slept on, random numbers follow from the seed, and what is printed is kept for error messages.
+//!
+//! It is made for each component from what that imports, so that any 0.2 will do. The functions that mean something here
+//! are named in [`answer`]; every other gives what its type has for *nothing*: no element, no value, access denied.
+
+use super::capture::Capture;
+use super::sandbox::Sandbox;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::sync::Arc;
+use wasmtime::component::types::{ComponentItem, Type};
+use wasmtime::component::{Component, Linker, ResourceDynamic, ResourceType, Val};
+use wasmtime::{Result, StoreContextMut, bail};
+
+/// What a reading of a clock moves it by, in nanoseconds.
+const TICK: u64 = 1_000;
+
+/// Bytes that may be written at once without asking.
+const WRITABLE: u64 = 1 << 16;
+
+/// Random bytes that may be asked for at once.
+const MOST_RANDOM: u64 = 1 << 16;
+
+/// Kinds of resources; WASI 0.2 has some twenty.
+const MOST_KINDS: usize = 100;
+
+/// Bytes of a value that stands for nothing.
+const LARGEST_NOTHING: usize = 1 << 16;
+
+/// What a world without anything says it can't do, of the cases that an interface has for that.
+const REFUSALS: [&str; 6] = ["closed", "access", "access-denied", "not-supported", "unsupported", "unknown"];
+
+/// The state behind an instance's WASI.
+pub(super) struct Wasi {
+    /// Nanoseconds since the instance began, by the clock that can be set and by the one that can't.
+    wall: u64,
+    monotonic: u64,
+    secure: ChaCha8Rng,
+    insecure: ChaCha8Rng,
+    seed: u64,
+    output: Capture,
+}
+
+impl Wasi {
+    pub(super) fn new(seed: u64, output: Capture) -> Self {
+        let random = |stream: u64| {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            rng.set_stream(stream);
+            rng
+        };
+        Self { wall: 0, monotonic: 0, secure: random(1), insecure: random(2), seed, output }
+    }
+
+    /// Lets time pass: a sleep is over at once.
+    fn sleep(&mut self, nanoseconds: u64) {
+        self.wall = self.wall.saturating_add(nanoseconds);
+        self.monotonic = self.monotonic.saturating_add(nanoseconds);
+    }
+
+    fn random(&mut self, interface: &str) -> &mut ChaCha8Rng {
+        if interface == "wasi:random/random" { &mut self.secure } else { &mut self.insecure }
+    }
+}
+
+/// Reads a clock.
+fn read(clock: &mut u64) -> u64 {
+    let now = *clock;
+    *clock = clock.saturating_add(TICK);
+    now
+}
+
+/// Whether an import is of what is offered here.
+pub(super) fn offers(import: &str) -> bool {
+    import.starts_with("wasi:") && !import.starts_with("wasi:http")
+}
+
+/// Gives a linker all of WASI that a component imports.
+pub(super) fn offer(linker: &mut Linker<Sandbox>, component: &Component) -> Result<()> {
+    let engine = component.engine();
+    let ty = component.component_type();
+    let interfaces = || ty.imports(engine).filter(|(name, _)| offers(name));
+    let items = || {
+        interfaces().filter_map(|(name, import)| match import.ty {
+            ComponentItem::ComponentInstance(instance) => Some((name, instance)),
+            _ => None,
+        })
+    };
+    // Resources by name, which interfaces share.
+    let mut kinds: Vec<String> = Vec::new();
+    for (_, instance) in items() {
+        for (name, item) in instance.exports(engine) {
+            if kinds.len() > MOST_KINDS {
+                bail!("it imports more resources than WASI has");
+            }
+            if matches!(item.ty, ComponentItem::Resource(_)) && !kinds.iter().any(|kind| kind == name) {
+                kinds.push(name.to_owned());
+            }
+        }
+    }
+    let kinds: Arc<[String]> = kinds.into();
+    for (name, instance) in items() {
+        let interface: Arc<str> = name.split('@').next().unwrap_or_default().into();
+        let mut linked = linker.instance(name)?;
+        for (name, item) in instance.exports(engine) {
+            match item.ty {
+                ComponentItem::Resource(_) => {
+                    let kind = kinds.iter().position(|kind| kind == name).unwrap_or_default() as u32;
+                    linked.resource(name, ResourceType::host_dynamic(kind), |_, _| Ok(()))?;
+                }
+                ComponentItem::ComponentFunc(_) => {
+                    let (interface, function, kinds) = (interface.clone(), name.to_owned(), kinds.clone());
+                    linked.func_new(name, move |mut store, ty, arguments, results| {
+                        let said = answer(&interface, &function, arguments, store.data_mut().wasi())?;
+                        for (result, ty) in results.iter_mut().zip(ty.results()) {
+                            *result = match &said {
+                                Some(said) => said.clone(),
+                                None => nothing(&ty, &kinds, &mut { LARGEST_NOTHING }, &mut store)?,
+                            };
+                        }
+                        arguments.iter().try_for_each(|argument| release(argument, &mut store))
+                    })?;
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a function gives that does something here.
+fn answer(interface: &str, function: &str, arguments: &[Val], wasi: &mut Wasi) -> Result<Option<Val>> {
+    let done = |value: Option<Val>| Val::Result(Ok(value.map(Box::new)));
+    let value = match (interface, function, arguments) {
+        ("wasi:clocks/monotonic-clock", "now", _) => Val::U64(read(&mut wasi.monotonic)),
+        ("wasi:clocks/monotonic-clock", "resolution", _) => Val::U64(TICK),
+        ("wasi:clocks/monotonic-clock", "subscribe-duration", [Val::U64(duration)]) => {
+            wasi.sleep(*duration);
+            return Ok(None);
+        }
+        ("wasi:clocks/monotonic-clock", "subscribe-instant", [Val::U64(instant)]) => {
+            wasi.sleep(instant.saturating_sub(wasi.monotonic));
+            return Ok(None);
+        }
+        ("wasi:clocks/wall-clock", "now", _) => datetime(read(&mut wasi.wall)),
+        ("wasi:clocks/wall-clock", "resolution", _) => datetime(TICK),
+        ("wasi:random/insecure-seed", _, _) => Val::Tuple(vec![Val::U64(wasi.seed), Val::U64(0)]),
+        (_, "get-random-u64" | "get-insecure-random-u64", _) => Val::U64(wasi.random(interface).next_u64()),
+        (_, "get-random-bytes" | "get-insecure-random-bytes", [Val::U64(length)]) => {
+            if *length > MOST_RANDOM {
+                bail!("it asked for {length} random bytes at once; there are at most {MOST_RANDOM}");
+            }
+            let mut bytes = vec![0; *length as usize];
+            wasi.random(interface).fill_bytes(&mut bytes);
+            Val::List(bytes.into_iter().map(Val::U8).collect())
+        }
+        ("wasi:cli/exit", ..) => bail!("it ended itself (exit)"),
+        ("wasi:io/poll", "poll", [Val::List(all)]) => Val::List((0..all.len() as u32).map(Val::U32).collect()),
+        ("wasi:io/poll", "[method]pollable.ready", _) => Val::Bool(true),
+        ("wasi:io/streams", "[method]output-stream.check-write", _) => done(Some(Val::U64(WRITABLE))),
+        (
+            "wasi:io/streams",
+            "[method]output-stream.write" | "[method]output-stream.blocking-write-and-flush",
+            [_, Val::List(bytes)],
+        ) => {
+            let bytes: Vec<u8> = bytes.iter().map(|byte| if let Val::U8(byte) = byte { *byte } else { 0 }).collect();
+            wasi.output.push(&bytes);
+            done(None)
+        }
+        ("wasi:io/streams", "[method]output-stream.flush" | "[method]output-stream.blocking-flush", _) => done(None),
+        _ => return Ok(None),
+    };
+    Ok(Some(value))
+}
+
+fn datetime(nanoseconds: u64) -> Val {
+    const SECOND: u64 = 1_000_000_000;
+    Val::Record(vec![
+        ("seconds".to_owned(), Val::U64(nanoseconds / SECOND)),
+        ("nanoseconds".to_owned(), Val::U32((nanoseconds % SECOND) as u32)),
+    ])
+}
+
+/// The value of a type that stands for nothing.
+fn nothing(ty: &Type, kinds: &[String], room: &mut usize, store: &mut StoreContextMut<'_, Sandbox>) -> Result<Val> {
+    // The types are the plugin's own, with names of any length.
+    let mut spend = |bytes: usize| match room.checked_sub(bytes) {
+        Some(left) => {
+            *room = left;
+            Ok(())
+        }
+        None => Err(wasmtime::Error::msg("an import of WASI has a type that is none of WASI's")),
+    };
+    spend(size_of::<Val>())?;
+    match ty {
+        Type::Record(record) => record.fields().try_for_each(|field| spend(field.name.len()))?,
+        Type::Enum(names) => names.names().try_for_each(|name| spend(name.len()))?,
+        Type::Variant(variant) => variant.cases().try_for_each(|case| spend(case.name.len()))?,
+        _ => {}
+    }
+    let mut of = |ty: &Type| nothing(ty, kinds, room, store);
+    Ok(match ty {
+        Type::Bool => Val::Bool(false),
+        Type::S8 => Val::S8(0),
+        Type::U8 => Val::U8(0),
+        Type::S16 => Val::S16(0),
+        Type::U16 => Val::U16(0),
+        Type::S32 => Val::S32(0),
+        Type::U32 => Val::U32(0),
+        Type::S64 => Val::S64(0),
+        Type::U64 => Val::U64(0),
+        Type::Float32 => Val::Float32(0.0),
+        Type::Float64 => Val::Float64(0.0),
+        Type::Char => Val::Char('\0'),
+        Type::String => Val::String(String::new()),
+        Type::List(_) => Val::List(Vec::new()),
+        Type::Option(_) => Val::Option(None),
+        Type::Flags(_) => Val::Flags(Vec::new()),
+        Type::Tuple(tuple) => Val::Tuple(tuple.types().map(|ty| of(&ty)).collect::<Result<_>>()?),
+        Type::Record(record) => {
+            Val::Record(record.fields().map(|field| Ok((field.name.to_owned(), of(&field.ty)?))).collect::<Result<_>>()?)
+        }
+        Type::Enum(names) => {
+            let fitting = REFUSALS.into_iter().find(|refusal| names.names().any(|name| name == *refusal));
+            Val::Enum(fitting.or_else(|| names.names().next()).unwrap_or_default().to_owned())
+        }
+        Type::Variant(variant) => {
+            let fitting = REFUSALS.into_iter().find(|refusal| variant.cases().any(|case| case.name == *refusal));
+            let mut cases = variant.cases();
+            let Some(case) = cases.find(|case| fitting.is_none_or(|name| name == case.name)) else {
+                bail!("a variant without cases")
+            };
+            Val::Variant(case.name.to_owned(), case.ty.map(|ty| of(&ty)).transpose()?.map(Box::new))
+        }
+        Type::Result(result) => Val::Result(Err(result.err().map(|ty| of(&ty)).transpose()?.map(Box::new))),
+        Type::Own(resource) => {
+            let kind = (0..kinds.len() as u32).find(|kind| ResourceType::host_dynamic(*kind) == *resource);
+            let Some(kind) = kind else { bail!("a resource that nobody offers") };
+            Val::Resource(ResourceDynamic::new_own(0, kind).try_into_resource_any(store)?)
+        }
+        other => bail!("rlhost's WASI has no value of type {other:?}"),
+    })
+}
+
+/// Gives back the resources that were lent for a call.
+fn release(value: &Val, store: &mut StoreContextMut<'_, Sandbox>) -> Result<()> {
+    match value {
+        Val::Resource(resource) => resource.resource_drop(store),
+        Val::List(values) | Val::Tuple(values) => values.iter().try_for_each(|value| release(value, store)),
+        _ => Ok(()),
+    }
+}
