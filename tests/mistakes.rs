@@ -1,6 +1,6 @@
 //! A user's mistakes: one clear line, exit code 2, and nothing left behind.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{Place, small, tiny};
 
 /// A folder with a tiny model as `model`, a good dataset, and some bad files.
 fn place() -> Place {
@@ -110,4 +110,44 @@ fn a_model_folder_that_is_damaged_is_named() {
         assert_eq!((outcome.code, outcome.error().contains(file)), (Some(2), true), "{}", outcome.stderr);
         std::fs::rename(&away, &here).unwrap();
     }
+}
+
+#[test]
+fn a_rate_at_which_weights_would_be_lost_ends_the_run_with_the_weights_as_they_were() {
+    let place = Place::new();
+    let run = ["--plugin", "tldr_length_reward.wasm", "--max-steps", "4", "--save-steps", "1", "--output-dir", "run"];
+    let outcome = place.run(&[&small()[..], &run, &["--learning-rate", "1e39", "--max-completion-length", "8"]].concat());
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.error().contains("lower learning_rate"), "{}", outcome.error());
+    let saved: Vec<_> = std::fs::read_dir(place.path("run")).unwrap().map(|e| e.unwrap().path()).collect();
+    for model in saved.iter().map(|folder| folder.join("model.safetensors")).filter(|model| model.exists()) {
+        let bytes = std::fs::read(&model).unwrap();
+        let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let finite = bytes[header..].chunks_exact(4).all(|x| f32::from_le_bytes(x.try_into().unwrap()).is_finite());
+        assert!(finite, "{}", model.display());
+    }
+}
+
+#[test]
+fn a_run_is_not_put_where_it_would_go_with_something_else() {
+    let place = Place::new();
+    let run = |folder: &str| {
+        let run =
+            ["--plugin", "tldr_length_reward.wasm", "--max-steps", "1", "--max-completion-length", "8", "--output-dir", folder];
+        place.run(&[&small()[..], &run].concat())
+    };
+    run("first").succeeded();
+    std::fs::create_dir_all(place.path("model")).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(std::path::Path::new(tiny()).join(name), place.path("model").join(name)).unwrap();
+    }
+    for (folder, what) in
+        [("first/checkpoint-1/run", "a checkpoint"), ("first/a/b/run", "another run's folder"), ("model/run", "a model")]
+    {
+        let outcome = run(folder);
+        assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+        assert!(outcome.error().contains(what) && outcome.error().contains("output_dir"), "{}", outcome.error());
+        assert!(!place.path(folder).exists());
+    }
+    run("beside").succeeded();
 }

@@ -1,8 +1,8 @@
 //! Checkpoints as folders of a run: made, found, kept and removed.
 
-use super::manifest::seal;
+use super::manifest::{seal, sync_folder};
 use super::{Error, verify};
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String
     fs::rename(temporary.path(), &path).map_err(io)?;
     // The folder has moved; there is nothing left to clean up.
     let _ = temporary.keep();
-    File::open(run).and_then(|f| f.sync_all()).map_err(io)?;
+    sync_folder(run).map_err(io)?;
     Ok(path)
 }
 

@@ -89,7 +89,7 @@ fn files(folder: &Path, prefix: &str, into: &mut BTreeMap<String, PathBuf>) -> i
         let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
         if entry.file_type()?.is_dir() {
             files(&entry.path(), &format!("{name}/"), into)?;
-            File::open(entry.path())?.sync_all()?;
+            sync_folder(&entry.path())?;
         } else {
             into.insert(name, entry.path());
         }
@@ -103,13 +103,23 @@ pub(super) fn seal(folder: &Path, step: u64) -> io::Result<()> {
     files(folder, "", &mut all)?;
     let mut manifest = Manifest { step, files: BTreeMap::new() };
     for (name, path) in all {
-        File::open(&path)?.sync_all()?;
+        sync_file(&path)?;
         manifest.files.insert(name, Entry::of(&path)?);
     }
     let path = folder.join(MANIFEST);
     fs::write(&path, manifest.text()?)?;
-    File::open(&path)?.sync_all()?;
-    File::open(folder)?.sync_all()
+    sync_file(&path)?;
+    sync_folder(folder)
+}
+
+/// Has a file on the disk. It is opened for writing, without which Windows refuses.
+fn sync_file(path: &Path) -> io::Result<()> {
+    File::options().write(true).open(path)?.sync_all()
+}
+
+/// Has a folder's list of names on the disk, where folders can be opened; on Windows they can't.
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
 /// Checks every byte of a checkpoint against its manifest.

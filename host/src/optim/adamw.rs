@@ -27,14 +27,33 @@ pub struct AdamW {
     settings: Settings,
     updates: u64,
     moments: Vec<(String, Tensor, Tensor)>,
+    /// What no parameter is greater than, either way; none where that has to be looked at again.
+    reach: Option<f64>,
 }
+
+/// What became of an update.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Update {
+    /// It was made. The gradient's norm before clipping.
+    Made(f64),
+    /// The gradient's norm is not finite, and nothing was changed.
+    NotFinite(f64),
+    /// It would have made values of this parameter that are not finite, and nothing was changed.
+    Overflow(String),
+}
+
+/// Magnitudes up to which an update is known to stay finite without a look at each value: f32 ends at 3e38.
+const SAFE: f64 = 1e30;
+
+/// Length of a gradient up to which its squares do.
+const SAFE_GRADIENT: f64 = 1e15;
 
 impl AdamW {
     /// Zero moments for every parameter.
     pub fn new(settings: Settings, parameters: &Named<'_>) -> ops::Result<Self> {
         let zeros = |t: &Tensor| Tensor::zeros(t.shape(), DType::F32, t.device());
         let moments = parameters.iter().map(|(name, t)| Ok((name.clone(), zeros(t)?, zeros(t)?)));
-        Ok(Self { settings, updates: 0, moments: moments.collect::<ops::Result<_>>()? })
+        Ok(Self { settings, updates: 0, moments: moments.collect::<ops::Result<_>>()?, reach: None })
     }
 
     /// Number of updates, and copies of the moments in host memory as `<parameter>.m` and `<parameter>.v`.
@@ -63,8 +82,7 @@ impl AdamW {
         Ok(())
     }
 
-    /// Updates all parameters from the gradients and gives the gradient's norm before clipping
-    /// (`grad_norm`), which a number that is not finite leaves without an update. `rounded` are the copies of
+    /// Updates all parameters from the gradients, unless a value would not be finite afterwards. `rounded` are the copies of
     /// the parameters that a model computes with, where it does, and follow them.
     pub fn step(
         &mut self,
@@ -72,37 +90,87 @@ impl AdamW {
         rounded: &[Option<&Tensor>],
         gradients: &Named<'_>,
         lr: f64,
-    ) -> ops::Result<f64> {
+    ) -> ops::Result<Update> {
         let s = self.settings;
         let norm = ops::sum_of_squares(gradients.iter().map(|(_, g)| *g))?.sqrt();
         if !norm.is_finite() {
-            return Ok(norm);
+            return Ok(Update::NotFinite(norm));
         }
         // torch.nn.utils.clip_grad_norm_ divides by the norm plus 1e-6.
         let clip = if s.max_grad_norm > 0.0 { (s.max_grad_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
-        self.updates += 1;
-        for ((((name, p), copy), (_, g)), (_, m, v)) in parameters.iter().zip(rounded).zip(gradients).zip(&self.moments) {
+        let of = |name: &str, p: &Tensor| {
             let decayed = p.dims().len() > 1 && !name.contains("norm");
             let weight_decay = if decayed { s.weight_decay } else { 0.0 };
-            let step = adamw::Step {
-                lr,
-                beta1: s.beta1,
-                beta2: s.beta2,
-                eps: s.eps,
-                weight_decay,
-                t: self.updates,
-                grad_scale: clip as f32,
-            };
-            adamw::update(p, g, m, v, *copy, step)?;
+            let (beta1, beta2, eps, t) = (s.beta1, s.beta2, s.eps, self.updates + 1);
+            adamw::Step { lr, beta1, beta2, eps, weight_decay, t, grad_scale: clip as f32 }
+        };
+        let reach = match self.reach {
+            Some(reach) => reach,
+            None => ops::sum_of_squares(parameters.iter().map(|(_, p)| *p))?.sqrt(),
+        };
+        let reach = reach * (1.0 - lr * s.weight_decay).abs().max(1.0) + lr.abs() * longest_update(s);
+        // The kernel multiplies by the rate before it divides, and below this eps second moments vanish before it counts.
+        let product = (lr / (1.0 - s.beta1)).abs() * SAFE_GRADIENT;
+        let safe = reach < SAFE && norm * clip < SAFE_GRADIENT && product < SAFE && s.eps >= 1e-20;
+        if !safe {
+            for (((name, p), (_, g)), (_, m, v)) in parameters.iter().zip(gradients).zip(&self.moments) {
+                if adamw::overflows(p, g, m, v, of(name, p))? {
+                    return Ok(Update::Overflow(name.clone()));
+                }
+            }
         }
-        Ok(norm)
+        for ((((name, p), copy), (_, g)), (_, m, v)) in parameters.iter().zip(rounded).zip(gradients).zip(&self.moments) {
+            adamw::update(p, g, m, v, *copy, of(name, p))?;
+        }
+        self.updates += 1;
+        self.reach = safe.then_some(reach);
+        Ok(Update::Made(norm))
     }
+}
+
+/// The farthest that an update moves a parameter at a learning rate of one: by the inequality of Cauchy and Schwarz a first moment
+/// is no longer than `(1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2))` times the root of the second, and what corrects their
+/// biases no greater than `1 / (1 - beta1)`.
+fn longest_update(s: Settings) -> f64 {
+    let spread = 1.0 - s.beta1 * s.beta1 / s.beta2;
+    if spread > 0.0 { ((1.0 - s.beta2) * spread).sqrt().recip() } else { f64::INFINITY }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::{AdamW, Settings, Update};
     use crate::ops::adamw::{Step, update};
+    use crate::ops::to_vec;
     use candle_core::{Device, Tensor};
+
+    #[test]
+    fn an_update_that_would_not_be_finite_is_not_made() {
+        let one = |x: f32| Tensor::new(&[[x]], &Device::Cpu).unwrap();
+        let settings = |max_grad_norm: f64| Settings { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm };
+        // A rate beyond f32, a decay that multiplies, a gradient whose square overflows, a weight that is none.
+        for (weight, gradient, lr, longest, after) in
+            [(1.0, 0.5, 1e39, 1.0, 0), (1.0, 0.5, 1e11, 1.0, 3), (1.0, 1e25, 1e-3, 0.0, 0), (f32::NAN, 0.5, 1e-3, 1.0, 0)]
+        {
+            let (p, g) = (one(weight), one(gradient));
+            let parameters = [("w".to_owned(), &p)];
+            let mut optimizer = AdamW::new(settings(longest), &parameters).unwrap();
+            for step in 0..=after {
+                let before = to_vec(&p).unwrap()[0];
+                let update = optimizer.step(&parameters, &[None], &[("w".to_owned(), &g)], lr).unwrap();
+                let now = to_vec(&p).unwrap()[0];
+                if step < after {
+                    assert!(
+                        matches!(update, Update::Made(_)) && now.is_finite() && now != before,
+                        "{lr} at {step}: {update:?} {now}"
+                    );
+                } else {
+                    assert_eq!(update, Update::Overflow("w".to_owned()), "{weight} {gradient} {lr}");
+                    assert_eq!(now.to_bits(), before.to_bits());
+                    assert_eq!(optimizer.state().unwrap().0, after as u64);
+                }
+            }
+        }
+    }
 
     #[test]
     fn two_updates_follow_the_published_rule() {

@@ -3,5 +3,5 @@
 mod adamw;
 mod schedule;
 
-pub use adamw::{AdamW, Named, Settings};
+pub use adamw::{AdamW, Named, Settings, Update};
 pub use schedule::Schedule;

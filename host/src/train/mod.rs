@@ -94,6 +94,22 @@ pub enum Error {
         /// The gradient's norm.
         norm: f64,
     },
+    /// The weights would have left the finite numbers.
+    #[error(
+        "the update at step {step} would make {parameter} infinite or not a number; the weights are left as they were. The learning \
+         rate is {lr:e}: lower learning_rate, unless the model's own weights are like that"
+    )]
+    Overflow {
+        /// The step.
+        step: u64,
+        /// The first parameter of which values would be lost.
+        parameter: String,
+        /// The learning rate of the step.
+        lr: f64,
+    },
+    /// The weights are not finite numbers, which only a model that came so can be.
+    #[error("the weights are not all finite, and are not saved: a checkpoint of them would be of no use")]
+    WeightsNotFinite,
 }
 
 impl Error {

@@ -93,6 +93,26 @@ fn lock(run: &Path) -> Result<File> {
     }
 }
 
+/// The folder above this one that belongs to something else, and what that is.
+fn within(path: &Path) -> Option<(PathBuf, &'static str)> {
+    let absolute = std::path::absolute(path).ok()?;
+    // Through links, as far as the way is there.
+    let there = absolute.ancestors().skip(1).find_map(|folder| folder.canonicalize().ok())?;
+    there.ancestors().find_map(|folder| {
+        let has = |name: &str| folder.join(name).exists();
+        let what = if has("manifest.json") {
+            "a checkpoint"
+        } else if has("metrics.jsonl") && has("config.toml") {
+            "another run's folder"
+        } else if has("config.json") && (has("model.safetensors") || has("model.safetensors.index.json")) {
+            "a model"
+        } else {
+            return None;
+        };
+        Some((folder.to_path_buf(), what))
+    })
+}
+
 impl RunFolder {
     /// The folder that a run would take, which must not hold anything yet.
     ///
@@ -109,6 +129,12 @@ impl RunFolder {
         let occupied = path.is_file() || fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_some());
         if occupied {
             return Err(Error::Unfit(format!("output_dir {given} is not empty; name another folder, or remove it")));
+        }
+        if let Some((owner, what)) = within(&path) {
+            let owner = owner.display();
+            return Err(Error::Unfit(format!(
+                "output_dir {given} lies within {owner}, which is {what} and may be removed or read as a whole; name a folder elsewhere"
+            )));
         }
         Ok(path)
     }

@@ -6,6 +6,7 @@ use super::{Error, Result};
 use crate::checkpoint::{self, Writer, Written};
 use crate::config::{self, OnSaveError};
 use crate::metrics::{self, Metric, Window};
+use crate::ops;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::PathBuf;
@@ -59,6 +60,10 @@ impl Trainer {
         }
         let begun = Instant::now();
         self.settle(true)?;
+        // A checkpoint that is of no use would make older ones go.
+        if !ops::sum_of_squares(self.policy.weights().trained().iter().map(|(_, t)| *t))?.is_finite() {
+            return Err(Error::WeightsNotFinite);
+        }
         let step = self.state.global_step;
         self.compare_with_best();
         let snapshot = self.snapshot()?;

@@ -6,6 +6,7 @@ use super::trainer::Trainer;
 use super::{Error, Result};
 use crate::metrics::{Metric, Reduction};
 use crate::ops;
+use crate::optim::Update;
 use crate::plugin::{Role, Scale, Tokens};
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,11 +48,14 @@ impl Trainer {
 
         let lr = self.schedule.at(self.state.global_step);
         let (weights, rounded) = (self.policy.weights().trained(), self.policy.rounded());
-        let grad_norm = self.optimizer.step(&weights, &rounded, &self.gradients.named(), lr)?;
+        let update = self.optimizer.step(&weights, &rounded, &self.gradients.named(), lr)?;
         self.phases.lap("optimizer");
-        if !grad_norm.is_finite() {
-            return Err(Error::NotFinite { step: self.state.global_step + 1, norm: grad_norm });
-        }
+        let step = self.state.global_step + 1;
+        let grad_norm = match update {
+            Update::Made(norm) => norm,
+            Update::NotFinite(norm) => return Err(Error::NotFinite { step, norm }),
+            Update::Overflow(parameter) => return Err(Error::Overflow { step, parameter, lr }),
+        };
         self.state.global_step += 1;
         self.state.moved |= grad_norm > 0.0 && lr > 0.0;
         self.sync_reference()?;
