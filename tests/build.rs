@@ -1,31 +1,24 @@
 //! Compiles the tests' own plugins to WebAssembly.
 
+#[path = "../host/build/wasm.rs"]
+mod wasm;
+
 use std::error::Error;
 use std::path::PathBuf;
-use std::process::Command;
 
 const PLUGINS: [&str; 3] = ["hostile", "remembering", "versioned"];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    for path in ["hostile", "remembering", "versioned", "../plugin-sdk"] {
+    for path in ["build.rs", "hostile", "remembering", "versioned", "../plugin-sdk"] {
         println!("cargo::rerun-if-changed={path}");
     }
-    let target = PathBuf::from(std::env::var("OUT_DIR")?).join("plugins");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--profile", "plugin", "--target", "wasm32-wasip2", "--target-dir"]).arg(&target);
+    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("..");
+    // The host's, whose plugins depend on the same.
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    let target_dir = out.ancestors().nth(3).ok_or("OUT_DIR is not in a target directory")?.join("plugins");
+    let built = wasm::compile(&root, &PLUGINS.map(String::from), &target_dir)?;
     for name in PLUGINS {
-        cargo.args(["--package", name]);
-    }
-    for variable in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_TARGET"] {
-        cargo.env_remove(variable);
-    }
-    let status = cargo.status()?;
-    if !status.success() {
-        return Err(format!("building the tests' plugins failed ({status})").into());
-    }
-    for name in PLUGINS {
-        let file = target.join("wasm32-wasip2/plugin").join(format!("{name}.wasm"));
-        println!("cargo::rustc-env={}_WASM={}", name.to_uppercase(), file.display());
+        println!("cargo::rustc-env={}_WASM={}", name.to_uppercase(), built.join(format!("{name}.wasm")).display());
     }
     Ok(())
 }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 /// Room and the rooms that it may use.
 const DOORS: &[(&str, &[&str])] = &[
     ("config", &[]),
-    ("ops", &[]),
     ("hub", &[]),
     ("metrics", &["config"]),
     ("data", &["config"]),
@@ -60,7 +59,8 @@ fn rooms_used(source: &str) -> BTreeSet<String> {
 #[test]
 fn rooms_open_only_the_doors_they_may() {
     let source = root().join("host/src");
-    let names: BTreeSet<&str> = DOORS.iter().map(|(name, _)| *name).collect();
+    // The operations are a crate of their own, which knows no room.
+    let names: BTreeSet<&str> = DOORS.iter().map(|(name, _)| *name).chain(["ops"]).collect();
     for entry in fs::read_dir(&source).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()) {
         let room = entry.file_name().unwrap().to_str().unwrap().to_owned();
         let (_, allowed) =
@@ -79,21 +79,22 @@ fn rooms_open_only_the_doors_they_may() {
 }
 
 #[test]
-fn configuration_knows_neither_tensors_nor_plugins_and_only_operations_are_unsafe() {
+fn configuration_knows_neither_tensors_nor_plugins_and_only_operations_and_compiled_plugins_are_unsafe() {
     for file in rust_files(&root().join("host/src")) {
         let text = fs::read_to_string(&file).unwrap();
         let inside = |room: &str| file.components().any(|c| c.as_os_str() == room);
         if inside("config") {
             assert!(!text.contains("candle") && !text.contains("wasmtime"), "{}", file.display());
         }
-        assert!(inside("ops") || !text.contains("unsafe {"), "{} has unsafe code", file.display());
+        let compiled = file.ends_with("plugin/cache.rs");
+        assert!(compiled || !text.contains("unsafe {"), "{} has unsafe code", file.display());
     }
 }
 
 #[test]
 fn no_file_is_longer_than_about_six_hundred_lines() {
     for folder in ["host", "plugin-sdk", "plugins", "tests"] {
-        for file in rust_files(&root().join(folder)) {
+        for file in rust_files(&root().join(folder)).into_iter().filter(|file| !file.ends_with("bindings/generated.rs")) {
             let lines = fs::read_to_string(&file).unwrap().lines().count();
             assert!(lines <= 620, "{} has {lines} lines", file.display());
         }

@@ -8,7 +8,9 @@ use crate::train::{self, Beginning, Finished, Origin, Trainer, World};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use indicatif::HumanDuration;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+#[cfg(unix)]
+use signal_hook::consts::SIGUSR1;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -283,6 +285,7 @@ fn finish(trainer: Trainer, world: &World) -> Result<(), Failure> {
         signal_hook::flag::register(signal, stop.clone()).map_err(Failure::failed)?;
     }
     // What mpirun passes on to its processes, where SIGINT makes it kill them after a while.
+    #[cfg(unix)]
     signal_hook::flag::register(SIGUSR1, stop.clone()).map_err(Failure::failed)?;
     let finished = trainer.run(&stop).map_err(Failure::failed)?;
     if !world.is_first() {

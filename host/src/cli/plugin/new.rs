@@ -12,8 +12,11 @@ static FILES: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/templa
 /// The contract, for tools that make bindings from it.
 const WIT: &str = include_str!("../../../../plugin-sdk/wit/rlhost-plugin.wit");
 
-/// The Rust SDK beside the source that this binary was built from.
-const SDK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../plugin-sdk");
+/// The Rust SDK's files, which go into a project: there may be no checkout of rlhost on its machine. Path inside, contents.
+static SDK: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/sdk.rs"));
+
+/// How a project of the examples names the SDK.
+const DEPENDENCY: &str = "path = \"../../../plugin-sdk\"";
 
 const SHORT: [(&str, &str); 5] =
     [("js", "javascript"), ("ts", "typescript"), ("py", "python"), ("as", "assemblyscript"), ("c++", "cpp")];
@@ -56,20 +59,25 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         return Err(anyhow!("{} is there already", folder.display()));
     }
     for (_, inside, text) in FILES.iter().filter(|(of, inside, _)| *of == language && *inside != "README.md") {
-        write(&folder.join(inside), &adapted(text, language, &args.name))?;
+        write(&folder.join(inside), adapted(text, language, &args.name).as_bytes())?;
     }
     let sources: String = FILES.iter().filter(|(of, ..)| *of == language).map(|(.., text)| *text).collect();
     if sources.contains("../include") {
         for (_, inside, text) in FILES.iter().filter(|(of, ..)| *of == "include") {
-            write(&folder.join("include").join(inside), text)?;
+            write(&folder.join("include").join(inside), text.as_bytes())?;
         }
     }
     if sources.contains("plugin-sdk/wit") {
-        write(&folder.join("wit/rlhost-plugin.wit"), WIT)?;
+        write(&folder.join("wit/rlhost-plugin.wit"), WIT.as_bytes())?;
+    }
+    if sources.contains(DEPENDENCY) {
+        for (inside, contents) in SDK {
+            write(&folder.join("sdk").join(inside), contents)?;
+        }
     }
     let steps = steps(&folder);
     let about = format!("# {}\n\nA plugin for rlhost. From this folder:\n\n{}\n", args.name, indented(&steps));
-    write(&folder.join("README.md"), &about)?;
+    write(&folder.join("README.md"), about.as_bytes())?;
     say!("made {}; next:\n    cd {}\n{}", folder.display(), folder.display(), indented(&steps));
     Ok(())
 }
@@ -95,9 +103,8 @@ fn indented(steps: &[String]) -> String {
 
 /// A project's file under the plugin's own name, and without paths that lead out of its folder.
 fn adapted(text: &str, language: &str, name: &str) -> String {
-    let sdk = Path::new(SDK).canonicalize().unwrap_or_else(|_| PathBuf::from(SDK)).display().to_string();
     let example =
-        text.replace("../../../plugin-sdk/wit", "wit").replace("../../../plugin-sdk", &sdk).replace("../include", "include");
+        text.replace("../../../plugin-sdk/wit", "wit").replace(DEPENDENCY, "path = \"sdk\"").replace("../include", "include");
     let under = |name: &str| name.replace('-', "_");
     let old = if language.ends_with("-loss") {
         format!("reinforce-{}", language.trim_end_matches("-loss"))
@@ -107,10 +114,10 @@ fn adapted(text: &str, language: &str, name: &str) -> String {
     example.replace(&old, name).replace(&under(&old), &under(name))
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+fn write(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
     let fail = |e: std::io::Error| anyhow!("can't write {}: {e}", path.display());
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(fail)?;
     }
-    fs::write(path, text).map_err(fail)
+    fs::write(path, contents).map_err(fail)
 }

@@ -1,0 +1,49 @@
+//! Compiles the first-party plugins of `plugins/` to WebAssembly components and writes the table of embedded plugins that
+//! `plugin/embedded.rs` includes, and that of the projects that `rlhost plugin new` makes.
+
+mod templates;
+mod wasm;
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("..").canonicalize()?;
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    for folder in ["host/build", "plugins", "plugin-sdk"] {
+        println!("cargo::rerun-if-changed={}", root.join(folder).display());
+    }
+    let names = plugin_names(&root.join("plugins"))?;
+    // In target/<profile>, so that builds with other features, whose OUT_DIR is another, find them.
+    let target_dir = out.ancestors().nth(3).ok_or("OUT_DIR is not in a target directory")?.join("plugins");
+    match wasm::compile(&root, &names, &target_dir) {
+        Ok(built) => std::fs::write(out.join("embedded.rs"), embedded(&names, &built)?)?,
+        Err(error) => println!("cargo::error={error}"),
+    }
+    std::fs::write(out.join("templates.rs"), templates::projects(&root.join("examples/languages"))?)?;
+    std::fs::write(out.join("sdk.rs"), templates::sdk(&root.join("plugin-sdk"))?)?;
+    Ok(())
+}
+
+/// The table of plugins: name, bytes.
+fn embedded(names: &[String], built: &Path) -> Result<String, Box<dyn Error>> {
+    let mut table = String::from("&[\n");
+    for name in names {
+        writeln!(table, "    ({:?}, include_bytes!({:?})),", format!("{name}.wasm"), built.join(format!("{name}.wasm")))?;
+    }
+    table.push_str("]\n");
+    Ok(table)
+}
+
+fn plugin_names(folder: &Path) -> Result<Vec<String>, Box<dyn Error>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.path().join("Cargo.toml").exists() {
+            names.push(entry.file_name().into_string().map_err(|n| format!("plugin folder {n:?} is not UTF-8"))?);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
