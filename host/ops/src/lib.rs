@@ -46,7 +46,6 @@ pub use cpu::{
 pub use cuda::decode;
 pub use forest::{Forest, Segment};
 pub use memory::{keep_freed_memory, peak_memory};
-pub use simd::is_fast;
 
 use candle_core::Tensor;
 

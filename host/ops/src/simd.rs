@@ -29,14 +29,6 @@ pub(super) fn run<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Whether this processor has the instructions without which computing takes many times longer.
-pub fn is_fast() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return !matches!(level(), Level::Baseline);
-    #[cfg(not(target_arch = "x86_64"))]
-    true
-}
-
 /// What an x86-64 processor has.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]

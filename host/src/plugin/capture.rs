@@ -1,33 +1,30 @@
 //! Standard output of a plugin: the last few kilobytes, for error messages.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
 
-/// Shared end of an output; keeps at most `limit` bytes, the newest.
-#[derive(Clone)]
+/// What was printed; keeps at most `limit` bytes, the newest.
 pub(super) struct Capture {
     limit: usize,
-    bytes: Arc<Mutex<VecDeque<u8>>>,
+    bytes: VecDeque<u8>,
 }
 
 impl Capture {
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, bytes: Arc::default() }
+        Self { limit, bytes: VecDeque::new() }
     }
 
     /// Takes what was written since the last time.
-    pub(super) fn take(&self) -> String {
-        let bytes: Vec<u8> = self.bytes.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
+    pub(super) fn take(&mut self) -> String {
+        let bytes: Vec<u8> = self.bytes.drain(..).collect();
         String::from_utf8_lossy(&bytes).trim().to_owned()
     }
 
     /// Adds what was printed.
-    pub(super) fn push(&self, new: &[u8]) {
-        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn push(&mut self, new: &[u8]) {
         let new = &new[new.len().saturating_sub(self.limit)..];
-        let excess = (bytes.len() + new.len()).saturating_sub(self.limit);
-        bytes.drain(..excess);
-        bytes.extend(new);
+        let excess = (self.bytes.len() + new.len()).saturating_sub(self.limit);
+        self.bytes.drain(..excess);
+        self.bytes.extend(new);
     }
 }
 
@@ -37,7 +34,7 @@ mod tests {
 
     #[test]
     fn keeps_the_newest_bytes_within_the_limit() {
-        let capture = Capture::new(8);
+        let mut capture = Capture::new(8);
         capture.push(b"0123456789");
         capture.push(b"ab");
         assert_eq!(capture.take(), "456789ab");

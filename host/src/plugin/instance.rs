@@ -177,7 +177,7 @@ impl Plugin {
         let mut running = self.ready()?;
         self.changed = true;
         let answer = self.loaded.bounded(&mut running, call, f)?;
-        running.store.data().output.take();
+        running.store.data_mut().printed();
         self.idle.push(running);
         answer.map_err(|e| self.loaded.error(call, said(e)))
     }
@@ -197,7 +197,7 @@ impl Plugin {
             .enumerate()
             .map(|(i, mut running)| match loaded.bounded(&mut running, call, |store, linked| f(i, store, linked)) {
                 Ok(answer) => {
-                    running.store.data().output.take();
+                    running.store.data_mut().printed();
                     (Some(running), answer.map_err(|e| loaded.error(call, said(e))))
                 }
                 Err(error) => (None, Err(error)),

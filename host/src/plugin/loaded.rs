@@ -174,7 +174,7 @@ impl Loaded {
         store.limiter(|sandbox| &mut sandbox.ceiling);
         let call = Call::new("instantiate");
         self.wind_up(&mut store, call);
-        let linked = self.pre.instantiate(&mut store).map_err(|e| self.explain(&store, call, &e))?;
+        let linked = self.pre.instantiate(&mut store).map_err(|e| self.explain(&mut store, call, &e))?;
         Ok(Running { store, linked })
     }
 
@@ -212,7 +212,7 @@ impl Loaded {
         f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> wasmtime::Result<R>,
     ) -> Result<R> {
         self.wind_up(&mut running.store, call);
-        f(&mut running.store, &running.linked).map_err(|e| self.explain(&running.store, call, &e))
+        f(&mut running.store, &running.linked).map_err(|e| self.explain(&mut running.store, call, &e))
     }
 
     /// An error of a call, in the plugin's name.
@@ -221,8 +221,8 @@ impl Loaded {
     }
 
     /// What a trap or a host error means, in words, with what the plugin printed last.
-    fn explain(&self, store: &Store<Sandbox>, call: Call, error: &wasmtime::Error) -> Error {
-        let sandbox = store.data();
+    fn explain(&self, store: &mut Store<Sandbox>, call: Call, error: &wasmtime::Error) -> Error {
+        let sandbox = store.data_mut();
         let mut detail = match error.downcast_ref::<Trap>() {
             Some(Trap::Interrupt) => {
                 format!("took longer than its limit of {} s (limits.call_timeout_s)", self.limits.call_timeout_s)
@@ -234,7 +234,7 @@ impl Loaded {
             Some(trap) => trap.to_string(),
             None => printable(&error.root_cause().to_string(), LONGEST_TEXT),
         };
-        let printed = sandbox.output.take();
+        let printed = sandbox.printed();
         let lines: Vec<&str> = printed.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("note: ")).collect();
         if !lines.is_empty() {
             detail.push_str("; it printed: ");

@@ -14,8 +14,6 @@ const LOG_LINES: u32 = 100;
 pub(super) struct Sandbox {
     wasi: Wasi,
     pub(super) ceiling: Ceiling,
-    /// What it printed.
-    pub(super) output: Capture,
     /// Lines that it may still log in this call.
     log_lines: u32,
     name: String,
@@ -25,11 +23,16 @@ impl Sandbox {
     pub(super) fn new(name: &str, limits: &Limits, seed: u64) -> Self {
         let output = Capture::new(limits.output_kb as usize * 1024);
         let ceiling = Ceiling::new(limits);
-        Self { wasi: Wasi::new(seed, output.clone()), ceiling, output, log_lines: LOG_LINES, name: name.to_owned() }
+        Self { wasi: Wasi::new(seed, output), ceiling, log_lines: LOG_LINES, name: name.to_owned() }
     }
 
     pub(super) fn wasi(&mut self) -> &mut Wasi {
         &mut self.wasi
+    }
+
+    /// Takes what it printed since the last time.
+    pub(super) fn printed(&mut self) -> String {
+        self.wasi.printed()
     }
 
     /// A call begins.

@@ -52,6 +52,11 @@ impl Wasi {
         Self { wall: 0, monotonic: 0, secure: random(1), insecure: random(2), seed, output }
     }
 
+    /// Takes what was printed since the last time.
+    pub(super) fn printed(&mut self) -> String {
+        self.output.take()
+    }
+
     /// Lets time pass: a sleep is over at once.
     fn sleep(&mut self, nanoseconds: u64) {
         self.wall = self.wall.saturating_add(nanoseconds);

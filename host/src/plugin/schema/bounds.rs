@@ -1,5 +1,6 @@
 //! What a schema may be, before anything follows it: a validator goes where `$ref`s lead, and so do we for its messages.
 
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -38,23 +39,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
 
 /// What a `$ref` leads to, if that is a place of the schema's own.
 pub(super) fn target<'a>(schema: &'a Value, reference: &str) -> Option<&'a Value> {
-    schema.pointer(&decoded(reference.strip_prefix('#')?)?)
-}
-
-/// The text with its `%XX` read, as in the part of an address after `#`.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes().iter();
-    while let Some(&byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digits = [*rest.next()?, *rest.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-            }
-            _ => byte,
-        });
-    }
-    String::from_utf8(bytes).ok()
+    schema.pointer(&percent_decode_str(reference.strip_prefix('#')?).decode_utf8().ok()?)
 }
 
 /// What is known of the schema that a reference leads to.
