@@ -10,7 +10,8 @@ use common::{COMPLETION, GROUP, MODELS, PROMPT, architecture, decoder, short, to
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rlhost::model::Frozen;
 use rlhost::ops;
-use rlhost::rollout::{Generator, Request, Sampling, stream};
+use rlhost::ops::sampler::{Sampling, stream};
+use rlhost::rollout::{Generator, Request};
 use std::hint::black_box;
 
 fn generation(c: &mut Criterion) {

@@ -4,7 +4,8 @@
 
 use rlhost::model::{Frozen, ModelFolder, Place};
 use rlhost::ops::device;
-use rlhost::rollout::{Generator, Request, Rollout, Sampling};
+use rlhost::ops::sampler::Sampling;
+use rlhost::rollout::{Generator, Request, Rollout};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

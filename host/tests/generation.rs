@@ -2,7 +2,8 @@
 
 use candle_core::{Device, Tensor};
 use rlhost::model::{Architecture, Decoder, Decoding, Frozen, Weights};
-use rlhost::rollout::{Generator, Request, Rollout, Sampling};
+use rlhost::ops::sampler::Sampling;
+use rlhost::rollout::{Generator, Request, Rollout};
 
 /// A model whose products are large enough to be shared, with heads of which there is no even number.
 fn model() -> Decoding {

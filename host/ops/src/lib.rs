@@ -34,6 +34,8 @@ mod memory;
 pub mod norm;
 pub mod panels;
 pub mod rope;
+mod rounding;
+pub mod sampler;
 mod simd;
 pub mod swiglu;
 pub mod team;
@@ -46,6 +48,8 @@ pub use cpu::{
 pub use cuda::decode;
 pub use forest::{Forest, Segment};
 pub use memory::{keep_freed_memory, peak_memory};
+pub use rounding::{round_bf16, sum_bf16, widen_bf16};
+pub use simd::wide_registers;
 
 use candle_core::Tensor;
 

@@ -29,6 +29,15 @@ pub(super) fn run<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
+/// Whether the processor has the vector registers that the operations are written for; without them everything is the same
+/// but slower.
+pub fn wide_registers() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return !matches!(level(), Level::Baseline);
+    #[cfg(not(target_arch = "x86_64"))]
+    true
+}
+
 /// What an x86-64 processor has.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]

@@ -3,7 +3,8 @@
 use super::Failure;
 use crate::data::{StopStrings, Tokenizer};
 use crate::model::{Decoding, Frozen, ModelFolder, builtin};
-use crate::rollout::{Generator, Request, Sampling};
+use crate::ops::sampler::Sampling;
+use crate::rollout::{Generator, Request};
 use crate::train;
 use anyhow::{anyhow, ensure};
 

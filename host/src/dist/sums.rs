@@ -4,7 +4,6 @@ use super::{Result, Sums, World};
 use crate::config::ReduceDtype;
 use crate::ops;
 use candle_core::Tensor;
-use half::bf16;
 use std::ops::Range;
 use std::sync::mpsc;
 
@@ -32,22 +31,6 @@ fn buckets(lengths: &[usize], size: usize) -> Vec<Vec<(usize, Range<usize>)>> {
     all
 }
 
-/// The nearest bf16 of each value.
-fn rounded(values: &[f32]) -> Vec<u16> {
-    values.iter().map(|value| bf16::from_f32(*value).to_bits()).collect()
-}
-
-/// The sums, in f32 and in the order of the ranks, of as many values of each.
-fn summed(parts: &[u16], ranks: usize) -> Vec<f32> {
-    let mut sums = vec![0.0; parts.len() / ranks];
-    for part in parts.chunks(sums.len().max(1)) {
-        for (sum, bits) in sums.iter_mut().zip(part) {
-            *sum += bf16::from_bits(*bits).to_f32();
-        }
-    }
-    sums
-}
-
 /// Everybody's values, added up. As bf16 each rank adds up a part of them, in f32, so that a number
 /// is rounded when it is sent and its sum when that comes back, and nowhere else.
 fn reduce(by: Sums, dtype: ReduceDtype, own: &[f32], sums: &mut [f32]) {
@@ -55,13 +38,11 @@ fn reduce(by: Sums, dtype: ReduceDtype, own: &[f32], sums: &mut [f32]) {
         ReduceDtype::Float32 => by.all_reduce(own, sums),
         ReduceDtype::Bfloat16 => {
             let whole = own.len().next_multiple_of(by.size());
-            let (mut sent, mut parts) = (rounded(own), vec![0; whole]);
+            let (mut sent, mut parts) = (ops::round_bf16(own), vec![0; whole]);
             sent.resize(whole, 0);
             by.all_to_all(&sent, &mut parts);
-            by.all_gather(&rounded(&summed(&parts, by.size())), &mut sent);
-            for (sum, bits) in sums.iter_mut().zip(&sent) {
-                *sum = bf16::from_bits(*bits).to_f32();
-            }
+            by.all_gather(&ops::round_bf16(&ops::sum_bf16(&parts, by.size())), &mut sent);
+            ops::widen_bf16(&sent, sums);
         }
     }
 }
@@ -163,20 +144,5 @@ mod tests {
             let want = lengths.iter().enumerate().flat_map(|(tensor, length)| (0..*length).map(move |i| (tensor, i)));
             assert!(flat.eq(want), "{lengths:?}");
         }
-    }
-
-    #[test]
-    fn sums_of_bf16_are_rounded_to_the_nearest_once() {
-        // 1 + 2^-7 is the next number after 1; halfway goes to the even one.
-        let next = 1.0 + 2f32.powi(-7);
-        let values = [1.0, next, 1.0 + 2f32.powi(-8), 1.0 + 1.01 * 2f32.powi(-8), -3e38, f32::INFINITY];
-        let read = |bits: &[u16]| bits.iter().map(|b| bf16::from_bits(*b).to_f32()).collect::<Vec<f32>>();
-        assert_eq!(read(&rounded(&values))[..4], [1.0, next, 1.0, next]);
-        assert!(read(&rounded(&[f32::NAN]))[0].is_nan());
-        // In f32 a 1 that bf16 has no room for beside 256 is not lost: 512 times.
-        let parts = rounded(&[256.0].into_iter().chain([1.0; 512]).collect::<Vec<_>>());
-        assert_eq!(summed(&parts, 513), [768.0]);
-        assert_eq!(summed(&rounded(&[1.0, 2.0, 10.0, 20.0]), 2), [11.0, 22.0]);
-        assert!(summed(&[], 3).is_empty());
     }
 }

@@ -86,7 +86,7 @@ impl Decoding {
             hidden: a.hidden_size,
             intermediate: a.intermediate_size,
             vocabulary: a.vocab_size,
-            remembers: drawing.repetition_penalty != 1.0,
+            remembers: drawing.sampling.repetition_penalty != 1.0,
         };
         let session = Session::new(decoder.weights.output(), sizes)?;
         Ok(Some(DeviceDecoding { decoder, layers, session, drawing, recorded: None, plain: 0, may_record: true }))

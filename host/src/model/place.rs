@@ -49,6 +49,9 @@ impl Place {
                 if bf16 == Some(true) {
                     tracing::warn!("bf16: on the CPU everything is computed in f32");
                 }
+                if !ops::wide_registers() {
+                    tracing::warn!("this processor has no AVX2 and FMA: everything works, but several times slower");
+                }
                 return Ok(Self::cpu());
             }
             (config::Device::Cuda(_), Err(reason)) => return missing(reason),

@@ -2,10 +2,10 @@
 //! each step is what was drawn.
 
 use super::Error;
-use super::sampler::{stream, uniform};
 use super::scheduler::{Generator, Request, Rollout, Sequence, batches};
 use crate::model::{DeviceDecoding, DevicePrefix, Room};
-use crate::ops::decode::{Drawing, Drawn, Share};
+use crate::ops::decode::{Drawing, Share};
+use crate::ops::sampler::{Drawn, stream, uniform};
 use candle_core::Tensor;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -58,7 +58,8 @@ pub(super) fn run(generator: &Generator<'_>, requests: &[Request]) -> Result<Opt
         completion: requests.iter().map(|r| generator.limit(r)).max().unwrap_or(1),
         prompt: requests.iter().map(|r| r.tokens.len()).max().unwrap_or(1),
     };
-    let Some(model) = generator.model.on_device(room, drawing(generator))? else { return Ok(None) };
+    let drawing = Drawing { sampling: generator.sampling, logp_temperature: generator.logp_temperature };
+    let Some(model) = generator.model.on_device(room, drawing)? else { return Ok(None) };
     let batch = Batch {
         generator,
         requests,
@@ -71,18 +72,6 @@ pub(super) fn run(generator: &Generator<'_>, requests: &[Request]) -> Result<Opt
         done: Vec::new(),
     };
     batch.run().map(Some)
-}
-
-fn drawing(generator: &Generator<'_>) -> Drawing {
-    let s = &generator.sampling;
-    Drawing {
-        temperature: s.temperature,
-        top_p: s.top_p,
-        top_k: s.top_k,
-        min_p: s.min_p,
-        repetition_penalty: s.repetition_penalty,
-        logp_temperature: generator.logp_temperature,
-    }
 }
 
 impl Batch<'_, '_> {

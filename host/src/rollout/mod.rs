@@ -3,10 +3,8 @@
 
 #[cfg(feature = "cuda")]
 mod device;
-mod sampler;
 mod scheduler;
 
-pub use sampler::{Drawn, Sampling, stream};
 pub use scheduler::{Generator, Request, Rollout};
 
 /// What generation can fail with.

@@ -6,8 +6,8 @@
 //! decoded together follows from their number and that of the threads alone.
 
 use super::Error;
-use super::sampler::{Sampling, stream};
 use crate::model::{Cache, Decode, Decoding, Prefix};
+use crate::ops::sampler::{Sampling, stream};
 use crate::ops::{self, Forest, team};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;

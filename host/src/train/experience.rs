@@ -5,8 +5,9 @@ use super::batch::MicroBatch;
 use super::pairs::Pair;
 use super::trainer::{Prompt, Trainer};
 use crate::metrics::{Metric, Reduction};
+use crate::ops::sampler::Sampling;
 use crate::plugin::{self, Advantages, RewardColumn, Role, Rollouts};
-use crate::rollout::{Generator, Request, Rollout, Sampling};
+use crate::rollout::{Generator, Request, Rollout};
 use std::ops::Range;
 use std::sync::Arc;
 

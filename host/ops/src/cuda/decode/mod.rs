@@ -15,7 +15,7 @@ mod state;
 
 pub use layers::joined;
 pub use recorded::Recorded;
-pub use sample::{Drawing, Drawn};
+pub use sample::Drawing;
 pub use state::{Share, Sizes};
 
 use super::super::{Error, Result};

@@ -1,5 +1,6 @@
 //! Draws tokens where the logits are; see `host/kernels/sample.cu`.
 
+use super::super::super::sampler::{Drawn, Sampling};
 use super::super::super::{Error, Result, matrix_dims};
 use super::super::array::{Array, Kind, Uploaded, at};
 use super::super::launch::{Launch, driver_error};
@@ -9,30 +10,13 @@ use candle_core::Tensor;
 /// Most threads of a block.
 const THREADS: usize = 1024;
 
-/// How tokens are drawn: the settings of `rollout::Sampling`, and what logits are divided by for the log-probability.
+/// How tokens are drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Drawing {
-    /// Divides logits; 0 takes the likeliest token.
-    pub temperature: f32,
-    /// Keep the likeliest tokens that together reach this probability; 1 keeps all.
-    pub top_p: f32,
-    /// Keep this many likeliest tokens; 0 keeps all.
-    pub top_k: usize,
-    /// Drop tokens below this fraction of the likeliest one's probability.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens that occurred.
-    pub repetition_penalty: f32,
+    /// The policy's settings.
+    pub sampling: Sampling,
     /// Divides logits for the log-probability.
     pub logp_temperature: f32,
-}
-
-/// A drawn token and its log-probability.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Drawn {
-    /// The token.
-    pub token: u32,
-    /// Its log-probability under the model.
-    pub logp: f32,
 }
 
 impl Session {
@@ -55,16 +39,17 @@ impl Session {
     }
 
     fn launch_draw(&self, how: &Drawing, logits: Array<'_>, logit_rows: u64, slots: u64, step: u64, rows: usize) -> Result<()> {
-        if how.repetition_penalty != 1.0 && !self.sizes.remembers {
+        if how.sampling.repetition_penalty != 1.0 && !self.sizes.remembers {
             return Err(Error::Shape { op: "decode", detail: "a penalty in a session that remembers no tokens".into() });
         }
+        let s = &how.sampling;
         let threads = self.sizes.vocabulary.next_multiple_of(32).min(THREADS) as u32;
         let launch = Launch::new(&self.device, "sample", "sample").blocks(rows).threads(threads);
         let launch = launch.address(at(&self.state.drawn)).array(logits).address(logit_rows);
         let launch = launch.address(at(&self.state.sequences)).address(slots).address(step);
         let launch = launch.address(at(&self.state.uniforms)).address(at(&self.state.seen));
-        let launch = launch.int(self.sizes.vocabulary).int(self.sizes.room).float(how.temperature).float(how.logp_temperature);
-        launch.float(how.top_p).float(how.min_p).float(how.repetition_penalty).int(how.top_k).run()
+        let launch = launch.int(self.sizes.vocabulary).int(self.sizes.room).float(s.temperature).float(how.logp_temperature);
+        launch.float(s.top_p).float(s.min_p).float(s.repetition_penalty).int(s.top_k).run()
     }
 
     /// The first `count` draws, once the device has made them.

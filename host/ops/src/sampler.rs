@@ -1,11 +1,11 @@
 //! One token from a row of logits.
 
-use crate::ops::logprob::{log_sum_exp, weigh};
+use crate::logprob::{log_sum_exp, weigh};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 /// How tokens are drawn; the filters apply in the order of transformers' logits processors.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Divides logits; 0 takes the likeliest token.
     pub temperature: f32,
@@ -45,7 +45,7 @@ pub fn stream(seed: u64, generation: u64, row: u64, sample: u64) -> ChaCha8Rng {
 }
 
 /// A number below one, of 53 random bits.
-pub(super) fn uniform(rng: &mut ChaCha8Rng) -> f64 {
+pub fn uniform(rng: &mut ChaCha8Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
