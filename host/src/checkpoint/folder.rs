@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Beginning of the name under which a checkpoint is written.
-const TEMPORARY: &str = ".checkpoint-";
+pub(super) const TEMPORARY: &str = ".checkpoint-";
 
 /// Beginning of the name of a checkpoint that the run has gone back behind.
 const ASIDE: &str = "superseded-";
@@ -26,7 +26,12 @@ pub fn is_checkpoint(path: &Path) -> bool {
 pub fn steps(run: &Path) -> io::Result<Vec<u64>> {
     let mut steps: Vec<u64> = fs::read_dir(run)?
         .filter_map(Result::ok)
-        .filter_map(|e| e.file_name().to_str()?.strip_prefix("checkpoint-")?.parse().ok())
+        .filter_map(|e| {
+            let name = e.file_name();
+            let step: u64 = name.to_str()?.strip_prefix("checkpoint-")?.parse().ok()?;
+            // Not `checkpoint-007`, which would be looked for under another name.
+            (folder(run, step).file_name() == Some(&name)).then_some(step)
+        })
         .collect();
     steps.sort_unstable();
     Ok(steps)
@@ -38,7 +43,7 @@ pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String
     let path = folder(run, step);
     let fail = |detail: String| Error::Write { path: path.clone(), detail };
     let io = |e: io::Error| fail(e.to_string());
-    let temporary = tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(run).map_err(io)?;
+    let temporary = temporary_in(run).map_err(io)?;
     fill(temporary.path()).map_err(fail)?;
     seal(temporary.path(), step).map_err(io)?;
     fs::rename(temporary.path(), &path).map_err(io)?;
@@ -46,6 +51,14 @@ pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String
     let _ = temporary.keep();
     sync_folder(run).map_err(io)?;
     Ok(path)
+}
+
+/// A folder that is to take another's name, with the rights that any new folder has.
+fn temporary_in(run: &Path) -> io::Result<tempfile::TempDir> {
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
+    builder.prefix(TEMPORARY).tempdir_in(run)
 }
 
 /// The newest whole checkpoint of a run, and what is wrong with newer ones that were passed over.
@@ -68,28 +81,6 @@ pub fn newest(run: &Path) -> Result<(u64, PathBuf, Vec<Error>), Error> {
     }))
 }
 
-/// Removes the oldest checkpoints beyond `limit`, but neither the newest nor the `best`. The best
-/// counts as one of the `limit`, except where that leaves no room for the newest, as in
-/// transformers' `rotate_checkpoints`.
-pub fn retain(run: &Path, limit: usize, best: Option<u64>) -> io::Result<Vec<u64>> {
-    let steps = steps(run)?;
-    let mut excess = steps.len().saturating_sub(limit.max(1));
-    let newest = steps.last().copied();
-    let mut removed = Vec::new();
-    for step in steps {
-        if excess == 0 {
-            break;
-        }
-        if Some(step) == best || Some(step) == newest {
-            continue;
-        }
-        fs::remove_dir_all(folder(run, step))?;
-        removed.push(step);
-        excess -= 1;
-    }
-    Ok(removed)
-}
-
 /// Takes checkpoints beyond `step`, to which the run goes back, out of the way: damaged ones, and
 /// those of a future that the run does not have any more. Gives their steps and new names.
 pub fn set_aside(run: &Path, step: u64) -> io::Result<Vec<(u64, PathBuf)>> {
@@ -107,7 +98,8 @@ pub fn set_aside(run: &Path, step: u64) -> io::Result<Vec<(u64, PathBuf)>> {
 /// Removes what an interrupted save has left. Nobody else may be saving in this folder.
 pub fn sweep(run: &Path) -> io::Result<()> {
     for entry in fs::read_dir(run)?.filter_map(Result::ok) {
-        if entry.file_name().to_str().is_some_and(|name| name.starts_with(TEMPORARY)) {
+        let left = entry.file_name().to_str().is_some_and(|name| name.starts_with(TEMPORARY));
+        if left && entry.file_type()?.is_dir() {
             fs::remove_dir_all(entry.path())?;
         }
     }
@@ -144,19 +136,15 @@ mod tests {
     }
 
     #[test]
-    fn retention_removes_neither_the_newest_nor_the_best() {
-        for (limit, best, left) in [
-            (2, None, vec![10, 100]),
-            (2, Some(5), vec![5, 100]),
-            (1, Some(5), vec![5, 100]),
-            (1, Some(100), vec![100]),
-            (0, None, vec![100]),
-            (9, None, vec![5, 7, 10, 100]),
-        ] {
-            let run = run_with(&[5, 7, 10, 100]);
-            retain(run.path(), limit, best).unwrap();
-            assert_eq!(steps(run.path()).unwrap(), left, "limit {limit}, best {best:?}");
+    fn names_that_only_look_like_a_checkpoints_are_none() {
+        let run = run_with(&[7]);
+        for name in ["checkpoint-007", "checkpoint-+8", "checkpoint-9x", "checkpoint-", "superseded-checkpoint-3"] {
+            fs::create_dir(run.path().join(name)).unwrap();
         }
+        fs::write(run.path().join(".checkpoint-x"), "of somebody else").unwrap();
+        sweep(run.path()).unwrap();
+        assert!(run.path().join(".checkpoint-x").exists());
+        assert_eq!(steps(run.path()).unwrap(), [7]);
     }
 
     #[test]

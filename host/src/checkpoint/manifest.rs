@@ -1,14 +1,25 @@
 //! What a checkpoint holds, file by file, so that a changed byte is found.
 
 use super::Error;
+use super::finite::not_finite;
+use crate::config::{files, printable};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, FileType};
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path};
 
 pub(super) const MANIFEST: &str = "manifest.json";
+
+/// Most bytes of a manifest; one of ours has some hundred for each file.
+const LARGEST: u64 = 4 << 20;
+
+/// Files up to this size, in bytes, are compared by their sum before a checkpoint is removed: those that people edit.
+const SMALL: u64 = 1 << 20;
+
+/// What of a file's name is shown, in bytes.
+const SHOWN: usize = 256;
 
 /// The contents of a checkpoint.
 #[derive(Debug, Deserialize, Serialize)]
@@ -32,7 +43,7 @@ pub struct Entry {
 
 impl Entry {
     fn of(path: &Path) -> io::Result<Self> {
-        let (mut file, mut hash) = (File::open(path)?, Sha256::new());
+        let (mut file, mut hash) = (files::open(path)?, Sha256::new());
         let mut buffer = vec![0; 1 << 16];
         let mut bytes = 0;
         loop {
@@ -55,7 +66,7 @@ impl Manifest {
     /// If there is none, or it is not as it was written, or it is another step's.
     pub fn read(checkpoint: &Path) -> Result<Self, Error> {
         let damaged = |detail: String| Error::Damaged { path: checkpoint.to_owned(), detail };
-        let text = fs::read(checkpoint.join(MANIFEST)).map_err(|e| match e.kind() {
+        let text = files::read(&checkpoint.join(MANIFEST), LARGEST).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound if checkpoint.is_dir() => damaged(format!("it has no {MANIFEST}: rlhost did not write it")),
             io::ErrorKind::NotFound => damaged("there is no such folder".into()),
             _ => damaged(format!("{MANIFEST}: {e}")),
@@ -69,12 +80,54 @@ impl Manifest {
         if !checkpoint.ends_with(format!("checkpoint-{}", manifest.step)) {
             return Err(damaged(format!("its manifest is of step {}", manifest.step)));
         }
+        if let Some(name) = manifest.files.keys().find(|name| !is_inside(name)) {
+            return Err(damaged(format!("{MANIFEST} names {:?}, which does not lie in it", printable(name, SHOWN))));
+        }
         Ok(manifest)
     }
 
     /// Bytes of all files together.
     pub fn bytes(&self) -> u64 {
-        self.files.values().map(|entry| entry.bytes).sum()
+        self.files.values().fold(0, |sum, entry| sum.saturating_add(entry.bytes))
+    }
+
+    /// Checks that all files are there and have their sizes, without reading them.
+    ///
+    /// # Errors
+    /// Names the first that is missing or of another size.
+    pub fn check_sizes(&self, checkpoint: &Path) -> Result<(), Error> {
+        let damaged = |detail: String| Error::Damaged { path: checkpoint.to_owned(), detail };
+        for (name, wanted) in &self.files {
+            let found = fs::metadata(checkpoint.join(name)).and_then(|found| files::must_be_file(&found).map(|()| found.len()));
+            match found {
+                Ok(bytes) if bytes == wanted.bytes => {}
+                Ok(bytes) => return Err(damaged(wrong_size(name, bytes, wanted.bytes))),
+                Err(e) => return Err(damaged(format!("{name}: {e}"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Why a checkpoint is not as it was written, if it is not: by the names and sizes of all that lies in it, and the sums of
+    /// small files.
+    pub(super) fn difference(&self, checkpoint: &Path) -> Option<String> {
+        if let Err(Error::Damaged { detail, .. }) = self.check_sizes(checkpoint) {
+            return Some(detail);
+        }
+        let found = match entries(checkpoint) {
+            Ok(found) => found,
+            Err(e) => return Some(e.to_string()),
+        };
+        let written = |name: &str, of: FileType| match of.is_dir() {
+            true => self.files.keys().any(|file| file.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'))),
+            false => of.is_file() && (name == MANIFEST || self.files.contains_key(name)),
+        };
+        if let Some((name, _)) = found.iter().find(|(name, of)| !written(name, **of)) {
+            return Some(format!("{} in it is not the run's", printable(name, SHOWN)));
+        }
+        let small = self.files.iter().filter(|(_, wanted)| wanted.bytes <= SMALL);
+        let changed = small.filter(|(name, wanted)| Entry::of(&checkpoint.join(name)).is_ok_and(|found| found != **wanted));
+        changed.map(|(name, _)| format!("{name} has changed since it was written")).next()
     }
 
     fn text(&self) -> serde_json::Result<Vec<u8>> {
@@ -82,29 +135,53 @@ impl Manifest {
     }
 }
 
-/// Files below `folder` by their path inside.
-fn files(folder: &Path, prefix: &str, into: &mut BTreeMap<String, PathBuf>) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
-        if entry.file_type()?.is_dir() {
-            files(&entry.path(), &format!("{name}/"), into)?;
-            sync_folder(&entry.path())?;
-        } else {
-            into.insert(name, entry.path());
+/// Whether a name is the path of a file inside, written in the one way that there is.
+fn is_inside(name: &str) -> bool {
+    let parts: Option<Vec<&str>> = Path::new(name)
+        .components()
+        .map(|part| match part {
+            Component::Normal(part) => part.to_str(),
+            _ => None,
+        })
+        .collect();
+    !name.is_empty() && !name.contains(['\\', ':', '\0']) && parts.is_some_and(|parts| parts.join("/") == name)
+}
+
+fn wrong_size(name: &str, found: u64, wanted: u64) -> String {
+    format!("{name} has {found} bytes of {wanted}")
+}
+
+/// All that lies below `folder`, by its path inside; links are not followed.
+fn entries(folder: &Path) -> io::Result<BTreeMap<String, FileType>> {
+    let (mut found, mut left) = (BTreeMap::new(), vec![(folder.to_owned(), String::new())]);
+    while let Some((folder, prefix)) = left.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let (name, of) = (format!("{prefix}{}", entry.file_name().to_string_lossy()), entry.file_type()?);
+            if of.is_dir() {
+                left.push((entry.path(), format!("{name}/")));
+            }
+            found.insert(name, of);
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Sums all files, writes the manifest, and has everything on the disk before it returns.
 pub(super) fn seal(folder: &Path, step: u64) -> io::Result<()> {
-    let mut all = BTreeMap::new();
-    files(folder, "", &mut all)?;
     let mut manifest = Manifest { step, files: BTreeMap::new() };
-    for (name, path) in all {
-        sync_file(&path)?;
-        manifest.files.insert(name, Entry::of(&path)?);
+    let mut folders = BTreeSet::new();
+    for (name, of) in entries(folder)? {
+        let path = folder.join(&name);
+        if of.is_dir() {
+            folders.insert(path);
+        } else {
+            sync_file(&path)?;
+            manifest.files.insert(name, Entry::of(&path)?);
+        }
+    }
+    for inner in folders {
+        sync_folder(&inner)?;
     }
     let path = folder.join(MANIFEST);
     fs::write(&path, manifest.text()?)?;
@@ -122,19 +199,49 @@ pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
-/// Checks every byte of a checkpoint against its manifest.
+/// Checks every byte of a checkpoint against its manifest, that its weights and moments are finite, and that nothing lies in it
+/// that could not be read as a file.
+///
+/// # Errors
+/// Says what is wrong with it.
 pub fn verify(checkpoint: &Path) -> Result<Manifest, Error> {
     let manifest = Manifest::read(checkpoint)?;
     let damaged = |detail: String| Error::Damaged { path: checkpoint.to_owned(), detail };
+    for (name, of) in entries(checkpoint).map_err(|e| damaged(e.to_string()))? {
+        if !of.is_dir() {
+            let file = fs::metadata(checkpoint.join(&name)).and_then(|found| files::must_be_file(&found));
+            file.map_err(|e| damaged(format!("{}: {e}", printable(&name, SHOWN))))?;
+        }
+    }
+    manifest.check_sizes(checkpoint)?;
     for (name, wanted) in &manifest.files {
-        match Entry::of(&checkpoint.join(name)) {
+        let path = checkpoint.join(name);
+        match Entry::of(&path) {
             Ok(found) if found == *wanted => {}
-            Ok(found) if found.bytes != wanted.bytes => {
-                return Err(damaged(format!("{name} has {} bytes of {}", found.bytes, wanted.bytes)));
-            }
             Ok(_) => return Err(damaged(format!("{name} has changed since it was written"))),
             Err(e) => return Err(damaged(format!("{name}: {e}"))),
         }
+        if path.extension().is_some_and(|e| e == "safetensors")
+            && let Some(tensor) = not_finite(&path).map_err(|e| damaged(format!("{name}: {e}")))?
+        {
+            let tensor = printable(&tensor, SHOWN);
+            return Err(damaged(format!("{tensor} in {name} is not finite: no run can go on from it")));
+        }
     }
     Ok(manifest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_names_files_inside_alone() {
+        for good in ["x", "plugins/p.wasm", "a..b", "..."] {
+            assert!(is_inside(good), "{good}");
+        }
+        for bad in ["", "/etc/passwd", "../x", "a/../x", "./x", "a//b", "a/", "a\\b", "C:x", ".."] {
+            assert!(!is_inside(bad), "{bad}");
+        }
+    }
 }

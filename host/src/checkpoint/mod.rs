@@ -1,12 +1,15 @@
 //! Checkpoint folders of a run: written aside, summed, then renamed into place, so that a folder
 //! with a checkpoint's name is whole or tells that it is not. Only this room writes them.
 
+mod finite;
 mod folder;
 mod manifest;
+mod retention;
 mod writer;
 
-pub use folder::{folder, is_checkpoint, newest, retain, save, set_aside, steps, sweep};
+pub use folder::{folder, is_checkpoint, newest, save, set_aside, steps, sweep};
 pub use manifest::{Manifest, verify};
+pub use retention::{Retained, retain};
 pub use writer::{Writer, Written};
 
 use std::path::PathBuf;

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use crate::checkpoint::{self, Manifest};
+use crate::config::{files, printable};
 use anyhow::anyhow;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -35,6 +36,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
+/// What of a note is shown, in bytes.
+const NOTE: usize = 512;
+
+/// Most bytes of a trainer_state.json.
+const LARGEST_STATE: u64 = 4 << 20;
+
 /// Folders of a run's checkpoints, oldest first.
 fn folders(run: &Path) -> Result<Vec<PathBuf>, Failure> {
     let steps = checkpoint::steps(run).map_err(|e| Failure::mistake(anyhow!("{}: {e}", run.display())))?;
@@ -47,10 +54,11 @@ fn folders(run: &Path) -> Result<Vec<PathBuf>, Failure> {
 fn list(run: &Path) -> Result<(), Failure> {
     say!("{:>10}  {:>10}  {:<20}  notes", "step", "size", "written");
     for folder in folders(run)? {
-        let manifest = match Manifest::read(&folder) {
+        let manifest = Manifest::read(&folder).and_then(|manifest| manifest.check_sizes(&folder).map(|()| manifest));
+        let manifest = match manifest {
             Ok(manifest) => manifest,
             Err(error) => {
-                say!("{:>10}  {error}", "-");
+                say!("{:>10}  {:>10}  {:<20}  {error}", step_of(&folder), "-", "-");
                 continue;
             }
         };
@@ -61,9 +69,15 @@ fn list(run: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The step in a checkpoint's name.
+fn step_of(folder: &Path) -> String {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    name.trim_start_matches("checkpoint-").to_owned()
+}
+
 /// What a checkpoint's trainer_state.json says beside the step.
 fn notes(folder: &Path) -> String {
-    let text = std::fs::read(folder.join("trainer_state.json")).unwrap_or_default();
+    let text = files::read(&folder.join("trainer_state.json"), LARGEST_STATE).unwrap_or_default();
     let state: Value = serde_json::from_slice(&text).unwrap_or_default();
     let mut notes = Vec::new();
     if let Some(epoch) = state["epoch"].as_f64() {
@@ -73,7 +87,7 @@ fn notes(folder: &Path) -> String {
         notes.push(format!("best so far: step {step} ({value:.4})"));
     }
     if let Some(parent) = state["parents"].as_array().and_then(|p| p.last()) {
-        notes.push(format!("forked from {}", parent["checkpoint"].as_str().unwrap_or_default()));
+        notes.push(format!("forked from {}", printable(parent["checkpoint"].as_str().unwrap_or_default(), NOTE)));
     }
     if !folder.join("optimizer.safetensors").exists() {
         notes.push("model alone".to_owned());

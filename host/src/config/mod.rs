@@ -3,6 +3,7 @@
 
 mod changes;
 mod device;
+pub mod files;
 mod layers;
 mod lora;
 mod options;

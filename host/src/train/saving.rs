@@ -3,12 +3,13 @@
 use super::origin::{Origin, Parent};
 use super::trainer::Trainer;
 use super::{Error, Result};
-use crate::checkpoint::{self, Writer, Written};
+use crate::checkpoint::{self, Retained, Writer, Written};
 use crate::config::{self, OnSaveError};
 use crate::metrics::{self, Metric, Window};
 use crate::ops;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -33,11 +34,21 @@ pub(super) struct Saves {
     pub window: Window,
     /// Why the newest could not be written.
     failure: Option<checkpoint::Error>,
+    /// Steps of checkpoints that retention leaves alone, as the user has been told.
+    left_alone: BTreeSet<u64>,
 }
 
 impl Saves {
     pub(super) fn new(run: PathBuf) -> Self {
-        Self { writer: Writer::new(run), newest: None, best: None, best_written: None, window: Window::default(), failure: None }
+        Self {
+            writer: Writer::new(run),
+            newest: None,
+            best: None,
+            best_written: None,
+            window: Window::default(),
+            failure: None,
+            left_alone: BTreeSet::new(),
+        }
     }
 
     /// The run stands at a checkpoint that it has.
@@ -91,10 +102,17 @@ impl Trainer {
         self.folder.event("checkpoint_saved", details)?;
         if let Some(limit) = self.config.save_total_limit {
             let best = self.saves.best.map(|best| best.step);
-            let removed = checkpoint::retain(self.folder.path(), limit, best);
-            let removed = removed.map_err(|source| Error::Write { path: self.folder.path().to_owned(), source })?;
+            let retained = checkpoint::retain(self.folder.path(), limit, best);
+            let Retained { removed, left_alone } =
+                retained.map_err(|source| Error::Write { path: self.folder.path().to_owned(), source })?;
             if !removed.is_empty() {
                 self.folder.event("checkpoints_removed", json!({ "steps": removed }))?;
+            }
+            for (step, reason) in left_alone {
+                if self.saves.left_alone.insert(step) {
+                    let path = checkpoint::folder(self.folder.path(), step);
+                    tracing::warn!("{} is kept, beside the {limit} of save_total_limit: {reason}", path.display());
+                }
             }
         }
         Ok(())

@@ -1,0 +1,133 @@
+//! Which checkpoints go when there are more than a run keeps: those that it wrote and finds as it wrote them.
+
+use super::folder::{TEMPORARY, folder, steps};
+use super::manifest::Manifest;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// What became of a run's checkpoints.
+#[derive(Debug, Default)]
+pub struct Retained {
+    /// Steps of those that were removed.
+    pub removed: Vec<u64>,
+    /// Steps of those that were left alone because they are not as they were written, and why. They don't count.
+    pub left_alone: Vec<(u64, String)>,
+}
+
+/// Removes the oldest checkpoints beyond `limit`, but neither the newest nor the `best`. The best
+/// counts as one of the `limit`, except where that leaves no room for the newest, as in
+/// transformers' `rotate_checkpoints`. One that is damaged, or in which something else lies, neither goes nor makes another go.
+///
+/// # Errors
+/// If the run's folder can't be read.
+pub fn retain(run: &Path, limit: usize, best: Option<u64>) -> io::Result<Retained> {
+    let mut retained = Retained::default();
+    let mut as_written = Vec::new();
+    for step in steps(run)? {
+        match difference(&folder(run, step)) {
+            None => as_written.push(step),
+            Some(reason) => retained.left_alone.push((step, reason)),
+        }
+    }
+    let mut excess = as_written.len().saturating_sub(limit.max(1));
+    let newest = as_written.last().copied();
+    for step in as_written {
+        if excess == 0 {
+            break;
+        }
+        if Some(step) == best || Some(step) == newest {
+            continue;
+        }
+        match remove(run, step) {
+            Ok(()) => retained.removed.push(step),
+            Err(e) => retained.left_alone.push((step, format!("it can't be removed: {e}"))),
+        }
+        excess -= 1;
+    }
+    Ok(retained)
+}
+
+/// Why a folder is not the checkpoint that was written there.
+fn difference(checkpoint: &Path) -> Option<String> {
+    match Manifest::read(checkpoint) {
+        Ok(manifest) => manifest.difference(checkpoint),
+        Err(super::Error::Damaged { detail, .. }) => Some(detail),
+        Err(other) => Some(other.to_string()),
+    }
+}
+
+/// Removes a checkpoint. It loses its name first: one of which half is gone is never found.
+fn remove(run: &Path, step: u64) -> io::Result<()> {
+    let temporary = tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(run)?;
+    fs::rename(folder(run, step), temporary.path().join(step.to_string()))?;
+    temporary.close()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::save;
+    use super::*;
+    use std::path::PathBuf;
+
+    fn run_with(steps: &[u64]) -> tempfile::TempDir {
+        let run = tempfile::tempdir().unwrap();
+        for step in steps {
+            let fill = |to: &Path| {
+                fs::create_dir(to.join("plugins")).unwrap();
+                fs::write(to.join("plugins/p.wasm"), "abc").unwrap();
+                fs::write(to.join("x"), "some bytes").map_err(|e| e.to_string())
+            };
+            save(run.path(), *step, fill).unwrap();
+        }
+        run
+    }
+
+    #[test]
+    fn retention_removes_neither_the_newest_nor_the_best() {
+        for (limit, best, left) in [
+            (2, None, vec![10, 100]),
+            (2, Some(5), vec![5, 100]),
+            (1, Some(5), vec![5, 100]),
+            (1, Some(100), vec![100]),
+            (0, None, vec![100]),
+            (9, None, vec![5, 7, 10, 100]),
+        ] {
+            let run = run_with(&[5, 7, 10, 100]);
+            retain(run.path(), limit, best).unwrap();
+            assert_eq!(steps(run.path()).unwrap(), left, "limit {limit}, best {best:?}");
+            assert_eq!(fs::read_dir(run.path()).unwrap().count(), left.len(), "nothing else is left");
+        }
+    }
+
+    #[test]
+    fn what_the_run_did_not_write_or_does_not_find_as_it_wrote_it_stays_and_makes_nothing_go() {
+        type Change = fn(PathBuf);
+        let changes: &[(&str, Change)] = &[
+            ("notes.txt", |c| fs::write(c.join("notes.txt"), "mine").unwrap()),
+            ("run", |c| fs::create_dir(c.join("run")).unwrap()),
+            ("plugins/mine", |c| fs::write(c.join("plugins/mine"), "").unwrap()),
+            ("x has 4 bytes", |c| fs::write(c.join("x"), "less").unwrap()),
+            ("x has changed", |c| fs::write(c.join("x"), "same bytes").unwrap()),
+            ("plugins/p.wasm", |c| fs::remove_file(c.join("plugins/p.wasm")).unwrap()),
+            ("manifest", |c| fs::remove_file(c.join("manifest.json")).unwrap()),
+            #[cfg(unix)]
+            ("link", |c| std::os::unix::fs::symlink("/", c.join("link")).unwrap()),
+        ];
+        for (reason, change) in changes {
+            let run = run_with(&[1, 2, 3]);
+            change(folder(run.path(), 1));
+            let first = retain(run.path(), 2, None).unwrap();
+            assert!(first.removed.is_empty(), "{reason}");
+            let [(1, said)] = &first.left_alone[..] else { panic!("{reason}: {first:?}") };
+            assert!(said.contains(reason), "{said}");
+            save(run.path(), 4, |to| fs::write(to.join("x"), "").map_err(|e| e.to_string())).unwrap();
+            assert_eq!(retain(run.path(), 2, None).unwrap().removed, [2], "{reason}");
+            assert_eq!(steps(run.path()).unwrap(), [1, 3, 4]);
+        }
+        // A newest that is damaged: the last good one stays.
+        let run = run_with(&[1, 2]);
+        fs::write(folder(run.path(), 2).join("x"), "").unwrap();
+        assert!(retain(run.path(), 1, None).unwrap().removed.is_empty());
+    }
+}

@@ -1,0 +1,140 @@
+//! Opening files of folders that somebody else may have prepared: nothing is waited for, and nothing
+//! is written through a link.
+
+use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::path::Path;
+
+/// What something is that is not a regular file.
+fn kind(of: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if of.is_fifo() {
+            return "a named pipe";
+        }
+        if of.is_socket() {
+            return "a socket";
+        }
+        if of.is_char_device() || of.is_block_device() {
+            return "a device";
+        }
+    }
+    if of.is_dir() {
+        "a folder"
+    } else if of.is_symlink() {
+        "a link"
+    } else {
+        "not a file"
+    }
+}
+
+/// Fails, in words, on anything but a regular file.
+///
+/// # Errors
+/// Says what it is.
+pub fn must_be_file(found: &Metadata) -> io::Result<()> {
+    if found.is_file() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("it is {}; a file is expected", kind(found.file_type()))))
+}
+
+/// Opens a regular file to read it, also through a link.
+///
+/// # Errors
+/// On a pipe, a device, a socket or a folder too, without waiting for any.
+pub fn open(path: &Path) -> io::Result<File> {
+    must_be_file(&fs::metadata(path)?)?;
+    let file = at_once(File::options().read(true), false).open(path)?;
+    // It may have changed in between.
+    must_be_file(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Reads a regular file of at most `limit` bytes.
+///
+/// # Errors
+/// As [`open`], and if it is larger.
+pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(io::Error::other(format!("it is larger than the {limit} bytes that it may have")));
+    }
+    Ok(bytes)
+}
+
+/// Opens a file to write to it as `options` say, without truncating it; it is made where it is missing.
+///
+/// # Errors
+/// On a link or anything else but a regular file.
+pub fn own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    match fs::symlink_metadata(path) {
+        Ok(found) => must_be_file(&found)?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+    }
+    let file = at_once(options.create(true), true).open(path)?;
+    must_be_file(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Makes a folder, or finds it.
+///
+/// # Errors
+/// On a link too.
+pub fn own_folder(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
+    let found = fs::symlink_metadata(path)?.file_type();
+    if found.is_dir() { Ok(()) } else { Err(io::Error::other(format!("it is {}; a folder is expected", kind(found)))) }
+}
+
+#[cfg(unix)]
+fn at_once(options: &mut OpenOptions, own: bool) -> &mut OpenOptions {
+    use std::os::unix::fs::OpenOptionsExt;
+    options.custom_flags(libc::O_NONBLOCK | if own { libc::O_NOFOLLOW } else { 0 })
+}
+
+#[cfg(not(unix))]
+fn at_once(options: &mut OpenOptions, _own: bool) -> &mut OpenOptions {
+    options
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+    use std::process::Command;
+
+    #[test]
+    fn nothing_but_files_is_opened_and_nothing_is_written_through_a_link() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        fs::write(at("file"), "abc").unwrap();
+        symlink(at("file"), at("link")).unwrap();
+        symlink(at("nowhere"), at("dangling")).unwrap();
+        assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+        let _listening = UnixListener::bind(at("socket")).unwrap();
+        assert_eq!((read(&at("file"), 3).unwrap(), read(&at("link"), 3).unwrap()), (b"abc".to_vec(), b"abc".to_vec()));
+        assert!(read(&at("file"), 2).unwrap_err().to_string().contains("larger than the 2 bytes"));
+        for (name, what) in [("pipe", "a named pipe"), ("socket", "a socket"), (".", "a folder")] {
+            assert!(open(&at(name)).unwrap_err().to_string().contains(what), "{name}");
+        }
+        assert!(read(Path::new("/dev/zero"), 9).unwrap_err().to_string().contains("a device"));
+        for name in ["pipe", "socket", "link", "dangling"] {
+            assert!(own(&at(name), File::options().append(true)).is_err(), "{name}");
+        }
+        own(&at("new"), File::options().append(true)).unwrap();
+        drop(own(&at("file"), File::options().write(true)).unwrap());
+        assert_eq!(fs::read(at("file")).unwrap(), b"abc", "not truncated");
+        assert!(!at("nowhere").exists());
+        symlink(place.path(), at("folder")).unwrap();
+        assert!(own_folder(&at("folder")).unwrap_err().to_string().contains("a link"));
+        own_folder(&at("made")).and_then(|()| own_folder(&at("made"))).unwrap();
+    }
+}
