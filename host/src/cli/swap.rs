@@ -2,11 +2,12 @@
 
 use super::Failure;
 use crate::config::{Overrides, PluginEntry};
-use crate::config::{nearest, read};
+use crate::config::{files, nearest, read};
+use crate::plugin::read_file;
 use crate::train::INBOX;
 use anyhow::{Context, anyhow};
 use serde_json::Value;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .split_once('=')
         .ok_or_else(|| Failure::mistake(anyhow!("{:?}: expected NAME=FILE, as in tldr_length_reward=better.wasm", args.swap)))?;
     check(&args.run, name).map_err(Failure::Mistake)?;
-    let bytes = fs::read(file).with_context(|| format!("can't read {file}")).map_err(|e| Failure::Mistake(anyhow!("{e:#}")))?;
+    let bytes = read_file(Path::new(file)).with_context(|| format!("can't read {file}")).map_err(|e| Failure::Mistake(anyhow!("{e:#}")))?;
     let events = args.run.join("events.jsonl");
     let end = events.metadata().map_or(0, |m| m.len());
     let request = send(&args.run, name, &bytes).map_err(Failure::failed)?;
@@ -56,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Whether a run is under way there that has a plugin of this name.
 fn check(run: &Path, name: &str) -> anyhow::Result<()> {
-    let lock = File::open(run.join(".lock")).map_err(|_| anyhow!("{}: is not the folder of a run", run.display()))?;
+    let lock = files::open(&run.join(".lock")).map_err(|_| anyhow!("{}: is not the folder of a run", run.display()))?;
     if lock.try_lock().is_ok() {
         return Err(anyhow!("{}: no rlhost is at work in this run", run.display()));
     }
@@ -90,14 +91,14 @@ fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<V
     let mut told = false;
     loop {
         let mut text = String::new();
-        let mut file = File::open(events).with_context(|| events.display().to_string())?;
+        let mut file = files::open(events).with_context(|| events.display().to_string())?;
         file.seek(SeekFrom::Start(from))?;
         file.read_to_string(&mut text)?;
         let answer = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok()).find(|e| e["request"] == request);
         if let Some(answer) = answer {
             return Ok(answer);
         }
-        if File::open(run.join(".lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
+        if files::open(&run.join(".lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
             return Err(anyhow!("{}: the run ended before the swap", run.display()));
         }
         if !told && begun.elapsed() > Duration::from_secs(2) {

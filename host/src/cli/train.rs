@@ -212,7 +212,7 @@ impl Given {
 
     /// The configuration of a run that begins so, with the threads that it asks for.
     pub(super) fn settle(&self, beginning: &Beginning) -> Result<(Config, Vec<LooseKey>), Failure> {
-        let base = beginning.origin().map(Origin::config_file);
+        let base = beginning.config_file().map_err(Failure::mistake)?;
         let (config, loose) = self.config(base.as_deref()).map_err(Failure::mistake)?;
         if let Some(threads) = config.num_threads {
             super::set_threads(threads).map_err(Failure::mistake)?;

@@ -65,16 +65,24 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Whether a file is there, and no link to one.
+///
+/// # Errors
+/// If something else is there, or that can't be found out.
+pub fn own_is_there(path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(found) => must_be_file(&found).map(|()| true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
 /// Opens a file to write to it as `options` say, without truncating it; it is made where it is missing.
 ///
 /// # Errors
 /// On a link or anything else but a regular file.
 pub fn own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    match fs::symlink_metadata(path) {
-        Ok(found) => must_be_file(&found)?,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(e),
-    }
+    own_is_there(path)?;
     let file = at_once(options.create(true), true).open(path)?;
     must_be_file(&file.metadata()?)?;
     Ok(file)

@@ -1,6 +1,8 @@
 //! A configuration file, flags over it, `--set` over both.
 
 use super::{Config, Error, PluginEntry, Result, nearest};
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::Path;
 use toml::{Table, Value};
@@ -49,6 +51,20 @@ pub fn keys() -> Vec<(String, String, &'static str)> {
         .collect()
 }
 
+/// Most bytes of a configuration's file.
+pub const LARGEST: u64 = 4 << 20;
+
+/// The text of a configuration's file, which may be a pipe.
+fn text_of(path: &Path) -> Result<String> {
+    let fail = |source| Error::Io { path: path.to_owned(), source };
+    let mut text = String::new();
+    File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text)).map_err(fail)?;
+    if text.len() as u64 > LARGEST {
+        return Err(fail(io::Error::other(format!("it is larger than the {} MiB that a configuration may have", LARGEST >> 20))));
+    }
+    Ok(text)
+}
+
 /// What a run does that names neither a model nor a dataset.
 const BUILT_IN_RUN: &str = include_str!("../../../examples/builtin-model/run.toml");
 
@@ -67,7 +83,7 @@ pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides
     let mut loose = Vec::new();
     let mut table = Table::new();
     for path in files {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        let text = text_of(path)?;
         for (key, value) in parse_file(path, &text, &known_names, &mut loose)? {
             let own = ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, own)| (*own).to_owned());
             table.insert(own, value);
@@ -111,7 +127,7 @@ pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides
 /// The folder that a configuration's file names for its run.
 pub fn output_dir(file: Option<&Path>) -> Result<Option<String>> {
     let Some(path) = file else { return Ok(None) };
-    let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    let text = text_of(path)?;
     let table: Table = toml::from_str(&text)
         .map_err(|e: toml::de::Error| Error::Invalid { place: path.display().to_string(), detail: reworded(e.message()) })?;
     Ok(table.get("output_dir").and_then(Value::as_str).map(str::to_owned))

@@ -1,5 +1,6 @@
 //! Files of JSON lines.
 
+use crate::config::files;
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,9 +18,9 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Opens for appending, creating the file.
+    /// Opens for appending, creating the file; not through a link.
     pub fn append(path: PathBuf) -> io::Result<Self> {
-        let file = File::options().create(true).append(true).open(&path)?;
+        let file = files::own(&path, File::options().append(true))?;
         let bytes = file.metadata()?.len();
         Ok(Self { path, file, bytes })
     }

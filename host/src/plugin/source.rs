@@ -1,9 +1,9 @@
 //! Where a plugin's bytes come from.
 
 use super::{EMBEDDED, Error, Result};
+use crate::config::files;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
@@ -61,10 +61,11 @@ impl Source {
     }
 }
 
-/// The bytes of a plugin's file, if it is no larger than a plugin may be.
+/// The bytes of a plugin's file, if it is no larger than a plugin may be, and no pipe, which might never end, or device, which
+/// might never stop.
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    files::open(path)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LARGEST {
         return Err(io::Error::other(format!("it is larger than the {} MiB that a plugin may have", LARGEST >> 20)));
     }

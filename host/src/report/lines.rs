@@ -2,7 +2,6 @@
 
 use super::Error;
 use serde_json::{Map, Value};
-use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
@@ -15,7 +14,7 @@ pub(super) fn name(path: &Path) -> String {
 /// lines that say nothing are noted.
 pub(super) fn each(path: &Path, notes: &mut Vec<String>, mut take: impl FnMut(Map<String, Value>)) -> Result<(), Error> {
     let fail = |source| Error::Read { path: path.to_owned(), source };
-    let file = match File::open(path) {
+    let file = match super::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened.map_err(fail)?,
     };

@@ -17,7 +17,7 @@ mod tests;
 mod words;
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Name of the report in the run's folder.
@@ -144,10 +144,16 @@ fn check(path: &Path) -> Result<(), Error> {
     refuse(format!("is not the folder of a run, which holds config.toml and events.jsonl{advice}"))
 }
 
+/// Opens a file, and waits for no pipe or device that stands in its place.
+fn open(path: &Path) -> io::Result<File> {
+    if fs::metadata(path)?.is_file() { File::open(path) } else { Err(io::Error::other("it is not a file")) }
+}
+
 /// A text file; nothing if it is not there.
 fn text(path: &Path) -> Result<String, Error> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+    let mut bytes = Vec::new();
+    match open(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
+        Ok(_) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         Err(source) => Err(Error::Read { path: path.to_owned(), source }),
     }
@@ -164,7 +170,7 @@ fn kept(run: &Path) -> Vec<u64> {
 /// Whether a process holds the run's lock.
 fn at_work(run: &Path) -> Option<bool> {
     // Shared, so that two who ask do not take each other for the one at work.
-    match File::open(run.join(".lock")).ok()?.try_lock_shared() {
+    match open(&run.join(".lock")).ok()?.try_lock_shared() {
         Ok(()) => Some(false),
         Err(TryLockError::WouldBlock) => Some(true),
         Err(TryLockError::Error(_)) => None,

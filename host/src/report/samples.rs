@@ -7,7 +7,6 @@ use super::words;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::Path;
 
@@ -93,7 +92,7 @@ struct Place {
 /// Samples of a run whose plugins changed at the steps `changes`.
 pub(super) fn read(path: &Path, changes: &[u64], notes: &mut Vec<String>) -> Result<Vec<Sample>, Error> {
     let fail = |source| Error::Read { path: path.to_owned(), source };
-    let file = match File::open(path) {
+    let file = match super::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         opened => opened.map_err(fail)?,
     };

@@ -1,13 +1,19 @@
 //! How a run begins: new, or from a checkpoint of its own or of another run, and what may differ
 //! from the run that wrote it.
 
+use super::run_folder::WRITTEN_CONFIG;
+use super::swap::{LIVE, cant_change};
 use super::{Error, Result};
 use crate::checkpoint;
-use crate::config::{self, Config, Overrides, PluginEntry, same};
+use crate::config::{self, Config, Overrides, PluginEntry, files, same};
 use crate::plugin::Source;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::io;
 use std::path::{Path, PathBuf};
+
+/// Most processes that a run may have had.
+const MOST_RANKS: u64 = 1 << 20;
 
 /// Keys that may change when a run goes on, since they change nothing of what was computed.
 const FREE: &[&str] = &[
@@ -118,7 +124,41 @@ impl Origin {
         let text = std::fs::read(self.checkpoint.join("trainer_state.json")).unwrap_or_default();
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
         // Before there were several it was not said.
-        state["world_size"].as_u64().map_or(1, |ranks| ranks as usize)
+        let ranks = state["world_size"].as_u64().filter(|ranks| (1..=MOST_RANKS).contains(ranks));
+        ranks.map_or(1, |ranks| ranks as usize)
+    }
+
+    /// What the run wrote as its config.toml last.
+    fn written_config(&self) -> PathBuf {
+        let copy = self.run.join(WRITTEN_CONFIG);
+        if copy.is_file() { copy } else { self.config_file() }
+    }
+
+    /// The run's config.toml, if somebody has edited it since the run wrote it.
+    fn edited_config(&self) -> Result<Option<PathBuf>> {
+        let file = self.run.join("config.toml");
+        match files::read(&file, config::LARGEST) {
+            Ok(text) if files::read(&self.written_config(), config::LARGEST).is_ok_and(|written| written == text) => Ok(None),
+            Ok(_) => Ok(Some(file)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(config::Error::Io { path: file, source }.into()),
+        }
+    }
+
+    /// Refuses edits that can't be made while a run goes on.
+    fn check_edits(&self, file: &Path) -> Result<()> {
+        let refuse = |detail: String| Error::Unfit(format!("{}: {detail}", file.display()));
+        let (written, _) = config::read([self.written_config().as_path()], &Overrides::default())?;
+        let (edited, loose) = config::read([file], &Overrides::default())?;
+        if let Some(loose) = loose.first() {
+            return Err(refuse(format!("unknown key `{}`", loose.key)));
+        }
+        let (_, other) = changes(&written, &edited)?;
+        let is_live = |key: &str| key.split_once('.').is_some_and(|(table, _)| LIVE.contains(&table));
+        match other.keys().find(|key| !is_live(key)) {
+            Some(key) => Err(refuse(format!("{}; --allow-changed accepts it now", cant_change(key)))),
+            None => Ok(()),
+        }
     }
 
     fn plugin_file(&self, location: &str) -> PathBuf {
@@ -141,6 +181,19 @@ impl Beginning {
         self.origin().map_or(0, |origin| origin.step)
     }
 
+    /// The configuration that it begins with: where a run goes on, its own config.toml if that has been edited since the run
+    /// wrote it, and else the checkpoint's.
+    ///
+    /// # Errors
+    /// If there is a config.toml that can't be read.
+    pub fn config_file(&self) -> Result<Option<PathBuf>> {
+        let edited = match self {
+            Self::Resume { origin, .. } => origin.edited_config()?,
+            _ => None,
+        };
+        Ok(edited.or_else(|| self.origin().map(Origin::config_file)))
+    }
+
     /// Whether what decides the future may differ from what it was.
     pub(super) fn may_change(&self) -> bool {
         matches!(self, Self::Fork { .. } | Self::Resume { allow_changed: true, .. })
@@ -158,7 +211,8 @@ impl Beginning {
         }
     }
 
-    /// What differs from the configuration that the checkpoint was written under, by key.
+    /// What differs from the configuration that the checkpoint was written under, by key. Edits of the run's config.toml may do
+    /// what they may while it runs.
     ///
     /// # Errors
     /// If something does that may not.
@@ -167,6 +221,18 @@ impl Beginning {
         let (mut old, _) = config::read([origin.config_file().as_path()], &Overrides::default())?;
         old.ranks = origin.ranks();
         let (free, other) = changes(&old, new)?;
+        let all: Map<String, Value> = free.iter().chain(&other).map(|(key, change)| (key.clone(), change.clone())).collect();
+        let base = self.config_file()?.filter(|file| *file != origin.config_file());
+        let other = match &base {
+            Some(edited) if !self.may_change() => {
+                origin.check_edits(edited)?;
+                let (mut base, _) = config::read([edited.as_path()], &Overrides::default())?;
+                base.ranks = old.ranks;
+                fill_in(&mut base, new);
+                changes(&base, new)?.1
+            }
+            _ => other,
+        };
         if !self.may_change() && old.ranks != new.ranks && old.batch_size() != new.batch_size() {
             return Err(Error::Unfit(other_batch(&old, new)));
         }
@@ -175,7 +241,26 @@ impl Beginning {
             let advice = "--allow-changed accepts that, and another --output-dir makes a new run of it";
             return Err(Error::Unfit(format!("{keys} would make this another run than it was; {advice}")));
         }
-        Ok(free.into_iter().chain(other).collect())
+        if let Some(edited) = base {
+            let keys = if all.is_empty() { "nothing".to_owned() } else { all.keys().cloned().collect::<Vec<_>>().join(", ") };
+            tracing::info!("{} was edited; changed since the checkpoint: {keys}", edited.display());
+        }
+        Ok(all)
+    }
+}
+
+/// Gives settings that were left out, of the algorithm and of rewards, the defaults that they have in the whole configuration.
+fn fill_in(config: &mut Config, whole: &Config) {
+    let fill = |into: &mut Map<String, Value>, from: &Map<String, Value>| {
+        for (key, value) in from {
+            into.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+    };
+    fill(&mut config.loss, &whole.loss);
+    for entry in &mut config.plugin {
+        if let Some(of_whole) = whole.plugin.iter().find(|other| other.name() == entry.name()) {
+            fill(&mut entry.config, &of_whole.config);
+        }
     }
 }
 

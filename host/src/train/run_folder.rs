@@ -3,7 +3,7 @@
 use super::experience::Experience;
 use super::{Error, Result};
 use crate::checkpoint;
-use crate::config::{Config, LogCompletions, OnSaveError, ReportTo};
+use crate::config::{Config, LogCompletions, OnSaveError, ReportTo, files};
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::Source;
 use serde_json::{Value, json};
@@ -13,6 +13,12 @@ use std::path::{Path, PathBuf};
 
 /// Name of the folder into which `rlhost swap` puts plugins.
 pub const INBOX: &str = "swap";
+
+/// Where a run keeps the model that was made for it.
+pub(super) const MADE_MODEL: &str = "model";
+
+/// A copy of config.toml as the run wrote it last, by which an edit of that is seen when the run is resumed.
+pub(super) const WRITTEN_CONFIG: &str = ".config.toml";
 
 /// An open run folder.
 pub struct RunFolder {
@@ -46,16 +52,21 @@ fn now() -> String {
 
 /// Keeps the lines of a file, where it is there, that `keep` accepts; half a line at the end goes.
 fn cut(file: &Path, keep: impl Fn(&Value) -> bool) -> Result<()> {
+    if !files::own_is_there(file).map_err(write_error(file))? {
+        return Ok(());
+    }
     // As bytes: a line that was cut off may end in the middle of a character.
-    let bytes = match fs::read(file) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        read => read.map_err(write_error(file))?,
-    };
+    let bytes = fs::read(file).map_err(write_error(file))?;
     let whole = bytes.split_inclusive(|b| *b == b'\n').filter(|l| l.ends_with(b"\n"));
     let kept: Vec<&[u8]> = whole.filter(|l| serde_json::from_slice(l).is_ok_and(|v| keep(&v))).collect();
-    let parent = file.parent().unwrap_or(Path::new("."));
-    let mut temporary = temporary_in(parent).map_err(write_error(file))?;
-    temporary.write_all(&kept.concat()).map_err(write_error(file))?;
+    put(file, &kept.concat())
+}
+
+/// Writes a file in one piece, in the place of what is there, be it a link.
+pub(super) fn put(file: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let mut temporary = temporary_in(folder).map_err(write_error(file))?;
+    temporary.write_all(bytes).map_err(write_error(file))?;
     temporary.persist(file).map_err(|e| write_error(file)(e.error))?;
     Ok(())
 }
@@ -76,16 +87,16 @@ fn plugin_file(run: &Path, name: &str, hash: &str) -> PathBuf {
 /// Keeps a plugin's bytes in a run's folder, under their hash.
 pub(super) fn keep_bytes(run: &Path, source: &Source) -> Result<()> {
     let file = plugin_file(run, source.name(), source.hash());
-    if !file.exists() {
-        fs::write(&file, source.bytes()).map_err(write_error(&file))?;
-    }
-    Ok(())
+    let there = files::own_is_there(&file).is_ok_and(|there| there);
+    // One that an interrupted write has left may be cut off.
+    let kept = there && files::read(&file, source.bytes().len() as u64).is_ok_and(|bytes| bytes == source.bytes());
+    if kept { Ok(()) } else { put(&file, source.bytes()) }
 }
 
 /// Marks a run's folder as being worked in, for as long as the file stays open.
 fn lock(run: &Path) -> Result<File> {
     let path = run.join(".lock");
-    let file = File::create(&path).map_err(write_error(&path))?;
+    let file = files::own(&path, File::options().write(true)).map_err(write_error(&path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(Error::Unfit(format!("{}: another rlhost is at work in this run", run.display()))),
@@ -93,19 +104,29 @@ fn lock(run: &Path) -> Result<File> {
     }
 }
 
-/// The folder above this one that belongs to something else, and what that is.
-fn within(path: &Path) -> Option<(PathBuf, &'static str)> {
+/// The folder above this one that belongs to something else, and what that is. `named` are paths that the configuration names, and
+/// their keys.
+fn within(path: &Path, named: &[(&'static str, Option<&str>)]) -> Option<(PathBuf, &'static str)> {
     let absolute = std::path::absolute(path).ok()?;
     // Through links, as far as the way is there.
-    let there = absolute.ancestors().skip(1).find_map(|folder| folder.canonicalize().ok())?;
-    there.ancestors().find_map(|folder| {
+    let (missing, there) = absolute.ancestors().enumerate().find_map(|(i, folder)| Some((i, folder.canonicalize().ok()?)))?;
+    for (what, given) in named {
+        let Some(folder) = given.and_then(|given| Path::new(given).canonicalize().ok()) else { continue };
+        if folder.is_dir() && there.starts_with(&folder) {
+            return Some((folder, what));
+        }
+    }
+    let above = there.ancestors().skip(usize::from(missing == 0));
+    above.into_iter().find_map(|folder| {
         let has = |name: &str| folder.join(name).exists();
-        let what = if has("manifest.json") {
+        let what = if has("manifest.json") && has("config.toml") {
             "a checkpoint"
         } else if has("metrics.jsonl") && has("config.toml") {
             "another run's folder"
         } else if has("config.json") && (has("model.safetensors") || has("model.safetensors.index.json")) {
             "a model"
+        } else if has("adapter_config.json") {
+            "an adapter"
         } else {
             return None;
         };
@@ -113,24 +134,68 @@ fn within(path: &Path) -> Option<(PathBuf, &'static str)> {
     })
 }
 
+/// Names of what a run puts into its folder before its first step.
+const BEGUN: [&str; 10] = [
+    ".lock",
+    WRITTEN_CONFIG,
+    "config.toml",
+    "metrics.jsonl",
+    "events.jsonl",
+    "completions.jsonl",
+    "plugins",
+    "tensorboard",
+    INBOX,
+    MADE_MODEL,
+];
+
+/// Whether a folder holds nothing but what a start has left in it that failed, or was ended, before its first step.
+fn begun_in_vain(path: &Path) -> bool {
+    let left = |name: &str| BEGUN.contains(&name) || name.starts_with(".tmp");
+    let mut names = fs::read_dir(path).into_iter().flatten().map(|entry| entry.map(|e| e.file_name()));
+    let nothing_else = names.all(|name| name.is_ok_and(|name| name.to_str().is_some_and(left)));
+    let empty = |name: &str| match fs::symlink_metadata(path.join(name)) {
+        Ok(found) => found.is_file() && found.len() == 0,
+        Err(e) => e.kind() == io::ErrorKind::NotFound,
+    };
+    path.join(".lock").exists() && nothing_else && empty("metrics.jsonl") && empty("completions.jsonl")
+}
+
+/// Whether a run can be put there.
+fn is_free(path: &Path) -> bool {
+    let occupied = path.is_file() || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    !occupied || begun_in_vain(path)
+}
+
+fn occupied(path: &Path) -> Error {
+    let advice = match path.join(".lock").exists() {
+        true => "; --resume-from-checkpoint goes on with the run in it",
+        false => "",
+    };
+    Error::Unfit(format!("output_dir {} is not empty; name another folder, or remove it{advice}", path.display()))
+}
+
+/// A folder that is not there yet.
+fn unused(algorithm: &str) -> PathBuf {
+    let stamp = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
+    let name = |suffix: String| Path::new("runs").join(format!("{algorithm}-{stamp}{suffix}"));
+    let free = (1..).map(|i| name(if i == 1 { String::new() } else { format!("-{i}") })).find(|p| !p.exists());
+    free.unwrap_or_else(|| name(String::new()))
+}
+
 impl RunFolder {
-    /// The folder that a run would take, which must not hold anything yet.
+    /// The folder that a run would take, which must not hold anything yet but what a start that failed has left, nor lie within
+    /// a model, a checkpoint, another run, or the folder of a dataset.
     ///
     /// # Errors
-    /// If something is there already.
-    pub fn choose(output_dir: Option<&str>, algorithm: &str) -> Result<PathBuf> {
-        let Some(given) = output_dir else {
-            let stamp = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
-            let name = |suffix: String| Path::new("runs").join(format!("{algorithm}-{stamp}{suffix}"));
-            let free = (1..).map(|i| name(if i == 1 { String::new() } else { format!("-{i}") })).find(|p| !p.exists());
-            return Ok(free.unwrap_or_else(|| name(String::new())));
-        };
-        let path = PathBuf::from(given);
-        let occupied = path.is_file() || fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_some());
-        if occupied {
-            return Err(Error::Unfit(format!("output_dir {given} is not empty; name another folder, or remove it")));
+    /// If something is there already, or it lies within something else.
+    pub fn choose(config: &Config, algorithm: &str) -> Result<PathBuf> {
+        let path = config.output_dir.as_deref().map_or_else(|| unused(algorithm), PathBuf::from);
+        let given = path.display();
+        if !is_free(&path) {
+            return Err(occupied(&path));
         }
-        if let Some((owner, what)) = within(&path) {
+        let named = [("the dataset", &config.dataset), ("the eval_dataset", &config.eval_dataset), ("the model", &config.model)];
+        if let Some((owner, what)) = within(&path, &named.map(|(what, path)| (what, path.as_deref()))) {
             let owner = owner.display();
             return Err(Error::Unfit(format!(
                 "output_dir {given} lies within {owner}, which is {what} and may be removed or read as a whole; name a folder elsewhere"
@@ -146,8 +211,21 @@ impl RunFolder {
     /// # Errors
     /// If another process works in the folder, or something can't be written.
     pub fn open(path: PathBuf, config: &Config, go_on_from: Option<u64>) -> Result<Self> {
-        fs::create_dir_all(path.join("plugins")).map_err(write_error(&path))?;
+        fs::create_dir_all(&path).map_err(write_error(&path))?;
+        let begun = path.join(".lock").exists();
         let lock = lock(&path)?;
+        // Somebody may have been here since the folder was chosen.
+        if go_on_from.is_none() && !is_free(&path) {
+            return Err(occupied(&path));
+        }
+        let go_on_from = go_on_from.or(begun.then_some(0));
+        for folder in ["plugins", INBOX, "tensorboard", MADE_MODEL].map(|name| path.join(name)) {
+            if fs::symlink_metadata(&folder).is_ok() {
+                files::own_folder(&folder).map_err(write_error(&folder))?;
+            }
+        }
+        let plugins = path.join("plugins");
+        files::own_folder(&plugins).map_err(write_error(&plugins))?;
         let mut aside = Vec::new();
         if let Some(step) = go_on_from {
             checkpoint::sweep(&path).map_err(write_error(&path))?;
@@ -205,10 +283,8 @@ impl RunFolder {
     pub fn set_config(&mut self, config: &Config) -> Result<()> {
         let text = toml::to_string(config).map_err(|e| Error::Unfit(format!("the configuration can't be written: {e}")))?;
         if text != self.config && self.files.is_some() {
-            let file = self.path.join("config.toml");
-            let mut temporary = temporary_in(&self.path).map_err(write_error(&file))?;
-            temporary.write_all(text.as_bytes()).map_err(write_error(&file))?;
-            temporary.persist(&file).map_err(|e| write_error(&file)(e.error))?;
+            put(&self.path.join("config.toml"), text.as_bytes())?;
+            put(&self.path.join(WRITTEN_CONFIG), text.as_bytes())?;
             self.config = text;
         }
         Ok(())
@@ -218,6 +294,8 @@ impl RunFolder {
     pub fn open_inbox(&self) -> Result<PathBuf> {
         let inbox = self.path.join(INBOX);
         if inbox.exists() {
+            // Not what a link leads to.
+            files::own_folder(&inbox).map_err(write_error(&inbox))?;
             fs::remove_dir_all(&inbox).map_err(write_error(&inbox))?;
         }
         fs::create_dir(&inbox).map_err(write_error(&inbox))?;

@@ -8,13 +8,14 @@ use super::origin::{Beginning, Origin};
 use super::packing::is_separable;
 use super::phases::Phases;
 use super::ranks::{after_the_first, same_source};
+use super::run_folder::{MADE_MODEL, put};
 use super::saving::Saves;
 use super::scoring::Reward;
 use super::snapshot::Restored;
 use super::swap::{self, Slot, Swaps, Trial};
 use super::trainer::{State, Trainer, generates, shares_per_batch};
 use super::{Error, Result, RunFolder, dataset, named};
-use crate::config::{self, Config, LooseKey, PluginEntry};
+use crate::config::{self, Config, LooseKey, PluginEntry, files};
 use crate::data::{Dataset, Loader, StopStrings, Tokenizer, pack};
 use crate::dist::World;
 use crate::metrics::{Prometheus, Window};
@@ -26,9 +27,6 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Instant;
-
-/// Where a run keeps the model that was made for it.
-const MADE_MODEL: &str = "model";
 
 /// Parameters from which TRL's learning rate serves.
 const FULL_SIZE: f64 = 1e8;
@@ -67,7 +65,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
     let folder_path = world.broadcast("the run's folder", || match (beginning, config.output_dir.as_deref()) {
         (Beginning::Resume { origin, .. }, _) => Ok(origin.run.clone()),
         (Beginning::Over, Some(given)) => Ok(PathBuf::from(given)),
-        (_, given) => RunFolder::choose(given, algorithm_source.name()),
+        _ => RunFolder::choose(&config, algorithm_source.name()),
     })?;
     config.output_dir = Some(folder_path.display().to_string());
     if config.precompute_ref_log_probs && online {
@@ -321,10 +319,10 @@ fn keep_model(from: &Path, to: &Path) -> Result<ModelFolder> {
         let path = path.to_owned();
         |source| Error::Write { path, source }
     };
-    std::fs::create_dir_all(to).map_err(fail(to))?;
+    files::own_folder(to).map_err(fail(to))?;
     for entry in std::fs::read_dir(from).map_err(fail(from))?.filter_map(std::result::Result::ok) {
-        let target = to.join(entry.file_name());
-        std::fs::copy(entry.path(), &target).map_err(fail(&target))?;
+        let bytes = files::read(&entry.path(), u64::MAX).map_err(fail(&entry.path()))?;
+        put(&to.join(entry.file_name()), &bytes)?;
     }
     Ok(ModelFolder::open(to)?)
 }

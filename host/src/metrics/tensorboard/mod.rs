@@ -6,12 +6,13 @@
 
 mod record;
 
+use crate::config::files;
 use prost::Message;
 use record::{DataClass, DataType, Event, Figure, Metadata, PluginData, SessionLog, SessionStatus, Summary, Tensor};
 use record::{next_message, record};
 use serde_json::{Map, Value};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +21,9 @@ const PREFIX: &str = "events.out.tfevents.";
 /// Ends a file before its first record of a step after this one, or that can't be read, since
 /// TensorBoard reads no further there either.
 fn cut(file: &Path, step: u64) -> io::Result<()> {
-    let bytes = fs::read(file)?;
+    let own = files::own(file, File::options().read(true).write(true))?;
+    let mut bytes = Vec::new();
+    (&own).read_to_end(&mut bytes)?;
     let mut rest = bytes.as_slice();
     while let Some((message, after)) = next_message(rest)
         && Event::decode(message).is_ok_and(|event| event.step <= saturated(step))
@@ -30,7 +33,7 @@ fn cut(file: &Path, step: u64) -> io::Result<()> {
     if rest.is_empty() {
         return Ok(());
     }
-    File::options().write(true).open(file)?.set_len((bytes.len() - rest.len()) as u64)
+    own.set_len((bytes.len() - rest.len()) as u64)
 }
 
 fn saturated(step: u64) -> i64 {
@@ -80,7 +83,7 @@ impl TensorBoard {
     /// If the folder or a file can't be read or written.
     pub fn create(run: &Path, from_step: Option<u64>) -> io::Result<Self> {
         let folder = run.join("tensorboard");
-        fs::create_dir_all(&folder)?;
+        files::own_folder(&folder)?;
         // TensorBoard reads files in the order of their names and never goes back to one, so that
         // the newest must sort last even where two begin in one second or the clock was set back.
         let mut seconds = since_1970().as_secs();

@@ -9,6 +9,7 @@ mod watching;
 
 pub(super) use slots::{Seen, Slot};
 pub(super) use trial::{Trial, dry_run};
+pub(super) use watching::{LIVE, cant_change};
 
 use super::trainer::Trainer;
 use super::{Error, Result};

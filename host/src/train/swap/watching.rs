@@ -2,7 +2,7 @@
 //! what they hold, and proposes it.
 
 use super::slots::{Board, Slot};
-use crate::config::{self, Config, OnError, Overrides};
+use crate::config::{self, Config, OnError, Overrides, files};
 use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
 use crate::train::run_folder;
 use serde_json::{Map, Value};
@@ -83,7 +83,7 @@ impl Watching {
         proposals: Sender<Proposal>,
     ) -> Self {
         let noticed = board.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
-        let config = fs::read(run.join("config.toml")).unwrap_or_default();
+        let config = files::read(&run.join("config.toml"), config::LARGEST).unwrap_or_default();
         Self { engine, board, run, inbox, proposals, noticed, config, stamps: BTreeMap::new() }
     }
 
@@ -137,7 +137,7 @@ impl Watching {
         sent.sort();
         for path in sent {
             let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-            let read = contents(&path);
+            let read = read_file(&path).ok();
             let _ = fs::remove_file(&path);
             let (Some((name, _)), Some(bytes)) = (stem.rsplit_once('@'), read) else { continue };
             let origin = Origin::Request(stem.clone());
@@ -170,7 +170,7 @@ impl Watching {
 
     /// What to do about a file, when it holds something new and has stopped changing.
     fn changed_file(&mut self, slot: &Slot, file: &Path) -> Option<Proposal> {
-        let read = || Some(Source::new(slot.name.clone(), Cow::Owned(contents(file)?)));
+        let read = || Some(Source::new(slot.name.clone(), Cow::Owned(read_file(file).ok()?)));
         let mut last_try = false;
         // One that keeps changing is left for the next time it is told of.
         for _ in 0..20 {
@@ -233,12 +233,12 @@ impl Watching {
         let mut edits = Ok(Vec::new());
         let mut senseless = None;
         for _ in 0..20 {
-            let Ok(text) = fs::read(&file) else { return true };
+            let Ok(text) = files::read(&file, config::LARGEST) else { return true };
             if text == self.config {
                 return true;
             }
             std::thread::sleep(SETTLED);
-            if fs::read(&file).ok().as_ref() != Some(&text) {
+            if files::read(&file, config::LARGEST).ok().as_ref() != Some(&text) {
                 continue;
             }
             let read = config::read([file.as_path()], &Overrides::default()).map_err(|e| e.to_string());
@@ -279,11 +279,6 @@ impl Watching {
     }
 }
 
-/// What a file holds, unless it is larger than a plugin may be, a pipe, which might never end, or a device, which might never stop.
-fn contents(file: &Path) -> Option<Vec<u8>> {
-    fs::metadata(file).ok().filter(|m| m.is_file()).and_then(|_| read_file(file).ok())
-}
-
 /// Whether the run has what a plugin asks for.
 fn fits(loaded: &AnyPlugin, trial: &super::Trial) -> Result<(), String> {
     let needs = loaded.plugin().info().needs;
@@ -316,17 +311,23 @@ enum Edit {
     },
 }
 
+/// Tables of the configuration in which something can change while a run goes on.
+pub(in crate::train) const LIVE: [&str; 3] = ["plugin", "loss", "loss_limits"];
+
+/// Why an edit of config.toml is not taken over.
+pub(in crate::train) fn cant_change(what: &str) -> String {
+    format!("{what} can't change while the run goes on; weights, on_error, settings and limits of plugins, and [loss], can")
+}
+
 /// What differs; an error names what can't change.
 fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
-    let live = ["plugin", "loss", "loss_limits"];
     let changes = config::changes(now, new).map_err(|e| e.to_string())?;
-    let allowed = "weights, on_error, settings and limits of plugins, and [loss], can";
-    if let Some(key) = changes.keys().find(|key| !live.contains(&key.as_str())) {
-        return Err(format!("{key} can't change while the run goes on; {allowed}"));
+    if let Some(key) = changes.keys().find(|key| !LIVE.contains(&key.as_str())) {
+        return Err(cant_change(key));
     }
     let paths = |config: &Config| config.plugin.iter().map(|e| e.path.clone()).collect::<Vec<_>>();
     if paths(now) != paths(new) {
-        return Err(format!("the list of plugins can't change while the run goes on; {allowed}"));
+        return Err(cant_change("the list of plugins"));
     }
     let mut edits = Vec::new();
     if now.loss != new.loss || now.loss_limits != new.loss_limits {
