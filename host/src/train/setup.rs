@@ -150,8 +150,9 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
     let optimizer = AdamW::new(settings, &policy.weights().trained())?;
     let gradients = policy.zero_gradients()?;
 
-    let changes = beginning.changes(&config)?;
-    let read = |origin: &Origin| Restored::read(&origin.checkpoint, &dataset, beginning.may_change());
+    // By one rank: it is also the one that then writes config.toml anew.
+    let changes = if world.is_first() { beginning.changes(&config)? } else { Map::new() };
+    let read = |origin: &Origin| Restored::read(origin, &dataset, beginning.may_change());
     let restored = beginning.origin().map(read).transpose()?;
     let go_on_from = match beginning {
         Beginning::New | Beginning::Fork { .. } => None,

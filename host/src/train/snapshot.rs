@@ -1,7 +1,9 @@
 //! All that decides a run's future: into a checkpoint and back.
 
+mod checks;
+
 use super::experience::Experience;
-use super::origin::Parent;
+use super::origin::{Origin, Parent};
 use super::pairs::Pair;
 use super::saving::Best;
 use super::step::Share;
@@ -135,13 +137,17 @@ impl Restored {
     /// # Errors
     /// If it holds the model alone, can't be read, or is of another dataset and nothing may have
     /// `changed`.
-    pub(super) fn read(checkpoint: &Path, dataset: &str, changed: bool) -> Result<Self> {
+    pub(super) fn read(origin: &Origin, dataset: &str, changed: bool) -> Result<Self> {
+        let checkpoint = origin.checkpoint.as_path();
         let unfit = |detail: String| Error::Unfit(format!("{}: {detail}", checkpoint.display()));
         let text = fs::read(checkpoint.join(REST)).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => unfit("holds the model alone (save_only_model); no run can go on from it".into()),
             _ => unfit(format!("{REST}: {e}")),
         })?;
         let rest: Rest = serde_json::from_slice(&text).map_err(|e| unfit(format!("{REST}: {e}")))?;
+        if let Some(fault) = rest.fault(origin.step) {
+            return Err(unfit(format!("{REST}: {fault}")));
+        }
         let moments = candle_core::safetensors::load(checkpoint.join(OPTIMIZER), &Device::Cpu);
         let moments = moments.map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
         if rest.dataset != dataset {
@@ -175,7 +181,8 @@ impl Snapshot {
         for (name, memory) in &resumable.memories {
             fs::write(memory_file(to, name), &memory.bytes).map_err(text)?;
         }
-        candle_core::safetensors::save(&resumable.moments, to.join(OPTIMIZER)).map_err(|e| e.to_string())?;
+        let moments = std::mem::take(&mut resumable.moments).into_iter().collect();
+        model::write_tensors(moments, None, &to.join(OPTIMIZER)).map_err(|e| e.to_string())?;
         if let Some(reference) = &resumable.reference {
             model::write_weights(reference.weights(), &to.join(REFERENCE)).map_err(|e| e.to_string())?;
         }
@@ -255,11 +262,14 @@ impl Trainer {
 
         // Of another dataset neither the position nor the prompts mean anything.
         if rest.dataset == self.dataset {
+            if let Some(fault) = rest.experiences.iter().find_map(|saved| saved.fault(self)) {
+                return Err(unfit(format!("{REST}: {fault}")));
+            }
             let restored = rest.experiences.into_iter().map(|saved| saved.restored(self).map(Arc::new));
             let experiences: Option<Vec<Arc<Experience>>> = restored.collect();
             let experiences = experiences.ok_or_else(|| unfit(format!("{REST}: rollouts without their prompts")))?;
             for (index, start, end) in rest.pending {
-                let experience = experiences.get(index).filter(|e| start <= end && end <= e.rollouts.len().max(e.pairs.len()));
+                let experience = experiences.get(index).filter(|e| start <= end && end <= self.items(e));
                 let experience = experience.ok_or_else(|| unfit(format!("{REST}: a micro-batch without its rollouts")))?.clone();
                 self.pending.push_back(Share { experience, rows: start..end });
             }

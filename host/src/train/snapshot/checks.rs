@@ -1,0 +1,83 @@
+//! Whether what a checkpoint says of rollouts that wait can be trained on: numbers in it lead to other things.
+
+use super::{Rest, Saved, State, Trainer};
+
+/// Most of what is counted in a run: steps, tokens, passes. Adding to it never overflows.
+const MOST: u64 = 1 << 52;
+
+impl Rest {
+    /// What of its counters can't be, if anything, in the checkpoint of this step.
+    pub(super) fn fault(&self, step: u64) -> Option<String> {
+        let State { global_step, generation, num_tokens, unscored, .. } = self.state;
+        if global_step != step {
+            return Some(format!("it is of step {global_step}, and the checkpoint of step {step}"));
+        }
+        let counts = [
+            ("generation", generation),
+            ("num_tokens", num_tokens),
+            ("unscored", unscored),
+            ("optimizer_updates", self.optimizer_updates),
+            ("epoch", self.cursor.epoch),
+        ];
+        counts.into_iter().find(|(_, count)| *count > MOST).map(|(name, count)| format!("{name} is {count}"))
+    }
+}
+
+impl Saved {
+    /// What of it can't be, if anything.
+    pub(super) fn fault(&self, trainer: &Trainer) -> Option<String> {
+        let (rows, generated) = (self.rollouts.len(), trainer.generates());
+        if let Some(row) = self.prompts.iter().find(|row| **row >= trainer.prompts.len()) {
+            return Some(format!("a prompt is row {row} of a dataset of {}", trainer.prompts.len()));
+        }
+        if let Some(fault) = self.fault_of_rollouts(trainer) {
+            return Some(fault);
+        }
+        let tokens: usize = self.rollouts.iter().map(|r| r.tokens.len()).sum();
+        if u32::try_from(tokens).is_err() {
+            return Some(format!("there are {tokens} tokens"));
+        }
+        let mut columns = vec![("texts", self.texts.len(), if generated { rows } else { 0 })];
+        columns.extend(self.rewards.iter().map(|(_, _, values)| ("rewards", values.len(), rows)));
+        let by_token = [("ref_logp", &self.ref_logp), ("values", &self.values), ("returns", &self.returns)];
+        columns.extend(by_token.into_iter().filter_map(|(name, column)| Some((name, column.as_ref()?.len(), tokens))));
+        if trainer.learns_from_rows() {
+            columns.extend([("advantages", self.advantages.len(), tokens), ("mask", self.mask.len(), tokens)]);
+        }
+        if let Some((name, found, wanted)) = columns.into_iter().find(|(_, found, wanted)| found != wanted) {
+            return Some(format!("{name} has {found} values of {wanted}"));
+        }
+        if self.mask.iter().any(|m| *m > 1) {
+            return Some("mask holds something else than 0 and 1".to_owned());
+        }
+        let outside = self.pairs.iter().find(|(chosen, rejected)| *chosen >= rows || *rejected >= rows);
+        outside.map(|pair| format!("there is a pair {pair:?} of {rows} completions"))
+    }
+
+    fn fault_of_rollouts(&self, trainer: &Trainer) -> Option<String> {
+        let architecture = trainer.source.architecture();
+        let mut before = 0;
+        for (row, rollout) in self.rollouts.iter().enumerate() {
+            let wrong = |detail: String| Some(format!("completion {row} {detail}"));
+            let Some(prompt) = self.prompts.get(rollout.prompt).and_then(|row| trainer.prompts.get(*row)) else {
+                return wrong(format!("is of prompt {} of {}", rollout.prompt, self.prompts.len()));
+            };
+            if rollout.prompt < before {
+                return wrong("is out of order".to_owned());
+            }
+            before = rollout.prompt;
+            if let Some(token) = rollout.tokens.iter().find(|token| **token as usize >= architecture.vocab_size) {
+                return wrong(format!("has a token {token}, and the model {} tokens", architecture.vocab_size));
+            }
+            let length = prompt.tokens.len() + rollout.tokens.len();
+            if rollout.tokens.is_empty() || length > architecture.max_positions {
+                return wrong(format!("has {} tokens after a prompt of {}", rollout.tokens.len(), prompt.tokens.len()));
+            }
+            let sampled = if trainer.generates() { rollout.tokens.len() } else { 0 };
+            if rollout.logp.len() != sampled {
+                return wrong(format!("has {} log-probabilities of {sampled}", rollout.logp.len()));
+            }
+        }
+        None
+    }
+}
