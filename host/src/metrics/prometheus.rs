@@ -5,8 +5,10 @@
 //! hyper serves it: tiny_http, which is smaller, had its last release in 2022, and its thread for
 //! requests waits without a limit for a client that doesn't send what it has announced.
 
+use super::host_name;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
+use hyper::http::uri::Authority;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -16,7 +18,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::{self, Display, Formatter};
 use std::io;
-use std::net::{self, SocketAddr};
+use std::net::{self, IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -29,6 +31,10 @@ use tokio::time::{sleep, timeout};
 const MAX_CONNECTIONS: usize = 16;
 /// From a connection to the end of the answer.
 const MAX_DURATION: Duration = Duration::from_secs(10);
+/// Bytes of a request's line and headers, of which hyper takes no fewer. What follows is not read.
+const MAX_REQUEST: usize = 8 << 10;
+/// Headers of a request.
+const MAX_HEADERS: usize = 64;
 
 const GLOBAL_STEP: &str = "rlhost_global_step";
 const MAX_STEPS: &str = "rlhost_max_steps";
@@ -91,8 +97,39 @@ fn locked(exposed: &Mutex<Exposed>) -> MutexGuard<'_, Exposed> {
     exposed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn answer(request: &Request<Incoming>, exposed: &Mutex<Exposed>) -> Response<String> {
+/// Where an endpoint may be asked for: a page that a browser shows can give its own name this address and then read what is
+/// answered, but not change the name that the browser sends.
+#[derive(Debug)]
+struct Hosts {
+    /// As it was configured.
+    name: String,
+    bound: IpAddr,
+    /// This machine's name.
+    machine: String,
+}
+
+impl Hosts {
+    /// Whether a request for this `Host` is meant for the endpoint.
+    fn include(&self, host: &str) -> bool {
+        let Ok(authority) = host.parse::<Authority>() else { return false };
+        let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+        let same = |other: &str| name.eq_ignore_ascii_case(other);
+        // Open to other machines, it has all addresses of this one, and its name, with a domain or without.
+        let open = self.bound.is_unspecified();
+        let allowed = match name.parse::<IpAddr>() {
+            Ok(address) => open || address == self.bound,
+            Err(_) => open && name.split('.').next().is_some_and(|first| first.eq_ignore_ascii_case(&self.machine)),
+        };
+        allowed || same("localhost") || same(&self.name)
+    }
+}
+
+fn answer(request: &Request<Incoming>, exposed: &Mutex<Exposed>, hosts: &Hosts) -> Response<String> {
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let (status, text) = match (request.uri().path(), request.method()) {
+        _ if !host.is_some_and(|host| hosts.include(host)) => {
+            (StatusCode::FORBIDDEN, "this is not the endpoint of that Host; ask for it by its address\n".into())
+        }
         ("/metrics", &Method::GET | &Method::HEAD) => (StatusCode::OK, locked(exposed).to_string()),
         ("/metrics", _) => (StatusCode::METHOD_NOT_ALLOWED, "only GET\n".into()),
         _ => (StatusCode::NOT_FOUND, "there is /metrics alone\n".into()),
@@ -103,7 +140,7 @@ fn answer(request: &Request<Incoming>, exposed: &Mutex<Exposed>) -> Response<Str
     response
 }
 
-async fn accept(listener: TcpListener, exposed: Arc<Mutex<Exposed>>) {
+async fn accept(listener: TcpListener, exposed: Arc<Mutex<Exposed>>, hosts: Arc<Hosts>) {
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -115,13 +152,15 @@ async fn accept(listener: TcpListener, exposed: Arc<Mutex<Exposed>>) {
             sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let exposed = Arc::clone(&exposed);
+        let (exposed, hosts) = (Arc::clone(&exposed), Arc::clone(&hosts));
         connections.spawn(async move {
             let service = service_fn(|request| {
-                let response = answer(&request, &exposed);
+                let response = answer(&request, &exposed, &hosts);
                 async move { Ok::<_, Infallible>(response) }
             });
-            let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
+            let mut connection = http1::Builder::new();
+            connection.keep_alive(false).max_buf_size(MAX_REQUEST).max_headers(MAX_HEADERS);
+            let connection = connection.serve_connection(TokioIo::new(stream), service);
             // A client that fails or is slow is the client's affair.
             let _ = timeout(MAX_DURATION, connection).await;
         });
@@ -139,7 +178,8 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Serves `/metrics` of a run on an address, an IP or a host's name; port 0 is one that is free.
+    /// Serves `/metrics` of a run on an address, an IP or a host's name; port 0 is one that is free. It answers those who ask for
+    /// it by that address or name or as localhost, and at all addresses (`0.0.0.0`) also by any address or this machine's name.
     ///
     /// # Errors
     /// If it can't listen there, by address and port.
@@ -153,7 +193,9 @@ impl Prometheus {
         };
         let listener = net::TcpListener::bind((address, port)).map_err(unfit)?;
         listener.set_nonblocking(true).map_err(unfit)?;
+        let name = address.to_owned();
         let address = listener.local_addr().map_err(unfit)?;
+        let hosts = Arc::new(Hosts { name, bound: address.ip(), machine: host_name() });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let listener = {
             let _guard = runtime.enter();
@@ -162,7 +204,7 @@ impl Prometheus {
         let exposed = Exposed { run: run.into(), max_steps, global_step: 0, plugin_swaps: 0, figures: BTreeMap::new() };
         let exposed = Arc::new(Mutex::new(exposed));
         let (stop, stopped) = oneshot::channel();
-        let serving = accept(listener, Arc::clone(&exposed));
+        let serving = accept(listener, Arc::clone(&exposed), hosts);
         let thread = thread::Builder::new().name("prometheus".into()).spawn(move || {
             runtime.spawn(serving);
             // The runtime goes with the thread, and open connections with it.
@@ -222,7 +264,7 @@ mod tests {
     /// Status line and headers, and the body.
     fn ask(endpoint: &Prometheus, request: &str) -> (String, String) {
         let mut stream = TcpStream::connect(endpoint.address()).unwrap();
-        stream.write_all(format!("{request} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
+        stream.write_all(format!("{request} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -276,6 +318,54 @@ rlhost_rewards_x_mean{run="run",figure="rewards/x/mean"} -3.0
         assert!(ask(&endpoint, "DELETE /metrics").0.starts_with("http/1.1 405"));
         let (head, body) = ask(&endpoint, "HEAD /metrics");
         assert!(head.starts_with("http/1.1 200") && body.is_empty(), "{head} {body}");
+    }
+
+    #[test]
+    fn it_is_asked_for_by_its_own_name_alone() {
+        let hosts = |name: &str, bound: &str| Hosts { name: name.into(), bound: bound.parse().unwrap(), machine: "node7".into() };
+        let local = hosts("127.0.0.1", "127.0.0.1");
+        for (host, fine) in [
+            ("localhost", true),
+            ("LOCALHOST:9400", true),
+            ("127.0.0.1:1", true),
+            ("127.0.0.2", false),
+            ("evil.example:9400", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("node7", false),
+            ("", false),
+            ("a b", false),
+        ] {
+            assert_eq!(local.include(host), fine, "{host}");
+        }
+        let open = hosts("0.0.0.0", "0.0.0.0");
+        for (host, fine) in
+            [("10.0.0.7:9400", true), ("[::1]:9400", true), ("node7:9400", true), ("node7.lan", true), ("node8", false)]
+        {
+            assert_eq!(open.include(host), fine, "{host}");
+        }
+        assert!(hosts("metrics.lan", "10.0.0.7").include("metrics.lan:9400"));
+        assert!(hosts("::1", "::1").include("[::1]:9400"));
+
+        let endpoint = Prometheus::serve("127.0.0.1", 0, "run", 1).unwrap();
+        let raw = |request: &str| {
+            let mut stream = TcpStream::connect(endpoint.address()).unwrap();
+            // One that is too long is answered before all of it is sent.
+            let _ = stream.write_all(request.as_bytes());
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            String::from_utf8_lossy(&answer).into_owned()
+        };
+        for host in ["Host: evil.example\r\n", ""] {
+            let answer = raw(&format!("GET /metrics HTTP/1.1\r\n{host}\r\n"));
+            assert!(answer.starts_with("HTTP/1.1 403") && !answer.contains("rlhost_"), "{answer}");
+        }
+        let long = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(4 * MAX_REQUEST));
+        let many = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "X: x\r\n".repeat(2 * MAX_HEADERS));
+        for request in [long, many] {
+            assert!(!raw(&request).contains("rlhost_"));
+        }
+        assert!(scrape(&endpoint).contains("rlhost_max_steps"));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod record;
 
+use super::host_name;
 use crate::config::files;
 use prost::Message;
 use record::{DataClass, DataType, Event, Figure, Metadata, PluginData, SessionLog, SessionStatus, Summary, Tensor};
@@ -52,12 +53,6 @@ fn tag(figure: &str) -> String {
         (_, Some(name)) => format!("test/{name}"),
         _ => format!("train/{figure}"),
     }
-}
-
-/// This machine's name, where it says it.
-fn host_name() -> String {
-    let said = fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
-    said.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).unwrap_or_else(|| "localhost".into())
 }
 
 /// A text as a Markdown code block, shown as it is, whatever it holds.
