@@ -1,12 +1,11 @@
 //! `rlhost completions` and `rlhost man`: what a shell and a reader of manuals are to know, made
 //! of the same definitions as the commands themselves.
 
-use super::{Failure, command};
+use super::{Failure, command, output};
 use anyhow::anyhow;
 use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `completions`.
@@ -30,7 +29,7 @@ pub(super) struct ManArgs {
 }
 
 pub(super) fn completions(args: &Args) -> Result<(), Failure> {
-    print(&script(args.shell));
+    output::bytes(&script(args.shell));
     Ok(())
 }
 
@@ -38,15 +37,10 @@ pub(super) fn man(args: &ManArgs) -> Result<(), Failure> {
     match &args.dir {
         Some(folder) => write_pages(folder).map_err(Failure::failed),
         None => {
-            print(&page(&args.command).map_err(Failure::mistake)?);
+            output::bytes(&page(&args.command).map_err(Failure::mistake)?);
             Ok(())
         }
     }
-}
-
-/// That nobody reads on, in a closed pipe, is no reason to fail.
-fn print(text: &[u8]) {
-    drop(std::io::stdout().write_all(text));
 }
 
 fn script(shell: Shell) -> Vec<u8> {

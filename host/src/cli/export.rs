@@ -2,7 +2,7 @@
 
 use super::Failure;
 use crate::model::{self, Dtype, ModelFolder};
-use anyhow::{anyhow, ensure};
+use anyhow::ensure;
 use std::path::PathBuf;
 
 /// Arguments of `export`.
@@ -23,14 +23,16 @@ fn dtype(name: &str) -> Result<Dtype, String> {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let folder = check(args).map_err(Failure::mistake)?;
-    model::export(&folder, &args.to, args.dtype).map_err(Failure::failed)?;
+    let exported = super::make_folder(&args.to, || Ok(model::export(&folder, &args.to, args.dtype)?));
+    exported.map_err(|error| match error.downcast_ref() {
+        Some(model::Error::OutOfRange { .. }) => Failure::Mistake(error),
+        _ => Failure::Failed(error),
+    })?;
     say!("{}", args.to.display());
     Ok(())
 }
 
 fn check(args: &Args) -> anyhow::Result<ModelFolder> {
     ensure!(!args.to.exists(), "{}: is there already; name another folder, or remove it", args.to.display());
-    let folder = ModelFolder::open(&args.from)?;
-    std::fs::create_dir_all(&args.to).map_err(|e| anyhow!("can't write {}: {e}", args.to.display()))?;
-    Ok(folder)
+    Ok(ModelFolder::open(&args.from)?)
 }

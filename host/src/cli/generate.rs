@@ -1,12 +1,13 @@
 //! `rlhost generate`: continue a prompt.
 
-use super::Failure;
+use super::{Failure, output};
 use crate::data::{StopStrings, Tokenizer};
 use crate::model::{Decoding, Frozen, ModelFolder, builtin};
 use crate::ops::sampler::Sampling;
 use crate::rollout::{Generator, Request};
 use crate::train;
 use anyhow::{anyhow, ensure};
+use std::io::IsTerminal;
 
 /// Most continuations at once.
 const MOST_SAMPLES: usize = 1 << 20;
@@ -77,9 +78,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let requests = [Request { tokens: tokens.clone(), row: 0, samples: args.samples }];
     let rollouts = generator.run(&requests).map_err(Failure::failed)?;
+    let terminal = std::io::stdout().is_terminal();
     for rollout in rollouts {
         let whole: Vec<u32> = tokens.iter().chain(&rollout.tokens).copied().collect();
-        say!("{}", tokenizer.decode(&whole).map_err(Failure::failed)?);
+        let text = tokenizer.decode(&whole).map_err(Failure::failed)?;
+        // A terminal would obey what a model writes; a file is to have it as it is.
+        if terminal {
+            say!("{text}");
+        } else {
+            output::bytes(format!("{text}\n").as_bytes());
+        }
     }
     Ok(())
 }

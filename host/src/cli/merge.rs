@@ -2,7 +2,7 @@
 
 use super::Failure;
 use crate::model::{self, ModelFolder};
-use anyhow::{anyhow, ensure};
+use anyhow::ensure;
 use std::path::PathBuf;
 
 /// Arguments of `merge`.
@@ -23,8 +23,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Ok(folder)
     };
     let folder = prepare().map_err(Failure::mistake)?;
-    std::fs::create_dir_all(to).map_err(|e| Failure::failed(anyhow!("can't write {}: {e}", to.display())))?;
-    model::merge(&folder, to).map_err(Failure::failed)?;
+    super::make_folder(to, || Ok(model::merge(&folder, to)?)).map_err(Failure::Failed)?;
     say!("{}: {} with its adapter merged in", to.display(), folder.base().display());
     Ok(())
 }

@@ -3,12 +3,11 @@
 //! Exit codes: 0 done, 2 a mistake of the user's (found before anything was written), 1 a
 //! failure on the way, 3 stopped by a signal after saving.
 
-/// Prints a line. That nobody reads on, in a closed pipe, is no reason to fail.
+/// Prints a line.
 macro_rules! say {
-    ($($text:tt)*) => {{
-        use std::io::Write;
-        drop(writeln!(std::io::stdout(), $($text)*));
-    }};
+    ($($text:tt)*) => {
+        $crate::cli::output::lines(format_args!($($text)*))
+    };
 }
 
 mod bench;
@@ -19,6 +18,7 @@ mod export;
 mod generate;
 mod merge;
 mod new_model;
+mod output;
 mod plugin;
 mod replay;
 mod report;
@@ -34,6 +34,7 @@ use clap::{Arg, ArgAction, Command, FromArgMatches, Subcommand};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use tracing_subscriber::EnvFilter;
@@ -135,13 +136,16 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand || !error.use_stderr() => {
-            // Nothing is left to say if the text can't be printed.
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+            let printed = error.print();
+            if error.use_stderr() {
+                return ExitCode::from(2);
+            }
+            output::note(printed);
+            return ended(output::finish());
         }
         Err(error) => {
             if World::speaks() {
-                eprintln!("{}", one_line(&error));
+                let _ = writeln!(std::io::stderr(), "{}", one_line(&error));
             }
             return ExitCode::from(2);
         }
@@ -168,16 +172,21 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
             Err(error) => Err(Failure::mistake(error)),
         },
     };
+    ended(outcome.and_then(|()| output::finish()))
+}
+
+/// The exit code, after the error has been said.
+fn ended(outcome: Result<(), Failure>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Mistake(error)) => {
-            eprintln!("error: {error}");
+            output::complain(&error);
             ExitCode::from(2)
         }
         Err(Failure::Stopped) => ExitCode::from(3),
         Err(Failure::Said(code)) => ExitCode::from(code),
         Err(Failure::Failed(error)) => {
-            eprintln!("error: {error}");
+            output::complain(&error);
             ExitCode::FAILURE
         }
     }
@@ -203,7 +212,7 @@ fn together(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), 
     world.tell(&training::Failure { reason: error.to_string(), plugin: None });
     // Before the farewell: launchers end all that is left when one process has ended with a failure.
     if world.is_first() {
-        eprintln!("error: {error}");
+        output::complain(error);
     }
     Err(Failure::Said(code))
 }
@@ -215,6 +224,15 @@ fn settings_given(sets: &[String]) -> anyhow::Result<Map<String, Value>> {
         Ok((key.trim().replace('-', "_"), serde_json::to_value(scalar(text))?))
     };
     sets.iter().map(pair).collect()
+}
+
+/// Makes a folder that is not there yet. Nothing is left of one that can't be filled.
+fn make_folder<T>(folder: &Path, fill: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let made = std::fs::create_dir_all(parent).and_then(|()| std::fs::create_dir(folder));
+    made.map_err(|e| anyhow!("can't write {}: {e}", folder.display()))?;
+    // What can't be removed is the lesser trouble.
+    fill().inspect_err(|_| drop(std::fs::remove_dir_all(folder)))
 }
 
 /// Sets the threads of all arithmetic; once, before the first tensor.
@@ -235,6 +253,7 @@ fn start_log(quiet: bool, verbose: u8) {
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let terminal = std::io::stderr().is_terminal();
+    let colored = terminal && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(move || {
@@ -243,9 +262,10 @@ fn start_log(quiet: bool, verbose: u8) {
                 // A progress bar may stand in this line; it is drawn again below.
                 let _ = to.write_all(b"\r\x1b[2K");
             }
-            to
+            output::Log { to, colored }
         })
-        .with_ansi(terminal && std::env::var_os("NO_COLOR").is_none())
+        .log_internal_errors(false)
+        .with_ansi(colored)
         .with_target(false)
         .without_time()
         .init();

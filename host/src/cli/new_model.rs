@@ -40,7 +40,6 @@ fn make(args: &Args) -> anyhow::Result<usize> {
     ensure!(!folder.exists(), "{}: is there already; name another folder, or remove it", folder.display());
     let text = std::fs::read_to_string(&args.config).map_err(|e| anyhow!("can't read {}: {e}", args.config.display()))?;
     let mut config: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{}: {e}", args.config.display()))?;
-    let write = |e: std::io::Error| anyhow!("can't write {}: {e}", folder.display());
     match &args.tokenizer {
         Some(from) => {
             let (tokens, rows) = (Tokenizer::open(from)?.vocab_size(), config["vocab_size"].as_u64().unwrap_or_default());
@@ -48,16 +47,19 @@ fn make(args: &Args) -> anyhow::Result<usize> {
                 tokens as u64 <= rows,
                 "the tokenizer has {tokens} tokens, more than the vocab_size {rows} of the configuration"
             );
-            std::fs::create_dir_all(folder).map_err(write)?;
-            copy_companions(from, folder)?;
+            super::make_folder(folder, || {
+                copy_companions(from, folder)?;
+                Ok(write_random(&config, folder, args.seed)?)
+            })
         }
         None => {
             let tokenizer = train_tokenizer(&args.corpus, args.vocab_size)?;
             config["vocab_size"] = tokenizer.vocab_size().into();
             config["eos_token_id"] = tokenizer.eos_id().into();
-            std::fs::create_dir_all(folder).map_err(write)?;
-            tokenizer.write(folder)?;
+            super::make_folder(folder, || {
+                tokenizer.write(folder)?;
+                Ok(write_random(&config, folder, args.seed)?)
+            })
         }
     }
-    Ok(write_random(&config, folder, args.seed)?)
 }

@@ -31,7 +31,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .split_once('=')
         .ok_or_else(|| Failure::mistake(anyhow!("{:?}: expected NAME=FILE, as in tldr_length_reward=better.wasm", args.swap)))?;
     check(&args.run, name).map_err(Failure::Mistake)?;
-    let bytes = read_file(Path::new(file)).with_context(|| format!("can't read {file}")).map_err(|e| Failure::Mistake(anyhow!("{e:#}")))?;
+    let bytes = read_file(Path::new(file))
+        .with_context(|| format!("can't read {file}"))
+        .map_err(|e| Failure::Mistake(anyhow!("{e:#}")))?;
     let events = args.run.join("events.jsonl");
     let end = events.metadata().map_or(0, |m| m.len());
     let request = send(&args.run, name, &bytes).map_err(Failure::failed)?;

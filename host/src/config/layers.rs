@@ -120,8 +120,36 @@ pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides
         config = apply_set(config, set, &known_names)?;
     }
     loose.extend(overrides.loose.iter().cloned());
+    check_finite(&config)?;
     config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
     Ok((config, loose))
+}
+
+/// Refuses what is infinite or not a number, in any key.
+fn check_finite(config: &Config) -> Result<()> {
+    let invalid = |place: &str, detail: String| Error::Invalid { place: place.to_owned(), detail };
+    let table = Table::try_from(config).map_err(|e| invalid("configuration", e.to_string()))?;
+    match not_finite(&Value::Table(table)) {
+        Some((key, number)) => Err(invalid(&key, format!("is {number}; it must be a finite number"))),
+        None => Ok(()),
+    }
+}
+
+/// The first number in a value that is not finite, and where it stands.
+fn not_finite(value: &Value) -> Option<(String, f64)> {
+    let below = |key: String, value: &Value| {
+        let (inner, number) = not_finite(value)?;
+        Some((if inner.is_empty() { key } else { format!("{key}.{inner}") }, number))
+    };
+    match value {
+        Value::Float(number) if !number.is_finite() => Some((String::new(), *number)),
+        Value::Array(all) => all.iter().enumerate().find_map(|(i, value)| {
+            let name = value.get("path").and_then(Value::as_str).map(|path| PluginEntry::new(path.to_owned()).name().to_owned());
+            below(name.unwrap_or_else(|| i.to_string()), value)
+        }),
+        Value::Table(table) => table.iter().find_map(|(key, value)| below(key.clone(), value)),
+        _ => None,
+    }
 }
 
 /// The folder that a configuration's file names for its run.
@@ -282,6 +310,24 @@ mod tests {
         let (first, second) = (file("seed = 1\nsave_total_limit = 2\n"), file("max_ckpt_num = 5\n"));
         let (config, _) = read([first.path(), second.path()], &overrides(&[], &[])).unwrap();
         assert_eq!((config.seed, config.save_total_limit), (1, Some(5)));
+    }
+
+    #[test]
+    fn no_number_is_infinite_or_none() {
+        let with = |text: &str| format!("[[plugin]]\npath = 'a/b.wasm'\n{text}\n");
+        for (text, key) in [
+            ("adam_epsilon = inf".to_owned(), "adam_epsilon"),
+            ("lora_alpha = nan".to_owned(), "lora_alpha"),
+            ("dist_timeout_s = inf".to_owned(), "dist_timeout_s"),
+            ("num_train_epochs = inf\nmax_steps = 3".to_owned(), "num_train_epochs"),
+            ("[loss_limits]\ncall_timeout_s = inf".to_owned(), "loss_limits.call_timeout_s"),
+            (with("weight = -inf"), "plugin.b.weight"),
+            (with("limits.call_timeout_s = inf"), "plugin.b.limits.call_timeout_s"),
+        ] {
+            let error = read([file(&text).path()], &Overrides::default()).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{key}: is ")) && error.contains("finite"), "{text}: {error}");
+        }
+        read([file("adam_epsilon = 1e-3").path()], &Overrides::default()).unwrap();
     }
 
     #[test]

@@ -2,9 +2,14 @@
 
 use super::rope_scaling::{RopeFields, RopeScaling};
 use super::{Error, Result};
+use crate::config::printable;
 use crate::ops::attention::Heads;
 use serde::Deserialize;
+use serde_json::Value;
 use std::path::Path;
+
+/// What of a wrong value is shown, in bytes.
+const SHOWN: usize = 100;
 
 /// The families of decoders that differ in which biases and norms they have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -55,20 +60,17 @@ pub struct Architecture {
     pub eos_token_ids: Vec<u32>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(u32),
-    Many(Vec<u32>),
-}
-
-impl OneOrMany {
-    fn into_vec(self) -> Vec<u32> {
-        match self {
-            Self::One(id) => vec![id],
-            Self::Many(ids) => ids,
-        }
-    }
+/// Ids that end a text: one, or a list of them.
+fn ending_ids(given: Option<Value>) -> std::result::Result<Vec<u32>, String> {
+    let Some(given) = given else { return Ok(Vec::new()) };
+    let all = match &given {
+        Value::Array(all) => all.iter().collect(),
+        one => vec![one],
+    };
+    let ids = all.into_iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()));
+    ids.collect::<Option<_>>().ok_or_else(|| {
+        format!("eos_token_id is {}; it must be the number of a token, or a list of such", printable(&given.to_string(), SHOWN))
+    })
 }
 
 #[derive(Deserialize)]
@@ -88,14 +90,14 @@ struct Fields {
     attention_bias: Option<bool>,
     mlp_bias: Option<bool>,
     use_sliding_window: Option<bool>,
-    eos_token_id: Option<OneOrMany>,
+    eos_token_id: Option<Value>,
     #[serde(flatten)]
     rope: RopeFields,
 }
 
 #[derive(Deserialize)]
 struct GenerationFields {
-    eos_token_id: Option<OneOrMany>,
+    eos_token_id: Option<Value>,
 }
 
 impl Architecture {
@@ -108,9 +110,10 @@ impl Architecture {
         if generation.exists() {
             let text = super::load::read_text(&generation)?;
             let fields: GenerationFields =
-                serde_json::from_str(&text).map_err(|e| Error::Config { path: generation, detail: e.to_string() })?;
-            if let Some(ids) = fields.eos_token_id {
-                this.eos_token_ids = ids.into_vec();
+                serde_json::from_str(&text).map_err(|e| Error::Config { path: generation.clone(), detail: e.to_string() })?;
+            if fields.eos_token_id.is_some() {
+                let ids = ending_ids(fields.eos_token_id);
+                this.eos_token_ids = ids.map_err(|detail| Error::Config { path: generation, detail })?;
             }
         }
         Ok(this)
@@ -163,7 +166,7 @@ impl Architecture {
             qk_norm: family == Family::Qwen3,
             rope_theta,
             rope_scaling,
-            eos_token_ids: f.eos_token_id.map_or_else(Vec::new, OneOrMany::into_vec),
+            eos_token_ids: ending_ids(f.eos_token_id)?,
         })
     }
 

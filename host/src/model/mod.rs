@@ -37,7 +37,7 @@ pub use place::Place;
 pub use policy::{Policy, Selected};
 pub use random::write_random;
 pub use rope_scaling::RopeScaling;
-pub use save::{Dtype, copy_companions, export, merge, save, write_weights};
+pub use save::{Dtype, copy_companions, export, merge, save, write_tensors, write_weights};
 pub use weights::{Gradients, Linear, Weights};
 pub use work::{Generated, Passed};
 
@@ -75,6 +75,16 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong.
         detail: String,
+    },
+    /// A weight can't be written in the precision that was asked for.
+    #[error("{}: {tensor} holds values that {dtype} can't, or that are not finite; bfloat16 and float32 reach to 3e38", path.display())]
+    OutOfRange {
+        /// The model.
+        path: PathBuf,
+        /// The first such tensor.
+        tensor: String,
+        /// The precision.
+        dtype: &'static str,
     },
     /// An operation failed.
     #[error(transparent)]

@@ -2,12 +2,13 @@
 //! `adapter_model.safetensors`.
 
 use super::lora::Lora;
+use super::save::{of_torch, write_tensors};
 use super::weights::of_adapter;
 use super::{Error, Result, Weights};
 use candle_core::{DType, Tensor};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 const CONFIG: &str = "adapter_config.json";
@@ -147,9 +148,7 @@ pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, to: &Path) -> Re
     let file = to.join(TENSORS);
     let named = weights.named().into_iter().filter(|(name, _)| of_adapter(name));
     let tensors: Vec<(String, Tensor)> = named.map(|(name, t)| (format!("{PREFIX}{name}"), t.clone())).collect();
-    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    safetensors::serialize_to_file(tensors, Some(metadata), &file)
-        .map_err(|e| Error::Weights { path: file, detail: format!("can't write: {e}") })?;
+    write_tensors(tensors, of_torch(), &file)?;
     let whole = lora.alpha.fract() == 0.0 && lora.alpha.abs() < 1e15;
     let config = json!({
         "peft_type": "LORA",

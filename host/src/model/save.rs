@@ -7,6 +7,7 @@ use crate::ops;
 use candle_core::{DType, Tensor};
 use serde::Deserialize;
 use std::collections::HashMap;
+use std::fs::File;
 use std::path::Path;
 
 /// Files beside the weights that make the folder whole; copied where the source has them.
@@ -79,11 +80,20 @@ impl Dtype {
 
 /// Writes a model into the existing folder `to`, its weights rounded to a precision; one with an
 /// adapter as one without.
+///
+/// # Errors
+/// If a weight is beyond what that precision can hold, or something can't be read or written.
 pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
     let weights = source.decoder()?.weights().merged()?;
-    let rounded = |(name, tensor): (String, &Tensor)| Ok((name, tensor.to_dtype(dtype.candle())?));
+    let rounded = |(name, tensor): (String, &Tensor)| {
+        let rounded = tensor.to_dtype(dtype.candle())?;
+        if !ops::sum_of_squares([&rounded.to_dtype(DType::F32)?])?.is_finite() {
+            return Err(Error::OutOfRange { path: source.path().to_owned(), tensor: name, dtype: dtype.name() });
+        }
+        Ok((name, rounded))
+    };
     let tensors: Vec<(String, Tensor)> = weights.named().into_iter().map(rounded).collect::<Result<_>>()?;
-    write_tensors(tensors, &to.join("model.safetensors"))?;
+    write_tensors(tensors, of_torch(), &to.join("model.safetensors"))?;
     write_config(source, to, dtype)?;
     copy_all_companions(source, to)
 }
@@ -114,12 +124,12 @@ pub fn copy_companions(from: &Path, to: &Path) -> Result<()> {
 
 /// The critic's head goes into a file of its own, which no other program minds.
 fn write_critic(weights: &Weights, to: &Path) -> Result<()> {
-    let tensors: HashMap<String, Tensor> =
+    let tensors: Vec<(String, Tensor)> =
         weights.named().into_iter().filter(|(name, _)| of_critic(name)).map(|(n, t)| (n, t.clone())).collect();
     if tensors.is_empty() {
         return Ok(());
     }
-    Ok(candle_core::safetensors::save(&tensors, to.join(CRITIC))?)
+    write_tensors(tensors, None, &to.join(CRITIC))
 }
 
 /// Writes one safetensors file, a critic's head and an adapter left out.
@@ -127,16 +137,27 @@ pub fn write_weights(weights: &Weights, file: &Path) -> Result<()> {
     let named = weights.named().into_iter();
     let tensors: Vec<(String, Tensor)> =
         named.filter(|(name, _)| !of_critic(name) && !of_adapter(name)).map(|(n, t)| (n, t.clone())).collect();
-    write_tensors(tensors, file)
+    // transformers refuses a file that does not say whose tensors it holds.
+    write_tensors(tensors, of_torch(), file)
 }
 
-fn write_tensors(tensors: Vec<(String, Tensor)>, file: &Path) -> Result<()> {
-    // transformers refuses a file that does not say whose tensors it holds.
-    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+/// What transformers and peft want to be told of a file of tensors.
+pub(super) fn of_torch() -> Option<HashMap<String, String>> {
+    Some(HashMap::from([("format".to_owned(), "pt".to_owned())]))
+}
+
+/// Writes a safetensors file, with the rights that any new file has.
+///
+/// # Errors
+/// If it can't be written.
+pub fn write_tensors(tensors: Vec<(String, Tensor)>, metadata: Option<HashMap<String, String>>, file: &Path) -> Result<()> {
     let on_host = |(name, t): (String, Tensor)| Ok((name, if t.device().is_cpu() { t } else { ops::on_host(&t)? }));
     let tensors: Vec<(String, Tensor)> = tensors.into_iter().map(on_host).collect::<Result<_>>()?;
-    safetensors::serialize_to_file(tensors, Some(metadata), file)
-        .map_err(|e| Error::Weights { path: file.to_owned(), detail: format!("can't write: {e}") })
+    // The library's own file is for its owner alone.
+    let rights = File::create(file).and_then(|file| file.metadata()).map_err(io(file))?.permissions();
+    safetensors::serialize_to_file(tensors, metadata, file)
+        .map_err(|e| Error::Weights { path: file.to_owned(), detail: format!("can't write: {e}") })?;
+    std::fs::set_permissions(file, rights).map_err(io(file))
 }
 
 fn write_config(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {

@@ -1,0 +1,102 @@
+//! Standard output and error. That nobody reads on, in a closed pipe, is no reason to fail; that there is no room for what was
+//! asked for is one.
+
+use super::Failure;
+use crate::config::{is_hidden, printable};
+use anyhow::anyhow;
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::OnceLock;
+
+/// Why something could not be written to standard output, if so.
+static FAILED: OnceLock<String> = OnceLock::new();
+
+/// Most of an error that is shown, in bytes.
+const LONGEST_ERROR: usize = 64 << 10;
+
+/// Takes note of what became of writing to standard output.
+pub(super) fn note(written: io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        FAILED.get_or_init(|| error.to_string());
+    }
+}
+
+/// Prints lines, in which what hides is made visible.
+pub(super) fn lines(text: fmt::Arguments<'_>) {
+    let mut shown = visible(&text.to_string());
+    shown.push('\n');
+    bytes(shown.as_bytes());
+}
+
+/// Prints bytes as they are.
+pub(super) fn bytes(bytes: &[u8]) {
+    note(io::stdout().write_all(bytes));
+}
+
+/// Prints what is still held back.
+///
+/// # Errors
+/// If something that was printed could not be written.
+pub(super) fn finish() -> Result<(), Failure> {
+    note(io::stdout().flush());
+    match FAILED.get() {
+        Some(reason) => Err(Failure::failed(anyhow!("can't write to standard output: {reason}"))),
+        None => Ok(()),
+    }
+}
+
+/// Prints an error, in one line. Where that can't be done nothing is left to do.
+pub(super) fn complain(error: &anyhow::Error) {
+    let _ = writeln!(io::stderr(), "error: {}", printable(&error.to_string(), LONGEST_ERROR));
+}
+
+/// A text in which line ends alone are left of what hides.
+fn visible(text: &str) -> String {
+    let lines = text.split('\n').map(|line| printable(line, usize::MAX));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A log to which each write is one line, whatever it holds.
+pub(super) struct Log<W> {
+    pub to: W,
+    /// Whether escape sequences are the log's own.
+    pub colored: bool,
+}
+
+impl<W: Write> Write for Log<W> {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let line = text.strip_suffix(b"\n").unwrap_or(text);
+        let mut shown = String::with_capacity(text.len());
+        for c in String::from_utf8_lossy(line).chars() {
+            match c {
+                '\n' => shown.push_str("\\n"),
+                '\u{1b}' if self.colored => shown.push(c),
+                c if is_hidden(c) => shown.extend(c.escape_unicode()),
+                c => shown.push(c),
+            }
+        }
+        shown.push('\n');
+        self.to.write_all(shown.as_bytes())?;
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_forges_a_line_of_the_log_or_moves_the_cursor() {
+        let mut log = Log { to: Vec::new(), colored: false };
+        log.write_all(b" WARN a\nERROR forged \x1b[2J\r\n").unwrap();
+        log.write_all(b" INFO b\n").unwrap();
+        assert_eq!(String::from_utf8(log.to).unwrap(), " WARN a\\nERROR forged \\u{1b}[2J\\u{d}\n INFO b\n");
+        assert_eq!(visible("a\x1b[1m\nb\u{202e}"), "a\\u{1b}[1m\nb\\u{202e}");
+    }
+}
