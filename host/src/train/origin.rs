@@ -185,13 +185,20 @@ impl Beginning {
     /// wrote it, and else the checkpoint's.
     ///
     /// # Errors
-    /// If there is a config.toml that can't be read.
+    /// If there is a config.toml that can't be read, or in which something was edited that may not change.
     pub fn config_file(&self) -> Result<Option<PathBuf>> {
-        let edited = match self {
-            Self::Resume { origin, .. } => origin.edited_config()?,
-            _ => None,
-        };
+        let edited = self.edited_config()?;
+        if let (Some(origin), Some(edited), false) = (self.origin(), &edited, self.may_change()) {
+            origin.check_edits(edited)?;
+        }
         Ok(edited.or_else(|| self.origin().map(Origin::config_file)))
+    }
+
+    fn edited_config(&self) -> Result<Option<PathBuf>> {
+        match self {
+            Self::Resume { origin, .. } => origin.edited_config(),
+            _ => Ok(None),
+        }
     }
 
     /// Whether what decides the future may differ from what it was.
@@ -222,10 +229,9 @@ impl Beginning {
         old.ranks = origin.ranks();
         let (free, other) = changes(&old, new)?;
         let all: Map<String, Value> = free.iter().chain(&other).map(|(key, change)| (key.clone(), change.clone())).collect();
-        let base = self.config_file()?.filter(|file| *file != origin.config_file());
-        let other = match &base {
+        let edited = self.edited_config()?;
+        let other = match &edited {
             Some(edited) if !self.may_change() => {
-                origin.check_edits(edited)?;
                 let (mut base, _) = config::read([edited.as_path()], &Overrides::default())?;
                 base.ranks = old.ranks;
                 fill_in(&mut base, new);
@@ -241,7 +247,7 @@ impl Beginning {
             let advice = "--allow-changed accepts that, and another --output-dir makes a new run of it";
             return Err(Error::Unfit(format!("{keys} would make this another run than it was; {advice}")));
         }
-        if let Some(edited) = base {
+        if let Some(edited) = edited {
             let keys = if all.is_empty() { "nothing".to_owned() } else { all.keys().cloned().collect::<Vec<_>>().join(", ") };
             tracing::info!("{} was edited; changed since the checkpoint: {keys}", edited.display());
         }

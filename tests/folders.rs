@@ -1,0 +1,343 @@
+//! A run's folder: what retention leaves, what an edit of config.toml does, what a failed start leaves behind, and what a stranger
+//! may have put there.
+
+use rlhost_tests::{Outcome, Place, binary, small};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Writes a checkpoint's manifest anew, as whoever changes a file and knows how would; `more` are names with their entries.
+fn seal(folder: &Path, more: &[(&str, Value)]) {
+    let manifest: Value = serde_json::from_slice(&fs::read(folder.join("manifest.json")).unwrap()).unwrap();
+    let mut files = BTreeMap::new();
+    for name in manifest["files"].as_object().unwrap().keys() {
+        let bytes = fs::read(folder.join(name)).unwrap();
+        let sum: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
+        files.insert(name.as_str(), (bytes.len(), sum));
+    }
+    for (name, entry) in more {
+        files.insert(name, (entry["bytes"].as_u64().unwrap() as usize, entry["sha256"].as_str().unwrap().to_owned()));
+    }
+    let entry = |(name, (bytes, sum)): (&&str, &(usize, String))| {
+        format!("    {name:?}: {{\n      \"bytes\": {bytes},\n      \"sha256\": {sum:?}\n    }}")
+    };
+    let files: Vec<String> = files.iter().map(entry).collect();
+    let text = format!("{{\n  \"step\": {},\n  \"files\": {{\n{}\n  }}\n}}", manifest["step"], files.join(",\n"));
+    fs::write(folder.join("manifest.json"), text).unwrap();
+}
+
+/// Changes the snapshot of a checkpoint, and its sum.
+fn change_snapshot(folder: &Path, change: impl FnOnce(&mut Value)) {
+    let file = folder.join("snapshot.json");
+    let mut snapshot: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    change(&mut snapshot);
+    fs::write(&file, snapshot.to_string()).unwrap();
+    seal(folder, &[]);
+}
+
+#[test]
+fn a_file_of_somebody_elses_keeps_a_checkpoint_and_is_said_once() {
+    let place = Place::new();
+    let keep = ["--save-steps", "1", "--save-total-limit", "2"];
+    place.train("run", &[&keep[..], &["--max-steps", "2"]].concat()).succeeded();
+    place.write("run/checkpoint-1/notes.txt", "mine");
+    let more = place.run(&["resume", "run", "--max-steps", "6"]);
+    more.succeeded();
+    assert_eq!(place.checkpoints("run"), [1, 5, 6]);
+    assert_eq!(fs::read_to_string(place.path("run/checkpoint-1/notes.txt")).unwrap(), "mine");
+    assert_eq!(more.stderr.matches("notes.txt").count(), 1, "{}", more.stderr);
+    // Nothing half removed stays behind.
+    assert!(!place.entries_of("run").iter().any(|name| name.starts_with(".checkpoint")));
+}
+
+#[test]
+fn damaged_and_infinite_checkpoints_are_shown_and_make_no_good_one_go() {
+    let place = Place::new();
+    let keep = ["--save-steps", "1", "--save-total-limit", "1"];
+    place.train("run", &["--save-steps", "1", "--max-steps", "3"]).succeeded();
+    let whole = fs::read(place.path("run/checkpoint-2/model.safetensors")).unwrap();
+    let mut infinite = whole.clone();
+    let last = infinite.len() - 4;
+    infinite[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    place.write("run/checkpoint-2/model.safetensors", infinite);
+    seal(&place.path("run/checkpoint-2"), &[]);
+    place.write("run/checkpoint-3/model.safetensors", "");
+    let list = place.run(&["checkpoint", "list", "run"]);
+    list.succeeded();
+    let line = |step: &str| list.stdout.lines().find(|l| l.trim_start().starts_with(step)).unwrap().to_owned();
+    assert!(line("3").contains("model.safetensors has 0 bytes"), "{}", list.stdout);
+    assert!(!line("1").contains("can't be used"), "{}", list.stdout);
+    let verified = place.run(&["checkpoint", "verify", "run"]);
+    assert_eq!(verified.code, Some(1));
+    assert!(verified.stdout.contains("not finite") && verified.stdout.contains("checkpoint-1: whole"), "{}", verified.stdout);
+    let resumed = place.run(&["resume", "run"]);
+    resumed.succeeded();
+    assert!(resumed.stdout.contains("from step 1"), "{}", resumed.stdout);
+    // Those of the future it left are out of the way.
+    place.train("other", &[&keep[..], &["--max-steps", "2"]].concat()).succeeded();
+    assert_eq!(place.checkpoints("other"), [2]);
+}
+
+#[test]
+fn a_run_does_not_go_into_a_datasets_folder() {
+    let place = Place::new();
+    fs::create_dir(place.path("data")).unwrap();
+    place.write("data/a.jsonl", "{\"prompt\": \"a\"}\n".repeat(4));
+    let train = |dataset: &str, run: &str, key: &str| {
+        let batch = ["--per-device-train-batch-size", "8", "--num-generations", "8", "--max-completion-length", "8"];
+        let mut arguments = ["--plugin", "tldr_length_reward.wasm", "--model", small()[1], "--max-steps", "1"].to_vec();
+        arguments.extend(batch);
+        arguments.extend([key, dataset, "--output-dir", run]);
+        place.run(&arguments)
+    };
+    for (run, key) in [("data/run", "--dataset"), ("data/a/b", "--dataset"), ("data/run", "--eval-dataset")] {
+        let refused = train("data", run, key);
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        assert!(refused.error().contains("dataset") && refused.error().contains("output_dir"), "{}", refused.error());
+    }
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(place.path("data"), place.path("link")).unwrap();
+        assert!(train("data", "link/run", "--dataset").error().contains("dataset"));
+    }
+    assert_eq!(place.entries_of("data"), ["a.jsonl"]);
+    // Beside a dataset's file, and beside its folder, is fine.
+    train("data/a.jsonl", "data/run", "--dataset").succeeded();
+    train("data", "run", "--dataset").succeeded();
+}
+
+#[test]
+fn a_start_that_was_killed_leaves_nothing_in_the_way() {
+    let place = Place::new();
+    let slow = ["--max-steps", "1", "--max-completion-length", "150", "--per-device-train-batch-size", "64"];
+    let mut arguments = small().to_vec();
+    arguments.extend(["--plugin", "tldr_length_reward.wasm", "--output-dir", "run"]);
+    arguments.extend(slow);
+    let mut child = place.start(&arguments);
+    while !place.path("run/events.jsonl").exists() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(place.path("run/.lock").exists() && !place.path("run/checkpoint-1").exists());
+    place.run(&arguments).succeeded();
+    assert_eq!((place.checkpoints("run"), place.figure("run", "step")), (vec![1], vec![1.0]));
+    // What has steps is a run, and is not begun again.
+    let refused = place.run(&arguments);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.error().contains("--resume-from-checkpoint"), "{}", refused.error());
+    // Nor is a folder begun in that holds anything else.
+    fs::create_dir(place.path("mine")).unwrap();
+    for name in [".lock", "notes.txt"] {
+        place.write(&format!("mine/{name}"), "");
+    }
+    assert!(place.train("mine", &["--max-steps", "1"]).error().contains("not empty"));
+}
+
+#[allow(clippy::print_stdout)]
+#[test]
+fn a_start_without_room_leaves_nothing_in_the_way() {
+    let place = Place::new();
+    let on_disk = |script: &str| {
+        let script = format!("mount -t tmpfs -o size=64k none . && cd \"$PWD\" && {script}");
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).env("RLHOST", binary()).env("NO_COLOR", "1");
+        Outcome::new(command.current_dir(place.path("")).env_remove("RUST_LOG").output().unwrap())
+    };
+    if on_disk("true").code != Some(0) {
+        return println!("skipped: no mount namespaces here");
+    }
+    let model = small().join(" ");
+    let run =
+        format!("$RLHOST {model} --plugin tldr_length_reward.wasm --max-completion-length 8 --max-steps 1 --output-dir run");
+    let tried = on_disk(&format!("{run}; echo code $?; mount -o remount,size=16m . && {run} && $RLHOST checkpoint verify run"));
+    assert!(tried.stdout.contains("code ") && !tried.stdout.contains("code 0"), "{}", tried.stderr);
+    assert!(tried.stderr.contains("No space left"), "{}", tried.stderr);
+    assert_eq!(tried.code, Some(0), "{}", tried.stderr);
+    assert!(tried.stdout.contains("run/checkpoint-1: whole"), "{}", tried.stdout);
+}
+
+#[test]
+fn an_edited_configuration_counts_when_a_run_is_resumed() {
+    let place = Place::new();
+    place.train("run", &["--max-steps", "2"]).succeeded();
+    let file = place.path("run/config.toml");
+    let edit = |from: &str, to: &str| {
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from), "{from:?} is not in {text}");
+        fs::write(&file, text.replacen(from, to, 1)).unwrap();
+    };
+    let weight = || place.lines("run/metrics.jsonl").last().unwrap()["reward"].as_f64().unwrap();
+    let scored = || place.lines("run/metrics.jsonl").last().unwrap()["rewards/tldr_length_reward/mean"].as_f64().unwrap();
+    // What may change while a run goes on, and what changes nothing.
+    edit("weight = 1.0", "weight = 3.0");
+    edit("max_steps = 2", "max_steps = 3");
+    edit("beta = 0.0", "beta = 0.25");
+    place.run(&["resume", "run"]).succeeded();
+    assert_eq!(place.figure("run", "step"), [1.0, 2.0, 3.0]);
+    assert!((weight() - 3.0 * scored()).abs() < 1e-4, "{} of {}", weight(), scored());
+    let changed = place.events("run", "resumed")[0]["changed"].clone();
+    assert_eq!(changed["plugin.tldr_length_reward.weight"], json!([1.0, 3.0]));
+    assert_eq!((&changed["loss.beta"], &changed["max_steps"]), (&json!([0.0, 0.25]), &json!([2, 3])));
+    // The command line is stronger, and what it may not do it may not do here either.
+    edit("max_steps = 3", "max_steps = 9");
+    place.run(&["resume", "run", "--max-steps", "4"]).succeeded();
+    assert_eq!(place.figure("run", "step").len(), 4);
+    let refused = place.run(&["resume", "run", "--max-steps", "5", "--set", "loss.beta=0.5"]);
+    assert!(refused.error().contains("loss.beta would make this another run"), "{}", refused.error());
+    // What is left out has its default.
+    edit("beta = 0.25\n", "");
+    place.run(&["resume", "run", "--max-steps", "5"]).succeeded();
+    assert!(fs::read_to_string(&file).unwrap().contains("beta = 0.0"));
+    // What may not change, by its key, and what is no key or no TOML.
+    let whole = fs::read_to_string(&file).unwrap();
+    for (from, to, expected) in [
+        ("temperature = 1.0", "temperature = 0.5", "temperature can't change while the run goes on"),
+        ("seed = 42", "seed = 43", "seed can't change"),
+        ("path = \"tldr_length_reward.wasm\"", "path = \"grpo.wasm\"", "plugin can't change"),
+        ("seed = 42", "seed = 42\nsede = 43", "sede"),
+        ("seed = 42", "seed = ", "config.toml:"),
+    ] {
+        edit(from, to);
+        let edited = fs::read_to_string(&file).unwrap();
+        let refused = place.run(&["resume", "run", "--max-steps", "6"]);
+        assert_eq!(refused.code, Some(2), "{to}: {}", refused.stderr);
+        assert!(refused.error().contains(expected), "{to}: {}", refused.error());
+        assert_eq!(fs::read_to_string(&file).unwrap(), edited, "it is left as it is");
+        fs::write(&file, &whole).unwrap();
+    }
+    edit("temperature = 1.0", "temperature = 0.5");
+    place.run(&["resume", "run", "--max-steps", "6", "--allow-changed"]).succeeded();
+    assert!(fs::read_to_string(&file).unwrap().contains("temperature = 0.5"));
+    place.run(&["resume", "run", "--max-steps", "7"]).succeeded();
+}
+
+#[test]
+fn numbers_in_a_snapshot_that_lead_nowhere_are_one_line() {
+    let place = Place::new();
+    // Micro-batches wait at the checkpoint.
+    let parts = ["--per-device-train-batch-size", "8", "--steps-per-generation", "4", "--max-steps", "1"];
+    place.train("run", &parts).succeeded();
+    type Change = fn(&mut Value);
+    let changes: &[(&str, Change)] = &[
+        ("prompt is row", |s| s["experiences"][0]["prompts"][0] = json!(1_000_000_000u64)),
+        ("of prompt", |s| s["experiences"][0]["rollouts"][0]["prompt"] = json!(1_000_000)),
+        ("token", |s| s["experiences"][0]["rollouts"][0]["tokens"][0] = json!(999_999)),
+        ("tokens after a prompt", |s| s["experiences"][0]["rollouts"][0]["tokens"] = json!(vec![1; 1000])),
+        ("log-probabilities", |s| s["experiences"][0]["rollouts"][0]["logp"] = json!([])),
+        ("texts", |s| s["experiences"][0]["texts"] = json!([])),
+        ("rewards", |s| s["experiences"][0]["rewards"][0][2] = json!([])),
+        ("advantages", |s| s["experiences"][0]["advantages"] = json!([])),
+        ("mask", |s| s["experiences"][0]["mask"][0] = json!(7)),
+        ("pair", |s| s["experiences"][0]["pairs"] = json!([[0, 1_000_000]])),
+        ("micro-batch", |s| s["pending"][0] = json!([7, 0, 1])),
+        ("micro-batch", |s| s["pending"][0] = json!([0, 5, 1])),
+        ("micro-batch", |s| s["pending"][0] = json!([0, 0, 1_000_000])),
+        ("of step 9", |s| s["state"]["global_step"] = json!(9)),
+        ("num_tokens", |s| s["state"]["num_tokens"] = json!(u64::MAX)),
+        ("epoch", |s| s["cursor"]["epoch"] = json!(u64::MAX)),
+        ("optimizer_updates", |s| s["optimizer_updates"] = json!(u64::MAX)),
+    ];
+    for (expected, change) in changes {
+        place.copy("run", "copy");
+        change_snapshot(&place.path("copy/checkpoint-1"), change);
+        let refused = place.run(&["resume", "copy", "--max-steps", "2"]);
+        assert_eq!(refused.code, Some(2), "{expected}: {}", refused.stderr);
+        let error = refused.error();
+        assert!(error.contains("snapshot.json") && error.contains(expected), "{expected}: {error}");
+        fs::remove_dir_all(place.path("copy")).unwrap();
+    }
+    change_snapshot(&place.path("run/checkpoint-1"), |_| ());
+    place.run(&["resume", "run", "--max-steps", "2"]).succeeded();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_strangers_run_is_not_written_through_links_nor_waited_for() {
+    use std::os::unix::fs::symlink;
+    let place = Place::new();
+    place.train("run", &["--max-steps", "1"]).succeeded();
+    place.write("victim", "precious\n");
+    let events = place.entries_of("run/tensorboard")[0].clone();
+    let logs = ["metrics.jsonl", "events.jsonl", "completions.jsonl", ".lock"].map(str::to_owned);
+    let pipe = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    for name in logs.into_iter().chain([format!("tensorboard/{events}")]) {
+        for by_pipe in [false, true] {
+            place.copy("run", "copy");
+            let path = place.path("copy").join(&name);
+            fs::remove_file(&path).unwrap();
+            if by_pipe {
+                pipe(&path)
+            } else {
+                symlink(place.path("victim"), &path).unwrap()
+            }
+            let refused = place.run(&["resume", "copy", "--max-steps", "2"]);
+            assert!(refused.code == Some(2) && refused.error().contains(&name), "{name}: {}", refused.stderr);
+            assert!(refused.error().contains(if by_pipe { "named pipe" } else { "a link" }), "{}", refused.error());
+            assert_eq!(fs::read_to_string(place.path("victim")).unwrap(), "precious\n", "{name}");
+            fs::remove_dir_all(place.path("copy")).unwrap();
+        }
+    }
+    fs::create_dir(place.path("elsewhere")).unwrap();
+    for name in ["tensorboard", "plugins", "swap"] {
+        place.copy("run", "copy");
+        let path = place.path("copy").join(name);
+        fs::remove_dir_all(&path).unwrap();
+        symlink(place.path("elsewhere"), &path).unwrap();
+        let refused = place.run(&["resume", "copy", "--max-steps", "2"]);
+        assert!(refused.code == Some(2) && refused.error().contains("a link"), "{name}: {}", refused.stderr);
+        assert!(place.entries_of("elsewhere").is_empty(), "{name}");
+        fs::remove_dir_all(place.path("copy")).unwrap();
+    }
+    // A kept plugin is put in the link's place.
+    for plugin in place.entries_of("run/plugins") {
+        let path = place.path("run/plugins").join(plugin);
+        fs::remove_file(&path).unwrap();
+        symlink(place.path("victim"), &path).unwrap();
+    }
+    place.run(&["resume", "run", "--max-steps", "2"]).succeeded();
+    assert_eq!(fs::read_to_string(place.path("victim")).unwrap(), "precious\n");
+    assert!(place.entries_of("run/plugins").iter().all(|p| !place.path("run/plugins").join(p).is_symlink()));
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_in_a_checkpoint_is_refused_and_not_read() {
+    let place = Place::new();
+    place.train("run", &["--max-steps", "1"]).succeeded();
+    let pipe = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    let verify = || {
+        let verified = place.run(&["checkpoint", "verify", "copy"]);
+        assert_eq!(verified.code, Some(1), "{}", verified.stdout);
+        let resumed = place.run(&["resume", "copy", "--max-steps", "2"]);
+        assert_eq!(resumed.code, Some(2), "{}", resumed.stderr);
+        verified.stdout
+    };
+    for name in ["manifest.json", "snapshot.json", "model.safetensors", "more"] {
+        place.copy("run", "copy");
+        let path = place.path("copy/checkpoint-1").join(name);
+        let _ = fs::remove_file(&path);
+        pipe(&path);
+        let said = verify();
+        assert!(said.contains("named pipe") && said.contains(name), "{name}: {said}");
+        place.run(&["checkpoint", "list", "copy"]).succeeded();
+        fs::remove_dir_all(place.path("copy")).unwrap();
+    }
+    // Paths that lead out of it.
+    let secret = Sha256::digest(b"secret\n").iter().map(|b| format!("{b:02x}")).collect::<String>();
+    place.write("secret", "secret\n");
+    for name in ["../../secret", place.path("secret").to_str().unwrap()] {
+        place.copy("run", "copy");
+        seal(&place.path("copy/checkpoint-1"), &[(name, json!({ "bytes": 7, "sha256": secret }))]);
+        let said = verify();
+        assert!(said.contains("does not lie in it"), "{name}: {said}");
+        fs::remove_dir_all(place.path("copy")).unwrap();
+    }
+    // A report waits for none either.
+    fs::remove_file(place.path("run/metrics.jsonl")).unwrap();
+    pipe(&place.path("run/metrics.jsonl"));
+    assert!(place.run(&["report", "run"]).error().contains("metrics.jsonl"));
+}
