@@ -56,7 +56,6 @@ fn a_file_of_somebody_elses_keeps_a_checkpoint_and_is_said_once() {
 #[test]
 fn damaged_and_infinite_checkpoints_are_shown_and_make_no_good_one_go() {
     let place = Place::new();
-    let keep = ["--save-steps", "1", "--save-total-limit", "1"];
     place.train("run", &["--save-steps", "1", "--max-steps", "3"]).succeeded();
     let whole = fs::read(place.path("run/checkpoint-2/model.safetensors")).unwrap();
     let mut infinite = whole.clone();
@@ -76,9 +75,14 @@ fn damaged_and_infinite_checkpoints_are_shown_and_make_no_good_one_go() {
     let resumed = place.run(&["resume", "run"]);
     resumed.succeeded();
     assert!(resumed.stdout.contains("from step 1"), "{}", resumed.stdout);
-    // Those of the future it left are out of the way.
-    place.train("other", &[&keep[..], &["--max-steps", "2"]].concat()).succeeded();
-    assert_eq!(place.checkpoints("other"), [2]);
+    // Retention counts the one that is good, and so keeps it until there is another.
+    place.train("other", &["--save-steps", "1", "--max-steps", "2"]).succeeded();
+    place.write("other/checkpoint-2/model.safetensors", "");
+    place.copy("other/checkpoint-2", "other/checkpoint-1-kept");
+    let limit = ["resume", "other", "--max-steps", "3", "--set", "save_total_limit=1"];
+    place.run(&limit).succeeded();
+    assert_eq!(place.checkpoints("other"), [3]);
+    assert!(place.path("other/superseded-checkpoint-2").exists() && place.path("other/checkpoint-1-kept").exists());
 }
 
 #[test]
@@ -340,4 +344,8 @@ fn what_is_no_file_in_a_checkpoint_is_refused_and_not_read() {
     fs::remove_file(place.path("run/metrics.jsonl")).unwrap();
     pipe(&place.path("run/metrics.jsonl"));
     assert!(place.run(&["report", "run"]).error().contains("metrics.jsonl"));
+    fs::remove_file(place.path("run/completions.jsonl")).unwrap();
+    pipe(&place.path("run/completions.jsonl"));
+    let replayed = place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]);
+    assert!(replayed.error().contains("named pipe"), "{}", replayed.error());
 }

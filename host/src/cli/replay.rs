@@ -1,7 +1,7 @@
 //! `rlhost replay`: what another reward would have said of a run's completions.
 
 use super::{Failure, settings_given};
-use crate::config::{Config, Limits, Overrides, read};
+use crate::config::{Config, Limits, Overrides, files, read};
 use crate::data;
 use crate::metrics::Comparison;
 use crate::plugin::{Column, Engine, RewardBatch, RewardPlugin, Source};
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn replay(args: &Args) -> anyhow::Result<()> {
     let file = args.run.join("completions.jsonl");
-    let text = std::fs::read_to_string(&file).map_err(|e| anyhow!("can't read {}: {e}", file.display()))?;
+    let text = files::open(&file).and_then(std::io::read_to_string).map_err(|e| anyhow!("can't read {}: {e}", file.display()))?;
     let parse = |(i, line): (usize, &str)| {
         serde_json::from_str::<Recorded>(line).map_err(|e| anyhow!("{}:{}: {e}", file.display(), i + 1))
     };

@@ -89,7 +89,8 @@ impl TensorBoard {
             let Some(begun) = begun else { continue };
             seconds = seconds.max(begun.saturating_add(1));
             if let Some(step) = from_step {
-                cut(&entry.path(), step)?;
+                let of_file = |e: io::Error| io::Error::new(e.kind(), format!("tensorboard/{}: {e}", name.display()));
+                cut(&entry.path(), step).map_err(of_file)?;
             }
         }
         let host = host_name().replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "_");
