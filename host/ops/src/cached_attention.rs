@@ -23,6 +23,9 @@ pub struct PromptCache {
 /// Positions whose keys stand together in a growing cache.
 const BLOCK: usize = 32;
 
+/// Positions for which a sequence's cache asks for memory before they come.
+const MOST_ROOM: usize = 1 << 14;
+
 /// Keys and values of a growing sequence in one layer. Keys stand in blocks of positions, each
 /// `[K * C, BLOCK]`, so that the scores of a block are sums in vector registers; values as rows of
 /// `K * C`.
@@ -59,10 +62,10 @@ impl PromptCache {
 }
 
 impl SequenceCache {
-    /// An empty cache with room for so many positions of `width` = `K * C`, which costs memory only as
-    /// they come.
+    /// An empty cache with room for so many positions of `width` = `K * C`, of which memory is asked for as they come and
+    /// for [`MOST_ROOM`] at once.
     pub fn with_room(positions: usize, width: usize) -> Self {
-        let room = positions.next_multiple_of(BLOCK) * width;
+        let room = positions.min(MOST_ROOM).next_multiple_of(BLOCK) * width;
         Self { len: 0, k: Vec::with_capacity(room), v: Vec::with_capacity(room) }
     }
 

@@ -10,16 +10,29 @@ use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 #[cfg(feature = "cuda")]
-use std::sync::{Arc, OnceLock};
+use std::sync::Mutex;
+use std::sync::{Arc, PoisonError, RwLock};
 
-/// Cosines and sines of every position, `[positions, C/2]`.
-#[derive(Clone, Debug)]
+/// Positions that tables have at least, unless the rotation has fewer.
+const FEWEST: usize = 1024;
+
+/// Cosines and sines of positions, made for those in use: a model may allow for millions more.
+#[derive(Debug)]
 pub struct Rotation {
-    half: usize,
+    frequencies: Vec<f32>,
+    positions: usize,
+    attention_factor: f32,
+    made: RwLock<Arc<Tables>>,
+    /// In a device's memory, each longer than the one before. Recorded steps hold addresses of all.
+    #[cfg(feature = "cuda")]
+    on_device: Mutex<Vec<Arc<cuda::rope::Tables>>>,
+}
+
+/// Cosines and sines of positions from the first, `[positions, C/2]`.
+#[derive(Debug, Default)]
+struct Tables {
     cos: Vec<f32>,
     sin: Vec<f32>,
-    #[cfg(feature = "cuda")]
-    tables: OnceLock<Arc<cuda::rope::Tables>>,
 }
 
 /// The positions of rows.
@@ -59,45 +72,77 @@ impl<'a> Positions<'a> {
 }
 
 impl Rotation {
-    /// Tables for positions `0..positions` from one frequency a pair of dimensions, `[C/2]`,
+    /// A rotation for positions `0..positions` from one frequency a pair of dimensions, `[C/2]`,
     /// all scaled by `attention_factor` (1 except for a few scaling methods).
     pub fn new(frequencies: &[f32], positions: usize, attention_factor: f32) -> Self {
-        let half = frequencies.len();
-        let table = |function: fn(f32) -> f32| -> Vec<f32> {
-            // In f32 as the upstream models compute it, so that long positions agree.
-            let entry = |i: usize| function((i / half) as f32 * frequencies[i % half]) * attention_factor;
-            (0..positions * half).into_par_iter().map(entry).collect()
-        };
         Self {
-            half,
-            cos: table(f32::cos),
-            sin: table(f32::sin),
+            frequencies: frequencies.to_vec(),
+            positions,
+            attention_factor,
+            made: RwLock::default(),
             #[cfg(feature = "cuda")]
-            tables: OnceLock::new(),
+            on_device: Mutex::default(),
         }
     }
 
-    /// The tables in a device's memory.
+    fn half(&self) -> usize {
+        self.frequencies.len()
+    }
+
+    /// Positions of tables that have this many: the next power of two, so that a text that grows makes few.
+    fn room(&self, positions: usize) -> usize {
+        positions.max(FEWEST).checked_next_power_of_two().unwrap_or(positions).min(self.positions)
+    }
+
+    /// Tables of at least so many positions.
+    fn tables(&self, positions: usize) -> Arc<Tables> {
+        let made = Arc::clone(&self.made.read().unwrap_or_else(PoisonError::into_inner));
+        let half = self.half();
+        if made.cos.len() >= positions * half {
+            return made;
+        }
+        let table = |known: &[f32], function: fn(f32) -> f32| -> Vec<f32> {
+            // In f32 as the upstream models compute it, so that long positions agree.
+            let entry = |i: usize| function((i / half) as f32 * self.frequencies[i % half]) * self.attention_factor;
+            let mut table = known.to_vec();
+            table.par_extend((known.len()..self.room(positions) * half).into_par_iter().map(entry));
+            table
+        };
+        // Without the lock: a thread that waits for others here takes up other work, which may ask for tables too.
+        let longer = Arc::new(Tables { cos: table(&made.cos, f32::cos), sin: table(&made.sin, f32::sin) });
+        let mut made = self.made.write().unwrap_or_else(PoisonError::into_inner);
+        if made.cos.len() < longer.cos.len() {
+            *made = Arc::clone(&longer);
+        }
+        longer
+    }
+
+    /// Tables of at least so many positions in a device's memory.
     #[cfg(feature = "cuda")]
-    pub(super) fn tables(&self, device: &candle_core::CudaDevice) -> Result<Arc<cuda::rope::Tables>> {
-        if self.tables.get().is_none() {
-            let _ = self.tables.set(Arc::new(cuda::rope::Tables::new(device, &self.cos, &self.sin)?));
+    pub(super) fn tables_on(&self, device: &candle_core::CudaDevice, positions: usize) -> Result<Arc<cuda::rope::Tables>> {
+        let room = self.room(positions);
+        let all = || self.on_device.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tables) = all().last().filter(|tables| tables.positions() >= room) {
+            return Ok(Arc::clone(tables));
         }
-        self.tables.get().cloned().ok_or_else(|| Error::Shape { op: "rope", detail: "no tables".into() })
+        let (host, values) = (self.tables(room), room * self.half());
+        let tables = Arc::new(cuda::rope::Tables::new(device, &host.cos[..values], &host.sin[..values], room)?);
+        all().push(Arc::clone(&tables));
+        Ok(tables)
     }
 
-    /// Number of positions in the tables.
+    /// Positions that it is for.
     pub fn positions(&self) -> usize {
-        self.cos.len() / self.half.max(1)
+        self.positions
     }
 }
 
 fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) -> Result<()> {
-    let (half, positions) = (rotation.half, at.each());
+    let (half, positions) = (rotation.half(), at.each());
     let (n, width) = matrix_dims(x);
-    let fits = n == positions.len() && width % (2 * half) == 0;
-    let known = positions.iter().all(|&p| (p as usize) < rotation.positions());
-    if !fits || !known {
+    let fits = n == positions.len() && half > 0 && width % (2 * half) == 0;
+    let reached = positions.iter().max().map_or(0, |&last| last as usize + 1);
+    if !fits || reached > rotation.positions() {
         let detail = format!(
             "{:?} at {} positions, tables of {} positions and head size {}",
             x.shape(),
@@ -107,12 +152,13 @@ fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) ->
         );
         return Err(Error::Shape { op: "rope", detail });
     }
-    on_device!(x, rotate_on_device(x, rotation, at, direction));
+    on_device!(x, rotate_on_device(x, rotation, at, reached, direction));
+    let tables = rotation.tables(reached);
     write(x, |xs| {
         xs.par_chunks_mut(width * ROWS_PER_TASK).zip(positions.par_chunks(ROWS_PER_TASK)).for_each(|(rows, positions)| {
             wide!(for (row, &p) in rows.chunks_mut(width).zip(positions) {
                 let at = p as usize * half;
-                let (cos, sin) = (&rotation.cos[at..at + half], &rotation.sin[at..at + half]);
+                let (cos, sin) = (&tables.cos[at..at + half], &tables.sin[at..at + half]);
                 for head in row.chunks_mut(2 * half) {
                     let (low, high) = head.split_at_mut(half);
                     for i in 0..half {
@@ -127,14 +173,14 @@ fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) ->
 }
 
 #[cfg(feature = "cuda")]
-fn rotate_on_device(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) -> Result<()> {
+fn rotate_on_device(x: &Tensor, rotation: &Rotation, at: Positions<'_>, reached: usize, direction: f32) -> Result<()> {
     let device = x.device().as_cuda_device()?;
-    let tables = rotation.tables(device)?;
+    let tables = rotation.tables_on(device, reached)?;
     match at {
-        Positions::Of(forest) => cuda::rope::rotate(x, &tables, forest.plan(device)?.positions(), rotation.half, direction),
+        Positions::Of(forest) => cuda::rope::rotate(x, &tables, forest.plan(device)?.positions(), rotation.half(), direction),
         Positions::Each(each) => {
             let each = cuda::Uploaded::new(device, each)?;
-            cuda::rope::rotate(x, &tables, each.at(), rotation.half, direction)
+            cuda::rope::rotate(x, &tables, each.at(), rotation.half(), direction)
         }
     }
 }
@@ -147,4 +193,27 @@ pub fn forward<'a>(x: &Tensor, rotation: &Rotation, positions: impl Into<Positio
 /// Turns a gradient back, in place: the transpose of [`forward`].
 pub fn backward<'a>(dx: &Tensor, rotation: &Rotation, positions: impl Into<Positions<'a>>) -> Result<()> {
     rotate(dx, rotation, positions.into(), -1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn tables_reach_as_far_as_is_used_and_growing_changes_no_bit() {
+        let frequencies: Vec<f32> = (0..4).map(|i| 10_000f32.powf(-0.25 * i as f32)).collect();
+        let turned = |rotation: &Rotation, positions: &[u32]| {
+            let x = Tensor::ones((positions.len(), 8), candle_core::DType::F32, &Device::Cpu).unwrap();
+            forward(&x, rotation, positions).map(|()| x.to_vec2::<f32>().unwrap())
+        };
+        let grown = Rotation::new(&frequencies, 10_000_000, 1.0);
+        assert!(grown.tables(0).cos.is_empty());
+        turned(&grown, &[3]).unwrap();
+        assert_eq!(grown.tables(1).cos.len(), FEWEST * 4);
+        let positions = [3, 1023, 1024, 70_000];
+        assert_eq!(turned(&grown, &positions).unwrap(), turned(&Rotation::new(&frequencies, 70_001, 1.0), &positions).unwrap());
+        assert_eq!(grown.tables(1).cos.len(), 4 << 17);
+        assert!(turned(&Rotation::new(&frequencies, 100, 1.0), &[100]).is_err());
+    }
 }

@@ -11,11 +11,17 @@ use candle_core::cuda_backend::CudaDevice;
 pub(crate) struct Tables {
     cosines: Uploaded<f32>,
     sines: Uploaded<f32>,
+    positions: usize,
 }
 
 impl Tables {
-    pub fn new(device: &CudaDevice, cosines: &[f32], sines: &[f32]) -> Result<Self> {
-        Ok(Self { cosines: Uploaded::new(device, cosines)?, sines: Uploaded::new(device, sines)? })
+    pub fn new(device: &CudaDevice, cosines: &[f32], sines: &[f32], positions: usize) -> Result<Self> {
+        Ok(Self { cosines: Uploaded::new(device, cosines)?, sines: Uploaded::new(device, sines)?, positions })
+    }
+
+    /// Number of positions.
+    pub fn positions(&self) -> usize {
+        self.positions
     }
 
     /// Address of the cosines.

@@ -83,7 +83,9 @@ impl Session {
         rotation: &Rotation,
         eps: f64,
     ) -> Result<()> {
-        let (h, tables) = (self.sizes.heads, rotation.tables(&self.device)?);
+        // The same for all steps, so that recorded ones find them where they were.
+        let (h, reach) = (self.sizes.heads, self.sizes.longest_prompt + self.sizes.room);
+        let tables = rotation.tables_on(&self.device, reach)?;
         let (own_k, own_v) = self.own(layer)?;
         let [sequences, slots, step] = self.tables();
         let heads = h.heads + 2 * h.kv_heads;
