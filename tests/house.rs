@@ -9,7 +9,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("config", &[]),
     ("hub", &[]),
     ("metrics", &["config"]),
-    ("data", &["config"]),
+    ("data", &["config", "ops"]),
     ("optim", &["config", "ops"]),
     ("model", &["config", "ops"]),
     ("rollout", &["config", "ops", "model"]),

@@ -16,3 +16,8 @@ pub mod rollout;
 pub mod train;
 
 pub use rlhost_ops as ops;
+
+/// Large tensors come and go with every operation; the system's allocator maps and clears each
+/// anew. Limited, so that templates and tokenizers of strangers are held to theirs ([`ops::bounded`]).
+#[global_allocator]
+static ALLOCATOR: ops::bounded::Limited<mimalloc::MiMalloc> = ops::bounded::Limited(mimalloc::MiMalloc);

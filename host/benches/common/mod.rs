@@ -8,10 +8,6 @@ use rlhost::model::{Architecture, Decoder, Selected, Weights};
 use rlhost::ops::Forest;
 use std::time::Duration;
 
-/// As in the binary.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Name, and what config.json says: the model of `compare_trl.py`, and SmolLM2-135M's shape.
 pub const MODELS: [(&str, &str); 2] = [
     (

@@ -17,6 +17,7 @@
 
 pub mod adamw;
 pub mod attention;
+pub mod bounded;
 pub mod cached_attention;
 mod cpu;
 #[cfg(feature = "cuda")]

@@ -9,6 +9,7 @@ mod lora;
 mod options;
 mod period;
 mod printable;
+mod regular;
 mod validate;
 
 pub use changes::{changes, same};
@@ -19,6 +20,7 @@ pub use options::{
 };
 pub use period::Period;
 pub use printable::{is_hidden, printable};
+pub use regular::{open_regular, read_regular, read_regular_text};
 
 use std::path::PathBuf;
 

@@ -1,5 +1,11 @@
 //! Chat templates: the tokenizer's own Jinja, run with Python's string methods.
+//!
+//! A template is a program by whoever made the model. Instructions are counted by the engine; but one instruction may make a
+//! string of any size (`indent`, `x + x` again and again) or go through a list without an end, and the engine has no place where
+//! each could be stopped. So all of it runs where memory and time are bounded ([`Pace`]).
 
+use super::pace::Pace;
+use crate::config::printable;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, ErrorKind, Value, context};
@@ -7,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter};
 use serde_json::{Map, Serializer, Value as Json};
 use std::io::{self, Write};
+use std::sync::Arc;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -40,37 +47,83 @@ fn role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
 /// Instructions that a template may take before it is stopped.
 const FUEL: u64 = 5_000_000;
 
+/// Bytes of a template; those of models have up to 20 thousand.
+const LARGEST: usize = 1 << 20;
+
+/// Bytes of an error that are shown.
+const SHOWN: usize = 1024;
+
+/// Bytes for which a message counts beside its text.
+const MESSAGE: usize = 256;
+
 /// A model's chat template.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
+    template: Arc<Template>,
+    pace: Arc<Pace>,
+}
+
+#[derive(Debug)]
+struct Template {
     environment: Environment<'static>,
     bos: String,
     eos: String,
 }
 
 impl ChatTemplate {
-    /// Compiles the template; the error is Jinja's.
+    /// Compiles the template.
+    ///
+    /// # Errors
+    /// Says what is wrong with it, mostly in Jinja's words.
     pub fn new(source: String, bos: String, eos: String) -> Result<Self, String> {
-        let mut environment = Environment::new();
-        // As transformers sets Jinja up.
-        environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|e| e.to_string())?);
-        environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function("raise_exception", |text: String| -> Result<Value, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
-        });
-        environment.add_filter("tojson", to_json);
-        environment.add_template_owned("chat", without_markers(&source)).map_err(|e| e.to_string())?;
-        Ok(Self { environment, bos, eos })
+        if source.len() > LARGEST {
+            return Err(format!("it has {} bytes; {LARGEST} are the most", source.len()));
+        }
+        let pace = Arc::new(Pace::default());
+        let compiled = pace.run(source.len(), move || environment(&source)).map_err(|e| e.to_string())?;
+        let environment = compiled.map_err(|e| printable(&e, SHOWN))?;
+        Ok(Self { template: Arc::new(Template { environment, bos, eos }), pace })
     }
 
     /// The text of a conversation; with `generate`, up to where the assistant's answer begins.
+    ///
+    /// # Errors
+    /// What the template itself raises, and if it takes too much time or memory.
     pub fn render(&self, messages: &[Message], generate: bool) -> Result<String, String> {
+        let (template, messages) = (Arc::clone(&self.template), messages.to_vec());
+        let bytes = messages.iter().map(size).sum();
+        let rendered = self.pace.run(bytes, move || template.render(&messages, generate)).map_err(|e| e.to_string())?;
+        rendered.map_err(|e| printable(&e, SHOWN))
+    }
+}
+
+/// How much a message is.
+fn size(message: &Message) -> usize {
+    let rest = if message.rest.is_empty() { 0 } else { serde_json::to_vec(&message.rest).map_or(0, |text| text.len()) };
+    MESSAGE + message.role.len() + message.content.len() + rest
+}
+
+impl Template {
+    fn render(&self, messages: &[Message], generate: bool) -> Result<String, String> {
         let template = self.environment.get_template("chat").map_err(|e| e.to_string())?;
         template
             .render(context! { messages => Value::from(Serde(messages)), add_generation_prompt => generate, bos_token => self.bos.as_str(), eos_token => self.eos.as_str(), tools => (), documents => () })
             .map_err(|e| e.to_string())
     }
+}
+
+/// The engine as transformers sets Jinja up, with the template in it.
+fn environment(source: &str) -> Result<Environment<'static>, String> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|e| e.to_string())?);
+    environment.set_fuel(Some(FUEL));
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_function("raise_exception", |text: String| -> Result<Value, minijinja::Error> {
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
+    });
+    environment.add_filter("tojson", to_json);
+    environment.add_template_owned("chat", without_markers(source)).map_err(|e| e.to_string())?;
+    Ok(environment)
 }
 
 /// The template without transformers' markers of what the assistant says, `{% generation %}`, which write nothing. What
@@ -155,9 +208,50 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_never_ends_is_stopped() {
-        let source = "{% for a in range(10000) %}{% for b in range(10000) %}{{ b }}{% endfor %}{% endfor %}";
-        let chat = ChatTemplate::new(source.into(), String::new(), String::new()).unwrap();
-        assert!(chat.render(&[], false).is_err());
+    fn a_template_that_never_ends_or_makes_too_much_is_stopped_with_one_line() {
+        let doubled = |more: &str| {
+            format!(
+                "{{% set ns = namespace(x='0123456789') %}}{{% for i in range(40) %}}{{% set ns.x = {more} %}}{{% endfor %}}{{{{ ns.x }}}}"
+            )
+        };
+        let seen = "{% set ns = namespace(x=[1, 2]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}";
+        for source in [
+            "{% for a in range(10000) %}{% for b in range(10000) %}{{ b }}{% endfor %}{% endfor %}",
+            "{{ 'a\nb' | indent(99999999999) }}",
+            "{{ 'x' * 10000000000 }}",
+            "{{ range(1000000000000) | join(',') }}",
+            "{{ '%99999999999d' | format(1) }}",
+            "{{ messages | tojson(indent=99999999999) }}{{ 'x' | center(99999999999) }}",
+            "{{ ' ' * 1000000 | replace(' ', ' ' * 1000000) }}",
+            "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}{% set ns = namespace(x='0123456789') %}{% for i in range(40) %}{% set ns.x = m(ns.x) %}{% endfor %}",
+            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+            &doubled("ns.x + ns.x"),
+            &doubled("ns.x ~ ns.x"),
+            &doubled("ns.x * 2"),
+            &doubled("[ns.x, ns.x] | join"),
+            &doubled("[ns.x, ns.x] | string"),
+            &doubled("ns.x | replace('0', ns.x)"),
+            &(seen.to_owned() + "{{ ns.x | join }}"),
+            &format!("{{{{ {}1{} }}}}", "(".repeat(100_000), ")".repeat(100_000)),
+            &format!("{{{{ {}1{} }}}}", "[".repeat(100_000), "]".repeat(100_000)),
+            &format!("{{{{ x{} }}}}", ".x".repeat(100_000)),
+            &format!("{{{{ 1{} }}}}", " + 1".repeat(200_000)),
+            &"{% if true %}".repeat(50_000),
+            &"x".repeat(LARGEST + 1),
+        ] {
+            let message = Message { role: "user".into(), content: "hi".into(), ..Message::default() };
+            let made = ChatTemplate::new(source.to_owned(), String::new(), String::new());
+            match made.and_then(|chat| chat.render(&[message], false)) {
+                Ok(text) => assert!(text.len() < 1 << 20, "{source:.100}: {} bytes", text.len()),
+                Err(error) => assert!(!error.contains('\n') && error.len() < 2 * SHOWN, "{source:.100}: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_nested_deeply_is_dropped_without_harm() {
+        let source =
+            "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [[[[[[[[ns.x]]]]]]]] %}{% endfor %}done";
+        let _ = ChatTemplate::new(source.into(), String::new(), String::new()).unwrap().render(&[], false);
     }
 }

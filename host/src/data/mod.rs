@@ -5,6 +5,7 @@ mod chat;
 mod completions;
 mod dataset;
 mod loader;
+mod pace;
 mod packing;
 mod preferences;
 mod prompts;

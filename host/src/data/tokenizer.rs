@@ -1,20 +1,93 @@
 //! Text to tokens and back, by the tokenizer that the model folder brings.
 
+use super::pace::Pace;
 use super::{ChatTemplate, Error, Message, Result};
+use crate::config::{printable, read_regular, read_regular_text};
+use crate::ops::bounded::{Bounds, quietly, within};
 use serde_json::Value;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of `tokenizer.json`; the largest known has 35 million.
+const LARGEST: u64 = 64 << 20;
+
+/// Bytes of `tokenizer_config.json`.
+const LARGEST_CONFIG: u64 = 16 << 20;
+
+/// Bytes of `chat_template.jinja`.
+const LARGEST_TEMPLATE: u64 = 1 << 20;
+
+/// Bytes of a token; a completion has as many of them as it has tokens.
+const LONGEST_TOKEN: usize = 4096;
+
+/// Bytes of a text that is made tokens at once, which takes some hundred times as much memory.
+const LONGEST_TEXT: usize = 4 << 20;
+
+/// Bytes by which a decoder may replace a part of a token, unless it is watched.
+const LONGEST_REPLACED: usize = 64;
+
+/// Bytes of an error that are shown.
+const SHOWN: usize = 500;
 
 /// A model's tokenizer and, where it has one, its chat template.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     path: PathBuf,
-    inner: tokenizers::Tokenizer,
+    inner: Arc<tokenizers::Tokenizer>,
+    pace: Arc<Pace>,
+    /// Whether its decoder may take long or make much of little.
+    decodes_freely: bool,
     chat: Option<ChatTemplate>,
     eos: Option<u32>,
 }
 
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })
+/// The text of a file that need not be there.
+fn read(path: &Path, limit: u64) -> Result<Option<String>> {
+    match read_regular_text(path, limit) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::Io { path: path.to_owned(), source }),
+    }
+}
+
+/// Reads `tokenizer.json`. The library that does panics over some damage, and compiles any patterns that it finds.
+fn load(path: &Path) -> Result<tokenizers::Tokenizer> {
+    let wrong = |detail: String| Error::Tokenizer { path: path.to_owned(), detail: printable(&detail, SHOWN) };
+    let bytes = read_regular(path, LARGEST).map_err(|source| match source.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => wrong("no such file; a model folder brings its tokenizer".into()),
+        _ => Error::Io { path: path.to_owned(), source },
+    })?;
+    let bounds = Bounds { memory: (256 << 20) + 32 * bytes.len(), time: Duration::from_secs(120) };
+    let read = move || -> tokenizers::Result<(tokenizers::Tokenizer, usize)> {
+        let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
+        // What somebody once cut and filled texts to is no part of the tokenizer, for transformers neither.
+        inner.with_padding(None);
+        inner.with_truncation(None)?;
+        let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
+        // Some normalizers panic over any text.
+        inner.encode_fast("A text, to try it: \u{e9}\u{4e16}\n", true)?;
+        Ok((inner, longest))
+    };
+    let (read, _) = within(bounds, read).map_err(|e| wrong(format!("not a tokenizer: reading it {e}")))?;
+    let (inner, longest) = read.map_err(|e| wrong(format!("not a tokenizer: {e}")))?;
+    if longest > LONGEST_TOKEN {
+        return Err(wrong(format!("it has a token of {longest} bytes; {LONGEST_TOKEN} are the most")));
+    }
+    Ok(inner)
+}
+
+/// Whether a decoder or a part of it replaces by a pattern, or by a long text.
+fn replaces_freely(decoder: &Value) -> bool {
+    match decoder {
+        Value::Object(all) => {
+            let long = all.get("content").and_then(Value::as_str).is_some_and(|text| text.len() > LONGEST_REPLACED);
+            long || all.contains_key("Regex") || all.values().any(replaces_freely)
+        }
+        Value::Array(all) => all.iter().any(replaces_freely),
+        _ => false,
+    }
 }
 
 /// A special token's text, written as a string or as an object with its content.
@@ -27,35 +100,31 @@ impl Tokenizer {
     /// Reads `tokenizer.json` and the chat template of a model folder.
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join("tokenizer.json");
-        if !path.exists() {
-            return Err(Error::Tokenizer { path, detail: "no such file; a model folder brings its tokenizer".into() });
-        }
-        let mut inner = tokenizers::Tokenizer::from_file(&path)
-            .map_err(|e| Error::Tokenizer { path: path.clone(), detail: format!("not a tokenizer: {e}") })?;
-        // What somebody once cut and filled texts to is no part of the tokenizer, for transformers neither.
-        inner.with_padding(None);
-        inner.with_truncation(None).map_err(|e| Error::Tokenizer { path: path.clone(), detail: e.to_string() })?;
+        let inner = Arc::new(load(&path)?);
         let config_path = folder.join("tokenizer_config.json");
-        let config: Value = if config_path.exists() {
-            serde_json::from_str(&read(&config_path)?)
-                .map_err(|e| Error::Tokenizer { path: config_path.clone(), detail: e.to_string() })?
-        } else {
-            Value::Null
+        let config: Value = match read(&config_path, LARGEST_CONFIG)? {
+            Some(text) => {
+                serde_json::from_str(&text).map_err(|e| Error::Tokenizer { path: config_path.clone(), detail: e.to_string() })?
+            }
+            None => Value::Null,
         };
         let template_path = folder.join("chat_template.jinja");
-        let source = if template_path.exists() {
-            Some(read(&template_path)?)
-        } else {
-            let default = |named: &Value| named["name"] == "default";
-            let named = config["chat_template"].as_array().and_then(|all| all.iter().find(|named| default(named)));
-            named.map_or(&config["chat_template"], |named| &named["template"]).as_str().map(str::to_owned)
+        let (source, template_path) = match read(&template_path, LARGEST_TEMPLATE)? {
+            Some(source) => (Some(source), template_path),
+            None => {
+                let default = |named: &Value| named["name"] == "default";
+                let named = config["chat_template"].as_array().and_then(|all| all.iter().find(|named| default(named)));
+                let source = named.map_or(&config["chat_template"], |named| &named["template"]).as_str().map(str::to_owned);
+                (source, config_path)
+            }
         };
         let chat = source
             .map(|s| ChatTemplate::new(s, token_text(&config, "bos_token"), token_text(&config, "eos_token")))
             .transpose()
-            .map_err(|detail| Error::Tokenizer { path: config_path, detail: format!("chat template: {detail}") })?;
+            .map_err(|detail| Error::Tokenizer { path: template_path, detail: format!("chat template: {detail}") })?;
         let eos = inner.token_to_id(&token_text(&config, "eos_token"));
-        Ok(Self { path, inner, chat, eos })
+        let decodes_freely = serde_json::to_value(inner.get_decoder()).map_or(true, |decoder| replaces_freely(&decoder));
+        Ok(Self { path, inner, pace: Arc::default(), decodes_freely, chat, eos })
     }
 
     /// Number of ids up to the greatest, added tokens included.
@@ -77,14 +146,36 @@ impl Tokenizer {
 
     /// Token ids of a text; `special` adds what the tokenizer puts around a text (a beginning
     /// token, say).
+    ///
+    /// # Errors
+    /// If the text is longer than is sensible, or its tokens take too much time or memory.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, special);
-        encoding.map(|e| e.get_ids().to_vec()).map_err(|e| Error::Tokenizer { path: self.path.clone(), detail: e.to_string() })
+        if text.len() > LONGEST_TEXT {
+            let most = LONGEST_TEXT >> 20;
+            return Err(
+                self.wrong(&format!("a text of {} bytes is too long to be made tokens; {most} MiB are the most", text.len()))
+            );
+        }
+        let (inner, owned) = (Arc::clone(&self.inner), text.to_owned());
+        let encode = move || inner.encode_fast(owned, special).map(|e| e.get_ids().to_vec()).map_err(|e| e.to_string());
+        let encoded = self.pace.run(text.len(), encode).map_err(|e| e.to_string()).flatten();
+        encoded.map_err(|e| self.wrong(&format!("a text of {} bytes: {e}", text.len())))
     }
 
     /// Text of token ids, special tokens left out.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.inner.decode(ids, true).map_err(|e| Error::Tokenizer { path: self.path.clone(), detail: e.to_string() })
+        let decoded = if self.decodes_freely {
+            let (inner, owned) = (Arc::clone(&self.inner), ids.to_vec());
+            let decode = move || inner.decode(&owned, true).map_err(|e| e.to_string());
+            self.pace.run(ids.len(), decode).map_err(|e| e.to_string()).flatten()
+        } else {
+            quietly(|| self.inner.decode(ids, true).map_err(|e| e.to_string())).flatten()
+        };
+        decoded.map_err(|e| self.wrong(&format!("{} tokens can't be made text: {e}", ids.len())))
+    }
+
+    fn wrong(&self, detail: &str) -> Error {
+        Error::Tokenizer { path: self.path.clone(), detail: printable(detail, SHOWN) }
     }
 
     /// Text of a conversation; see [`ChatTemplate::render`].

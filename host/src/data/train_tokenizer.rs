@@ -13,6 +13,9 @@ use tokenizers::{
     TokenizerImpl,
 };
 
+/// Most tokens of a learned vocabulary.
+const MOST_TOKENS: usize = 1 << 20;
+
 /// The token that ends a text.
 const END: &str = "<|endoftext|>";
 
@@ -30,8 +33,10 @@ type Trainable = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, Post
 /// If a dataset can't be read, or `vocab_size` has no room for the 256 bytes and the end.
 pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<TrainedTokenizer> {
     let fail = |detail: String| Error::Tokenizer { path: PathBuf::from("tokenizer"), detail };
-    if vocab_size <= 256 {
-        return Err(fail(format!("a byte-level vocabulary needs at least 257 tokens, and vocab_size is {vocab_size}")));
+    if !(257..=MOST_TOKENS).contains(&vocab_size) {
+        return Err(fail(format!(
+            "a byte-level vocabulary has from 257 to {MOST_TOKENS} tokens, and vocab_size is {vocab_size}"
+        )));
     }
     let mut texts = Vec::new();
     for path in datasets {
