@@ -1,11 +1,15 @@
 //! `rlhost new-model`: a model folder with random weights, to be trained from nothing.
 
 use super::Failure;
+use crate::config::read_regular_text;
 use crate::data::{Tokenizer, train_tokenizer};
-use crate::model::{copy_companions, write_random};
+use crate::model::{Architecture, copy_companions, write_random};
 use anyhow::{anyhow, ensure};
 use serde_json::Value;
 use std::path::PathBuf;
+
+/// Bytes of a configuration's file.
+const LARGEST_CONFIG: u64 = 4 << 20;
 
 /// Arguments of `new-model`.
 #[derive(clap::Args)]
@@ -38,8 +42,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn make(args: &Args) -> anyhow::Result<usize> {
     let folder = &args.folder;
     ensure!(!folder.exists(), "{}: is there already; name another folder, or remove it", folder.display());
-    let text = std::fs::read_to_string(&args.config).map_err(|e| anyhow!("can't read {}: {e}", args.config.display()))?;
+    let text =
+        read_regular_text(&args.config, LARGEST_CONFIG).map_err(|e| anyhow!("can't read {}: {e}", args.config.display()))?;
     let mut config: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{}: {e}", args.config.display()))?;
+    ensure!(config.is_object(), "{}: expected a JSON object with a model's sizes", args.config.display());
+    if args.tokenizer.is_none() {
+        config["vocab_size"] = args.vocab_size.into();
+    }
+    Architecture::parse(&config.to_string()).map_err(|e| anyhow!("{}: {e}", args.config.display()))?;
     match &args.tokenizer {
         Some(from) => {
             let (tokens, rows) = (Tokenizer::open(from)?.vocab_size(), config["vocab_size"].as_u64().unwrap_or_default());

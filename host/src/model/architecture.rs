@@ -1,19 +1,38 @@
 //! `config.json` of Hugging Face's Llama, Qwen2 and Qwen3 models.
 
-use super::rope_scaling::{RopeFields, RopeScaling};
+use super::json::Object;
+use super::rope_scaling::{RopeScaling, resolve};
 use super::{Error, Result};
 use crate::config::printable;
 use crate::ops::attention::Heads;
-use serde::Deserialize;
-use serde_json::Value;
 use std::path::Path;
 
-/// What of a wrong value is shown, in bytes.
-const SHOWN: usize = 100;
+/// Greatest `hidden_size`; no known model has a tenth of it. So with the others.
+const MOST_HIDDEN: usize = 1 << 20;
+
+/// Greatest `intermediate_size`.
+const MOST_INTERMEDIATE: usize = 1 << 22;
+
+/// Greatest `num_hidden_layers`.
+const MOST_LAYERS: usize = 10_000;
+
+/// Greatest `num_attention_heads` and `num_key_value_heads`.
+const MOST_HEADS: usize = 1 << 16;
+
+/// Greatest `head_dim`.
+const MOST_HEAD_DIM: usize = 1 << 16;
+
+/// Greatest `vocab_size`.
+const MOST_TOKENS: usize = 1 << 24;
+
+/// Greatest `max_position_embeddings`: beyond it f32, in which positions are turned to angles, has not all whole numbers.
+const MOST_POSITIONS: usize = 1 << 24;
+
+/// Most values of all parameters together; they would take 4 TB.
+const MOST_PARAMETERS: u128 = 1_000_000_000_000;
 
 /// The families of decoders that differ in which biases and norms they have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// `LlamaForCausalLM`
     Llama,
@@ -60,114 +79,84 @@ pub struct Architecture {
     pub eos_token_ids: Vec<u32>,
 }
 
-/// Ids that end a text: one, or a list of them.
-fn ending_ids(given: Option<Value>) -> std::result::Result<Vec<u32>, String> {
-    let Some(given) = given else { return Ok(Vec::new()) };
-    let all = match &given {
-        Value::Array(all) => all.iter().collect(),
-        one => vec![one],
-    };
-    let ids = all.into_iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()));
-    ids.collect::<Option<_>>().ok_or_else(|| {
-        format!("eos_token_id is {}; it must be the number of a token, or a list of such", printable(&given.to_string(), SHOWN))
-    })
-}
-
-#[derive(Deserialize)]
-struct Fields {
-    model_type: Option<String>,
-    hidden_size: usize,
-    intermediate_size: usize,
-    num_hidden_layers: usize,
-    num_attention_heads: usize,
-    num_key_value_heads: Option<usize>,
-    head_dim: Option<usize>,
-    vocab_size: usize,
-    max_position_embeddings: Option<usize>,
-    rms_norm_eps: Option<f64>,
-    hidden_act: Option<String>,
-    tie_word_embeddings: Option<bool>,
-    attention_bias: Option<bool>,
-    mlp_bias: Option<bool>,
-    use_sliding_window: Option<bool>,
-    eos_token_id: Option<Value>,
-    #[serde(flatten)]
-    rope: RopeFields,
-}
-
-#[derive(Deserialize)]
-struct GenerationFields {
-    eos_token_id: Option<Value>,
-}
-
 impl Architecture {
     /// Reads `config.json` and, for the ids that end a text, `generation_config.json`.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
-        let text = super::load::read_text(&path)?;
-        let mut this = Self::parse(&text).map_err(|detail| Error::Config { path, detail })?;
-        let generation = folder.join("generation_config.json");
-        if generation.exists() {
-            let text = super::load::read_text(&generation)?;
-            let fields: GenerationFields =
-                serde_json::from_str(&text).map_err(|e| Error::Config { path: generation.clone(), detail: e.to_string() })?;
-            if fields.eos_token_id.is_some() {
-                let ids = ending_ids(fields.eos_token_id);
-                this.eos_token_ids = ids.map_err(|detail| Error::Config { path: generation, detail })?;
-            }
+        let config = Object::read(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
+        let mut this = Self::of(&config).map_err(|detail| Error::Config { path, detail })?;
+        let path = folder.join("generation_config.json");
+        if let Some(generation) = Object::read(&path)? {
+            let ids = generation.tokens("eos_token_id").map_err(|detail| Error::Config { path, detail })?;
+            this.eos_token_ids = ids.unwrap_or(this.eos_token_ids);
         }
         Ok(this)
     }
 
     /// From the text of a `config.json`; the error says what is wrong.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
-        let f: Fields = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        let family = match f.model_type.as_deref() {
+        Self::of(&Object::parse(text)?)
+    }
+
+    fn of(config: &Object) -> std::result::Result<Self, String> {
+        let family = match config.text("model_type")? {
             Some("llama") => Family::Llama,
             Some("qwen2") => Family::Qwen2,
             Some("qwen3") => Family::Qwen3,
-            Some(other) => return Err(format!("model_type {other:?} is not supported; llama, qwen2 and qwen3 are")),
+            Some(other) => {
+                return Err(format!("model_type {:?} is not supported; llama, qwen2 and qwen3 are", printable(other, 80)));
+            }
             None => return Err("model_type is missing; llama, qwen2 and qwen3 are supported".into()),
         };
-        if let Some(act) = f.hidden_act.as_deref().filter(|a| *a != "silu") {
-            return Err(format!("hidden_act {act:?} is not supported; silu is"));
+        if let Some(act) = config.text("hidden_act")?.filter(|act| *act != "silu") {
+            return Err(format!("hidden_act {:?} is not supported; silu is", printable(act, 80)));
         }
-        if f.use_sliding_window == Some(true) {
+        if config.flag("use_sliding_window")? == Some(true) {
             return Err("use_sliding_window is not supported".into());
         }
-        let (heads, kv_heads) = (f.num_attention_heads, f.num_key_value_heads.unwrap_or(f.num_attention_heads));
-        if heads == 0 || kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return Err(format!("num_attention_heads {heads} must be a multiple of num_key_value_heads {kv_heads}"));
-        }
-        let head_dim = f.head_dim.unwrap_or(f.hidden_size / heads);
-        if head_dim == 0 || !head_dim.is_multiple_of(2) {
-            return Err(format!("head_dim {head_dim} must be even and not zero"));
-        }
-        let sizes = [f.hidden_size, f.intermediate_size, f.num_hidden_layers, f.vocab_size];
-        if sizes.contains(&0) {
-            return Err("hidden_size, intermediate_size, num_hidden_layers and vocab_size must be greater than zero".into());
-        }
+        let hidden_size = config.needed_size("hidden_size", MOST_HIDDEN)?;
+        let heads = heads(config, hidden_size)?;
         let default_positions = if family == Family::Llama { 2048 } else { 32_768 };
-        let (rope_theta, rope_scaling) = f.rope.resolve()?;
-        let attention_bias = f.attention_bias.unwrap_or(false);
-        Ok(Self {
+        let (rope_theta, rope_scaling) = resolve(config, heads.head_dim)?;
+        let rms_norm_eps = config.number("rms_norm_eps")?.unwrap_or(1e-6);
+        if !(0.0..=1.0).contains(&rms_norm_eps) {
+            return Err(format!("rms_norm_eps {rms_norm_eps} must lie from 0 to 1"));
+        }
+        let attention_bias = config.flag("attention_bias")?.unwrap_or(false);
+        let this = Self {
             family,
-            hidden_size: f.hidden_size,
-            intermediate_size: f.intermediate_size,
-            layers: f.num_hidden_layers,
-            heads: Heads { heads, kv_heads, head_dim },
-            vocab_size: f.vocab_size,
-            max_positions: f.max_position_embeddings.unwrap_or(default_positions),
-            rms_norm_eps: f.rms_norm_eps.unwrap_or(1e-6),
-            tied: f.tie_word_embeddings.unwrap_or(false),
+            hidden_size,
+            intermediate_size: config.needed_size("intermediate_size", MOST_INTERMEDIATE)?,
+            layers: config.needed_size("num_hidden_layers", MOST_LAYERS)?,
+            heads,
+            vocab_size: config.needed_size("vocab_size", MOST_TOKENS)?,
+            max_positions: config.size("max_position_embeddings", MOST_POSITIONS)?.unwrap_or(default_positions),
+            rms_norm_eps,
+            tied: config.flag("tie_word_embeddings")?.unwrap_or(false),
             qkv_bias: attention_bias || family == Family::Qwen2,
             output_bias: attention_bias && family != Family::Qwen2,
-            mlp_bias: family == Family::Llama && f.mlp_bias.unwrap_or(false),
+            mlp_bias: family == Family::Llama && config.flag("mlp_bias")?.unwrap_or(false),
             qk_norm: family == Family::Qwen3,
             rope_theta,
             rope_scaling,
-            eos_token_ids: ending_ids(f.eos_token_id)?,
-        })
+            eos_token_ids: config.tokens("eos_token_id")?.unwrap_or_default(),
+        };
+        let parameters = this.matrices();
+        if parameters > MOST_PARAMETERS {
+            return Err(format!(
+                "hidden_size, intermediate_size, num_hidden_layers and vocab_size make {parameters} parameters; {MOST_PARAMETERS} \
+                 are the most"
+            ));
+        }
+        Ok(this)
+    }
+
+    /// Values of all matrices.
+    fn matrices(&self) -> u128 {
+        let (hidden, tokens) = (self.hidden_size as u128, self.vocab_size as u128);
+        let attention = 2 * (self.query_width() + self.kv_width()) as u128;
+        let layer = hidden * (attention + 3 * self.intermediate_size as u128);
+        hidden * tokens * if self.tied { 1 } else { 2 } + layer * self.layers as u128
     }
 
     /// Width of the packed query heads.
@@ -178,5 +167,75 @@ impl Architecture {
     /// Width of the packed key or value heads.
     pub fn kv_width(&self) -> usize {
         self.heads.kv_heads * self.heads.head_dim
+    }
+}
+
+fn heads(config: &Object, hidden_size: usize) -> std::result::Result<Heads, String> {
+    let heads = config.needed_size("num_attention_heads", MOST_HEADS)?;
+    let kv_heads = config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(heads);
+    if !heads.is_multiple_of(kv_heads) {
+        return Err(format!("num_attention_heads {heads} must be a multiple of num_key_value_heads {kv_heads}"));
+    }
+    let head_dim = config.size("head_dim", MOST_HEAD_DIM)?.unwrap_or(hidden_size / heads);
+    if head_dim == 0 || !head_dim.is_multiple_of(2) {
+        return Err(format!(
+            "head_dim {head_dim} must be even and not zero; without it, it is hidden_size over num_attention_heads"
+        ));
+    }
+    Ok(Heads { heads, kv_heads, head_dim })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn what_is_absurd_or_of_the_wrong_type_is_refused_by_its_key() {
+        let config = json!({
+            "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "vocab_size": 257, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+        });
+        Architecture::parse(&config.to_string()).unwrap();
+        let sizes = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"];
+        let sizes = sizes.into_iter().chain(["num_key_value_heads", "head_dim", "max_position_embeddings"]);
+        let absurd =
+            [json!(1_000_000_000u64), json!(1_000_000_000_000u64), json!(u64::MAX), json!(0), json!(-3), json!(1.5), json!("x")];
+        let sizes = sizes.flat_map(|key| absurd.iter().map(move |value| (key, value.clone())));
+        let others = [
+            ("head_dim", json!(7)),
+            ("num_key_value_heads", json!(3)),
+            ("rms_norm_eps", json!(-1)),
+            ("rms_norm_eps", json!("small")),
+            ("tie_word_embeddings", json!("yes")),
+            ("attention_bias", json!(1)),
+            ("model_type", json!(7)),
+            ("hidden_act", json!("gelu\u{1b}")),
+            ("eos_token_id", json!(-1)),
+            ("eos_token_id", json!([1, "x"])),
+            ("rope_theta", json!(0)),
+            ("rope_theta", json!(1e-300)),
+            ("rope_theta", json!([1])),
+            ("rope_scaling", json!("linear")),
+            ("rope_scaling", json!({ "type": "linear", "factor": 1e-300 })),
+            ("rope_scaling", json!({ "type": "linear", "factor": -2 })),
+            ("rope_scaling", json!({ "type": "linear", "factor": "2" })),
+            ("rope_scaling", json!({ "type": 3 })),
+        ];
+        for (key, value) in sizes.chain(others) {
+            let mut config = config.clone();
+            config[key] = value.clone();
+            let error = Architecture::parse(&config.to_string()).unwrap_err();
+            assert!(error.contains(key) && !error.contains(['\n', '\u{1b}']), "{key} = {value}: {error}");
+        }
+        let mut together = config.clone();
+        for key in ["hidden_size", "num_hidden_layers", "vocab_size"] {
+            together[key] = 10_000.into();
+        }
+        together["num_attention_heads"] = 100.into();
+        together["num_key_value_heads"] = Value::Null;
+        assert!(Architecture::parse(&together.to_string()).unwrap_err().contains("parameters"));
+        let twice = config.to_string().replacen('{', "{\"vocab_size\": 300, ", 1);
+        assert!(Architecture::parse(&twice).unwrap_err().contains("vocab_size"));
     }
 }

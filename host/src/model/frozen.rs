@@ -1,6 +1,7 @@
 //! The view of a decoder for generation and for reference log-probabilities.
 
 use super::decoder::Decoder;
+use super::policy::finite;
 use super::{Architecture, Decoding, Error, Result, Selected, Weights, critic};
 use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{self, Forest, linear};
@@ -25,9 +26,14 @@ impl Frozen {
     }
 
     /// Log-probabilities and entropies of the selected predictions.
+    ///
+    /// # Errors
+    /// If an operation fails, or a log-probability is not finite.
     pub fn score(&self, forest: &Forest, selected: &Selected, temperature: f32) -> Result<TokenStats> {
         let (hidden, _) = self.decoder.run(forest, &selected.rows, |_, _| Ok(()))?;
-        Ok(logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, temperature)?)
+        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, temperature)?;
+        finite(&stats)?;
+        Ok(stats)
     }
 
     /// The critic's values of the selected predictions, as in [`Frozen::score`]; none without a critic.

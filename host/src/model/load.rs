@@ -1,11 +1,9 @@
 //! Reading a Hugging Face model folder.
 
+use super::shards::Shards;
 use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
 use super::{Architecture, Decoder, Error, Lora, Result, Weights, peft};
 
-use candle_core::{DType, Device, Tensor};
-use serde::Deserialize;
-use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 /// A folder with config.json, tokenizer.json and safetensors weights, or with an adapter for such a
@@ -19,20 +17,8 @@ pub struct ModelFolder {
     lora: Option<Lora>,
 }
 
-#[derive(Deserialize)]
-struct Index {
-    weight_map: HashMap<String, String>,
-}
-
 /// File of a critic's head.
 pub(super) const CRITIC: &str = "critic.safetensors";
-
-pub(super) fn read_text(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|source| match source.kind() {
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Error::Missing { path: path.to_owned() },
-        _ => Error::Io { path: path.to_owned(), source },
-    })
-}
 
 impl ModelFolder {
     /// Reads the configuration; weights are read by [`ModelFolder::decoder`].
@@ -82,8 +68,11 @@ impl ModelFolder {
     }
 
     /// Reads all weights, from f32, f16 or bf16, as f32.
+    ///
+    /// # Errors
+    /// If the files don't hold what `config.json` asks for, or values that are not finite.
     pub fn decoder(&self) -> Result<Decoder> {
-        self.decoder_over(self.decoder_of(self.read_tensors()?)?)
+        self.decoder_over(self.decoder_of(Shards::of_model(&self.base)?)?)
     }
 
     /// The adapter that lies here, if one does, on a model that is loaded already, whose storage is
@@ -95,21 +84,22 @@ impl ModelFolder {
 
     /// A model of the same sizes whose weights lie in another file.
     pub fn decoder_in(&self, file: &Path) -> Result<Decoder> {
-        self.decoder_of(read_shard(file)?)
+        self.decoder_of(Shards::of_file(file)?)
     }
 
-    fn decoder_of(&self, mut tensors: HashMap<String, Tensor>) -> Result<Decoder> {
+    fn decoder_of(&self, mut shards: Shards) -> Result<Decoder> {
+        let missing = |name: &str| {
+            let detail = format!("the weights hold no {name}, which config.json asks for");
+            Error::Weights { path: self.base.clone(), detail }
+        };
+        // All before the first is read.
+        for (name, shape) in self.architecture.parameters() {
+            if !shards.check(&name, &shape, "config.json")? {
+                return Err(missing(&name));
+            }
+        }
         let weights = Weights::build(&self.architecture, |name, shape| {
-            let fail = |detail: String| Error::Weights { path: self.base.clone(), detail };
-            let t =
-                tensors.remove(name).ok_or_else(|| fail(format!("the weights hold no {name}, which config.json asks for")))?;
-            if t.dims() != shape {
-                return Err(fail(format!("{name} has shape {:?}; by config.json it should have {shape:?}", t.dims())));
-            }
-            if !matches!(t.dtype(), DType::F32 | DType::F16 | DType::BF16) {
-                return Err(fail(format!("{name} has type {:?}; f32, f16 and bf16 are supported", t.dtype())));
-            }
-            Ok(t.to_dtype(DType::F32)?)
+            shards.take(name, shape, "config.json")?.ok_or_else(|| missing(name))
         })?;
         Ok(Decoder::new(self.architecture.clone(), weights))
     }
@@ -119,38 +109,16 @@ impl ModelFolder {
         let hidden = self.architecture.hidden_size;
         decoder.weights = decoder.weights.with_value_head(hidden)?;
         let path = self.path.join(CRITIC);
-        if path.exists() {
-            let mut tensors = read_shard(&path)?;
-            let mut take = |name: &str, shape: &[usize]| match tensors.remove(name) {
-                Some(t) if t.dims() == shape => Ok(t.to_dtype(DType::F32)?),
-                _ => Err(Error::Weights { path: path.clone(), detail: format!("there is no {name} of shape {shape:?}") }),
-            };
-            let (weight, bias) = (take(VALUE_WEIGHT, &[1, hidden])?, take(VALUE_BIAS, &[1])?);
-            decoder.weights.value_head = Some(Linear { weight, bias: Some(bias), adapter: None });
-        }
+        let shards = match Shards::of_file(&path) {
+            Err(Error::Missing { .. }) => return Ok(decoder),
+            shards => &mut shards?,
+        };
+        let mut take = |name: &str, shape: &[usize]| {
+            let missing = || Error::Weights { path: path.clone(), detail: format!("there is no {name} of shape {shape:?}") };
+            shards.take(name, shape, "config.json")?.ok_or_else(missing)
+        };
+        let (weight, bias) = (take(VALUE_WEIGHT, &[1, hidden])?, take(VALUE_BIAS, &[1])?);
+        decoder.weights.value_head = Some(Linear { weight, bias: Some(bias), adapter: None });
         Ok(decoder)
     }
-
-    fn read_tensors(&self) -> Result<HashMap<String, Tensor>> {
-        let (index, single) = (self.base.join("model.safetensors.index.json"), self.base.join("model.safetensors"));
-        if !index.exists() {
-            return read_shard(&single);
-        }
-        let parsed: Index = serde_json::from_str(&read_text(&index)?)
-            .map_err(|e| Error::Weights { path: index.clone(), detail: format!("not an index of shards: {e}") })?;
-        let shards: BTreeSet<&String> = parsed.weight_map.values().collect();
-        let mut all = HashMap::new();
-        for shard in shards {
-            all.extend(read_shard(&self.base.join(shard))?);
-        }
-        Ok(all)
-    }
-}
-
-pub(super) fn read_shard(path: &Path) -> Result<HashMap<String, Tensor>> {
-    if !path.exists() {
-        return Err(Error::Missing { path: path.to_owned() });
-    }
-    candle_core::safetensors::load(path, &Device::Cpu)
-        .map_err(|e| Error::Weights { path: path.to_owned(), detail: format!("not a readable safetensors file: {e}") })
 }

@@ -13,6 +13,7 @@ mod decoding;
 #[cfg(feature = "cuda")]
 mod device_decoding;
 mod frozen;
+mod json;
 mod load;
 mod lora;
 mod peft;
@@ -21,6 +22,7 @@ mod policy;
 mod random;
 mod rope_scaling;
 mod save;
+mod shards;
 mod weights;
 mod work;
 
@@ -86,6 +88,12 @@ pub enum Error {
         /// The precision.
         dtype: &'static str,
     },
+    /// What the model computes is not finite.
+    #[error(
+        "the model's log-probabilities are infinite or not numbers, though its weights are finite: they are too large to compute \
+         with, or the temperature is too near to 0"
+    )]
+    NotFinite,
     /// An operation failed.
     #[error(transparent)]
     Op(#[from] crate::ops::Error),

@@ -1,13 +1,15 @@
 //! An adapter's folder as the `peft` package writes and opens it: `adapter_config.json` and
 //! `adapter_model.safetensors`.
 
+use super::json::Object;
 use super::lora::Lora;
 use super::save::{of_torch, write_tensors};
+use super::shards::Shards;
 use super::weights::of_adapter;
 use super::{Error, Result, Weights};
-use candle_core::{DType, Tensor};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use crate::config::printable;
+use candle_core::Tensor;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +18,9 @@ const TENSORS: &str = "adapter_model.safetensors";
 
 /// What `peft` puts before the names of a causal language model's parameters.
 const PREFIX: &str = "base_model.model.";
+
+/// Greatest rank, as for `lora_r`.
+const MOST_RANK: usize = 1 << 20;
 
 /// Settings of `peft` that make another computation of an adapter. All are off if they are null,
 /// false, zero or empty.
@@ -35,20 +40,6 @@ const UNSUPPORTED: [&str; 13] = [
     "use_qalora",
 ];
 
-#[derive(Deserialize)]
-struct Fields {
-    peft_type: String,
-    base_model_name_or_path: Option<String>,
-    r: usize,
-    lora_alpha: f64,
-    #[serde(default)]
-    use_rslora: bool,
-    bias: Option<String>,
-    init_lora_weights: Option<Value>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
 /// Whether a folder holds an adapter rather than a model.
 pub(super) fn is_adapter(folder: &Path) -> bool {
     folder.join(CONFIG).exists() && !folder.join("config.json").exists()
@@ -60,7 +51,7 @@ pub(super) fn is_adapter(folder: &Path) -> bool {
 /// If there is something in them that would be computed otherwise here than by `peft`.
 pub(super) fn read_config(folder: &Path) -> Result<(Lora, PathBuf)> {
     let path = folder.join(CONFIG);
-    let text = super::load::read_text(&path)?;
+    let text = super::json::read_text(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
     let (lora, base) = parse(&text).map_err(|detail| Error::Config { path, detail })?;
     // By the working directory, as for peft, or else beside the adapter.
     let beside = folder.join(&base);
@@ -68,47 +59,50 @@ pub(super) fn read_config(folder: &Path) -> Result<(Lora, PathBuf)> {
 }
 
 fn parse(text: &str) -> std::result::Result<(Lora, String), String> {
-    let fields: Fields = serde_json::from_str(text).map_err(|e| e.to_string())?;
-    if fields.peft_type != "LORA" {
-        return Err(format!("peft_type {:?} is not supported; LORA is", fields.peft_type));
+    let config = Object::parse(text)?;
+    match config.text("peft_type")? {
+        Some("LORA") => {}
+        Some(other) => return Err(format!("peft_type {:?} is not supported; LORA is", printable(other, 80))),
+        None => return Err("peft_type is missing; LORA is supported".into()),
     }
     let off = |value: &Value| match value {
-        Value::Null | Value::Bool(false) => true,
+        Value::Bool(false) => true,
         Value::Array(all) => all.is_empty(),
         Value::Object(all) => all.is_empty(),
         _ => false,
     };
-    if let Some(key) = UNSUPPORTED.into_iter().find(|key| fields.rest.get(*key).is_some_and(|value| !off(value))) {
-        return Err(format!("{key} is not supported: {}", fields.rest[key]));
+    let on = UNSUPPORTED.into_iter().find_map(|key| Some((key, config.get(key).filter(|value| !off(value))?)));
+    if let Some((key, value)) = on {
+        return Err(format!("{key} is not supported: {}", printable(&value.to_string(), 80)));
     }
-    if let Some(bias) = fields.bias.filter(|bias| bias != "none") {
-        return Err(format!("bias {bias:?} is not supported; \"none\" is"));
+    if let Some(bias) = config.text("bias")?.filter(|bias| *bias != "none") {
+        return Err(format!("bias {:?} is not supported; \"none\" is", printable(bias, 80)));
     }
     // Some of the others change the base model's weights too.
-    let begun = fields.init_lora_weights.unwrap_or(Value::Bool(true));
-    if !begun.is_boolean() && !["gaussian", "orthogonal", "eva"].iter().any(|plain| begun == *plain) {
-        return Err(format!("init_lora_weights {begun} is not supported"));
+    let begun = config.get("init_lora_weights").unwrap_or(&Value::Bool(true));
+    if !begun.is_boolean() && !["gaussian", "orthogonal", "eva"].iter().any(|plain| begun == plain) {
+        return Err(format!("init_lora_weights {} is not supported", printable(&begun.to_string(), 80)));
     }
-    if fields.r == 0 || !fields.lora_alpha.is_finite() {
-        return Err(format!("r {} and lora_alpha {} make no adapter", fields.r, fields.lora_alpha));
+    let lora = Lora {
+        r: config.needed_size("r", MOST_RANK)?,
+        alpha: config.number("lora_alpha")?.ok_or("lora_alpha is missing; it must be a number")?,
+        use_rslora: config.flag("use_rslora")?.unwrap_or(false),
+    };
+    if !lora.scale().is_finite() {
+        return Err(format!("lora_alpha {} with r {} makes a factor that is not finite", lora.alpha, lora.r));
     }
-    let base = fields.base_model_name_or_path.filter(|base| !base.is_empty());
+    let base = config.text("base_model_name_or_path")?.filter(|base| !base.is_empty());
     let base = base.ok_or("base_model_name_or_path is missing; give it the folder of the adapter's model")?;
-    Ok((Lora { r: fields.r, alpha: fields.lora_alpha, use_rslora: fields.use_rslora }, base))
+    Ok((lora, base.to_owned()))
 }
 
 /// A model's parameters with the adapter that lies in `folder`.
 pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weights> {
     let path = folder.join(TENSORS);
-    let mut tensors = super::load::read_shard(&path)?;
+    let mut shards = Shards::of_file(&path)?;
     let fail = |detail: String| Error::Weights { path: path.clone(), detail };
-    let mut take = |name: &str, shape: [usize; 2]| -> Result<Option<Tensor>> {
-        let Some(t) = tensors.remove(&format!("{PREFIX}{name}.weight")) else { return Ok(None) };
-        if t.dims() != shape {
-            return Err(fail(format!("{name} has shape {:?}; by {CONFIG} and the model it should have {shape:?}", t.dims())));
-        }
-        Ok(Some(t.to_dtype(DType::F32)?))
-    };
+    let by = format!("{CONFIG} and the model");
+    let mut take = |name: &str, shape: [usize; 2]| shards.take(&format!("{PREFIX}{name}.weight"), &shape, &by);
     let adapted = weights.adapted(lora, |name, d_in, d_out| {
         let parts = (take(&format!("{name}.lora_A"), [lora.r, d_in])?, take(&format!("{name}.lora_B"), [d_out, lora.r])?);
         match parts {
@@ -117,7 +111,7 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
             _ => Err(fail(format!("{name} has one of lora_A and lora_B without the other"))),
         }
     })?;
-    match tensors.keys().min() {
+    match shards.left() {
         Some(left) => Err(fail(format!("{left} is not part of a linear layer of attention or of the gated unit"))),
         None => Ok(adapted),
     }
@@ -196,6 +190,10 @@ mod tests {
             ("peft_type", json!("IA3")),
             ("base_model_name_or_path", json!(null)),
             ("r", json!(0)),
+            ("r", json!(1_000_000_000_000u64)),
+            ("r", json!(-1)),
+            ("lora_alpha", json!(1e300)),
+            ("lora_alpha", json!("much")),
         ] {
             let refusal = with(key, value).unwrap_err();
             assert!(refusal.contains(key), "{key}: {refusal}");

@@ -1,7 +1,7 @@
 //! The trainable view of a decoder.
 
 use super::decoder::{Decoder, Kept};
-use super::{Frozen, Gradients, Place, Result, Weights, critic};
+use super::{Error, Frozen, Gradients, Place, Result, Weights, critic};
 use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{self, Forest};
 use candle_core::{DType, Device, Tensor};
@@ -128,12 +128,21 @@ impl Policy {
 
     /// Log-probabilities (of logits divided by `temperature`) and entropies of the selected
     /// predictions, with what the backward pass needs.
+    ///
+    /// # Errors
+    /// If an operation fails, or a log-probability is not finite.
     pub fn forward<'a>(&'a self, forest: &'a Forest, selected: &'a Selected, temperature: f32) -> Result<Pass<'a>> {
         let (hidden, kept) = self.decoder.forward(forest, &selected.rows, self.gradient_checkpointing)?;
         let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, temperature)?;
+        finite(&stats)?;
         let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;
         Ok(Pass { policy: self, forest, selected, temperature, kept, hidden, stats, values })
     }
+}
+
+/// Fails where the model computes what no loss could use.
+pub(super) fn finite(stats: &TokenStats) -> Result<()> {
+    if stats.logp.iter().all(|logp| logp.is_finite()) { Ok(()) } else { Err(Error::NotFinite) }
 }
 
 impl Pass<'_> {

@@ -14,16 +14,20 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
     let mut uniform = move || ((rng.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     Weights::build(a, |name, shape| {
         let n = shape.iter().product();
-        let values: Vec<f32> = if name.ends_with(".bias") {
-            vec![0.0; n]
+        let mut values: Vec<f32> = Vec::new();
+        if values.try_reserve_exact(n).is_err() {
+            let detail = format!("there is no memory for {name} of shape {shape:?}; lower the sizes");
+            return Err(Error::Config { path: "config.json".into(), detail });
+        }
+        if name.ends_with(".bias") {
+            values.resize(n, 0.0);
         } else if shape.len() == 1 {
-            vec![1.0; n]
+            values.resize(n, 1.0);
         } else {
             // Box and Muller.
-            (0..n)
-                .map(|_| (DEVIATION * (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()) as f32)
-                .collect()
-        };
+            let mut normal = || DEVIATION * (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos();
+            values.extend((0..n).map(|_| normal() as f32));
+        }
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
     })
 }

@@ -1,8 +1,9 @@
 //! Rotary frequencies and their scalings, in both spellings of `config.json`: `rope_theta` with
 //! `rope_scaling`, and transformers 5's `rope_parameters`.
 
+use super::json::Object;
+use crate::config::printable;
 use crate::ops::rope::Rotation;
-use serde::Deserialize;
 use std::f64::consts::TAU;
 
 /// How frequencies are stretched beyond the length the model was first trained on.
@@ -28,47 +29,42 @@ pub enum RopeScaling {
     },
 }
 
-#[derive(Clone, Default, Deserialize)]
-pub(super) struct RopeFields {
-    rope_theta: Option<f64>,
-    rope_scaling: Option<Parameters>,
-    rope_parameters: Option<Parameters>,
-}
-
-#[derive(Clone, Default, Deserialize)]
-struct Parameters {
-    rope_theta: Option<f64>,
-    rope_type: Option<String>,
-    #[serde(rename = "type")]
-    old_type: Option<String>,
-    factor: Option<f64>,
-    low_freq_factor: Option<f64>,
-    high_freq_factor: Option<f64>,
-    original_max_position_embeddings: Option<f64>,
-}
-
-impl RopeFields {
-    /// Base and scaling; the error names the field.
-    pub(super) fn resolve(self) -> Result<(f64, RopeScaling), String> {
-        let p = self.rope_parameters.or(self.rope_scaling).unwrap_or_default();
-        let theta = p.rope_theta.or(self.rope_theta).unwrap_or(10_000.0);
-        let need = |name: &str, value: Option<f64>| {
-            value.filter(|v| v.is_finite() && *v > 0.0).ok_or_else(|| format!("rope scaling needs a positive {name}"))
-        };
-        let kind = p.rope_type.or(p.old_type);
-        let scaling = match kind.as_deref() {
-            None | Some("default") => RopeScaling::None,
-            Some("linear") => RopeScaling::Linear { factor: need("factor", p.factor)? },
-            Some("llama3") => RopeScaling::Llama3 {
-                factor: need("factor", p.factor)?,
-                low_freq_factor: need("low_freq_factor", p.low_freq_factor)?,
-                high_freq_factor: need("high_freq_factor", p.high_freq_factor)?,
-                original: need("original_max_position_embeddings", p.original_max_position_embeddings)?,
-            },
-            Some(other) => return Err(format!("rope type {other:?} is not supported; default, linear and llama3 are")),
-        };
-        Ok((theta, scaling))
+/// Base and scaling of a `config.json`; the error names the field.
+pub(super) fn resolve(config: &Object, head_dim: usize) -> Result<(f64, RopeScaling), String> {
+    let (new, old) = (config.object("rope_parameters")?, config.object("rope_scaling")?);
+    let (key, p) = match (new, old) {
+        (Some(new), _) => ("rope_parameters", new),
+        (None, Some(old)) => ("rope_scaling", old),
+        (None, None) => ("rope_scaling", Object::default()),
+    };
+    let inside = |e: String| format!("{key}: {e}");
+    let theta = p.number("rope_theta").map_err(inside)?.or(config.number("rope_theta")?).unwrap_or(10_000.0);
+    let need = |name: &str| {
+        let value = p.number(name).map_err(inside)?;
+        value.filter(|v| *v > 0.0).ok_or_else(|| format!("{key}: rope scaling needs a positive {name}"))
+    };
+    let kind = p.text("rope_type").map_err(inside)?.or(p.text("type").map_err(inside)?);
+    let scaling = match kind {
+        None | Some("default") => RopeScaling::None,
+        Some("linear") => RopeScaling::Linear { factor: need("factor")? },
+        Some("llama3") => {
+            let (low_freq_factor, high_freq_factor) = (need("low_freq_factor")?, need("high_freq_factor")?);
+            if low_freq_factor >= high_freq_factor {
+                let detail = format!("low_freq_factor {low_freq_factor} must be less than high_freq_factor {high_freq_factor}");
+                return Err(inside(detail));
+            }
+            let original = need("original_max_position_embeddings")?;
+            RopeScaling::Llama3 { factor: need("factor")?, low_freq_factor, high_freq_factor, original }
+        }
+        Some(other) => {
+            let other = printable(other, 80);
+            return Err(inside(format!("rope type {other:?} is not supported; default, linear and llama3 are")));
+        }
+    };
+    if theta <= 0.0 || !frequencies(theta, scaling, head_dim).iter().all(|f| f.is_finite()) {
+        return Err(format!("rope_theta {theta} and the scaling in {key} don't give finite frequencies"));
     }
+    Ok((theta, scaling))
 }
 
 /// Frequencies of each pair of dimensions, `[head_dim / 2]`.
@@ -114,12 +110,13 @@ mod tests {
 
     #[test]
     fn both_spellings_resolve_alike() {
-        let old: RopeFields =
-            serde_json::from_str(r#"{"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}"#).unwrap();
-        let new: RopeFields =
-            serde_json::from_str(r#"{"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}"#).unwrap();
-        assert_eq!(old.resolve(), new.resolve());
-        let missing: RopeFields = serde_json::from_str(r#"{"rope_scaling": {"rope_type": "llama3", "factor": 8}}"#).unwrap();
-        assert!(missing.resolve().unwrap_err().contains("low_freq_factor"));
+        let parsed = |text: &str| resolve(&Object::parse(text).unwrap(), 16);
+        let old = parsed(r#"{"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}"#);
+        let new = parsed(r#"{"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}"#);
+        assert_eq!(old.unwrap(), new.unwrap());
+        assert!(parsed(r#"{"rope_scaling": {"rope_type": "llama3", "factor": 8}}"#).unwrap_err().contains("low_freq_factor"));
+        let equal = r#"{"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4,
+            "original_max_position_embeddings": 32}}"#;
+        assert!(parsed(equal).unwrap_err().contains("high_freq_factor"));
     }
 }

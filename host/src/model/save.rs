@@ -3,11 +3,13 @@
 use super::load::CRITIC;
 use super::weights::{of_adapter, of_critic};
 use super::{Error, ModelFolder, Result, Weights, peft};
+use crate::config::open_regular;
 use crate::ops;
 use candle_core::{DType, Tensor};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// Files beside the weights that make the folder whole; copied where the source has them.
@@ -102,24 +104,24 @@ pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
 /// folder `to`.
 pub fn merge(adapter: &ModelFolder, to: &Path) -> Result<()> {
     save(&adapter.decoder()?.weights().merged()?, adapter, to)?;
-    let critic = adapter.path().join(CRITIC);
-    if critic.exists() {
-        let to = to.join(CRITIC);
-        std::fs::copy(&critic, &to).map_err(io(&to))?;
-    }
-    Ok(())
+    copy(&adapter.path().join(CRITIC), &to.join(CRITIC))
 }
 
 /// Copies the tokenizer's files, and what else stands beside a model's weights.
 pub fn copy_companions(from: &Path, to: &Path) -> Result<()> {
     for name in COMPANIONS {
-        let from = from.join(name);
-        if from.exists() {
-            let to = to.join(name);
-            std::fs::copy(&from, &to).map_err(io(&to))?;
-        }
+        copy(&from.join(name), &to.join(name))?;
     }
     Ok(())
+}
+
+/// Copies a file, if it is there.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    match open_regular(from) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
+        Err(source) => Err(Error::Io { path: from.to_owned(), source }),
+        Ok(_) => std::fs::copy(from, to).map(drop).map_err(io(to)),
+    }
 }
 
 /// The critic's head goes into a file of its own, which no other program minds.
@@ -162,7 +164,7 @@ pub fn write_tensors(tensors: Vec<(String, Tensor)>, metadata: Option<HashMap<St
 
 fn write_config(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
     let path = source.base().join("config.json");
-    let text = super::load::read_text(&path)?;
+    let text = super::json::read_text(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
     let mut config: serde_json::Value =
         serde_json::from_str(&text).map_err(|e| Error::Config { path: path.clone(), detail: e.to_string() })?;
     for key in ["dtype", "torch_dtype"] {

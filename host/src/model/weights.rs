@@ -216,6 +216,13 @@ fn shapes(a: &Architecture) -> Weights<Vec<usize>> {
     }
 }
 
+impl Architecture {
+    /// The name and shape of every parameter, in the order of [`Weights::map`].
+    pub(super) fn parameters(&self) -> Vec<(String, Vec<usize>)> {
+        shapes(self).named().into_iter().map(|(name, shape)| (name, shape.clone())).collect()
+    }
+}
+
 impl Weights {
     /// Asks `make` for each parameter by name and shape, in a fixed order.
     pub fn build(a: &Architecture, mut make: impl FnMut(&str, &[usize]) -> Result<Tensor>) -> Result<Self> {

@@ -1,0 +1,127 @@
+//! JSON objects of a model's folder, read key by key: what is wrong is said with the key that it stands under.
+
+use super::{Error, Result};
+use crate::config::{printable, read_regular_text};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value};
+use std::collections::HashSet;
+use std::fmt;
+use std::path::Path;
+
+/// Bytes of a JSON file that describes a model or an adapter.
+const LARGEST: u64 = 4 << 20;
+
+/// Bytes of a value that an error repeats.
+const SHOWN: usize = 80;
+
+/// An object and its keys.
+#[derive(Default)]
+pub(super) struct Object(Map<String, Value>);
+
+/// An object that has no key twice.
+struct Unique;
+
+impl<'de> Deserialize<'de> for Unique {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Keys;
+        impl<'de> Visitor<'de> for Keys {
+            type Value = Unique;
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Unique, A::Error> {
+                let mut keys = HashSet::new();
+                while let Some(key) = map.next_key::<String>()? {
+                    map.next_value::<IgnoredAny>()?;
+                    let shown = printable(&key, SHOWN);
+                    if !keys.insert(key) {
+                        return Err(A::Error::custom(format_args!("the key {shown:?} is there twice")));
+                    }
+                }
+                Ok(Unique)
+            }
+        }
+        deserializer.deserialize_map(Keys)
+    }
+}
+
+impl Object {
+    /// From a text.
+    ///
+    /// # Errors
+    /// If it is no JSON object, or has a key twice.
+    pub(super) fn parse(text: &str) -> std::result::Result<Self, String> {
+        let Unique = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        serde_json::from_str(text).map(Self).map_err(|e| e.to_string())
+    }
+
+    /// From a file; `None` where there is none.
+    pub(super) fn read(path: &Path) -> Result<Option<Self>> {
+        let Some(text) = read_text(path)? else { return Ok(None) };
+        Self::parse(&text).map(Some).map_err(|detail| Error::Config { path: path.to_owned(), detail })
+    }
+
+    /// What stands under a key; null is nothing.
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.0.get(key).filter(|value| !value.is_null())
+    }
+
+    /// What stands under a key, where there is something, as `read` takes it; `right` says what that is.
+    fn typed<T>(&self, key: &str, right: &str, read: impl FnOnce(&Value) -> Option<T>) -> std::result::Result<Option<T>, String> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let wrong = || format!("{key} is {}; it must be {right}", printable(&value.to_string(), SHOWN));
+        read(value).ok_or_else(wrong).map(Some)
+    }
+
+    /// A size from 1 to `most`.
+    pub(super) fn size(&self, key: &str, most: usize) -> std::result::Result<Option<usize>, String> {
+        let right = format!("a whole number from 1 to {most}");
+        self.typed(key, &right, |value| value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=most).contains(n)))
+    }
+
+    /// A size that must be there.
+    pub(super) fn needed_size(&self, key: &str, most: usize) -> std::result::Result<usize, String> {
+        self.size(key, most)?.ok_or_else(|| format!("{key} is missing; it must be a whole number from 1 to {most}"))
+    }
+
+    /// A number.
+    pub(super) fn number(&self, key: &str) -> std::result::Result<Option<f64>, String> {
+        self.typed(key, "a number", |value| value.as_f64().filter(|n| n.is_finite()))
+    }
+
+    /// True or false.
+    pub(super) fn flag(&self, key: &str) -> std::result::Result<Option<bool>, String> {
+        self.typed(key, "true or false", Value::as_bool)
+    }
+
+    /// A text.
+    pub(super) fn text(&self, key: &str) -> std::result::Result<Option<&str>, String> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let shown = || format!("{key} is {}; it must be a text", printable(&value.to_string(), SHOWN));
+        value.as_str().ok_or_else(shown).map(Some)
+    }
+
+    /// An object in this one.
+    pub(super) fn object(&self, key: &str) -> std::result::Result<Option<Self>, String> {
+        self.typed(key, "an object", |value| value.as_object().cloned().map(Self))
+    }
+
+    /// A token's number or several.
+    pub(super) fn tokens(&self, key: &str) -> std::result::Result<Option<Vec<u32>>, String> {
+        let token = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        self.typed(key, "a token's number or a list of them", |value| match value {
+            Value::Array(ids) => ids.iter().map(token).collect(),
+            one => token(one).map(|id| vec![id]),
+        })
+    }
+}
+
+/// The text of a JSON file that describes a model or an adapter; `None` where there is none.
+pub(super) fn read_text(path: &Path) -> Result<Option<String>> {
+    match read_regular_text(path, LARGEST) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => Ok(None),
+        Err(source) => Err(Error::Io { path: path.to_owned(), source }),
+    }
+}

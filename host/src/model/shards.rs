@@ -1,0 +1,188 @@
+//! Safetensors files, read tensor by tensor: what a header says is checked against the file and against what is asked for
+//! before anything of it takes memory.
+
+use super::json::read_text;
+use super::{Error, Result};
+use crate::config::{open_regular, printable};
+use crate::ops;
+use candle_core::{DType, Device, Tensor};
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde::Deserialize;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Component, Path, PathBuf};
+
+/// Bytes of a file's header; ten thousand tensors take one MB.
+const LARGEST_HEADER: u64 = 32 << 20;
+
+/// Bytes of a name that an error repeats.
+const SHOWN: usize = 200;
+
+/// Files of a model or an adapter, and the tensors in them that have not been taken.
+pub(super) struct Shards {
+    files: Vec<Shard>,
+    /// The file and what its header says, by a tensor's name.
+    tensors: HashMap<String, (usize, TensorInfo)>,
+}
+
+struct Shard {
+    path: PathBuf,
+    file: File,
+    /// Where the values begin.
+    begin: u64,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: HashMap<String, String>,
+}
+
+impl Shards {
+    /// Those of one file.
+    pub(super) fn of_file(path: &Path) -> Result<Self> {
+        let mut this = Self { files: Vec::new(), tensors: HashMap::new() };
+        this.add(path)?;
+        Ok(this)
+    }
+
+    /// Those of a model's folder, which has one file, or an index of several.
+    ///
+    /// # Errors
+    /// If a file is not there, not a regular one, damaged, or named by the index outside of the folder.
+    pub(super) fn of_model(folder: &Path) -> Result<Self> {
+        let index = folder.join("model.safetensors.index.json");
+        let Some(text) = read_text(&index)? else { return Self::of_file(&folder.join("model.safetensors")) };
+        let wrong = |detail: String| Error::Weights { path: index.clone(), detail };
+        let parsed: Index = serde_json::from_str(&text).map_err(|e| wrong(format!("not an index of shards: {e}")))?;
+        let names: BTreeSet<&String> = parsed.weight_map.values().collect();
+        let mut this = Self { files: Vec::new(), tensors: HashMap::new() };
+        for name in names {
+            let inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+            if name.is_empty() || name.contains('\\') || !inside {
+                let name = printable(name, SHOWN);
+                return Err(wrong(format!("names the file {name:?}, which is not in the folder; shards lie beside their index")));
+            }
+            this.add(&folder.join(name))?;
+        }
+        Ok(this)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<()> {
+        let mut file = open_regular(path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Error::Missing { path: path.to_owned() },
+            _ => Error::Io { path: path.to_owned(), source },
+        })?;
+        let (begin, header) = header(&mut file).map_err(|e| match e {
+            Unread::Io(source) => Error::Io { path: path.to_owned(), source },
+            Unread::Damaged(detail) => {
+                let detail = printable(&detail, 2 * SHOWN);
+                Error::Weights { path: path.to_owned(), detail: format!("not a readable safetensors file: {detail}") }
+            }
+        })?;
+        let number = self.files.len();
+        self.tensors.extend(header.tensors().into_iter().map(|(name, info)| (name, (number, info.clone()))));
+        self.files.push(Shard { path: path.to_owned(), file, begin });
+        Ok(())
+    }
+
+    /// Whether a tensor can be had; `by` says what asks for this shape.
+    ///
+    /// # Errors
+    /// If it has another shape, or a type that is not supported.
+    pub(super) fn check(&self, name: &str, shape: &[usize], by: &str) -> Result<bool> {
+        let Some((file, info)) = self.tensors.get(name) else { return Ok(false) };
+        let wrong = |detail: String| Err(Error::Weights { path: self.files[*file].path.clone(), detail });
+        if info.shape != shape {
+            let has = printable(&format!("{:?}", info.shape), SHOWN);
+            return wrong(format!("{name} has shape {has}; by {by} it should have {shape:?}"));
+        }
+        if dtype(info.dtype).is_none() {
+            return wrong(format!("{name} has type {:?}; f32, f16 and bf16 are supported", info.dtype));
+        }
+        Ok(true)
+    }
+
+    /// Takes a tensor as f32; none if there is none of this name.
+    ///
+    /// # Errors
+    /// As [`Shards::check`]; and if a value is not finite.
+    pub(super) fn take(&mut self, name: &str, shape: &[usize], by: &str) -> Result<Option<Tensor>> {
+        if !self.check(name, shape, by)? {
+            return Ok(None);
+        }
+        let Some((file, info)) = self.tensors.remove(name) else { return Ok(None) };
+        let Some(dtype) = dtype(info.dtype) else { return Ok(None) };
+        let shard = &mut self.files[file];
+        let io = |source| Error::Io { path: shard.path.clone(), source };
+        let (from, to) = info.data_offsets;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(to - from).map_err(|_| io(std::io::ErrorKind::OutOfMemory.into()))?;
+        bytes.resize(to - from, 0);
+        shard.file.seek(SeekFrom::Start(shard.begin + from as u64)).map_err(io)?;
+        shard.file.read_exact(&mut bytes).map_err(io)?;
+        let values = Tensor::from_raw_buffer(&bytes, dtype, shape, &Device::Cpu)?;
+        drop(bytes);
+        let values = values.to_dtype(DType::F32)?;
+        // Squares of f32 are finite in f64, and so is their sum.
+        if !ops::sum_of_squares([&values])?.is_finite() {
+            let detail =
+                format!("{name} holds values that are infinite or not a number; the model itself is damaged, take a whole one");
+            return Err(Error::Weights { path: shard.path.clone(), detail });
+        }
+        Ok(Some(values))
+    }
+
+    /// The first by name of the tensors that were not taken, fit to be shown.
+    pub(super) fn left(&self) -> Option<String> {
+        self.tensors.keys().min().map(|name| printable(name, SHOWN))
+    }
+}
+
+fn dtype(dtype: Dtype) -> Option<DType> {
+    match dtype {
+        Dtype::F32 => Some(DType::F32),
+        Dtype::F16 => Some(DType::F16),
+        Dtype::BF16 => Some(DType::BF16),
+        _ => None,
+    }
+}
+
+enum Unread {
+    Io(std::io::Error),
+    Damaged(String),
+}
+
+impl From<std::io::Error> for Unread {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Reads a file's header; gives where the values begin.
+fn header(file: &mut File) -> std::result::Result<(u64, Metadata), Unread> {
+    let damaged = |detail: &str| Err(Unread::Damaged(detail.to_owned()));
+    let whole = file.metadata()?.len();
+    let mut length = [0; 8];
+    if whole < 8 {
+        return damaged("it is shorter than a header's length");
+    }
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > LARGEST_HEADER {
+        return Err(Unread::Damaged(format!("its header has {length} bytes; {LARGEST_HEADER} are the most")));
+    }
+    let begin = 8 + length;
+    if begin > whole {
+        return damaged("it is cut off within its header");
+    }
+    let mut text = Vec::new();
+    file.take(length).read_to_end(&mut text)?;
+    let header: Metadata = serde_json::from_slice(&text).map_err(|e| Unread::Damaged(format!("its header is wrong: {e}")))?;
+    match (header.data_len() as u64).cmp(&(whole - begin)) {
+        std::cmp::Ordering::Equal => Ok((begin, header)),
+        std::cmp::Ordering::Greater => damaged("it is cut off: its header speaks of more bytes than there are"),
+        std::cmp::Ordering::Less => damaged("it is longer than its header says"),
+    }
+}
