@@ -8,9 +8,13 @@ use crate::rollout::{Generator, Request};
 use crate::train;
 use anyhow::{anyhow, ensure};
 use std::io::IsTerminal;
+use std::ops::RangeInclusive;
 
 /// Most continuations at once.
 const MOST_SAMPLES: usize = 1 << 20;
+
+/// Temperatures and penalties with which logits stay numbers.
+const SENSIBLE: RangeInclusive<f32> = 0.0001..=10_000.0;
 
 /// Arguments of `generate`.
 #[derive(clap::Args)]
@@ -93,10 +97,22 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
-    ensure!(args.temperature >= 0.0 && args.temperature.is_finite(), "--temperature {} must be 0 or more", args.temperature);
+    ensure!(
+        args.temperature == 0.0 || SENSIBLE.contains(&args.temperature),
+        "--temperature {} must be 0, or lie from {} to {}",
+        args.temperature,
+        SENSIBLE.start(),
+        SENSIBLE.end()
+    );
     ensure!(args.top_p > 0.0 && args.top_p <= 1.0, "--top-p {} must lie above 0 and up to 1", args.top_p);
     ensure!((0.0..=1.0).contains(&args.min_p), "--min-p {} must lie from 0 to 1", args.min_p);
-    ensure!(args.repetition_penalty > 0.0, "--repetition-penalty {} must be greater than 0", args.repetition_penalty);
+    ensure!(
+        SENSIBLE.contains(&args.repetition_penalty),
+        "--repetition-penalty {} must lie from {} to {}",
+        args.repetition_penalty,
+        SENSIBLE.start(),
+        SENSIBLE.end()
+    );
     ensure!((1..=MOST_SAMPLES).contains(&args.samples), "-n {} must lie from 1 to {MOST_SAMPLES}", args.samples);
     ensure!(args.max_new_tokens > 0, "--max-new-tokens must be at least 1");
     ensure!(!args.stop.iter().any(String::is_empty), "--stop must not be empty");

@@ -88,8 +88,14 @@ struct Active {
 
 impl Generator<'_> {
     /// All completions, ordered by request and sample.
+    ///
+    /// # Errors
+    /// If an operation fails, or gives log-probabilities that are not finite.
     pub fn run(&self, requests: &[Request]) -> Result<Vec<Rollout>, Error> {
         let mut done = self.completions(requests)?;
+        if done.iter().any(|rollout| rollout.logp.iter().any(|logp| !logp.is_finite())) {
+            return Err(Error::NotFinite);
+        }
         done.sort_by_key(|r| (r.prompt, r.sample));
         Ok(done)
     }

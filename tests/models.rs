@@ -1,0 +1,225 @@
+//! Models of strangers: whatever is wrong with a folder is one clear line with exit code 2.
+
+use rlhost_tests::{Outcome, Place, tiny};
+use serde_json::{Value, json};
+
+const PROMPT: [&str; 6] = ["generate", "--model", "model", "--prompt", "a", "--max-new-tokens"];
+
+/// A folder with a tiny model as `model`.
+fn place() -> Place {
+    let place = Place::new();
+    place.copy(tiny(), "model");
+    place
+}
+
+fn generate(place: &Place) -> Outcome {
+    place.run(&[&PROMPT[..], &["3"]].concat())
+}
+
+fn refused(outcome: &Outcome, what: &str, expected: &[&str]) {
+    assert_eq!(outcome.code, Some(2), "{what}: {}", outcome.stderr);
+    let error = outcome.error();
+    for part in expected {
+        assert!(error.contains(part), "{what} should mention {part:?}: {error}");
+    }
+    assert_eq!(outcome.stderr.trim().lines().count(), 1, "{what}: {}", outcome.stderr);
+}
+
+/// A safetensors file of a header and as many bytes.
+fn tensors(header: &str, bytes: usize) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; bytes]].concat()
+}
+
+/// The weights with a value put in the middle of a tensor.
+fn with_value(weights: &[u8], name: &str, value: f32) -> Vec<u8> {
+    let begin = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&weights[8..begin]).unwrap();
+    let offset = |i: usize| header[name]["data_offsets"][i].as_u64().unwrap() as usize;
+    let at = begin + (offset(0) + offset(1)) / 8 * 4;
+    let mut weights = weights.to_vec();
+    weights[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    weights
+}
+
+#[test]
+fn damaged_weights_are_refused_with_the_file() {
+    let place = place();
+    let whole = std::fs::read(place.path("model/model.safetensors")).unwrap();
+    let norm = "model.norm.weight";
+    let one = |shape: &str, kind: &str, offsets: &str| {
+        format!("{{\"{norm}\": {{\"dtype\": \"{kind}\", \"shape\": {shape}, \"data_offsets\": {offsets}}}}}")
+    };
+    let overlapping = "{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]}, \
+                       \"b\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [4, 12]}}";
+    let cases: &[(&str, Vec<u8>, &[&str])] = &[
+        ("nothing", vec![], &["shorter"]),
+        ("seven bytes", vec![1; 7], &["shorter"]),
+        ("cut off within its header", whole[..100].to_vec(), &["cut off"]),
+        ("cut off", whole[..whole.len() - 1].to_vec(), &["cut off"]),
+        ("longer", [&whole[..], b"x"].concat(), &["longer"]),
+        (
+            "a header of 10^18 bytes",
+            [&1_000_000_000_000_000_000u64.to_le_bytes()[..], &[b' '; 99]].concat(),
+            &["1000000000000000000"],
+        ),
+        ("a header of all bytes", [0xff; 64].to_vec(), &["header"]),
+        ("no JSON", tensors("{\"a\": ", 0), &["header"]),
+        ("a list", tensors("[]", 0), &["header"]),
+        ("lists in lists", tensors(&"[".repeat(1_000_000), 0), &["header"]),
+        ("overlapping", tensors(overlapping, 12), &["header"]),
+        ("a type that is not known", tensors(&one("[2]", "F99\u{1b}[2J", "[0, 8]"), 8), &["header"]),
+        ("shape and offsets", tensors(&one("[3]", "F32", "[0, 8]"), 8), &["header"]),
+        ("negative", tensors(&one("[-2]", "F32", "[0, 8]"), 8), &["header"]),
+        ("a product that overflows", tensors(&one("[4294967296, 4294967296, 2]", "F32", "[0, 8]"), 8), &["header"]),
+        ("offsets that overflow", tensors(&one("[2]", "F32", "[0, 18446744073709551615]"), 8), &["header"]),
+        ("offsets beyond the file", tensors(&one("[250000000000]", "F32", "[0, 1000000000000]"), 8), &["cut off"]),
+        ("no size", tensors(&one("[0]", "F32", "[0, 0]"), 0), &["model.embed_tokens.weight"]),
+        ("no tensor", tensors("{}", 0), &["model.embed_tokens.weight"]),
+        (
+            "NaN",
+            with_value(&whole, "model.layers.1.mlp.up_proj.weight", f32::NAN),
+            &["model.layers.1.mlp.up_proj.weight", "not a number"],
+        ),
+        ("infinite", with_value(&whole, norm, f32::INFINITY), &[norm, "infinite"]),
+    ];
+    for (what, bytes, expected) in cases {
+        place.write("model/model.safetensors", bytes);
+        let outcome = generate(&place);
+        refused(&outcome, what, expected);
+        assert!(outcome.error().contains("model"), "{what}: {}", outcome.error());
+    }
+    let train = ["--plugin", "tldr_length_reward.wasm", "--model", "model", "--output-dir", "run"];
+    place.write("model/model.safetensors", with_value(&whole, norm, f32::NAN));
+    let outcome = place.run(&[&train[..], &["--dataset", rlhost_tests::STORIES]].concat());
+    assert_eq!((outcome.code, outcome.error().contains(norm)), (Some(2), true), "{}", outcome.stderr);
+}
+
+#[test]
+fn absurd_sizes_are_refused_with_file_and_key() {
+    let place = place();
+    let config: Value = serde_json::from_slice(&std::fs::read(place.path("model/config.json")).unwrap()).unwrap();
+    let keys =
+        ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings"];
+    let absurd = [json!(1_000_000_000u64), json!(1_000_000_000_000u64), json!(u64::MAX), json!(-1), json!(0.5), json!("x")];
+    let cases = keys.iter().zip(absurd.iter().cycle()).chain(keys.iter().map(|key| (key, &absurd[1])));
+    for (key, value) in cases {
+        let mut config = config.clone();
+        config[*key] = value.clone();
+        place.write("model/config.json", config.to_string());
+        refused(&generate(&place), &format!("{key} = {value}"), &["config.json", key]);
+    }
+    place.write("absurd.json", json!({"model_type": "llama", "num_hidden_layers": 4_000_000_000u64}).to_string());
+    let new = ["new-model", "new", "--config", "absurd.json", "--tokenizer", "model"];
+    refused(&place.run(&new), "new-model", &["absurd.json", "hidden_size"]);
+    assert!(!place.path("new").exists());
+
+    // Ten million positions are allowed, and cost what is used.
+    let mut long = config.clone();
+    long["max_position_embeddings"] = 10_000_000.into();
+    place.write("model/config.json", config.to_string());
+    let short = generate(&place);
+    place.write("model/config.json", long.to_string());
+    assert_eq!(generate(&place).succeeded().stdout, short.succeeded().stdout);
+    let most = place.run(&[&PROMPT[..], &["18446744073709551615", "--stop", "a", "--stop", "e", "--stop", " "]].concat());
+    assert_ne!(most.code, None, "{}", most.stderr);
+}
+
+#[test]
+#[cfg(unix)]
+fn files_that_are_none_and_shards_elsewhere_are_refused() {
+    use std::os::unix::fs::symlink;
+    let place = place();
+    let at = |name: &str| place.path("model").join(name);
+    std::fs::rename(at("model.safetensors"), at("one.safetensors")).unwrap();
+    std::fs::copy(at("one.safetensors"), place.path("outside.safetensors")).unwrap();
+    let index = |file: &str| {
+        place.write("model/model.safetensors.index.json", json!({"weight_map": {"model.norm.weight": file}}).to_string());
+    };
+    index("one.safetensors");
+    generate(&place).succeeded();
+    for outside in ["../outside.safetensors", &place.path("outside.safetensors").display().to_string(), "/dev/zero", "", "."] {
+        index(outside);
+        refused(&generate(&place), outside, &["model.safetensors.index.json", "not in the folder"]);
+    }
+    // As the hub's cache has it.
+    symlink("../outside.safetensors", at("linked.safetensors")).unwrap();
+    index("linked.safetensors");
+    generate(&place).succeeded();
+    symlink("../gone", at("dangling.safetensors")).unwrap();
+    index("dangling.safetensors");
+    refused(&generate(&place), "dangling", &["dangling.safetensors", "a link to"]);
+    index("one.safetensors");
+
+    let pipe = |name: &str| {
+        let _ = std::fs::remove_file(at(name));
+        assert!(std::process::Command::new("mkfifo").arg(at(name)).status().unwrap().success());
+    };
+    let optional = ["generation_config.json", "chat_template.jinja", "tokenizer_config.json"];
+    for name in ["one.safetensors", "model.safetensors.index.json", "config.json", "tokenizer.json"].iter().chain(&optional) {
+        let whole = std::fs::read(at(name)).ok();
+        pipe(name);
+        refused(&generate(&place), name, &[name, "a pipe"]);
+        std::fs::remove_file(at(name)).unwrap();
+        symlink("/dev/zero", at(name)).unwrap();
+        refused(&generate(&place), name, &[name, "a device"]);
+        std::fs::remove_file(at(name)).unwrap();
+        if let Some(whole) = whole {
+            std::fs::write(at(name), whole).unwrap();
+        }
+    }
+    pipe("vocab.json");
+    let export = place.run(&["export", "model", "exported", "--dtype", "bf16"]);
+    assert!(matches!(export.code, Some(1 | 2)) && export.error().contains("vocab.json"), "{}", export.stderr);
+}
+
+#[test]
+fn tokenizers_and_templates_that_panic_hang_or_grow_are_refused() {
+    let place = place();
+    let whole: Value = serde_json::from_slice(&std::fs::read(place.path("model/tokenizer.json")).unwrap()).unwrap();
+    let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+    let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
+    let grow = json!({"type": "Sequence", "normalizers": vec![replace(json!({"String": "a"}), "aaaaaaaaaa"); 40]});
+    let cases: &[(&str, &str, Value, bool)] = &[
+        ("a map of nothing", "normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "AAAAAA=="}), true),
+        ("a map cut off", "normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "BAAAAAD///8="}), true),
+        ("a text that grows", "normalizer", grow, true),
+        ("no pattern", "pre_tokenizer", split("("), true),
+        ("a deep pattern", "pre_tokenizer", split(&"(".repeat(200_000)), true),
+        ("a large pattern", "pre_tokenizer", split("((((a{999}){999}){999}){999}){999}"), true),
+        ("a pattern that backtracks", "pre_tokenizer", split(r"(?=a)(a+)+$|(a|a)*b\1"), false),
+        ("a replacement that backtracks", "normalizer", replace(json!({"Regex": r"(?=a)(a|a)*(a|a)*\1$"}), "b"), false),
+        (
+            "a decoder that goes beyond a token",
+            "decoder",
+            json!({"type": "Strip", "content": "a", "start": 0, "stop": 99}),
+            false,
+        ),
+    ];
+    let prompt = "a".repeat(100);
+    let run = || place.run(&["generate", "--model", "model", "--prompt", &prompt, "--max-new-tokens", "3"]);
+    for (what, key, value, refuses) in cases {
+        let mut tokenizer = whole.clone();
+        tokenizer[*key] = value.clone();
+        place.write("model/tokenizer.json", tokenizer.to_string());
+        let outcome = run();
+        if *refuses {
+            refused(&outcome, what, &["tokenizer.json"]);
+        } else {
+            assert!(matches!(outcome.code, Some(0..=2)) && !outcome.stderr.contains("panicked"), "{what}: {}", outcome.stderr);
+        }
+    }
+    place.write("model/tokenizer.json", format!("{{\"model\": {}", "[".repeat(1_000_000)));
+    refused(&run(), "lists in lists", &["tokenizer.json"]);
+    place.write("model/tokenizer.json", whole.to_string());
+
+    place.write("chat.jsonl", "{\"prompt\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n");
+    let doubled = "{% set ns = namespace(x='0123456789') %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}";
+    let long = "x".repeat(2 << 20);
+    for template in ["{{ 'a\nb' | indent(99999999999) }}", doubled, "{{ raise_exception('\u{1b}[2Jgone') }}", &long] {
+        place.write("model/chat_template.jinja", template);
+        let train = ["--plugin", "tldr_length_reward.wasm", "--model", "model", "--dataset", "chat.jsonl", "--output-dir", "run"];
+        let outcome = place.run(&train);
+        assert_eq!(outcome.code, Some(2), "{template:.60}: {}", outcome.stderr);
+        assert!(!outcome.stderr.contains('\u{1b}') && outcome.error().len() < 3000, "{template:.60}: {}", outcome.stderr);
+    }
+}
