@@ -10,6 +10,9 @@ const TIME: Duration = Duration::from_secs(60);
 /// Bytes of text a second, below which it takes too long; the slowest known is fifty times as fast.
 const BYTES_A_SECOND: u64 = 20_000;
 
+/// Bytes for which a text counts beside its own, so that short ones have time for a thread each.
+const EACH: u64 = 1024;
+
 /// Bytes of memory that one text may take, however small it is.
 const MEMORY: usize = 64 << 20;
 
@@ -37,12 +40,16 @@ impl Pace {
     pub(super) fn run<T: Send + 'static>(&self, bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Unbounded> {
         let memory = MEMORY.saturating_add(bytes.saturating_mul(MEMORY_A_BYTE)).min(MOST_MEMORY);
         let account = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let time = {
+        let (all, time) = {
             let mut account = account();
-            account.bytes += bytes as u64;
-            (TIME + Duration::from_secs(account.bytes / BYTES_A_SECOND)).saturating_sub(account.used)
+            account.bytes += bytes as u64 + EACH;
+            let all = TIME + Duration::from_secs(account.bytes / BYTES_A_SECOND);
+            (all, all.saturating_sub(account.used))
         };
-        let (done, took) = within(Bounds { memory, time }, work)?;
+        let (done, took) = within(Bounds { memory, time }, work).map_err(|e| match e {
+            Unbounded::Time(_) => Unbounded::Time(all),
+            other => other,
+        })?;
         account().used += took;
         Ok(done)
     }

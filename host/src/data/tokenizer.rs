@@ -66,8 +66,8 @@ fn load(path: &Path) -> Result<tokenizers::Tokenizer> {
         inner.with_padding(None);
         inner.with_truncation(None)?;
         let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
-        // Some normalizers panic over any text.
-        inner.encode_fast("A text, to try it: \u{e9}\u{4e16}\n", true)?;
+        // Some maps and patterns fail over any text. That a tokenizer has no tokens for this one is no fault.
+        let _ = inner.encode_fast("A text, to try it: \u{e9}\u{4e16}\n", true);
         Ok((inner, longest))
     };
     let (read, _) = within(bounds, read).map_err(|e| wrong(format!("not a tokenizer: reading it {e}")))?;

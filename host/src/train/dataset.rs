@@ -21,7 +21,7 @@ pub(super) fn prompts(given: Option<&Dataset>, tokenizer: &Tokenizer, context: u
         None => data::parse_prompts(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes())?,
     };
     let prepare = |(index, row): (usize, PromptRow)| {
-        let (text, tokens) = asked(&row.prompt, tokenizer)?;
+        let (text, tokens) = asked(&row.prompt, tokenizer).map_err(|e| row.place.wrong(e.to_string()))?;
         if tokens.is_empty() {
             return Err(row.place.wrong("the prompt has no tokens").into());
         }
@@ -65,7 +65,8 @@ pub(super) fn pairs(given: Option<&Dataset>, tokenizer: &Tokenizer, longest: usi
     let mut pairs = Vec::with_capacity(all);
     let mut merged = 0;
     let prepare = |(_, row): (usize, PreferenceRow)| {
-        let pair = answered(&row.prompt, [&row.chosen, &row.rejected], tokenizer)?;
+        let pair = answered(&row.prompt, [&row.chosen, &row.rejected], tokenizer);
+        let pair = pair.map_err(|e| row.place.wrong(e.to_string()))?;
         if pair.tokens.is_empty() || pair.answers.iter().any(Vec::is_empty) {
             return Err(row.place.wrong("its prompt or one of its answers has no tokens").into());
         }
@@ -157,13 +158,12 @@ pub(super) fn completions(
     let rows = data::read_completions(dataset)?;
     let all = rows.len();
     let prepare = |(_, row): (usize, CompletionRow)| {
-        let (text, mut tokens, mut chosen) = match &row.prompt {
-            Some(prompt) => {
-                let Answered { text, tokens, answers: [chosen], .. } = answered(prompt, [&row.completion], tokenizer)?;
-                (text, tokens, chosen)
-            }
-            None => (String::new(), Vec::new(), whole(&row.completion, tokenizer)?),
+        let parts = match &row.prompt {
+            Some(prompt) => answered(prompt, [&row.completion], tokenizer)
+                .map(|Answered { text, tokens, answers: [a], .. }| (text, tokens, a)),
+            None => whole(&row.completion, tokenizer).map(|tokens| (String::new(), Vec::new(), tokens)),
         };
+        let (text, mut tokens, mut chosen) = parts.map_err(|e| row.place.wrong(e.to_string()))?;
         let mut learned = match (&row.prompt, &row.completion) {
             _ if !what.turns => None,
             (None, Asked::Chat(messages)) => {
