@@ -1,8 +1,22 @@
 //! The `rlhost` command.
 
+use rlhost::plugin::CompileOrder;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    // Another rlhost wants a plugin compiled where that can do no harm.
+    if let Some(order) = CompileOrder::of(&arguments) {
+        return match rlhost::ops::limit_process(order.memory, order.seconds) {
+            Err(error) if cfg!(target_os = "linux") => {
+                eprintln!("a process that compiles a plugin can't be limited: {error}");
+                ExitCode::FAILURE
+            }
+            _ => order.carry_out(),
+        };
+    }
+    rlhost::plugin::compile_apart();
     rlhost::ops::keep_freed_memory();
-    rlhost::cli::run(std::env::args_os().collect())
+    rlhost::cli::run(arguments)
 }

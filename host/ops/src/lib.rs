@@ -7,8 +7,8 @@
 //! the gradient of its output, **adds** parameter gradients into the tensors it is given, and
 //! returns or adds the gradient of its input. Nothing here knows about models or algorithms.
 //!
-//! This is the only room with `unsafe` code: strided matrix products, disjoint parallel writes, and
-//! kernels of a device. Each function takes tensors of the CPU or of a device; with the feature `cuda` the
+//! This is the only room with `unsafe` code: strided matrix products, disjoint parallel writes,
+//! kernels of a device, and what only the system can be asked for. Each function takes tensors of the CPU or of a device; with the feature `cuda` the
 //! latter go to its twin in `cuda/`.
 //!
 //! Shapes: `N` packed tokens, `D` hidden size, `H` query heads, `K` key/value heads, `C` head
@@ -34,6 +34,7 @@ mod math;
 mod memory;
 pub mod norm;
 pub mod panels;
+mod process;
 pub mod rope;
 mod rounding;
 pub mod sampler;
@@ -49,6 +50,7 @@ pub use cpu::{
 pub use cuda::decode;
 pub use forest::{Forest, Segment};
 pub use memory::{keep_freed_memory, peak_memory};
+pub use process::limit_process;
 pub use rounding::{round_bf16, sum_bf16, widen_bf16};
 pub use simd::wide_registers;
 

@@ -4,6 +4,7 @@ use super::{Device, Period};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::time::Duration;
 
 /// How the learning rate goes on after the warmup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -98,13 +99,68 @@ pub struct Limits {
     pub table_elements: u32,
     /// How much of what it prints is kept for error messages, in KiB.
     pub output_kb: u32,
+    /// Memory of all its instances together, in MiB.
+    pub total_memory_mb: u64,
+    /// Address space of the process that compiles it, in MiB.
+    pub compile_memory_mb: u64,
+    /// Longest processor time of compiling it, in seconds; by the clock on the wall it may take ten times that.
+    pub compile_timeout_s: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { memory_mb: 512, call_timeout_s: 60.0, table_elements: 100_000, output_kb: 16 }
+        Self {
+            memory_mb: 512,
+            call_timeout_s: 60.0,
+            table_elements: 100_000,
+            output_kb: 16,
+            total_memory_mb: 4096,
+            compile_memory_mb: 4096,
+            compile_timeout_s: 120,
+        }
     }
 }
+
+impl Limits {
+    /// A number of MiB in bytes.
+    fn bytes(mebibytes: u64) -> usize {
+        usize::try_from(mebibytes).unwrap_or(usize::MAX).saturating_mul(1 << 20)
+    }
+
+    /// Bytes of memory that an instance may have.
+    pub fn memory(&self) -> usize {
+        Self::bytes(self.memory_mb)
+    }
+
+    /// Bytes of memory that all instances together may have.
+    pub fn total_memory(&self) -> usize {
+        Self::bytes(self.total_memory_mb)
+    }
+
+    /// Bytes of address space that compiling it may take.
+    pub fn compile_memory(&self) -> usize {
+        Self::bytes(self.compile_memory_mb)
+    }
+
+    /// Longest time of a call.
+    pub fn call_timeout(&self) -> Duration {
+        Duration::try_from_secs_f64(self.call_timeout_s).unwrap_or(Duration::MAX).min(LONGEST_CALL)
+    }
+
+    /// What is no limit, by its key.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        if self.call_timeout_s.is_nan() || self.call_timeout_s <= 0.0 {
+            return Err("limits.call_timeout_s must be greater than 0");
+        }
+        if self.compile_timeout_s == 0 {
+            return Err("limits.compile_timeout_s must be greater than 0");
+        }
+        Ok(())
+    }
+}
+
+/// What a longer limit on a call's time counts as.
+const LONGEST_CALL: Duration = Duration::from_secs(1 << 32);
 
 /// A reward plugin of the run.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]

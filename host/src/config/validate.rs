@@ -172,13 +172,12 @@ impl Config {
     }
 
     fn check_plugins(&self) -> Result<(), (&'static str, String)> {
+        self.loss_limits.check().map_err(|wrong| ("loss_limits", wrong.replace("limits.", "loss_limits.")))?;
         for (i, entry) in self.plugin.iter().enumerate() {
             if !entry.weight.is_finite() {
                 return Err(("plugin", format!("{}: weight must be a finite number", entry.name())));
             }
-            if entry.limits.call_timeout_s.is_nan() || entry.limits.call_timeout_s <= 0.0 {
-                return Err(("plugin", format!("{}: limits.call_timeout_s must be greater than 0", entry.name())));
-            }
+            entry.limits.check().map_err(|wrong| ("plugin", format!("{}: {wrong}", entry.name())))?;
             if self.plugin[..i].iter().any(|other| other.name() == entry.name()) {
                 return Err(("plugin", format!("{} is named twice; two rewards need two file names", entry.name())));
             }

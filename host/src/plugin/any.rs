@@ -2,11 +2,12 @@
 
 use super::engine::Engine;
 use super::instance::Plugin;
-use super::loaded::{compile, component_bytes};
+use super::loaded::compile;
 use super::world::Role;
-use super::{Error, PolicyPlugin, PreferencePlugin, Result, RewardPlugin, Source};
-use crate::config::Limits;
+use super::{Error, LONGEST_TEXT, PolicyPlugin, PreferencePlugin, Result, RewardPlugin, Source, wrap};
+use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 /// A loaded plugin.
 pub enum AnyPlugin {
@@ -83,7 +84,7 @@ impl AnyPlugin {
 pub struct Outline {
     /// Whether it is a core module, which rlhost wraps into a component.
     pub wrapped: bool,
-    /// The component's size.
+    /// The size of its file.
     pub bytes: usize,
     /// The role that its exports are of.
     pub role: Option<Role>,
@@ -94,17 +95,17 @@ pub struct Outline {
 }
 
 impl Outline {
-    /// Reads a plugin's bytes.
-    pub fn of(engine: &Engine, source: &Source) -> Result<Self> {
-        let component = compile(engine, source)?;
+    /// Reads a plugin's bytes, which may take to compile what `limits` allow.
+    pub fn of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Self> {
+        let component = compile(engine, source, limits)?;
         let ty = component.component_type();
-        let bytes = component_bytes(source)?;
+        let shown = |name: &str| printable(name, LONGEST_TEXT);
         Ok(Self {
-            wrapped: bytes.len() != source.bytes().len(),
-            bytes: bytes.len(),
+            wrapped: wrap::is_core(source.bytes()),
+            bytes: source.bytes().len(),
             role: Role::of(&component, &engine.wasmtime),
-            imports: ty.imports(&engine.wasmtime).map(|(name, _)| name.to_owned()).collect(),
-            exports: ty.exports(&engine.wasmtime).map(|(name, _)| name.to_owned()).collect(),
+            imports: ty.imports(&engine.wasmtime).map(|(name, _)| shown(name)).collect(),
+            exports: ty.exports(&engine.wasmtime).map(|(name, _)| shown(name)).collect(),
         })
     }
 
@@ -113,12 +114,16 @@ impl Outline {
         self.role.ok_or_else(|| Error::WrongWorld {
             name: source.name().to_owned(),
             wanted: "a plugin",
-            detail: format!("it exports neither reward, policy nor preference; it exports {}", self.exports.join(", ")),
+            detail: printable(
+                &format!("it exports neither reward, policy nor preference; it exports {}", self.exports.join(", ")),
+                LONGEST_TEXT,
+            ),
         })
     }
 }
 
 /// The bytes of a component: the plugin's own, or those that a core module is wrapped into.
 pub fn as_component(source: &Source) -> Result<Vec<u8>> {
-    Ok(component_bytes(source)?.into_owned())
+    let damaged = |detail: String| Error::NotComponent { name: source.name().to_owned(), detail: printable(&detail, LONGEST_TEXT) };
+    wrap::as_component(source.bytes()).map(Cow::into_owned).map_err(damaged)
 }

@@ -4,21 +4,23 @@
 //! Compiled code is run as it stands, so a file counts only if its folder is this user's alone and its checksum holds.
 #![expect(unsafe_code, reason = "wasmtime can't check that it made what it is given back")]
 
+use super::compiler::{LARGEST_FILE, checked};
+use super::source::at_most;
+use super::wrap;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use tempfile::NamedTempFile;
+use wasmtime::Engine;
 use wasmtime::component::Component;
-use wasmtime::{Engine, Result};
 
 /// Bytes that the folder may hold; what was not used for longest goes first.
 const ROOM: u64 = 1 << 30;
 
 const EXTENSION: &str = "cwasm";
-
-const CHECKSUM: usize = 32;
 
 /// A folder of compiled plugins.
 #[derive(Clone, Debug)]
@@ -47,24 +49,34 @@ impl Cache {
         }
     }
 
-    /// The component of these bytes: as it was kept, or compiled and kept. That it can't be kept is no error.
-    pub(super) fn component(&self, engine: &Engine, bytes: &[u8]) -> Result<Component> {
-        let file = self.folder.join(name(engine, bytes)).with_extension(EXTENSION);
-        if let Some(component) = kept(engine, &file, self.user) {
-            return Ok(component);
-        }
-        let compiled = engine.precompile_component(bytes)?;
-        if let Err(e) = self.keep(&file, &compiled) {
-            tracing::debug!("{} is not kept: {e}", file.display());
-        }
-        // SAFETY: wasmtime has just made it.
-        unsafe { Component::deserialize(engine, &compiled) }
+    /// Where what is compiled of these bytes is kept.
+    pub(super) fn file(&self, engine: &Engine, bytes: &[u8]) -> PathBuf {
+        self.folder.join(name(engine, bytes)).with_extension(EXTENSION)
     }
 
-    fn keep(&self, file: &Path, compiled: &[u8]) -> io::Result<()> {
-        let mut new = tempfile::NamedTempFile::new_in(&self.folder)?;
-        new.write_all(&Sha256::digest(compiled))?;
-        new.write_all(compiled)?;
+    /// A kept component, if it is there and whole.
+    pub(super) fn kept(&self, engine: &Engine, file: &Path) -> Option<Component> {
+        let opened = fs::File::open(file).ok()?;
+        if owner(&opened.metadata().ok()?) != self.user {
+            tracing::debug!("{} is another user's", file.display());
+            return None;
+        }
+        let Some(component) = component(engine, &at_most(opened, LARGEST_FILE).ok()?) else {
+            tracing::debug!("{} is damaged", file.display());
+            return None;
+        };
+        // When it was last of use.
+        drop(fs::File::options().append(true).open(file).and_then(|f| f.set_modified(SystemTime::now())));
+        Some(component)
+    }
+
+    /// A file for what is about to be compiled, in the folder, that only this user can read.
+    pub(super) fn new_file(&self) -> io::Result<NamedTempFile> {
+        NamedTempFile::new_in(&self.folder)
+    }
+
+    /// Keeps what was compiled into a new file.
+    pub(super) fn keep(&self, new: NamedTempFile, file: &Path) -> io::Result<()> {
         new.persist(file).map_err(|e| e.error)?;
         self.make_room()
     }
@@ -75,7 +87,8 @@ impl Cache {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             let (path, metadata) = (entry.path(), entry.metadata()?);
-            if path.extension().is_some_and(|e| e == EXTENSION) {
+            let left_behind = entry.file_name().to_string_lossy().starts_with(".tmp");
+            if left_behind || path.extension().is_some_and(|e| e == EXTENSION) {
                 files.push((metadata.modified()?, metadata.len(), path));
             }
         }
@@ -96,29 +109,19 @@ impl Cache {
 fn name(engine: &Engine, bytes: &[u8]) -> String {
     let mut compiler = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut compiler);
+    env!("CARGO_PKG_VERSION").hash(&mut compiler);
+    if wrap::is_core(bytes) {
+        wrap::made_with().hash(&mut compiler);
+    }
     let hash: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{hash}-{:016x}", compiler.finish())
 }
 
-/// A kept component, if it is there and whole.
-fn kept(engine: &Engine, file: &Path, user: Option<u32>) -> Option<Component> {
-    let mut opened = fs::File::open(file).ok()?;
-    if owner(&opened.metadata().ok()?) != user {
-        tracing::debug!("{} is another user's", file.display());
-        return None;
-    }
-    let mut whole = Vec::new();
-    opened.read_to_end(&mut whole).ok()?;
-    let (checksum, compiled) = whole.split_at_checked(CHECKSUM)?;
-    if checksum != Sha256::digest(compiled).as_slice() {
-        tracing::debug!("{} is damaged", file.display());
-        return None;
-    }
-    // SAFETY: it is as this program wrote it, in a folder that is its user's alone.
-    let component = unsafe { Component::deserialize(engine, compiled) }.ok()?;
-    // When it was last of use.
-    drop(fs::File::options().append(true).open(file).and_then(|f| f.set_modified(SystemTime::now())));
-    Some(component)
+/// A component of what [`Compiler::compile`](super::compiler::Compiler::compile) has written, if that is whole.
+pub(super) fn component(engine: &Engine, whole: &[u8]) -> Option<Component> {
+    let code = checked(whole)?;
+    // SAFETY: it is as this program wrote it, in a place that is its user's alone.
+    unsafe { Component::deserialize(engine, code) }.ok()
 }
 
 /// Makes a folder that only this user may enter, or checks that it is one.
@@ -166,6 +169,8 @@ fn is_open_to_others(_: &fs::Metadata) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Limits;
+    use crate::plugin::compiler::{CHECKSUM, Compiler};
 
     const COMPONENT: &[u8] = b"(component)";
 
@@ -178,21 +183,23 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_compiled_again() {
+    fn a_damaged_file_is_none() {
         let place = tempfile::tempdir().unwrap();
         let (cache, engine) = (cache(&place.path().join("compiled")), Engine::default());
         let bytes = wat::parse_bytes(COMPONENT).unwrap();
-        cache.component(&engine, &bytes).unwrap();
-        let [file] = &files(&cache.folder)[..] else { panic!("one file") };
-        let whole = fs::read(file).unwrap();
-        assert!(kept(&engine, file, cache.user).is_some());
+        let file = cache.file(&engine, &bytes);
+        assert!(cache.kept(&engine, &file).is_none());
+        let mut new = cache.new_file().unwrap();
+        let compiler = Compiler::new(1);
+        let whole = compiler.compile(&engine, &bytes, &Limits::default(), new.as_file_mut()).unwrap();
+        cache.keep(new, &file).unwrap();
+        assert_eq!((files(&cache.folder), fs::read(&file).unwrap()), (vec![file.clone()], whole.clone()));
+        assert!(cache.kept(&engine, &file).is_some());
         for (place, length) in [(0, whole.len()), (CHECKSUM, whole.len()), (whole.len() - 1, whole.len()), (0, 7), (0, 0)] {
             let mut damaged = whole[..length].to_vec();
             damaged.get_mut(place).into_iter().for_each(|byte| *byte ^= 1);
-            fs::write(file, &damaged).unwrap();
-            assert!(kept(&engine, file, cache.user).is_none(), "{place} of {length}");
-            cache.component(&engine, &bytes).unwrap();
-            assert_eq!(fs::read(file).unwrap(), whole);
+            fs::write(&file, &damaged).unwrap();
+            assert!(cache.kept(&engine, &file).is_none(), "{place} of {length}");
         }
     }
 

@@ -1,16 +1,26 @@
 //! The WebAssembly engine: compilation with a cache on disk, the clock that bounds calls, and
 //! what plugins may import.
 
-use super::cache::Cache;
+use super::cache::{self, Cache};
+use super::census::Refusal;
+use super::compiler::Compiler;
+use super::deadline::{Clock, Watchdog};
 use super::figures::Names;
-use super::sandbox::Sandbox;
+use super::sandbox::{Logged, Sandbox};
 use super::{Error, Result};
-use std::time::Duration;
+use crate::config::Limits;
 use wasmtime::Config;
 use wasmtime::component::{Component, HasSelf, Linker};
 
-/// Resolution of time limits.
-pub(super) const TICK: Duration = Duration::from_millis(10);
+/// Bytes of stack that a plugin's functions have.
+const STACK: usize = 512 << 10;
+
+/// How plugins are compiled and run.
+pub(super) fn configuration() -> Config {
+    let mut config = Config::new();
+    config.epoch_interruption(true).concurrency_support(false).relaxed_simd_deterministic(true).max_wasm_stack(STACK);
+    config
+}
 
 /// One per process; cheap to clone.
 #[derive(Clone)]
@@ -18,7 +28,15 @@ pub struct Engine {
     pub(super) wasmtime: wasmtime::Engine,
     pub(super) linker: Linker<Sandbox>,
     cache: Option<Cache>,
+    compiler: Compiler,
     pub(super) names: Names,
+    pub(super) logged: Logged,
+    pub(super) clock: Clock,
+    pub(super) watchdog: Watchdog,
+    /// Threads that calls may be spread over.
+    pub(super) threads: usize,
+    /// Whether a run goes on without what is done with this.
+    pub(super) beside: bool,
 }
 
 impl Engine {
@@ -26,30 +44,43 @@ impl Engine {
     /// user's cache directory; without either they are compiled each time.
     pub fn new() -> Result<Self> {
         let fail = |e: wasmtime::Error| Error::Engine(format!("{e:#}"));
-        let mut config = Config::new();
-        config.epoch_interruption(true).concurrency_support(false).relaxed_simd_deterministic(true);
-        let wasmtime = wasmtime::Engine::new(&config).map_err(fail)?;
+        let wasmtime = wasmtime::Engine::new(&configuration()).map_err(fail)?;
         let mut linker = Linker::new(&wasmtime);
         super::world::host::add_to_linker::<_, HasSelf<Sandbox>>(&mut linker, |sandbox| sandbox).map_err(fail)?;
-        let weak = wasmtime.weak();
-        std::thread::Builder::new()
-            .name("plugin-clock".into())
-            .spawn(move || {
-                while let Some(engine) = weak.upgrade() {
-                    engine.increment_epoch();
-                    drop(engine);
-                    std::thread::sleep(TICK);
-                }
-            })
-            .map_err(|e| Error::Engine(e.to_string()))?;
-        Ok(Self { wasmtime, linker, cache: Cache::open(), names: Names::default() })
+        let (clock, watchdog, weak) = (Clock::default(), Watchdog::default(), wasmtime.weak());
+        let tick = move || weak.upgrade().map(|engine| engine.increment_epoch()).is_some();
+        clock.begin(tick).and_then(|()| watchdog.begin()).map_err(|e| Error::Engine(e.to_string()))?;
+        let threads = rayon::current_num_threads();
+        let (cache, compiler) = (Cache::open(), Compiler::new(threads));
+        let (names, logged) = (Names::default(), Logged::default());
+        Ok(Self { wasmtime, linker, cache, compiler, names, logged, clock, watchdog, threads, beside: false })
     }
 
-    /// The component of these bytes, compiled now or before.
-    pub(super) fn component(&self, bytes: &[u8]) -> wasmtime::Result<Component> {
-        match &self.cache {
-            Some(cache) => cache.component(&self.wasmtime, bytes),
-            None => Component::new(&self.wasmtime, bytes),
+    /// The same engine, for what goes on beside a run: it compiles with so many threads, and what it calls may hang without
+    /// ending the run.
+    #[must_use]
+    pub fn beside(&self, threads: usize) -> Self {
+        Self { compiler: Compiler::new(threads), beside: true, ..self.clone() }
+    }
+
+    /// The component of a plugin's bytes, compiled now or before.
+    pub(super) fn component(&self, bytes: &[u8], limits: &Limits) -> std::result::Result<Component, Refusal> {
+        let file = self.cache.as_ref().map(|cache| (cache, cache.file(&self.wasmtime, bytes)));
+        if let Some(component) = file.as_ref().and_then(|(cache, file)| cache.kept(&self.wasmtime, file)) {
+            return Ok(component);
         }
+        let kept = file.and_then(|(cache, file)| Some((cache.new_file().ok()?, cache, file)));
+        let no_place = |e: std::io::Error| Refusal::TooMuch(format!("there is no place for its code: {e}"));
+        let not_whole = || Refusal::TooMuch("its code came damaged from the compiler".to_owned());
+        let Some((mut new, cache, file)) = kept else {
+            let whole = self.compiler.compile(&self.wasmtime, bytes, limits, &mut tempfile::tempfile().map_err(no_place)?)?;
+            return cache::component(&self.wasmtime, &whole).ok_or_else(not_whole);
+        };
+        let whole = self.compiler.compile(&self.wasmtime, bytes, limits, new.as_file_mut())?;
+        let component = cache::component(&self.wasmtime, &whole).ok_or_else(not_whole)?;
+        if let Err(e) = cache.keep(new, &file) {
+            tracing::debug!("{} is not kept: {e}", file.display());
+        }
+        Ok(component)
     }
 }

@@ -1,6 +1,7 @@
 //! A plugin with its warm instances: calls under limits, side by side where the plugin is
 //! stateless; instances that fail are replaced, and a state outlives them.
 
+use super::deadline::Deadline;
 use super::engine::Engine;
 use super::loaded::{Call, Info, Loaded, said};
 use super::sandbox::Sandbox;
@@ -12,6 +13,9 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
+
+/// Bytes of a plugin's state.
+const LARGEST_STATE: usize = 64 << 20;
 
 /// State that a plugin has given out of its hands, to have it back in another instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +132,10 @@ impl Plugin {
             let bytes = self.call(Call::new("snapshot"), |store, linked| {
                 Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_snapshot(&mut *store)
             })?;
+            if bytes.len() > LARGEST_STATE {
+                let (has, most) = (bytes.len() >> 20, LARGEST_STATE >> 20);
+                return Err(self.loaded.error(Call::new("snapshot"), format!("its state has {has} MiB; a plugin's has at most {most}")));
+            }
             let info = &self.loaded.info;
             self.memory = Some(Memory { bytes: bytes.into(), written_by: format!("{} {}", info.name, info.version) });
             self.changed = false;
@@ -160,26 +168,43 @@ impl Plugin {
     /// not fit is refused here.
     pub fn recall(&mut self, memory: Memory) -> Result<()> {
         self.renew(Some(memory));
-        let running = self.loaded.start(self.memory.as_ref())?;
+        let running = self.loaded.start(self.memory.as_ref(), self.loaded.deadline())?;
         self.idle.push(running);
         Ok(())
     }
 
-    fn ready(&mut self) -> Result<Running> {
-        match self.idle.pop() {
-            Some(running) => Ok(running),
-            None => self.loaded.start(self.memory.as_ref()),
-        }
+    /// The end of the time that a call has which begins now.
+    pub(super) fn deadline(&self) -> Deadline {
+        self.loaded.deadline()
+    }
+
+    /// Whether a call's time is over.
+    pub(super) fn is_over(&self, deadline: Deadline) -> bool {
+        self.loaded.is_over(deadline)
+    }
+
+    /// Instances that may be called side by side: one for each thread, if all their memory together is enough for that.
+    pub(super) fn most_side_by_side(&self) -> usize {
+        self.loaded.threads().min(self.loaded.room_for(self.memory_used()))
     }
 
     /// Calls into an instance. One that trapped is thrown away.
     pub(super) fn call<R>(&mut self, call: Call, f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>) -> Result<R> {
-        let mut running = self.ready()?;
+        self.call_until(self.deadline(), call, f)
+    }
+
+    /// The same by a deadline, which making an instance counts towards.
+    pub(super) fn call_until<R>(
+        &mut self,
+        deadline: Deadline,
+        call: Call,
+        f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>,
+    ) -> Result<R> {
+        let ready = self.idle.pop();
         self.changed = true;
-        let answer = self.loaded.bounded(&mut running, call, f)?;
-        running.store.data_mut().printed();
-        self.idle.push(running);
-        answer.map_err(|e| self.loaded.error(call, said(e)))
+        let (running, answer) = self.loaded.ask(ready, self.memory.as_ref(), deadline, call, f);
+        self.idle.extend(running);
+        answer
     }
 
     /// As many calls side by side, each into an instance of its own. The first error wins.
@@ -189,25 +214,43 @@ impl Plugin {
         call: Call,
         f: impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync,
     ) -> Result<Vec<R>> {
-        let ready = (0..calls).map(|_| self.ready()).collect::<Result<Vec<_>>>()?;
+        let ready: Vec<Option<Running>> = (0..calls).map(|_| self.idle.pop()).collect();
         self.changed = true;
-        let loaded = &self.loaded;
-        let ended: Vec<(Option<Running>, Result<R>)> = ready
-            .into_par_iter()
-            .enumerate()
-            .map(|(i, mut running)| match loaded.bounded(&mut running, call, |store, linked| f(i, store, linked)) {
-                Ok(answer) => {
-                    running.store.data_mut().printed();
-                    (Some(running), answer.map_err(|e| loaded.error(call, said(e))))
-                }
-                Err(error) => (None, Err(error)),
-            })
-            .collect();
+        let (loaded, memory) = (&self.loaded, self.memory.as_ref());
+        let asked = ready.into_par_iter().enumerate().map(|(i, ready)| {
+            let deadline = loaded.deadline();
+            loaded.ask(ready, memory, deadline, call, |store, linked| f(i, store, linked))
+        });
+        let ended: Vec<(Option<Running>, Result<R>)> = asked.collect();
         let mut answers = Vec::with_capacity(calls);
         for (running, answer) in ended {
             self.idle.extend(running);
             answers.push(answer);
         }
         answers.into_iter().collect()
+    }
+}
+
+impl Loaded {
+    /// Calls into an instance that is ready, or else a new one. Also gives the instance, unless the call broke it.
+    fn ask<R>(
+        &self,
+        ready: Option<Running>,
+        memory: Option<&Memory>,
+        deadline: Deadline,
+        call: Call,
+        f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>,
+    ) -> (Option<Running>, Result<R>) {
+        let mut running = match ready.map_or_else(|| self.start(memory, deadline), Ok) {
+            Ok(running) => running,
+            Err(error) => return (None, Err(error)),
+        };
+        match self.bounded(&mut running, call, deadline, f) {
+            Ok(answer) => {
+                running.store.data_mut().printed();
+                (Some(running), answer.map_err(|e| self.error(call, said(e))))
+            }
+            Err(error) => (None, Err(error)),
+        }
     }
 }

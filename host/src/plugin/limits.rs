@@ -1,23 +1,63 @@
-//! Memory of an instance as a whole, whatever number of memories and tables it has.
+//! Memory of an instance as a whole, whatever number of memories and tables it has, and of all instances of a plugin together.
 
+use super::census::{MOST_INSTANCES, MOST_MEMORIES, MOST_TABLES};
 use crate::config::Limits;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use wasmtime::ResourceLimiter;
 
 /// Bytes that a table element takes.
 const ELEMENT: usize = size_of::<usize>();
 
+/// What was refused to an instance last: the likely cause of a trap that follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// Memory beyond what one instance may have.
+    ToOne,
+    /// Memory beyond what all instances of the plugin may have.
+    ToAll,
+    /// A table of so many elements.
+    Elements,
+}
+
+/// The memory of all instances of a plugin. Clones count together.
+#[derive(Clone)]
+pub(super) struct Together {
+    used: Arc<AtomicUsize>,
+    most: usize,
+}
+
+impl Together {
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self { used: Arc::default(), most: limits.total_memory() }
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.most);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Instances of a size for which there is room, at least one.
+    pub(super) fn room_for(&self, bytes: usize) -> usize {
+        (self.most / bytes.max(1)).max(1)
+    }
+}
+
 pub(super) struct Ceiling {
     bytes: usize,
     table_elements: usize,
     used: usize,
-    /// Whether growth was refused: the likely cause of a trap that follows.
-    pub(super) refused: bool,
+    together: Together,
+    pub(super) refused: Option<Refused>,
 }
 
 impl Ceiling {
-    pub(super) fn new(limits: &Limits) -> Self {
-        let bytes = usize::try_from(limits.memory_mb).unwrap_or(usize::MAX).saturating_mul(1 << 20);
-        Self { bytes, table_elements: limits.table_elements as usize, used: 0, refused: false }
+    pub(super) fn new(limits: &Limits, together: Together) -> Self {
+        Self { bytes: limits.memory(), table_elements: limits.table_elements as usize, used: 0, together, refused: None }
     }
 
     /// Bytes in use.
@@ -27,13 +67,22 @@ impl Ceiling {
 
     fn grow(&mut self, current: usize, desired: usize) -> bool {
         let growth = desired.saturating_sub(current);
-        let fits = self.used.saturating_add(growth) <= self.bytes;
-        if fits {
-            self.used += growth;
-        } else {
-            self.refused = true;
+        if self.used.saturating_add(growth) > self.bytes {
+            self.refused = Some(Refused::ToOne);
+            return false;
         }
-        fits
+        if !self.together.take(growth) {
+            self.refused = Some(Refused::ToAll);
+            return false;
+        }
+        self.used += growth;
+        true
+    }
+}
+
+impl Drop for Ceiling {
+    fn drop(&mut self) {
+        self.together.give_back(self.used);
     }
 }
 
@@ -43,8 +92,45 @@ impl ResourceLimiter for Ceiling {
     }
 
     fn table_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
-        let fits = desired <= self.table_elements && self.grow(current * ELEMENT, desired * ELEMENT);
-        self.refused |= !fits;
-        Ok(fits)
+        if desired > self.table_elements {
+            self.refused = Some(Refused::Elements);
+            return Ok(false);
+        }
+        Ok(self.grow(current.saturating_mul(ELEMENT), desired.saturating_mul(ELEMENT)))
+    }
+
+    fn instances(&self) -> usize {
+        MOST_INSTANCES as usize
+    }
+
+    fn tables(&self) -> usize {
+        MOST_TABLES as usize
+    }
+
+    fn memories(&self) -> usize {
+        MOST_MEMORIES as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_are_bounded_each_and_together() {
+        let limits = Limits { memory_mb: 2, total_memory_mb: 3, table_elements: 10, ..Limits::default() };
+        let together = Together::new(&limits);
+        let new = || Ceiling::new(&limits, together.clone());
+        let (mut one, mut other) = (new(), new());
+        assert!(one.memory_growing(0, 2 << 20, None).unwrap());
+        assert!(!one.memory_growing(2 << 20, (2 << 20) + 1, None).unwrap());
+        assert_eq!(one.refused, Some(Refused::ToOne));
+        assert!(!other.memory_growing(0, 2 << 20, None).unwrap());
+        assert_eq!(other.refused, Some(Refused::ToAll));
+        assert!(!other.table_growing(0, 11, None).unwrap());
+        assert_eq!(other.refused, Some(Refused::Elements));
+        drop(one);
+        assert!(other.memory_growing(0, 2 << 20, None).unwrap());
+        assert_eq!((together.room_for(1 << 20), together.room_for(9 << 20), together.room_for(0)), (3, 1, 3 << 20));
     }
 }

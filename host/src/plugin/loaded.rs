@@ -1,17 +1,17 @@
 //! A plugin from bytes to something that can be instantiated: compiled, checked, described, its
 //! configuration validated.
 
-use super::engine::{Engine, TICK};
-use super::figures::Names;
+use super::census::Refusal;
+use super::deadline::Deadline;
+use super::engine::Engine;
 use super::instance::{Memory, Running};
-use super::sandbox::Sandbox;
+use super::limits::{Refused, Together};
+use super::sandbox::{MOST_HANDLES, Sandbox};
 use super::world::{self, Described, Remembering, Role, plugin, types};
-use super::{Error, LONGEST_TEXT, Metric, Needs, Result, Source, schema, wasi, wrap};
+use super::{Error, LONGEST_TEXT, Metric, Needs, Result, Source, schema, wasi};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use std::borrow::Cow;
-use std::time::Duration;
 use wasmtime::component::{Component, Instance as Linked, InstancePre};
 use wasmtime::{Store, Trap};
 
@@ -48,16 +48,15 @@ pub(super) struct Loaded {
     /// Whether it exports `observer`.
     pub observes: bool,
     pre: InstancePre<Sandbox>,
-    names: Names,
+    together: Together,
+    engine: Engine,
 }
 
-/// A call that is about to be made: what an error says of it, and how long it may take.
+/// A call that is about to be made: what an error says of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub function: &'static str,
     pub step: Option<u64>,
-    /// Less time than the plugin's own limit.
-    pub within: Option<Duration>,
 }
 
 /// Bytes of a configuration schema.
@@ -68,11 +67,11 @@ const CARRIED: usize = 128 << 20;
 
 impl Call {
     pub(super) fn new(function: &'static str) -> Self {
-        Self { function, step: None, within: None }
+        Self { function, step: None }
     }
 
     pub(super) fn at(function: &'static str, step: u64) -> Self {
-        Self { function, step: Some(step), within: None }
+        Self { function, step: Some(step) }
     }
 }
 
@@ -108,7 +107,7 @@ impl Loaded {
         seed: u64,
     ) -> Result<(Self, Running)> {
         let name = source.name();
-        let component = compile(engine, source)?;
+        let component = compile(engine, source, limits)?;
         role.check(name, &component, &engine.wasmtime)?;
         let mut linker = engine.linker.clone();
         let linked = wasi::offer(&mut linker, &component).and_then(|()| linker.instantiate_pre(&component));
@@ -134,23 +133,47 @@ impl Loaded {
             remembers: world::exports(&component, &engine.wasmtime, "state"),
             observes: world::exports(&component, &engine.wasmtime, "observer"),
             pre,
-            names: engine.names.clone(),
+            together: Together::new(limits),
+            engine: engine.clone(),
         };
-        let mut plain = this.instantiate()?;
-        let described = this.describe(&mut plain)?;
+        let deadline = this.deadline();
+        let mut plain = this.instantiate(deadline)?;
+        let described = this.describe(&mut plain, deadline)?;
+        drop(plain);
         this.config = schema::resolve(name, &described.config_schema, config)?;
-        let mut running = this.start(None)?;
-        this.info = this.describe(&mut running)?;
+        let deadline = this.deadline();
+        let mut running = this.start(None, deadline)?;
+        this.info = this.describe(&mut running, deadline)?;
         Ok((this, running))
+    }
+
+    /// The end of the time that a call has which begins now.
+    pub(super) fn deadline(&self) -> Deadline {
+        self.engine.clock.after(self.limits.call_timeout())
+    }
+
+    /// Whether a call's time is over.
+    pub(super) fn is_over(&self, deadline: Deadline) -> bool {
+        self.engine.clock.until(deadline) == 0
+    }
+
+    /// As many instances as may be used side by side, where there are so many threads.
+    pub(super) fn room_for(&self, bytes: usize) -> usize {
+        self.together.room_for(bytes)
+    }
+
+    /// Threads that calls may be spread over.
+    pub(super) fn threads(&self) -> usize {
+        self.engine.threads
     }
 
     /// The figures that it reported, under names that it may use.
     pub(super) fn checked_metrics(&self, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
-        self.names.checked(&self.name, given)
+        self.engine.names.checked(&self.name, given)
     }
 
-    fn describe(&self, running: &mut Running) -> Result<Info> {
-        let info = self.bounded(running, Call::new("describe"), |store, linked| {
+    fn describe(&self, running: &mut Running, deadline: Deadline) -> Result<Info> {
+        let info = self.bounded(running, Call::new("describe"), deadline, |store, linked| {
             Described::new(&mut *store, linked)?.rlhost_plugin_plugin().call_describe(&mut *store)
         })?;
         if info.config_schema.len() > LONGEST_SCHEMA {
@@ -168,27 +191,27 @@ impl Loaded {
         })
     }
 
-    fn instantiate(&self) -> Result<Running> {
-        let mut store = Store::new(self.pre.engine(), Sandbox::new(&self.name, &self.limits, self.seed));
+    fn instantiate(&self, deadline: Deadline) -> Result<Running> {
+        let sandbox = Sandbox::new(&self.name, &self.limits, self.together.clone(), self.engine.logged.clone(), self.seed);
+        let mut store = Store::new(self.pre.engine(), sandbox);
         store.set_hostcall_fuel(CARRIED);
+        store.set_max_component_handles(MOST_HANDLES);
         store.limiter(|sandbox| &mut sandbox.ceiling);
-        let call = Call::new("instantiate");
-        self.wind_up(&mut store, call);
-        let linked = self.pre.instantiate(&mut store).map_err(|e| self.explain(&mut store, call, &e))?;
+        let linked = self.timed(&mut store, Call::new("instantiate"), deadline, |store| self.pre.instantiate(store))?;
         Ok(Running { store, linked })
     }
 
     /// A configured instance that goes on from a state.
-    pub(super) fn start(&self, memory: Option<&Memory>) -> Result<Running> {
-        let mut running = self.instantiate()?;
+    pub(super) fn start(&self, memory: Option<&Memory>, deadline: Deadline) -> Result<Running> {
+        let mut running = self.instantiate(deadline)?;
         let json = Value::Object(self.config.clone()).to_string();
-        let configured = self.bounded(&mut running, Call::new("configure"), |store, linked| {
+        let configured = self.bounded(&mut running, Call::new("configure"), deadline, |store, linked| {
             Described::new(&mut *store, linked)?.rlhost_plugin_plugin().call_configure(&mut *store, &json)
         })?;
         configured.map_err(|e| Error::Config { name: self.name.clone(), detail: said(e) })?;
         if let Some(Memory { bytes, written_by }) = memory.filter(|_| self.remembers) {
             let call = Call::new("restore");
-            let restored = self.bounded(&mut running, call, |store, linked| {
+            let restored = self.bounded(&mut running, call, deadline, |store, linked| {
                 Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_restore(&mut *store, bytes, written_by)
             })?;
             restored.map_err(|e| self.error(call, format!("the state that {written_by} left does not fit it: {}", said(e))))?;
@@ -196,28 +219,51 @@ impl Loaded {
         Ok(running)
     }
 
-    fn wind_up(&self, store: &mut Store<Sandbox>, call: Call) {
-        let own = self.limits.call_timeout_s;
-        let seconds = call.within.map_or(own, |within| own.min(within.as_secs_f64()));
-        let ticks = (seconds / TICK.as_secs_f64()).ceil().clamp(1.0, 1e12) as u64;
-        store.set_epoch_deadline(ticks + 1);
-        store.data_mut().begin_call();
-    }
-
     /// Calls under the limits. After an error the instance is of no more use.
     pub(super) fn bounded<R>(
         &self,
         running: &mut Running,
         call: Call,
+        deadline: Deadline,
         f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> wasmtime::Result<R>,
     ) -> Result<R> {
-        self.wind_up(&mut running.store, call);
-        f(&mut running.store, &running.linked).map_err(|e| self.explain(&mut running.store, call, &e))
+        let linked = running.linked;
+        self.timed(&mut running.store, call, deadline, |store| f(store, &linked))
+    }
+
+    fn timed<R>(
+        &self,
+        store: &mut Store<Sandbox>,
+        call: Call,
+        deadline: Deadline,
+        f: impl FnOnce(&mut Store<Sandbox>) -> wasmtime::Result<R>,
+    ) -> Result<R> {
+        // One more, since a part of the first tick is over.
+        store.set_epoch_deadline(self.engine.clock.until(deadline) + 1);
+        let what = format!("plugin {}, {}", self.name, call.function);
+        let watched = self.engine.watchdog.watch(what, self.limits.call_timeout(), self.engine.beside);
+        let answer = f(store);
+        drop(watched);
+        store.data_mut().write_log();
+        answer.map_err(|e| self.explain(store, call, &e))
     }
 
     /// An error of a call, in the plugin's name.
     pub(super) fn error(&self, call: Call, detail: String) -> Error {
         Error::Call { name: self.name.clone(), function: call.function, step: call.step, detail }
+    }
+
+    fn too_much_memory(&self, refused: Refused) -> String {
+        let Limits { memory_mb, total_memory_mb, table_elements, .. } = self.limits;
+        match refused {
+            Refused::ToOne => format!("needed more than its {memory_mb} MiB of memory (limits.memory_mb)"),
+            Refused::ToAll => {
+                format!("all its instances together needed more than {total_memory_mb} MiB of memory (limits.total_memory_mb)")
+            }
+            Refused::Elements => {
+                format!("needed more memory for a table than {table_elements} elements take (limits.table_elements)")
+            }
+        }
     }
 
     /// What a trap or a host error means, in words, with what the plugin printed last.
@@ -228,11 +274,11 @@ impl Loaded {
                 format!("took longer than its limit of {} s (limits.call_timeout_s)", self.limits.call_timeout_s)
             }
             Some(Trap::StackOverflow) => "its stack overflowed: recursion too deep".to_owned(),
-            _ if sandbox.ceiling.refused => {
-                format!("needed more than its {} MiB of memory (limits.memory_mb)", self.limits.memory_mb)
-            }
-            Some(trap) => trap.to_string(),
-            None => printable(&error.root_cause().to_string(), LONGEST_TEXT),
+            trap => match (sandbox.ceiling.refused, trap) {
+                (Some(refused), _) => self.too_much_memory(refused),
+                (None, Some(trap)) => trap.to_string(),
+                (None, None) => printable(&error.root_cause().to_string(), LONGEST_TEXT),
+            },
         };
         let printed = sandbox.printed();
         let lines: Vec<&str> = printed.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("note: ")).collect();
@@ -244,6 +290,7 @@ impl Loaded {
     }
 }
 
+/// What a plugin's own error says.
 pub(super) fn said(error: types::Error) -> String {
     let shown = |text: String| printable(&text, LONGEST_TEXT);
     match error {
@@ -254,20 +301,12 @@ pub(super) fn said(error: types::Error) -> String {
     }
 }
 
-pub(super) fn compile(engine: &Engine, source: &Source) -> Result<Component> {
-    let fail = |detail: &str| Error::NotComponent { name: source.name().to_owned(), detail: printable(detail, LONGEST_TEXT) };
-    let bytes = component_bytes(source)?;
-    engine.component(&bytes).map_err(|e| fail(&format!("{:#}", e.root_cause())))
-}
-
-/// The bytes of a component: the plugin's own, or those that a core module is wrapped into.
-pub(super) fn component_bytes(source: &Source) -> Result<Cow<'_, [u8]>> {
-    let fail = |detail: &str| Error::NotComponent { name: source.name().to_owned(), detail: printable(detail, LONGEST_TEXT) };
-    // The preamble's fifth byte tells a core module (1) from a component.
-    match source.bytes() {
-        core @ [b'\0', b'a', b's', b'm', 1, ..] => wrap::component(core).map(Cow::Owned).map_err(|e| fail(&e)),
-        component @ [b'\0', b'a', b's', b'm', ..] => Ok(Cow::Borrowed(component)),
-        [] => Err(fail("the file is empty")),
-        _ => Err(fail("the file does not begin with WebAssembly's magic bytes")),
-    }
+pub(super) fn compile(engine: &Engine, source: &Source, limits: &Limits) -> Result<Component> {
+    engine.component(source.bytes(), limits).map_err(|refusal| {
+        let (name, shown) = (source.name().to_owned(), |detail: &str| printable(detail, LONGEST_TEXT));
+        match refusal {
+            Refusal::Damaged(detail) => Error::NotComponent { name, detail: shown(&detail) },
+            Refusal::TooMuch(detail) => Error::Uncompiled { name, detail: shown(&detail) },
+        }
+    })
 }

@@ -6,6 +6,9 @@
 mod any;
 mod cache;
 mod capture;
+mod census;
+mod compiler;
+mod deadline;
 mod embedded;
 mod engine;
 mod figures;
@@ -24,6 +27,7 @@ mod world;
 mod wrap;
 
 pub use any::{AnyPlugin, Outline, as_component};
+pub use compiler::{CompileOrder, compile_apart};
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
 pub use instance::{Memory, Plugin};
@@ -85,6 +89,14 @@ pub enum Error {
         /// The plugin.
         name: String,
         /// What the bytes are instead.
+        detail: String,
+    },
+    /// It holds too much, or compiling it did not end well.
+    #[error("plugin {name} can't be compiled: {detail}")]
+    Uncompiled {
+        /// The plugin.
+        name: String,
+        /// What is too much, or what happened.
         detail: String,
     },
     /// A component of another world.

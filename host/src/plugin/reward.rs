@@ -9,7 +9,6 @@ use super::{Error, Metric, Result, Source};
 use crate::config::{Limits, OnError};
 use serde_json::{Map, Value};
 use std::ops::{Deref, DerefMut, Range};
-use std::time::{Duration, Instant};
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
@@ -87,8 +86,7 @@ impl RewardPlugin {
             return Ok(Scores::default());
         }
         let call = Call::at("score", batch.step);
-        let many = (rows.len() / ROWS_AN_INSTANCE).clamp(1, rayon::current_num_threads());
-        let parts = if self.info().stateless { many } else { 1 };
+        let parts = if self.info().stateless { (rows.len() / ROWS_AN_INSTANCE).clamp(1, self.plugin.most_side_by_side()) } else { 1 };
         if parts == 1 {
             let sent = self.columns(batch, rows.clone());
             let given = self.plugin.call(call, |store, linked| ask(&sent, store, linked))?;
@@ -142,17 +140,15 @@ impl RewardPlugin {
 
     /// All rows together have the time of one call.
     fn row_by_row(&mut self, batch: &RewardBatch, rows: Range<usize>) -> (Scores, Vec<(usize, Error)>) {
-        let begun = Instant::now();
-        let limit = Duration::try_from_secs_f64(self.limits().call_timeout_s).unwrap_or(Duration::MAX);
+        let deadline = self.plugin.deadline();
         let (mut scores, mut failed) = (Scores::default(), Vec::new());
         for row in rows {
-            let left = limit.saturating_sub(begun.elapsed());
-            let call = Call { within: Some(left), ..Call::at("score", batch.step) };
+            let call = Call::at("score", batch.step);
             let sent = self.columns(batch, row..row + 1);
-            let outcome = if left.is_zero() {
+            let outcome = if self.plugin.is_over(deadline) {
                 Err(self.error(call, "there was no time left for this row".into()))
             } else {
-                let given = self.plugin.call(call, |store, linked| ask(&sent, store, linked));
+                let given = self.plugin.call_until(deadline, call, |store, linked| ask(&sent, store, linked));
                 given.and_then(|given| self.checked(call, given, row..row + 1))
             };
             match outcome {

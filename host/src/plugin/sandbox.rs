@@ -2,28 +2,53 @@
 
 use super::LONGEST_TEXT;
 use super::capture::Capture;
-use super::limits::Ceiling;
+use super::limits::{Ceiling, Together};
 use super::wasi::Wasi;
 use super::world::{host, types};
 use crate::config::{Limits, printable};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Lines that a plugin may log in one call.
-const LOG_LINES: u32 = 100;
+const LINES_OF_A_CALL: usize = 100;
+
+/// Lines that a plugin may log in a run, all its versions and instances together.
+const LINES_OF_A_RUN: u64 = 10_000;
+
+/// Handles of resources that an instance may hold: streams, pollables and what it makes itself.
+pub(super) const MOST_HANDLES: usize = 100_000;
+
+/// How many lines each plugin of a run has logged. Clones know the same.
+#[derive(Clone, Default)]
+pub(super) struct Logged(Arc<Mutex<BTreeMap<String, u64>>>);
+
+impl Logged {
+    /// Counts one more line; gives what number it has.
+    fn count(&self, plugin: &str) -> u64 {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = all.entry(plugin.to_owned()).or_default();
+        *lines += 1;
+        *lines
+    }
+}
 
 /// What an instance can reach: a WASI that opens onto nothing, and the run's log.
 pub(super) struct Sandbox {
     wasi: Wasi,
     pub(super) ceiling: Ceiling,
-    /// Lines that it may still log in this call.
-    log_lines: u32,
+    /// What it has logged in this call. Written when the call is over: whoever reads the log may be slow.
+    lines: Vec<(host::Level, String)>,
+    left_out: bool,
+    logged: Logged,
     name: String,
 }
 
 impl Sandbox {
-    pub(super) fn new(name: &str, limits: &Limits, seed: u64) -> Self {
+    pub(super) fn new(name: &str, limits: &Limits, together: Together, logged: Logged, seed: u64) -> Self {
         let output = Capture::new(limits.output_kb as usize * 1024);
-        let ceiling = Ceiling::new(limits);
-        Self { wasi: Wasi::new(seed, output), ceiling, log_lines: LOG_LINES, name: name.to_owned() }
+        let ceiling = Ceiling::new(limits, together);
+        let wasi = Wasi::new(seed, output);
+        Self { wasi, ceiling, lines: Vec::new(), left_out: false, logged, name: name.to_owned() }
     }
 
     pub(super) fn wasi(&mut self) -> &mut Wasi {
@@ -35,9 +60,25 @@ impl Sandbox {
         self.wasi.printed()
     }
 
-    /// A call begins.
-    pub(super) fn begin_call(&mut self) {
-        self.log_lines = LOG_LINES;
+    /// Writes what it has logged in a call that is over.
+    pub(super) fn write_log(&mut self) {
+        for (level, message) in self.lines.drain(..) {
+            let plugin = &self.name;
+            match (self.logged.count(plugin), level) {
+                (LINES_OF_A_RUN, _) => {
+                    tracing::warn!(%plugin, "has logged {LINES_OF_A_RUN} lines; the rest of this run's are left out");
+                }
+                (LINES_OF_A_RUN.., _) => {}
+                (_, host::Level::Debug) => tracing::debug!(%plugin, "{message}"),
+                (_, host::Level::Info) => tracing::info!(%plugin, "{message}"),
+                (_, host::Level::Warn) => tracing::warn!(%plugin, "{message}"),
+                (_, host::Level::Error) => tracing::error!(%plugin, "{message}"),
+            }
+        }
+        if std::mem::take(&mut self.left_out) && self.logged.count(&self.name) < LINES_OF_A_RUN {
+            let plugin = &self.name;
+            tracing::warn!(%plugin, "logs more than {LINES_OF_A_CALL} lines in a call; the rest of this one's are left out");
+        }
     }
 }
 
@@ -45,20 +86,28 @@ impl types::Host for Sandbox {}
 
 impl host::Host for Sandbox {
     fn log(&mut self, level: host::Level, message: String) {
-        if self.log_lines == 0 {
-            return;
+        if self.lines.len() < LINES_OF_A_CALL {
+            self.lines.push((level, printable(&message, LONGEST_TEXT)));
+        } else {
+            self.left_out = true;
         }
-        self.log_lines -= 1;
-        if self.log_lines == 0 {
-            tracing::warn!(plugin = %self.name, "logs more than {LOG_LINES} lines in a call; the rest of this one's are left out");
-            return;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_counted_by_plugin_and_bounded_by_call() {
+        let (limits, logged) = (Limits::default(), Logged::default());
+        let mut sandbox = Sandbox::new("a", &limits, Together::new(&limits), logged.clone(), 0);
+        for _ in 0..3 {
+            (0..1000).for_each(|i| host::Host::log(&mut sandbox, host::Level::Debug, i.to_string()));
+            assert!(sandbox.lines.len() == LINES_OF_A_CALL && sandbox.left_out);
+            sandbox.write_log();
+            assert!(sandbox.lines.is_empty() && !sandbox.left_out);
         }
-        let message = printable(&message, LONGEST_TEXT);
-        match level {
-            host::Level::Debug => tracing::debug!(plugin = %self.name, "{message}"),
-            host::Level::Info => tracing::info!(plugin = %self.name, "{message}"),
-            host::Level::Warn => tracing::warn!(plugin = %self.name, "{message}"),
-            host::Level::Error => tracing::error!(plugin = %self.name, "{message}"),
-        }
+        assert_eq!((logged.count("a"), logged.count("b")), (3 * (LINES_OF_A_CALL as u64 + 1) + 1, 1));
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes of a plugin's file.
-const LARGEST: u64 = 64 << 20;
+pub(super) const LARGEST: u64 = 64 << 20;
 
 /// A plugin's bytes with their name and hash.
 #[derive(Clone, Debug)]
@@ -64,10 +64,15 @@ impl Source {
 /// The bytes of a plugin's file, if it is no larger than a plugin may be, and no pipe, which might never end, or device, which
 /// might never stop.
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    at_most(files::open(path)?, LARGEST)
+}
+
+/// All that there is to read, which may be so many bytes.
+pub(super) fn at_most(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    files::open(path)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(io::Error::other(format!("it is larger than the {} MiB that a plugin may have", LARGEST >> 20)));
+    from.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("it is larger than the {} MiB that a plugin may have", most >> 20)));
     }
     Ok(bytes)
 }

@@ -1,7 +1,8 @@
 //! The contract as wasmtime sees it, and the check of a component against the role it is to
 //! have, in words.
 
-use super::{Error, Result, wasi};
+use super::{Error, LONGEST_TEXT, Result, wasi};
+use crate::config::printable;
 use wasmtime::component::Component;
 use wasmtime::component::types::ComponentItem;
 
@@ -171,7 +172,7 @@ impl Role {
 
     /// Checks exports and imports by name; types are checked when the component is linked.
     pub(super) fn check(self, name: &str, component: &Component, engine: &wasmtime::Engine) -> Result<()> {
-        let fail = |detail: String| Error::WrongWorld { name: name.to_owned(), wanted: self.name(), detail };
+        let fail = |detail: String| Error::WrongWorld { name: name.to_owned(), wanted: self.name(), detail: printable(&detail, LONGEST_TEXT) };
         let ty = component.component_type();
         let exports: Vec<String> = ty
             .exports(engine)

@@ -1,6 +1,7 @@
 //! Core modules made into components, so that a language needs no component tools of its own:
 //! whatever exports the contract's functions under their canonical names will do.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use wasmparser::{Parser, Payload};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
@@ -47,9 +48,29 @@ impl Outline {
     }
 }
 
+/// Whether bytes are a core module rather than a component: the preamble's fifth byte tells.
+pub(super) fn is_core(bytes: &[u8]) -> bool {
+    matches!(bytes, [b'\0', b'a', b's', b'm', 1, ..])
+}
+
+/// The bytes of a component: the plugin's own, or those that a core module is wrapped into.
+pub(super) fn as_component(bytes: &[u8]) -> Result<Cow<'_, [u8]>, String> {
+    match bytes {
+        core if is_core(core) => component(core).map(Cow::Owned),
+        [b'\0', b'a', b's', b'm', ..] => Ok(Cow::Borrowed(bytes)),
+        [] => Err("the file is empty".to_owned()),
+        _ => Err("the file does not begin with WebAssembly's magic bytes".to_owned()),
+    }
+}
+
+/// What a wrapped module is made of beside itself.
+pub(super) fn made_with() -> [&'static [u8]; 2] {
+    [CONTRACT.as_bytes(), PREVIEW1_STUB]
+}
+
 /// Makes a component of a core module. Its world follows from its `component-type` section or,
 /// without one, from the names of its exports.
-pub(super) fn component(core: &[u8]) -> Result<Vec<u8>, String> {
+fn component(core: &[u8]) -> Result<Vec<u8>, String> {
     let outline = Outline::of(core).map_err(|e| format!("it is damaged: {e}"))?;
     let stub_outline = Outline::of(PREVIEW1_STUB).map_err(|e| e.to_string())?;
     for needed in ["memory", "cabi_realloc"] {

@@ -40,7 +40,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
     let engine = Engine::new()?;
     let algorithm_source = same_source(&world, || beginning.plugin(&config.algorithm))?;
     settle_loose_keys(&mut config, loose, &engine, &algorithm_source)?;
-    let role = match Outline::of(&engine, &algorithm_source)?.role(&algorithm_source)? {
+    let role = match Outline::of(&engine, &algorithm_source, &config.loss_limits)?.role(&algorithm_source)? {
         // Refused when it is loaded, in words.
         Role::Reward => Role::Policy,
         role => role,
@@ -259,7 +259,7 @@ fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine,
     if loose.is_empty() {
         return Ok(());
     }
-    let role = Outline::of(engine, algorithm)?.role(algorithm)?;
+    let role = Outline::of(engine, algorithm, &config.loss_limits)?.role(algorithm)?;
     let plain = AnyPlugin::load(engine, algorithm, role, &Map::new(), &config.loss_limits, config.seed)?;
     let schema: Value = serde_json::from_str(&plain.plugin().info().config_schema).unwrap_or_default();
     let known: Vec<String> = schema["properties"].as_object().map(|p| p.keys().cloned().collect()).unwrap_or_default();

@@ -114,7 +114,7 @@ fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &P
     (config.load_best_model_at_end, config.metric_for_best_model) = (false, None);
 
     let algorithm = Source::open(&config.algorithm)?;
-    let kind = Kind::of(Outline::of(&Engine::new()?, &algorithm)?.role(&algorithm)?, config.learn_from);
+    let kind = Kind::of(Outline::of(&Engine::new()?, &algorithm, &config.loss_limits)?.role(&algorithm)?, config.learn_from);
     if kind == Kind::Prompts && config.plugin.is_empty() {
         config.plugin.push(PluginEntry::new("tldr_length_reward.wasm".into()));
     }

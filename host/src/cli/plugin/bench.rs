@@ -1,6 +1,7 @@
 //! `rlhost plugin bench`: how long a plugin's calls take.
 
 use super::{Given, samples};
+use crate::config::Limits;
 use crate::plugin::{AnyPlugin, Engine, Outline, Source};
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ fn line(what: &str, units: usize, unit: &str, time: Duration) {
 
 pub(super) fn run(given: &Given) -> anyhow::Result<()> {
     let (engine, source) = (Engine::new()?, Source::open(&given.plugin)?);
-    let role = Outline::of(&engine, &source)?.role(&source)?;
+    let role = Outline::of(&engine, &source, &Limits::default())?.role(&source)?;
     let begun = Instant::now();
     let mut any = given.load(&engine, &source, role)?;
     say!("{:<26} {:>12.1} us", "load", begun.elapsed().as_secs_f64() * 1e6);

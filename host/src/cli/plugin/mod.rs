@@ -78,7 +78,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn inspect(given: &Given) -> anyhow::Result<()> {
     let (engine, source) = (Engine::new()?, Source::open(&given.plugin)?);
-    let outline = Outline::of(&engine, &source)?;
+    let outline = Outline::of(&engine, &source, &Limits::default())?;
     let role = outline.role(&source)?;
     let any = given.load(&engine, &source, role)?;
     let (plugin, info) = (any.plugin(), any.plugin().info());
@@ -145,7 +145,7 @@ fn build(file: &std::path::Path, output: Option<&std::path::Path>) -> anyhow::Re
     let source = Source::open(&file.display().to_string())?;
     let component = plugin::as_component(&source)?;
     let made = Source::new(source.name().to_owned(), component.into());
-    let outline = Outline::of(&Engine::new()?, &made)?;
+    let outline = Outline::of(&Engine::new()?, &made, &Limits::default())?;
     let role = outline.role(&made)?;
     let output = output.map_or_else(|| file.with_extension("component.wasm"), PathBuf::from);
     std::fs::write(&output, made.bytes()).map_err(|e| anyhow!("can't write {}: {e}", output.display()))?;

@@ -1,0 +1,426 @@
+//! What a component holds, counted before it is compiled and after nested instantiation is multiplied out: a few kilobytes
+//! of components that instantiate one another ten times each would otherwise become gigabytes.
+
+use std::collections::BTreeMap;
+use wasmparser::{
+    BinaryReaderError, ComponentAlias, ComponentExternalKind, ComponentInstance, ComponentOuterAliasKind, ComponentType,
+    ComponentTypeDeclaration, ComponentTypeRef, Instance, InstanceTypeDeclaration, Parser, Payload,
+};
+
+/// Kinds of things in a component.
+#[derive(Clone, Copy)]
+enum Kind {
+    Components,
+    Modules,
+    Instances,
+    Memories,
+    Tables,
+    Globals,
+    Types,
+    Functions,
+    Imports,
+    Exports,
+}
+
+/// The limit of each kind and its name. The largest of the plugins that we know, Python's, is named in the tests.
+const LIMITS: [(&str, u64); 10] = [
+    ("components", 1_000),
+    ("core modules", 1_000),
+    ("instances", MOST_INSTANCES),
+    ("memories", MOST_MEMORIES),
+    ("tables", MOST_TABLES),
+    ("globals", 200_000),
+    ("types", 500_000),
+    ("functions", 500_000),
+    ("imports", 500_000),
+    ("exports", 500_000),
+];
+
+/// Instances of a component, of components and of core modules together.
+pub(super) const MOST_INSTANCES: u64 = 10_000;
+
+/// Memories of an instance of a component.
+pub(super) const MOST_MEMORIES: u64 = 100;
+
+/// Tables of an instance of a component.
+pub(super) const MOST_TABLES: u64 = 1_000;
+
+type Counts = [u64; LIMITS.len()];
+
+/// Why a component is not compiled.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// It can't be read.
+    Damaged(String),
+    /// It holds more than a plugin may.
+    TooMuch(String),
+}
+
+impl From<BinaryReaderError> for Refusal {
+    fn from(error: BinaryReaderError) -> Self {
+        Self::Damaged(error.to_string())
+    }
+}
+
+/// A component or core module of the file.
+#[derive(Default)]
+struct Definition {
+    /// What it holds however often it is instantiated.
+    once: Counts,
+    /// What each instance of it holds.
+    each: Counts,
+    /// How often an instance of it instantiates definitions before it.
+    makes: BTreeMap<usize, u64>,
+}
+
+impl Definition {
+    fn once(&mut self, kind: Kind, more: u64) {
+        self.once[kind as usize] += more;
+    }
+
+    fn each(&mut self, kind: Kind, more: u64) {
+        self.each[kind as usize] += more;
+    }
+}
+
+/// A definition that is being read, with those that it can name by an index.
+#[derive(Default)]
+struct Frame {
+    is_module: bool,
+    definition: Definition,
+    modules: Vec<usize>,
+    components: Vec<usize>,
+}
+
+#[derive(Default)]
+struct Census {
+    /// Definitions that were read to their ends: each can only be instantiated by later ones.
+    read: Vec<Definition>,
+    open: Vec<Frame>,
+}
+
+/// Refuses a component that holds more than a plugin may.
+pub(super) fn check(component: &[u8]) -> Result<(), Refusal> {
+    counts(component).map(|_| ())
+}
+
+fn counts(component: &[u8]) -> Result<Counts, Refusal> {
+    let mut census = Census { read: Vec::new(), open: vec![Frame::default()] };
+    for payload in Parser::new(0).parse_all(component) {
+        census.take(payload?)?;
+    }
+    let total = multiplied(&census.read);
+    within(&total)?;
+    Ok(total)
+}
+
+/// The sum over all definitions, each as often as it is instantiated.
+fn multiplied(definitions: &[Definition]) -> Counts {
+    let mut total = [0u64; LIMITS.len()];
+    let mut times = vec![0u64; definitions.len()];
+    if let Some(root) = times.last_mut() {
+        *root = 1;
+    }
+    for (at, definition) in definitions.iter().enumerate().rev() {
+        let here = times[at];
+        for (&target, &n) in &definition.makes {
+            times[target] = times[target].saturating_add(n.saturating_mul(here));
+        }
+        for ((total, once), each) in total.iter_mut().zip(definition.once).zip(definition.each) {
+            // What is never instantiated is compiled all the same.
+            *total = total.saturating_add(once).saturating_add(each.saturating_mul(here.max(1)));
+        }
+    }
+    total
+}
+
+fn within(counts: &Counts) -> Result<(), Refusal> {
+    match counts.iter().zip(LIMITS).find(|(count, (_, most))| *count > most) {
+        Some((count, (what, most))) => {
+            let count = if *count == u64::MAX { "more than anybody could count".to_owned() } else { count.to_string() };
+            Err(Refusal::TooMuch(format!("it holds {count} {what}, nested ones multiplied out; a plugin has at most {most}")))
+        }
+        None => Ok(()),
+    }
+}
+
+impl Census {
+    fn take(&mut self, payload: Payload<'_>) -> Result<(), Refusal> {
+        match payload {
+            Payload::ModuleSection { .. } => self.begin(true),
+            Payload::ComponentSection { .. } => self.begin(false),
+            Payload::End(_) => self.end(),
+            other => {
+                let Some((open, outer)) = self.open.split_last_mut() else { return Ok(()) };
+                if open.is_module { open.core(other)? } else { open.component(other, outer)? }
+                // Not later: what is kept of the file is bounded by this.
+                within(&open.definition.each)
+            }
+        }
+    }
+
+    fn begin(&mut self, is_module: bool) -> Result<(), Refusal> {
+        if let Some(frame) = self.open.last_mut() {
+            frame.definition.once(if is_module { Kind::Modules } else { Kind::Components }, 1);
+        }
+        self.open.push(Frame { is_module, ..Frame::default() });
+        let definitions = (self.read.len() + self.open.len()) as u64;
+        let [(components, most_components), (modules, most_modules), ..] = LIMITS;
+        if definitions > most_components + most_modules {
+            let most = format!("{most_components} {components} and {most_modules} {modules}");
+            return Err(Refusal::TooMuch(format!("it holds more than {most}")));
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Refusal> {
+        let Some(frame) = self.open.pop() else { return Ok(()) };
+        if let Some(outer) = self.open.last_mut() {
+            let list = if frame.is_module { &mut outer.modules } else { &mut outer.components };
+            list.push(self.read.len());
+        }
+        self.read.push(frame.definition);
+        Ok(())
+    }
+}
+
+/// The definition of that index.
+fn named(list: &[usize], index: u32) -> Result<usize, Refusal> {
+    let damaged = || Refusal::Damaged(format!("it names a component or core module {index} that it does not have"));
+    list.get(index as usize).copied().ok_or_else(damaged)
+}
+
+/// One that passes components on as values could instantiate what is not known here.
+fn as_value(what: &str) -> Refusal {
+    Refusal::TooMuch(format!("it {what} components or core modules as values; a plugin holds what it instantiates"))
+}
+
+impl Frame {
+    fn core(&mut self, payload: Payload<'_>) -> Result<(), Refusal> {
+        let holds = &mut self.definition;
+        match payload {
+            Payload::TypeSection(section) => holds.once(Kind::Types, section.count().into()),
+            Payload::FunctionSection(section) => holds.once(Kind::Functions, section.count().into()),
+            Payload::ExportSection(section) => holds.once(Kind::Exports, section.count().into()),
+            Payload::MemorySection(section) => holds.each(Kind::Memories, section.count().into()),
+            Payload::TableSection(section) => holds.each(Kind::Tables, section.count().into()),
+            Payload::GlobalSection(section) => holds.each(Kind::Globals, section.count().into()),
+            Payload::ImportSection(section) => {
+                for import in section.into_imports() {
+                    import?;
+                    holds.each(Kind::Imports, 1);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn component(&mut self, payload: Payload<'_>, outer: &[Self]) -> Result<(), Refusal> {
+        let holds = &mut self.definition;
+        match payload {
+            Payload::ComponentCanonicalSection(section) => holds.each(Kind::Functions, section.count().into()),
+            Payload::CoreTypeSection(section) => holds.each(Kind::Types, section.count().into()),
+            Payload::ComponentTypeSection(section) => {
+                for ty in section {
+                    holds.each(Kind::Types, parts(&ty?));
+                }
+            }
+            Payload::ComponentImportSection(section) => {
+                for import in section {
+                    if matches!(import?.ty, ComponentTypeRef::Module(_) | ComponentTypeRef::Component(_)) {
+                        return Err(as_value("imports"));
+                    }
+                    holds.each(Kind::Imports, 1);
+                }
+            }
+            Payload::ComponentExportSection(section) => {
+                for export in section {
+                    let export = export?;
+                    holds.each(Kind::Exports, 1);
+                    // An export is a new name of what it exports.
+                    let list = match export.kind {
+                        ComponentExternalKind::Module => &mut self.modules,
+                        ComponentExternalKind::Component => &mut self.components,
+                        _ => continue,
+                    };
+                    list.push(named(list, export.index)?);
+                }
+            }
+            Payload::ComponentAliasSection(section) => {
+                for alias in section {
+                    self.alias(&alias?, outer)?;
+                }
+            }
+            Payload::InstanceSection(section) => {
+                for instance in section {
+                    holds.each(Kind::Instances, 1);
+                    match instance? {
+                        Instance::Instantiate { module_index, args } => {
+                            holds.each(Kind::Imports, args.len() as u64);
+                            *holds.makes.entry(named(&self.modules, module_index)?).or_default() += 1;
+                        }
+                        Instance::FromExports(exports) => holds.each(Kind::Exports, exports.len() as u64),
+                    }
+                }
+            }
+            Payload::ComponentInstanceSection(section) => {
+                for instance in section {
+                    holds.each(Kind::Instances, 1);
+                    match instance? {
+                        ComponentInstance::Instantiate { component_index, args } => {
+                            holds.each(Kind::Imports, args.len() as u64);
+                            *holds.makes.entry(named(&self.components, component_index)?).or_default() += 1;
+                        }
+                        ComponentInstance::FromExports(exports) => holds.each(Kind::Exports, exports.len() as u64),
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn alias(&mut self, alias: &ComponentAlias<'_>, outer: &[Self]) -> Result<(), Refusal> {
+        self.definition.each(Kind::Exports, 1);
+        match *alias {
+            ComponentAlias::InstanceExport { kind: ComponentExternalKind::Module | ComponentExternalKind::Component, .. } => {
+                Err(as_value("takes"))
+            }
+            ComponentAlias::Outer { kind, count, index } => {
+                let damaged = || Refusal::Damaged(format!("an alias leads out of {count} components"));
+                let from = match (outer.len() as u64).checked_sub(count.into()) {
+                    Some(at) if count > 0 => outer.get(at as usize).ok_or_else(damaged)?,
+                    _ if count == 0 => &*self,
+                    _ => return Err(damaged()),
+                };
+                match kind {
+                    ComponentOuterAliasKind::CoreModule => {
+                        let module = named(&from.modules, index)?;
+                        self.modules.push(module);
+                    }
+                    ComponentOuterAliasKind::Component => {
+                        let component = named(&from.components, index)?;
+                        self.components.push(component);
+                    }
+                    ComponentOuterAliasKind::CoreType | ComponentOuterAliasKind::Type => {}
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A type and those that are declared in it.
+fn parts(ty: &ComponentType<'_>) -> u64 {
+    let within = match ty {
+        ComponentType::Component(declarations) => declarations
+            .iter()
+            .map(|declaration| match declaration {
+                ComponentTypeDeclaration::Type(ty) => parts(ty),
+                _ => 1,
+            })
+            .sum(),
+        ComponentType::Instance(declarations) => declarations
+            .iter()
+            .map(|declaration| match declaration {
+                InstanceTypeDeclaration::Type(ty) => parts(ty),
+                _ => 1,
+            })
+            .sum(),
+        _ => 0,
+    };
+    1 + within
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(wat: &str) -> Result<Counts, String> {
+        counts(&wat::parse_str(wat).unwrap()).map_err(|refusal| match refusal {
+            Refusal::Damaged(text) | Refusal::TooMuch(text) => text,
+        })
+    }
+
+    fn count(wat: &str, kind: Kind) -> u64 {
+        counted(wat).unwrap()[kind as usize]
+    }
+
+    /// Components each of which instantiates the one before so often.
+    fn nested(levels: usize, times: usize) -> String {
+        let level = |i: usize| {
+            let alias = format!("(alias outer 1 {} (component $before))", i - 1);
+            format!("(component {alias} {})", "(instance (instantiate $before))".repeat(times))
+        };
+        let core = "(core module $m (memory 1) (memory 1) (table 1 funcref) (global i32 (i32.const 0)) (func))";
+        let leaf = format!("(component {core} (core instance (instantiate $m)) (core instance (instantiate $m)))");
+        let last = levels - 1;
+        let levels: String = (1..levels).map(level).collect();
+        format!("(component {leaf}{levels} (instance (instantiate {last})))")
+    }
+
+    #[test]
+    fn instances_are_multiplied_out() {
+        // One of the root, three of the leaf, each with two of the module.
+        let made = nested(2, 3);
+        let found = counted(&made).unwrap();
+        assert_eq!(found[Kind::Components as usize], 2);
+        assert_eq!(found[Kind::Modules as usize], 1);
+        assert_eq!(found[Kind::Instances as usize], 1 + 3 + 3 * 2);
+        assert_eq!(found[Kind::Memories as usize], 3 * 2 * 2);
+        assert_eq!((found[Kind::Tables as usize], found[Kind::Globals as usize]), (6, 6));
+        assert_eq!(found[Kind::Functions as usize], 1);
+        assert!(counted("(component)").unwrap().iter().all(|n| *n == 0));
+    }
+
+    #[test]
+    fn a_few_kilobytes_that_multiply_are_refused() {
+        for (levels, times) in [(6, 10), (13, 10), (40, 50)] {
+            let bytes = wat::parse_str(nested(levels, times)).unwrap();
+            assert!(bytes.len() < 20_000);
+            let Err(Refusal::TooMuch(said)) = check(&bytes) else { panic!("{levels} levels of {times}") };
+            assert!(said.contains("instances") && said.contains("at most 10000"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_name_for_a_component_is_no_way_round() {
+        // By an alias of the component itself, and by an export, which makes a second name.
+        let times = |name: &str| format!("(instance (instantiate {name}))").repeat(3);
+        let two = "(component $a (core module $m (memory 1)) (core instance (instantiate $m)))";
+        let exported = format!("(component {two} (export $again \"c\" (component $a)) {})", times("$again"));
+        assert_eq!(count(&exported, Kind::Memories), 3);
+        let aliased = format!("(component {two} (alias outer 0 $a (component $again)) {})", times("$again"));
+        assert_eq!(count(&aliased, Kind::Memories), 3);
+        let passed = "(component (component (import \"c\" (component $c)) (instance (instantiate $c))))";
+        assert!(counted(passed).unwrap_err().contains("as values"));
+        let taken = format!(
+            "(component {two} (component $b (component $c) (export \"c\" (component $c))) (instance $i (instantiate $b))
+                (alias export $i \"c\" (component $d)) (instance (instantiate $d)))"
+        );
+        assert!(counted(&taken).unwrap_err().contains("as values"));
+    }
+
+    #[test]
+    fn what_is_in_types_and_modules_counts() {
+        let types = "(component (type (instance (type u8) (type (record (field \"a\" u8))) (export \"f\" (func)))) (type u8))";
+        assert!(count(types, Kind::Types) >= 5);
+        let module = "(component (core module (import \"a\" \"b\" (func)) (func) (func) (func) (export \"f\" (func 0))))";
+        assert_eq!((count(module, Kind::Functions), count(module, Kind::Imports), count(module, Kind::Exports)), (3, 1, 1));
+        let many = format!("(component (core module {}))", "(global i32 (i32.const 0))".repeat(200_001));
+        assert!(counted(&many).unwrap_err().contains("200001 globals"));
+    }
+
+    #[test]
+    fn what_can_t_be_read_is_damaged() {
+        let whole = wat::parse_str(nested(3, 2)).unwrap();
+        for length in 9..whole.len() {
+            assert!(!matches!(check(&whole[..length]), Err(Refusal::TooMuch(_))), "{length}");
+        }
+        // An instance of a component that is not there.
+        let bytes = [&b"\0asm\x0d\0\x01\0"[..], &[5, 4, 1, 0, 7, 0]].concat();
+        assert!(matches!(check(&bytes), Err(Refusal::Damaged(_))));
+    }
+}

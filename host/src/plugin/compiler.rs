@@ -1,0 +1,268 @@
+//! From a plugin's bytes to compiled code, in a process of its own: reading and compiling what a stranger wrote may take any
+//! time and memory, overflow a stack or abort, and all of that then costs one line.
+//!
+//! The other process is this program again, started as `rlhost compile-plugin`: the plugin comes on its standard input, the
+//! code goes to its standard output, a file that only this user can read, and what is wrong to its standard error. It sets
+//! its own limits before it reads a byte. A program that uses this library without being `rlhost` (a test, a benchmark) does
+//! not know that subcommand, and compiles in its own process, checked but unlimited, unless it calls [`compile_apart`].
+
+use super::census::{self, Refusal};
+use super::source::{LARGEST, at_most};
+use super::{LONGEST_TEXT, engine, wrap};
+use crate::config::{Limits, printable};
+use sha2::{Digest, Sha256};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// The subcommand, which no help names.
+const COMMAND: &str = "compile-plugin";
+
+/// Bytes of compiled code.
+const LARGEST_CODE: u64 = 512 << 20;
+
+/// Bytes of a file with code and its checksum.
+pub(super) const LARGEST_FILE: u64 = LARGEST_CODE + CHECKSUM as u64;
+
+/// What the other process may say of an error; the rest is not read.
+const SAID: u64 = 16 << 10;
+
+/// Time by the clock on the wall for each second of processor time: others may have the processors.
+const WALL: u64 = 10;
+
+/// Exit codes of the other process.
+const DAMAGED: u8 = 3;
+const REFUSED: u8 = 4;
+
+/// Bytes before the code that tell whether it is whole.
+pub(super) const CHECKSUM: usize = 32;
+
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// Has plugins compiled in processes of their own from now on. Only for a program that does what
+/// [`CompileOrder`] says as the first thing in `main`.
+pub fn compile_apart() {
+    // On Linux this is the program as it was started, whatever became of its file since.
+    let own = Path::new("/proc/self/exe");
+    let program = if own.exists() { Ok(own.to_owned()) } else { std::env::current_exe() };
+    match program {
+        Ok(program) => drop(PROGRAM.set(program)),
+        Err(error) => tracing::debug!("plugins are compiled in this process: {error}"),
+    }
+}
+
+/// The wish of another process to have a plugin compiled here.
+pub struct CompileOrder {
+    /// Bytes of address space that this may take.
+    pub memory: u64,
+    /// Seconds of processor time that it may take.
+    pub seconds: u64,
+}
+
+impl CompileOrder {
+    /// What the arguments (the program's name first) ask for, where that is to compile a plugin.
+    #[must_use]
+    pub fn of(arguments: &[OsString]) -> Option<Self> {
+        let [_, command, memory, seconds] = arguments else { return None };
+        let number = |given: &OsString| given.to_str()?.parse().ok();
+        (command == COMMAND).then_some(Self { memory: number(memory)?, seconds: number(seconds)? })
+    }
+
+    /// Compiles what comes on standard input. The caller has set the limits.
+    #[must_use]
+    pub fn carry_out(&self) -> ExitCode {
+        let written = at_most(io::stdin().lock(), LARGEST).map_err(|e| Refusal::Damaged(e.to_string())).and_then(|bytes| {
+            let engine = wasmtime::Engine::new(&engine::configuration()).map_err(|e| Refusal::TooMuch(format!("{e:#}")))?;
+            let code = with_checksum(compiled(&engine, &bytes)?);
+            let mut out = io::stdout().lock();
+            out.write_all(&code).and_then(|()| out.flush()).map_err(|e| Refusal::TooMuch(format!("can't keep its code: {e}")))
+        });
+        match written {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(refusal) => {
+                let (code, said) = match refusal {
+                    Refusal::Damaged(said) => (DAMAGED, said),
+                    Refusal::TooMuch(said) => (REFUSED, said),
+                };
+                // Who asked sees the exit code, whatever becomes of the text.
+                let _ = io::stderr().write_all(printable(&said, LONGEST_TEXT).as_bytes());
+                ExitCode::from(code)
+            }
+        }
+    }
+}
+
+/// The code with what tells that it is whole.
+fn with_checksum(code: Vec<u8>) -> Vec<u8> {
+    [Sha256::digest(&code).as_slice(), &code].concat()
+}
+
+/// What of a file is code, if it is whole.
+pub(super) fn checked(whole: &[u8]) -> Option<&[u8]> {
+    let (checksum, code) = whole.split_at_checked(CHECKSUM)?;
+    (checksum == Sha256::digest(code).as_slice()).then_some(code)
+}
+
+/// The code of a plugin, checked and compiled in this process.
+fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let component = wrap::as_component(bytes).map_err(Refusal::Damaged)?;
+    census::check(&component)?;
+    let code = engine.precompile_component(&component).map_err(|e| Refusal::Damaged(e.root_cause().to_string()))?;
+    if code.len() as u64 > LARGEST_CODE {
+        let most = LARGEST_CODE >> 20;
+        return Err(Refusal::TooMuch(format!("its code has {} MiB; a plugin has at most {most}", code.len() >> 20)));
+    }
+    Ok(code)
+}
+
+/// How plugins are compiled.
+#[derive(Clone)]
+pub(super) struct Compiler {
+    /// What is started for it; this process does it where there is none.
+    program: Option<PathBuf>,
+    threads: usize,
+}
+
+impl Compiler {
+    pub(super) fn new(threads: usize) -> Self {
+        Self { program: PROGRAM.get().cloned(), threads }
+    }
+
+    /// Compiles into a file, which then holds a checksum and the code, from its beginning.
+    pub(super) fn compile(
+        &self,
+        engine: &wasmtime::Engine,
+        bytes: &[u8],
+        limits: &Limits,
+        file: &mut File,
+    ) -> Result<Vec<u8>, Refusal> {
+        let failed = |e: io::Error| Refusal::TooMuch(format!("its code can't be kept: {e}"));
+        let Some(program) = &self.program else {
+            let whole = with_checksum(compiled(engine, bytes)?);
+            file.write_all(&whole).map_err(failed)?;
+            return Ok(whole);
+        };
+        let seconds = limits.compile_timeout_s;
+        let mut command = Command::new(program);
+        command.arg(COMMAND).arg(limits.compile_memory().to_string()).arg(seconds.to_string());
+        command.env("RAYON_NUM_THREADS", self.threads.to_string()).env_remove("RUST_BACKTRACE");
+        let out = file.try_clone().map_err(failed)?;
+        command.stdin(Stdio::piped()).stdout(out).stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|e| Refusal::TooMuch(format!("the process that was to compile it can't be started: {e}")))?;
+        let (status, said) = attend(&mut child, bytes, Duration::from_secs(seconds.saturating_mul(WALL)))
+            .map_err(|e| Refusal::TooMuch(format!("the process that compiled it was lost: {e}")))?;
+        match status {
+            Some(status) if status.success() => {
+                file.rewind().map_err(failed)?;
+                at_most(file, LARGEST_FILE).map_err(failed)
+            }
+            Some(status) if status.code() == Some(DAMAGED.into()) => Err(Refusal::Damaged(said)),
+            Some(status) if status.code() == Some(REFUSED.into()) => Err(Refusal::TooMuch(said)),
+            status => Err(Refusal::TooMuch(why(status, &said, limits))),
+        }
+    }
+}
+
+/// Hands a process its input and hears what it says until it ends, or ends it when its time is over, which is a status of
+/// none.
+fn attend(child: &mut Child, input: &[u8], longest: Duration) -> io::Result<(Option<ExitStatus>, String)> {
+    let (Some(mut stdin), Some(stderr)) = (child.stdin.take(), child.stderr.take()) else {
+        return Err(io::Error::other("it has no standard input or error"));
+    };
+    let (sender, ended) = channel();
+    std::thread::scope(|scope| {
+        // It may end without having read everything.
+        scope.spawn(move || drop(stdin.write_all(input)));
+        scope.spawn(move || {
+            let mut said = Vec::new();
+            let mut stderr = stderr.take(SAID);
+            let _ = stderr.read_to_end(&mut said);
+            let _ = io::copy(&mut stderr.into_inner(), &mut io::sink());
+            // Its standard error closes when it ends.
+            let _ = sender.send(said);
+        });
+        let said = ended.recv_timeout(longest);
+        if said.is_err() {
+            child.kill()?;
+        }
+        let status = child.wait()?;
+        let text = said.as_deref().map(|said| String::from_utf8_lossy(said).trim().to_owned()).unwrap_or_default();
+        Ok((said.is_ok().then_some(status), text))
+    })
+}
+
+/// What ended the process, in words.
+fn why(status: Option<ExitStatus>, said: &str, limits: &Limits) -> String {
+    let seconds = limits.compile_timeout_s;
+    let Some(status) = status else {
+        return format!("compiling it took longer than {} s (limits.compile_timeout_s)", seconds.saturating_mul(WALL));
+    };
+    if ["memory allocation of", "out of memory", "Cannot allocate memory"].iter().any(|words| said.contains(words)) {
+        let most = limits.compile_memory_mb;
+        return format!("compiling it needed more than {most} MiB of memory (limits.compile_memory_mb)");
+    }
+    if said.contains("overflowed its stack") {
+        return "compiling it overflowed a stack: something in it is nested too deeply".to_owned();
+    }
+    #[cfg(unix)]
+    if std::os::unix::process::ExitStatusExt::signal(&status) == Some(signal_hook::consts::SIGXCPU) {
+        return format!("compiling it took longer than {seconds} s of processor time (limits.compile_timeout_s)");
+    }
+    let said = said.lines().find(|line| !line.trim().is_empty()).map(|line| format!(": {line}")).unwrap_or_default();
+    format!("the process that compiled it ended with {status}{said}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_has_two_numbers_and_nothing_else_is_one() {
+        let of = |arguments: &[&str]| CompileOrder::of(&arguments.iter().map(OsString::from).collect::<Vec<_>>());
+        let order = of(&["rlhost", "compile-plugin", "1024", "3"]).unwrap();
+        assert_eq!((order.memory, order.seconds), (1024, 3));
+        for other in [&["rlhost", "compile-plugin", "x", "3"][..], &["rlhost", "train", "1", "3"], &["rlhost", "compile-plugin"]] {
+            assert!(of(other).is_none(), "{other:?}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_process_is_heard_and_ended_when_its_time_is_over() {
+        let start = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let long = Duration::from_secs(60);
+        let input = vec![0; 1 << 20];
+        let (status, said) = attend(&mut start("echo said >&2; exit 4"), &input, long).unwrap();
+        assert_eq!((status.unwrap().code(), said.as_str()), (Some(4), "said"));
+        // More than is read, and more than a pipe holds.
+        let (status, said) = attend(&mut start("cat >/dev/null; yes | head -c 1000000 >&2"), &input, long).unwrap();
+        assert!(status.unwrap().success() && said.len() <= SAID as usize);
+        let (status, _) = attend(&mut start("exec sleep 600"), &input, Duration::from_millis(50)).unwrap();
+        assert!(why(status, "", &Limits::default()).contains("limits.compile_timeout_s"));
+        let (status, said) = attend(&mut start("kill -XCPU $$"), &input, long).unwrap();
+        assert!(why(status, &said, &Limits::default()).contains("120 s of processor time"));
+        let (status, said) = attend(&mut start("echo 'x has overflowed its stack' >&2; kill -ABRT $$"), &input, long).unwrap();
+        assert!(why(status, &said, &Limits::default()).contains("nested too deeply"));
+        let (status, said) = attend(&mut start("kill -KILL $$"), &input, long).unwrap();
+        assert!(why(status, &said, &Limits::default()).contains("signal: 9"));
+    }
+
+    #[test]
+    fn code_counts_if_it_is_whole() {
+        let whole = with_checksum(vec![1, 2, 3]);
+        assert_eq!(checked(&whole), Some(&[1, 2, 3][..]));
+        assert_eq!(checked(&whole[..whole.len() - 1]), None);
+        assert_eq!(checked(&whole[..7]), None);
+    }
+}
