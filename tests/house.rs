@@ -18,6 +18,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("dist", &["config", "ops"]),
     ("report", &[]),
     ("train", &["config", "ops", "hub", "metrics", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"]),
+    ("fuzzing", &["config", "hub", "data", "model", "plugin", "checkpoint", "report", "train"]),
     ("cli", &["config", "data", "model", "plugin", "rollout", "train", "checkpoint", "metrics", "report"]),
 ];
 

@@ -6,6 +6,8 @@ pub mod cli;
 pub mod config;
 pub mod data;
 pub mod dist;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod hub;
 pub mod metrics;
 pub mod model;

@@ -41,6 +41,9 @@ pub use watch::Watch;
 pub use world::Role;
 pub use world::types::{Metric, Reduction};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use schema::resolve as resolve_settings;
+
 /// Columns that a plugin asks for; the host makes and sends only these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {

@@ -7,7 +7,7 @@ use crate::config::printable;
 use serde_json::{Map, Value};
 
 /// Fills defaults in and validates; gives the configuration as the plugin gets it.
-pub(super) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> Result<Map<String, Value>> {
+pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> Result<Map<String, Value>> {
     let fail = |detail: String| Error::Config { name: name.to_owned(), detail: printable(&detail, LONGEST_TEXT) };
     let schema: Value = serde_json::from_str(schema).map_err(|e| fail(format!("its configuration schema is not JSON: {e}")))?;
     bounds::check(&schema).map_err(|e| fail(format!("its configuration schema {e}")))?;

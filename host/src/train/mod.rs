@@ -35,6 +35,9 @@ pub use setup::set_up;
 pub use trainer::{Finished, Trainer};
 pub use work::Work;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use snapshot::read as read_snapshot;
+
 /// The processes of a run; this room's callers make it.
 pub use crate::dist::{Failure, World};
 

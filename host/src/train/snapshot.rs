@@ -162,6 +162,12 @@ impl Restored {
     }
 }
 
+/// Reads a checkpoint, for a dataset that it is not of.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read(checkpoint: &Path) -> Result<()> {
+    Restored::read(checkpoint, "", true).map(drop)
+}
+
 fn memory_file(checkpoint: &Path, plugin: &str) -> PathBuf {
     checkpoint.join("plugins").join(format!("{plugin}.state"))
 }

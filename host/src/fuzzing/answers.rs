@@ -1,0 +1,204 @@
+//! What a plugin may answer: any bytes at all, in place of what the contract's functions return.
+
+use super::{choice, refused};
+use crate::config::{Limits, OnError, is_hidden};
+use crate::plugin::{Engine, Metric, Pairs, PolicyPlugin, PreferencePlugin, Result, RewardBatch, RewardPlugin};
+use crate::plugin::{Rollouts, Scale, Side, Source, Tokens};
+use serde_json::Map;
+use std::cell::RefCell;
+
+/// A plugin that answers with what it was sent; see there.
+const ECHO: &str = include_str!("answers.wat");
+
+/// Bytes of an answer: as many as there are tokens, so that a column of the right length has this one.
+const BYTES: usize = 512;
+
+/// Completions that are scored.
+const ROWS: u32 = 3;
+
+/// Answers after which the plugin is loaded anew: a run's plugins have so many names for figures, and no more.
+const ANSWERS: usize = 100;
+
+struct Echo {
+    reward: RewardPlugin,
+    policy: PolicyPlugin,
+    preference: PreferencePlugin,
+    answers: usize,
+}
+
+impl Echo {
+    fn load() -> Self {
+        let bytes = wat::parse_str(ECHO).unwrap_or_else(|e| panic!("{e}"));
+        let source = Source::new("echo".into(), bytes.into());
+        let (none, limits) = (Map::new(), Limits::default());
+        let load = || -> Result<Self> {
+            Ok(Self {
+                // An engine each: those of one engine don't share names.
+                reward: RewardPlugin::load(&Engine::new()?, &source, &none, &limits, 0)?,
+                policy: PolicyPlugin::load(&Engine::new()?, &source, &none, &limits, 0)?,
+                preference: PreferencePlugin::load(&Engine::new()?, &source, true, &none, &limits, 0)?,
+                answers: 0,
+            })
+        };
+        load().unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Whether the answer was taken.
+    fn answer(&mut self, function: u8, bytes: &[u8; BYTES]) -> bool {
+        let words = || bytes.chunks(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+        match function {
+            0 | 1 => {
+                let tokens: Vec<u32> = words().collect();
+                let end = tokens.len() as u32;
+                let batch = RewardBatch {
+                    step: 1,
+                    seed: 1,
+                    prompts: vec!["a".into()],
+                    columns: Vec::new(),
+                    prompt_of: vec![0; ROWS as usize],
+                    completions: vec![String::new(); ROWS as usize],
+                    finished: vec![true; ROWS as usize],
+                    offsets: vec![0, end, end, end],
+                    token_ids: tokens,
+                };
+                let scores = if function == 0 {
+                    self.reward.score(&batch)
+                } else {
+                    self.reward.score_or(&batch, 0..ROWS as usize, OnError::Unscorable).map(|outcome| outcome.scores)
+                };
+                checked(scores, |scores| {
+                    assert_eq!(scores.rewards.len(), ROWS as usize);
+                    assert!(scores.rewards.iter().flatten().all(|r| r.is_finite()));
+                    metrics(&scores.metrics);
+                })
+            }
+            2 | 3 => {
+                let rollouts = Rollouts {
+                    step: 1,
+                    rewards: Vec::new(),
+                    prompt_of: vec![0, 0, 1],
+                    finished: vec![true; 3],
+                    offsets: vec![0, BYTES as u32, BYTES as u32, BYTES as u32],
+                    mask: bytes.to_vec(),
+                    logp: Vec::new(),
+                    ref_logp: None,
+                    values: None,
+                    entropy: None,
+                };
+                if function == 2 {
+                    checked(self.policy.estimate(&rollouts), |given| {
+                        assert!(given.advantages.len() == BYTES && given.advantages.iter().all(|a| a.is_finite()));
+                        assert!(given.returns.iter().all(|r| r.len() == BYTES && r.iter().all(|r| r.is_finite())));
+                        assert!(given.mask.len() == BYTES && given.mask.iter().all(|m| *m < 2));
+                        metrics(&given.metrics);
+                    })
+                } else {
+                    checked(self.preference.choose(&rollouts), |given| {
+                        assert!(given.pairs.len() <= 3);
+                        assert!(given.pairs.iter().all(|pair| pair.chosen < 2 && pair.rejected == 1 - pair.chosen));
+                        metrics(&given.metrics);
+                    })
+                }
+            }
+            4 => {
+                let tokens = Tokens {
+                    step: 1,
+                    offsets: vec![0, BYTES as u32],
+                    mask: bytes.to_vec(),
+                    advantages: Vec::new(),
+                    logp: Vec::new(),
+                    old_logp: Vec::new(),
+                    ref_logp: None,
+                    sampling_logp: None,
+                    entropy: None,
+                    values: None,
+                    old_values: None,
+                    returns: None,
+                    scale: scale(),
+                };
+                checked(self.policy.loss(&tokens), |given| {
+                    let masked =
+                        |d: &[f32]| d.len() == BYTES && d.iter().zip(bytes).all(|(d, m)| d.is_finite() && (*m != 0 || *d == 0.0));
+                    assert!(given.loss.is_finite() && masked(&given.d_logp));
+                    assert!([&given.d_entropy, &given.d_values].into_iter().flatten().all(|d| masked(d)));
+                    metrics(&given.metrics);
+                })
+            }
+            _ => {
+                let side = |logp: Vec<f32>| Side { offsets: vec![0, logp.len() as u32], logp, ref_logp: None, mean_logits: None };
+                let chosen = side(words().map(f32::from_bits).collect());
+                let pairs = Pairs { step: 1, rejected: side(vec![0.0; chosen.logp.len()]), chosen, scale: scale() };
+                checked(self.preference.loss(&pairs), |given| {
+                    let fine = |d: &[f32]| d.len() == BYTES / 4 && d.iter().all(|d| d.is_finite());
+                    assert!(given.loss.is_finite() && fine(&given.d_chosen) && fine(&given.d_rejected));
+                    metrics(&given.metrics);
+                })
+            }
+        }
+    }
+}
+
+fn scale() -> Scale {
+    Scale { rows: 1, tokens: BYTES as u64, max_completion_length: BYTES as u32 }
+}
+
+/// Checks what was taken, or how it was refused; gives which of the two.
+fn checked<T>(given: Result<T>, check: impl FnOnce(T)) -> bool {
+    match given {
+        Ok(given) => {
+            check(given);
+            true
+        }
+        Err(error) => {
+            refused(&error);
+            false
+        }
+    }
+}
+
+fn metrics(given: &[Metric]) {
+    for metric in given {
+        assert!(!metric.name.is_empty() && !metric.name.chars().any(is_hidden), "{:?}", metric.name);
+        assert!((metric.value * metric.weight).is_finite() && metric.weight >= 0.0);
+    }
+}
+
+/// A function of the contract, by the first byte, and what it returns.
+pub fn plugin_answers(input: &[u8]) {
+    thread_local! {
+        static LOADED: RefCell<Option<Echo>> = const { RefCell::new(None) };
+    }
+    let Some((function, input)) = choice(input, 6) else { return };
+    let mut bytes = [0; BYTES];
+    bytes.iter_mut().zip(input).for_each(|(byte, given)| *byte = *given);
+    LOADED.with_borrow_mut(|loaded| {
+        let echo = loaded.get_or_insert_with(Echo::load);
+        echo.answer(function, &bytes);
+        echo.answers += 1;
+        if echo.answers == ANSWERS {
+            *loaded = None;
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_are_right_are_taken() {
+        let mut echo = Echo::load();
+        for (function, seed) in [
+            (0, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/score")[1..]),
+            (1, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/score")[1..]),
+            (2, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/estimate")[1..]),
+            (3, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/choose")[1..]),
+            (4, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/loss")[1..]),
+            (5, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/pairs")[1..]),
+        ] {
+            let mut bytes = [0; BYTES];
+            bytes[..seed.len()].copy_from_slice(seed);
+            assert!(echo.answer(function, &bytes), "function {function}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Files that a run reads: datasets, checkpoints, and a run's own folder.
+
+use super::{choice, parts, put, scratch};
+use crate::data::{Dataset, read_completions, read_preferences, read_prompts};
+use crate::{checkpoint, report, train};
+
+/// A dataset's file; its first byte says what it is read as, and its second what it is called.
+pub fn dataset(input: &[u8]) {
+    let Some((learned, input)) = choice(input, 4) else { return };
+    let Some((called, input)) = choice(input, 2) else { return };
+    let file = put(["rows.jsonl", "rows.txt"][usize::from(called)], input);
+    let mut dataset = Dataset::from(file.as_path());
+    match learned {
+        0 => drop(read_prompts(&dataset)),
+        1 => drop(read_preferences(&dataset)),
+        2 => drop(read_completions(&dataset)),
+        _ => {
+            dataset.columns = vec![("prompt".into(), "question".into()), ("question".into(), "prompt".into())];
+            drop(read_prompts(&dataset));
+        }
+    }
+}
+
+/// A checkpoint's manifest, or the state in it.
+pub fn checkpoint(input: &[u8]) {
+    let Some((which, input)) = choice(input, 2) else { return };
+    if which == 0 {
+        put("run/checkpoint-7/x", b"some bytes");
+        put("run/checkpoint-7/manifest.json", input);
+        let run = scratch().join("run");
+        let _ = checkpoint::newest(&run).map(|(step, path, _)| (step, checkpoint::Manifest::read(&path).map(|m| m.bytes())));
+    } else {
+        // Eight bytes of length, and an empty header.
+        let no_moments = b"\x02\0\0\0\0\0\0\0{}";
+        put("checkpoint/optimizer.safetensors", no_moments);
+        put("checkpoint/snapshot.json", input);
+        let _ = train::read_snapshot(&scratch().join("checkpoint"));
+    }
+}
+
+/// A run's folder, of which a report is made: metrics, events, completions, configuration.
+pub fn report(input: &[u8]) {
+    let mut parts = parts(input);
+    for file in ["metrics.jsonl", "events.jsonl", "completions.jsonl", "config.toml"] {
+        put(&format!("report/{file}"), parts.next().unwrap_or_default());
+    }
+    let _ = report::render(&scratch().join("report"));
+}

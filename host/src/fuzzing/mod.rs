@@ -1,0 +1,125 @@
+//! What fuzzers call, one function for each kind of input from outside, and the test that calls the same with the inputs that
+//! they found. It is compiled for these two alone; `tests/fuzz` has the targets, the seeds and the kept cases.
+//!
+//! A target ends where the input was refused or taken. It panics where something is wrong: the input made the host panic, hang or
+//! take too much memory, or it was taken and is not what it must then be.
+
+mod answers;
+mod files;
+mod hub;
+mod model;
+mod plugin;
+mod text;
+
+use crate::config::is_hidden;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// A target: what it does with an input.
+pub type Target = fn(&[u8]);
+
+/// All targets by their names.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("checkpoint", files::checkpoint),
+    ("config", text::config),
+    ("dataset", files::dataset),
+    ("hub", hub::hub),
+    ("model", model::model),
+    ("plugin_answers", answers::plugin_answers),
+    ("plugin_bytes", plugin::plugin_bytes),
+    ("plugin_schema", plugin::plugin_schema),
+    ("report", files::report),
+    ("template", text::template),
+    ("tokenizer", model::tokenizer),
+];
+
+/// Runs the target of this name.
+///
+/// # Panics
+/// If something is wrong with what becomes of the input, or no target has this name.
+pub fn run(name: &str, input: &[u8]) {
+    let target = TARGETS.iter().find(|(target, _)| *target == name);
+    let (_, target) = target.unwrap_or_else(|| panic!("there is no target {name}"));
+    target(input);
+}
+
+/// A folder of this thread's, which is there until the thread ends.
+fn scratch() -> PathBuf {
+    thread_local! {
+        static FOLDER: TempDir = TempDir::new().unwrap_or_else(|e| panic!("no temporary folder: {e}"));
+    }
+    FOLDER.with(|folder| folder.path().to_owned())
+}
+
+/// Puts a file into the folder of this thread.
+fn put(name: &str, bytes: &[u8]) -> PathBuf {
+    let path = scratch().join(name);
+    let folder = path.parent().unwrap_or(&path);
+    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, bytes));
+    written.unwrap_or_else(|e| panic!("can't write {}: {e}", path.display()));
+    path
+}
+
+/// The parts of an input: zeros stand between them.
+fn parts(input: &[u8]) -> impl Iterator<Item = &[u8]> {
+    input.split(|byte| *byte == 0)
+}
+
+/// Which of several things to do, by an input's first byte (`0`, `1`, ...), and with what.
+fn choice(input: &[u8], choices: u8) -> Option<(u8, &[u8])> {
+    let (first, rest) = input.split_first()?;
+    Some((first.wrapping_sub(b'0') % choices, rest))
+}
+
+/// Bytes that an error may have.
+const LONGEST_ERROR: usize = 16 << 10;
+
+/// Checks an error that repeats what came from outside: it is one line of ordinary length.
+#[track_caller]
+fn refused(error: &impl std::fmt::Display) {
+    let said = error.to_string();
+    assert!(said.len() <= LONGEST_ERROR, "an error of {} bytes: {said:.200}", said.len());
+    let hidden = said.chars().find(|c| is_hidden(*c));
+    assert!(hidden.is_none(), "an error with {hidden:?}: {said:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    /// Generous for a loaded machine; what hangs takes longer.
+    const LONGEST: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_fuzzers_found_stays_found() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fuzz");
+        let mut run = 0;
+        for kind in ["cases", "seeds"] {
+            for (name, target) in TARGETS {
+                let inputs = folder.join(kind).join(name).read_dir().into_iter().flatten();
+                for input in inputs.map(|entry| entry.unwrap().path()) {
+                    // Shown where the test fails here.
+                    println!("{}", input.display());
+                    let begun = Instant::now();
+                    target(&std::fs::read(&input).unwrap());
+                    assert!(begun.elapsed() < LONGEST, "{} took {:?}", input.display(), begun.elapsed());
+                    run += 1;
+                }
+            }
+        }
+        assert!(run > 0, "no inputs in {}", folder.display());
+    }
+
+    #[test]
+    fn every_target_has_a_program_and_seeds() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fuzz");
+        let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        for (name, _) in TARGETS {
+            assert!(manifest.contains(&format!("name = \"{name}\"")), "{name} is not in Cargo.toml");
+            assert!(folder.join("fuzz_targets").join(format!("{name}.rs")).is_file(), "{name} has no program");
+            assert!(folder.join("seeds").join(name).is_dir(), "{name} has no seeds");
+        }
+    }
+}

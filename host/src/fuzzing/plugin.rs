@@ -1,0 +1,33 @@
+//! A plugin's file, up to where it would be compiled, and the schema that it gives of its settings.
+
+use super::{parts, refused};
+use crate::plugin::{Source, as_component, resolve_settings};
+use serde_json::{Map, Value};
+
+/// A plugin's file.
+pub fn plugin_bytes(input: &[u8]) {
+    // Fuzzers need not guess the magic bytes.
+    let bytes = if input.starts_with(b"\0asm") { input.to_vec() } else { [b"\0asm", input].concat() };
+    match as_component(&Source::new("p".into(), bytes.into())) {
+        Ok(component) => drop(wasmparser::validate(&component)),
+        Err(error) => refused(&error),
+    }
+}
+
+/// A schema, and settings in JSON that are to fit it.
+pub fn plugin_schema(input: &[u8]) {
+    let mut parts = parts(input).map(String::from_utf8_lossy);
+    let schema = parts.next().unwrap_or_default();
+    let given: Map<String, Value> = serde_json::from_str(&parts.next().unwrap_or_default()).unwrap_or_default();
+    match resolve_settings("p", &schema, &given) {
+        Err(error) => refused(&error),
+        Ok(settings) => {
+            // They are the run's: written to its config.toml, and read from there by a resumed one.
+            let written = toml::to_string(&settings).unwrap_or_else(|e| panic!("{e}: {settings:?}"));
+            let read: Map<String, Value> = toml::from_str(&written).unwrap_or_else(|e| panic!("{e}: {written}"));
+            assert_eq!(read, settings);
+            let again = resolve_settings("p", &schema, &read);
+            assert_eq!(again.as_ref().map_err(ToString::to_string), Ok(&settings), "settings that are their own");
+        }
+    }
+}

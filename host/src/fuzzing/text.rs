@@ -1,0 +1,45 @@
+//! Texts: configuration and chat templates.
+
+use super::{choice, parts, put};
+use crate::config::{self, Config, Overrides};
+use crate::data::{ChatTemplate, Message};
+
+/// A configuration file; after it, what stands on a command line: `--set KEY=VALUE`, `--plugin PATH` or `--KEY VALUE`.
+pub fn config(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    let mut parts = text.split('\0');
+    let file = put("run.toml", parts.next().unwrap_or_default().as_bytes());
+    let mut overrides = Overrides::default();
+    for part in parts {
+        match part.split_once(' ').unwrap_or_default() {
+            ("--set", set) => overrides.sets.push(set.to_owned()),
+            ("--plugin", path) => overrides.plugins.push(path.to_owned()),
+            (flag, value) => {
+                let key = flag.trim_start_matches('-').replace('-', "_");
+                overrides.flags.push((key, value.to_owned()));
+            }
+        }
+    }
+    // What it says may have lines, as TOML's own errors do.
+    let _ = config::output_dir(Some(&file)).map_err(|e| e.to_string());
+    let Ok((config, _)) = config::read([file.as_path()], &overrides) else { return };
+    // What a run writes down is what a resumed run reads.
+    let Ok(written) = toml::to_string(&config) else { return };
+    let read: Config = toml::from_str(&written).unwrap_or_else(|e| panic!("{e} in {written}"));
+    let changes = config::changes(&config, &read).unwrap_or_else(|e| panic!("{e}"));
+    assert!(changes.is_empty(), "read back with changes: {changes:?}");
+}
+
+/// A chat template; a conversation in JSON; the beginning token; the ending token.
+pub fn template(input: &[u8]) {
+    let Some((generate, input)) = choice(input, 2) else { return };
+    let mut parts = parts(input).map(String::from_utf8_lossy);
+    let mut next = || parts.next().unwrap_or_default().into_owned();
+    let (source, messages) = (next(), next());
+    let Ok(chat) = ChatTemplate::new(source, next(), next()) else { return };
+    let messages: Vec<Message> = serde_json::from_str(&messages).unwrap_or_else(|_| {
+        let turn = |role: &str| Message { role: role.into(), content: " Hello. ".into(), ..Message::default() };
+        vec![turn("system"), turn("user"), turn("assistant"), turn("user")]
+    });
+    let _ = chat.render(&messages, generate == 1);
+}
