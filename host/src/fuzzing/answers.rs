@@ -17,7 +17,7 @@ const BYTES: usize = 512;
 const ROWS: u32 = 3;
 
 /// Answers after which the plugin is loaded anew: a run's plugins have so many names for figures, and no more.
-const ANSWERS: usize = 100;
+const ANSWERS: usize = 500;
 
 struct Echo {
     reward: RewardPlugin,

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| rlhost::fuzzing::run("checkpoint", input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| rlhost::fuzzing::checkpoint(input));
