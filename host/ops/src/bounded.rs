@@ -1,7 +1,7 @@
 //! Work on what comes from outside, held to a time and to an amount of memory, whatever libraries do with it.
 //!
 //! A library that is told by a file what to compute, as a template engine is or a tokenizer, can be told to compute for ever or
-//! to make a string of a hundred gigabytes. Such work runs on a thread of its own. What takes too long is left to itself. What
+//! to make a string of a hundred gigabytes. Such work runs on a thread apart. What takes too long is left to itself. What
 //! asks for more memory than it may have is stopped in the middle of asking, and never goes on: an allocator may not unwind, and
 //! a library that is refused memory ends the process. Either thread goes when the process does, which is soon: what fails so is
 //! a mistake at the start of a command.
@@ -10,6 +10,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::mpsc::{SendError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,11 @@ const STACK: usize = 1 << 30;
 
 /// An allocator that holds a thread to a limit where there is one ([`within`]), and else is the one inside.
 pub struct Limited<A>(pub A);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads that have done their work and wait for more; to make one for each text would take as long as a short text does.
+static IDLE: Mutex<Vec<Sender<Job>>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// Bytes that this thread may still have; none without a limit.
@@ -142,7 +148,7 @@ pub struct Bounds {
     pub time: Duration,
 }
 
-/// Does some work on a thread of its own; gives its result and the time that it took.
+/// Does some work on a thread apart; gives its result and the time that it took.
 ///
 /// # Errors
 /// If it exceeds its bounds, or panics, which is not printed.
@@ -150,16 +156,15 @@ pub fn within<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send
     let begun = Instant::now();
     let (end, outcome) = (Arc::new(End::default()), Arc::new(Mutex::new(None)));
     let (theirs, their_outcome) = (Arc::clone(&end), Arc::clone(&outcome));
-    let run = move || {
+    give(Box::new(move || {
         WAITING.set(Arc::as_ptr(&theirs));
         LEFT.set(Some(bounds.memory));
         let done = quietly(work);
         LEFT.set(None);
+        WAITING.set(std::ptr::null());
         *their_outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         theirs.set(State::Done);
-    };
-    let thread = std::thread::Builder::new().name("bounded".into()).stack_size(STACK).spawn(run);
-    drop(thread.map_err(|e| Unbounded::Thread(e.to_string()))?);
+    }))?;
     match end.wait(bounds.time) {
         State::Working => Err(Unbounded::Time(bounds.time)),
         State::MemoryFull => Err(Unbounded::Memory(bounds.memory)),
@@ -169,6 +174,29 @@ pub fn within<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send
             done.map(|done| (done, begun.elapsed())).map_err(Unbounded::Panic)
         }
     }
+}
+
+/// Gives work to a thread that has none, or a new one. A thread that never ends its work is never given more.
+fn give(job: Job) -> Result<(), Unbounded> {
+    let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    match idle {
+        None => begin(job),
+        Some(thread) => thread.send(job).or_else(|SendError(job)| begin(job)),
+    }
+}
+
+fn begin(job: Job) -> Result<(), Unbounded> {
+    let (own, jobs) = channel::<Job>();
+    let run = move || {
+        job();
+        loop {
+            IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(own.clone());
+            let Ok(job) = jobs.recv() else { return };
+            job();
+        }
+    };
+    let thread = std::thread::Builder::new().name("bounded".into()).stack_size(STACK).spawn(run);
+    thread.map(drop).map_err(|e| Unbounded::Thread(e.to_string()))
 }
 
 /// Does some work that may panic. Nothing is printed then, and the error is what was to be.
@@ -203,6 +231,7 @@ fn said(panic: Box<dyn Any + Send>) -> String {
 mod tests {
     use super::*;
     use std::alloc::System;
+    use std::collections::HashSet;
 
     #[global_allocator]
     static ALLOCATOR: Limited<System> = Limited(System);
@@ -220,6 +249,8 @@ mod tests {
         assert_eq!(within(BOUNDS, work).unwrap().0, 4950);
         let grown = within(BOUNDS, || (0..100_000u32).collect::<Vec<_>>().len());
         assert_eq!(grown.unwrap().0, 100_000);
+        let threads: HashSet<_> = (0..100).map(|_| within(BOUNDS, || std::thread::current().id()).unwrap().0).collect();
+        assert!(threads.len() < 100, "a thread does more than one work");
     }
 
     #[test]
