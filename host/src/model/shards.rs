@@ -119,9 +119,11 @@ impl Shards {
         let (from, to) = info.data_offsets;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(to - from).map_err(|_| io(std::io::ErrorKind::OutOfMemory.into()))?;
-        bytes.resize(to - from, 0);
         shard.file.seek(SeekFrom::Start(shard.begin + from as u64)).map_err(io)?;
-        shard.file.read_exact(&mut bytes).map_err(io)?;
+        (&shard.file).take((to - from) as u64).read_to_end(&mut bytes).map_err(io)?;
+        if bytes.len() < to - from {
+            return Err(io(std::io::ErrorKind::UnexpectedEof.into()));
+        }
         let values = Tensor::from_raw_buffer(&bytes, dtype, shape, &Device::Cpu)?;
         drop(bytes);
         let values = values.to_dtype(DType::F32)?;
