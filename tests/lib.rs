@@ -1,5 +1,7 @@
 //! What the tests share: running the binary in a folder of its own and reading what it wrote.
 
+pub mod crafted;
+
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,9 @@
 //! Plugins that misbehave: contained, named, and what was learned is kept.
 
+use rlhost_tests::crafted::{NO_SCORES, core_reward, core_reward_with, deep, long, multiplied};
 use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, small, tiny};
 use std::fs;
+use std::time::{Duration, Instant};
 
 fn hostile(place: &Place, misdeed: &str, more: &[&str]) -> Outcome {
     let misdeed = format!("plugin.hostile.config.misdeed={misdeed:?}");
@@ -157,34 +159,6 @@ fn the_least_positive_number_is_a_reward() {
     assert!(rewards.iter().any(|r| *r > 0.0 && *r < 1e-40), "{rewards:?}");
 }
 
-/// A reward as a core module in text, with `fields` more in it and `score` as the body of its
-/// function. What it describes has no settings and lies at address 0, its schema at 65536.
-fn core_reward(fields: &str, score: &str) -> Vec<u8> {
-    core_reward_with(fields, score, "{}")
-}
-
-/// The same with a schema.
-fn core_reward_with(fields: &str, score: &str, schema: &str) -> Vec<u8> {
-    let length: String = (schema.len() as u32).to_le_bytes().iter().map(|byte| format!("\\{byte:02x}")).collect();
-    let schema: String = schema.bytes().map(|byte| format!("\\{byte:02x}")).collect();
-    let text = format!(
-        r#"(module
-            {fields}
-            (memory (export "memory") 16)
-            ;; name, version and description empty; schema at 65536; needs 0; stateless 1.
-            (data (i32.const 24) "\00\00\01\00{length}")
-            (data (i32.const 34) "\01")
-            (data (i32.const 65536) "{schema}")
-            (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 4096))
-            (func (export "rlhost:plugin/plugin@0.1.0#describe") (result i32) (i32.const 0))
-            (func (export "rlhost:plugin/plugin@0.1.0#configure") (param i32 i32) (result i32) (i32.const 128))
-            (func (export "rlhost:plugin/reward@0.1.0#score")
-                (param i64 i64 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)
-                {score}))"#
-    );
-    wat::parse_str(text).unwrap()
-}
-
 #[test]
 fn tables_are_bounded_and_nothing_is_imported_that_is_not_offered() {
     let place = Place::new();
@@ -251,9 +225,8 @@ fn a_plugin_that_does_not_give_its_state_costs_none_of_what_was_learned() {
             (global.set $asked (i32.const 1))
             (i32.const 512))
         (func (export "rlhost:plugin/state@0.1.0#restore") (param i32 i32 i32 i32) (result i32) (i32.const 128))"#;
-    let nothing = "(i32.store (i32.const 260) (i32.const 32768)) (i32.store (i32.const 264) (local.get 7)) (i32.const 256)";
     let place = Place::new();
-    place.write("secretive.wasm", core_reward(state, nothing));
+    place.write("secretive.wasm", core_reward(state, NO_SCORES));
     let run = ["--max-steps", "6", "--max-completion-length", "8", "--output-dir", "run"];
     let outcome =
         place.run(&[&small()[..], &["--plugin", "tldr_length_reward.wasm", "--plugin", "secretive.wasm"], &run[..]].concat());
@@ -261,4 +234,94 @@ fn a_plugin_that_does_not_give_its_state_costs_none_of_what_was_learned() {
     assert!(outcome.error().contains("secretive, snapshot"), "{}", outcome.error());
     let last = *place.checkpoints("run").last().unwrap();
     assert!(last >= 1 && place.path(&format!("run/checkpoint-{last}/model.safetensors")).exists());
+}
+
+/// Arguments of a short run with a crafted reward in `made.wasm`.
+const CRAFTED: [&str; 8] = ["--plugin", "made.wasm", "--max-steps", "2", "--max-completion-length", "8", "--output-dir", "run"];
+
+#[test]
+fn what_can_t_be_compiled_in_time_and_memory_is_one_line() {
+    let place = Place::new();
+    let short = ["--set", "plugin.made.limits.compile_timeout_s=1"];
+    let small_memory = ["--set", "plugin.made.limits.compile_memory_mb=64"];
+    for (what, bytes, more, expected) in [
+        ("instances that multiply", multiplied(), &[][..], "instances, nested ones multiplied out; a plugin has at most 10000"),
+        ("types in types", deep(), &[], "nested too deeply"),
+        ("a compiler's hours", long(), &short, "longer than 1 s of processor time (limits.compile_timeout_s)"),
+        ("a compiler's memory", long(), &small_memory, "64 MiB of memory (limits.compile_memory_mb)"),
+    ] {
+        place.write("made.wasm", bytes);
+        let begun = Instant::now();
+        let outcome = place.run(&[&small()[..], &CRAFTED, more].concat());
+        assert_eq!(outcome.code, Some(2), "{what}: {}", outcome.stderr);
+        assert!(outcome.error().contains("plugin made") && outcome.error().contains(expected), "{what}: {}", outcome.error());
+        assert!(outcome.stderr.lines().count() < 4 && begun.elapsed() < Duration::from_secs(60), "{what}: {}", outcome.stderr);
+    }
+    assert!(!place.path("run").exists());
+}
+
+#[test]
+fn without_a_cache_plugins_are_compiled_all_the_same() {
+    let place = Place::new();
+    place.write("file", "in the way");
+    place.write("made.wasm", core_reward("", NO_SCORES));
+    let nowhere = [("RLHOST_CACHE_DIR", "file/below")];
+    let run = [&small()[..], &["--plugin", "tldr_length_reward.wasm"], &CRAFTED].concat();
+    place.run_with(&run, &nowhere).succeeded();
+}
+
+#[test]
+fn making_and_configuring_an_instance_count_towards_the_time_of_a_call() {
+    // Whoever computes for ever in its start function is ended like one that does in a call.
+    let place = Place::new();
+    let endless = "(func $endless (loop $again (br $again))) (start $endless)";
+    place.write("made.wasm", core_reward(endless, NO_SCORES));
+    let limit = ["--set", "plugin.made.limits.call_timeout_s=0.3"];
+    let outcome = place.run(&[&small()[..], &CRAFTED, &limit].concat());
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(outcome.error().contains("longer than its limit of 0.3 s"), "{}", outcome.error());
+}
+
+#[test]
+fn all_instances_of_a_plugin_have_a_limit_together() {
+    let place = Place::new();
+    // Its 16 pages are as much as all may have; memory for a second page is asked for in a call.
+    let more = "(if (i32.eq (memory.grow (i32.const 1)) (i32.const -1)) (then (unreachable)))";
+    place.write("made.wasm", core_reward("", &format!("{more} {NO_SCORES}")));
+    let limits = ["--set", "plugin.made.limits.total_memory_mb=2", "--set", "plugin.made.on_error=unscorable"];
+    let run = [&small()[..], &["--plugin", "tldr_length_reward.wasm"], &CRAFTED].concat();
+    place.run(&[&run[..], &limits].concat()).succeeded();
+    let tight = ["--set", "plugin.made.limits.total_memory_mb=1"];
+    fs::remove_dir_all(place.path("run")).unwrap();
+    let outcome = place.run(&[&run[..], &tight].concat());
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(outcome.error().contains("more than 1 MiB of memory (limits.total_memory_mb)"), "{}", outcome.error());
+}
+
+#[test]
+fn a_state_is_bounded() {
+    // 65 MiB, from address 0 on.
+    let state = r#"
+        (func (export "rlhost:plugin/state@0.1.0#snapshot") (result i32)
+            (drop (memory.grow (i32.const 1040)))
+            (i32.store (i32.const 512) (i32.const 0))
+            (i32.store (i32.const 516) (i32.const 0))
+            (i32.store (i32.const 520) (i32.const 68157440))
+            (i32.const 512))
+        (func (export "rlhost:plugin/state@0.1.0#restore") (param i32 i32 i32 i32) (result i32) (i32.const 128))"#;
+    let place = Place::new();
+    place.write("made.wasm", core_reward(state, NO_SCORES));
+    let outcome = place.run(&[&small()[..], &["--plugin", "tldr_length_reward.wasm"], &CRAFTED].concat());
+    assert_ne!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(outcome.error().contains("made, snapshot: its state has 65 MiB"), "{}", outcome.error());
+}
+
+#[test]
+fn names_in_a_module_can_t_draw_on_the_terminal() {
+    let place = Place::new();
+    let strange = r#"(func (export "rlhost:plugin/reward@9.0.0#\1b[2J\u{202e}\0a INFO forged"))"#;
+    place.write("made.wasm", core_reward(strange, "(unreachable)"));
+    let outcome = place.run(&[&small()[..], &CRAFTED].concat());
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains(['\u{1b}', '\u{202e}']) && outcome.stderr.lines().count() == 1, "{}", outcome.stderr);
 }

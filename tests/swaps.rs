@@ -1,5 +1,6 @@
 //! Plugins that change while the run goes on.
 
+use rlhost_tests::crafted::{NO_SCORES, core_reward, deep, long, multiplied};
 use rlhost_tests::{HOSTILE, Place, REMEMBERING, VERSIONED, small, version};
 use serde_json::Value;
 use std::fs;
@@ -341,4 +342,61 @@ fn a_pipe_in_a_plugins_place_holds_nothing_up() {
     run.on(1);
     run.place.write("versioned.wasm", version(2));
     run.wait(|| run.count("plugin_swapped") == 1);
+}
+
+#[test]
+fn what_can_t_be_compiled_ends_no_run() {
+    let running = Running::start(&["--set", "plugin.versioned.limits.compile_timeout_s=3"]);
+    for (i, (bytes, expected)) in
+        [(multiplied(), "multiplied out"), (deep(), "nested too deeply"), (long(), "limits.compile_timeout_s")]
+            .into_iter()
+            .enumerate()
+    {
+        running.place.write("next.wasm", bytes);
+        fs::rename(running.place.path("next.wasm"), running.place.path("versioned.wasm")).unwrap();
+        let refused = running.next("plugin_refused", i);
+        assert!(refused["reason"].as_str().unwrap().contains(expected), "{expected}: {refused}");
+        running.on(1);
+    }
+    running.place.write("versioned.wasm", version(2));
+    running.next("plugin_swapped", 0);
+    running.stop();
+}
+
+#[test]
+fn a_version_that_tries_out_badly_neither_ends_the_run_nor_takes_its_threads() {
+    // It computes for ever in its trial, up to a limit of many steps.
+    let place = Place::new();
+    place.write("versioned.wasm", core_reward("", NO_SCORES));
+    let running = Running::start_in(place, &["--plugin", "tldr_length_reward.wasm"]);
+    running.place.write("next.wasm", core_reward("", "(loop $again (br $again)) (unreachable)"));
+    fs::rename(running.place.path("next.wasm"), running.place.path("versioned.wasm")).unwrap();
+    running.on(30);
+    assert_eq!((running.count("plugin_refused"), running.count("plugin_swapped")), (0, 0));
+    running.stop();
+}
+
+#[test]
+fn a_version_that_fails_beside_its_score_gives_its_place_back() {
+    let counted = r#"(global $asked (mut i32) (i32.const 0))
+        (func $count (global.set $asked (i32.add (global.get $asked) (i32.const 1)))
+            (if (i32.gt_u (global.get $asked) (i32.const 2)) (then (unreachable))))"#;
+    let state = r#"
+        (func (export "rlhost:plugin/state@0.1.0#snapshot") (result i32) (call $count) (i32.const 512))
+        (func (export "rlhost:plugin/state@0.1.0#restore") (param i32 i32 i32 i32) (result i32) (i32.const 128))"#;
+    let observer = r#"
+        (func (export "rlhost:plugin/observer@0.1.0#observe") (param i64 i32 i32) (call $count))"#;
+    for (more, function) in [(state, "snapshot"), (observer, "observe")] {
+        let place = Place::new();
+        place.write("versioned.wasm", core_reward("", NO_SCORES));
+        let running = Running::start_in(place, &["--plugin", "tldr_length_reward.wasm"]);
+        running.place.write("next.wasm", core_reward(&format!("{counted}{more}"), NO_SCORES));
+        fs::rename(running.place.path("next.wasm"), running.place.path("versioned.wasm")).unwrap();
+        let back = running.next("plugin_rolled_back", 0);
+        assert!(back["reason"].as_str().unwrap().contains(&format!("versioned, {function}")), "{back}");
+        running.on(2);
+        let place = running.stop();
+        let steps = place.figure("run", "step");
+        assert!(steps.windows(2).all(|w| w[1] == w[0] + 1.0), "{function}: a step was left out");
+    }
 }

@@ -10,11 +10,8 @@ use std::io;
 #[cfg(unix)]
 pub fn limit_process(memory: u64, seconds: u64) -> io::Result<()> {
     // A second between the signal that has a name for this and the one that ends whatever ignores it.
-    let bounds = [
-        (libc::RLIMIT_CORE, 0, 0),
-        (libc::RLIMIT_CPU, seconds, seconds.saturating_add(1)),
-        (libc::RLIMIT_AS, memory, memory),
-    ];
+    let bounds =
+        [(libc::RLIMIT_CORE, 0, 0), (libc::RLIMIT_CPU, seconds, seconds.saturating_add(1)), (libc::RLIMIT_AS, memory, memory)];
     for (resource, soft, hard) in bounds {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the call fills in the structure that it is given.

@@ -103,7 +103,7 @@ pub struct Limits {
     pub total_memory_mb: u64,
     /// Address space of the process that compiles it, in MiB.
     pub compile_memory_mb: u64,
-    /// Longest processor time of compiling it, in seconds; by the clock on the wall it may take ten times that.
+    /// Longest processor time of compiling it, in seconds; by the clock on the wall it may take four times that.
     pub compile_timeout_s: u64,
 }
 
@@ -116,7 +116,7 @@ impl Default for Limits {
             output_kb: 16,
             total_memory_mb: 4096,
             compile_memory_mb: 4096,
-            compile_timeout_s: 120,
+            compile_timeout_s: 300,
         }
     }
 }

@@ -124,6 +124,7 @@ impl Outline {
 
 /// The bytes of a component: the plugin's own, or those that a core module is wrapped into.
 pub fn as_component(source: &Source) -> Result<Vec<u8>> {
-    let damaged = |detail: String| Error::NotComponent { name: source.name().to_owned(), detail: printable(&detail, LONGEST_TEXT) };
+    let damaged =
+        |detail: String| Error::NotComponent { name: source.name().to_owned(), detail: printable(&detail, LONGEST_TEXT) };
     wrap::as_component(source.bytes()).map(Cow::into_owned).map_err(damaged)
 }

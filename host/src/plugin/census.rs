@@ -22,7 +22,8 @@ enum Kind {
     Exports,
 }
 
-/// The limit of each kind and its name. The largest of the plugins that we know, Python's, is named in the tests.
+/// The limit of each kind and its name. They are for what is made on purpose: a whole Python, the largest plugin that we know,
+/// is far from them.
 const LIMITS: [(&str, u64); 10] = [
     ("components", 1_000),
     ("core modules", 1_000),
@@ -152,7 +153,11 @@ impl Census {
             Payload::End(_) => self.end(),
             other => {
                 let Some((open, outer)) = self.open.split_last_mut() else { return Ok(()) };
-                if open.is_module { open.core(other)? } else { open.component(other, outer)? }
+                if open.is_module {
+                    open.core(other)?
+                } else {
+                    open.component(other, outer)?
+                }
                 // Not later: what is kept of the file is bounded by this.
                 within(&open.definition.each)
             }

@@ -33,7 +33,7 @@ pub(super) const LARGEST_FILE: u64 = LARGEST_CODE + CHECKSUM as u64;
 const SAID: u64 = 16 << 10;
 
 /// Time by the clock on the wall for each second of processor time: others may have the processors.
-const WALL: u64 = 10;
+const WALL: u64 = 4;
 
 /// Exit codes of the other process.
 const DAMAGED: u8 = 3;
@@ -153,9 +153,8 @@ impl Compiler {
         command.env("RAYON_NUM_THREADS", self.threads.to_string()).env_remove("RUST_BACKTRACE");
         let out = file.try_clone().map_err(failed)?;
         command.stdin(Stdio::piped()).stdout(out).stderr(Stdio::piped());
-        let mut child = command
-            .spawn()
-            .map_err(|e| Refusal::TooMuch(format!("the process that was to compile it can't be started: {e}")))?;
+        let mut child =
+            command.spawn().map_err(|e| Refusal::TooMuch(format!("the process that was to compile it can't be started: {e}")))?;
         let (status, said) = attend(&mut child, bytes, Duration::from_secs(seconds.saturating_mul(WALL)))
             .map_err(|e| Refusal::TooMuch(format!("the process that compiled it was lost: {e}")))?;
         match status {
@@ -216,7 +215,9 @@ fn why(status: Option<ExitStatus>, said: &str, limits: &Limits) -> String {
         return format!("compiling it took longer than {seconds} s of processor time (limits.compile_timeout_s)");
     }
     let said = said.lines().find(|line| !line.trim().is_empty()).map(|line| format!(": {line}")).unwrap_or_default();
-    format!("the process that compiled it ended with {status}{said}")
+    // What crashes may have crashed for want of memory.
+    let most = limits.compile_memory_mb;
+    format!("the process that compiled it ended with {status}{said}; it may take {most} MiB of memory (limits.compile_memory_mb)")
 }
 
 #[cfg(test)]
@@ -228,7 +229,8 @@ mod tests {
         let of = |arguments: &[&str]| CompileOrder::of(&arguments.iter().map(OsString::from).collect::<Vec<_>>());
         let order = of(&["rlhost", "compile-plugin", "1024", "3"]).unwrap();
         assert_eq!((order.memory, order.seconds), (1024, 3));
-        for other in [&["rlhost", "compile-plugin", "x", "3"][..], &["rlhost", "train", "1", "3"], &["rlhost", "compile-plugin"]] {
+        for other in [&["rlhost", "compile-plugin", "x", "3"][..], &["rlhost", "train", "1", "3"], &["rlhost", "compile-plugin"]]
+        {
             assert!(of(other).is_none(), "{other:?}");
         }
     }
@@ -251,7 +253,7 @@ mod tests {
         let (status, _) = attend(&mut start("exec sleep 600"), &input, Duration::from_millis(50)).unwrap();
         assert!(why(status, "", &Limits::default()).contains("limits.compile_timeout_s"));
         let (status, said) = attend(&mut start("kill -XCPU $$"), &input, long).unwrap();
-        assert!(why(status, &said, &Limits::default()).contains("120 s of processor time"));
+        assert!(why(status, &said, &Limits::default()).contains("300 s of processor time"));
         let (status, said) = attend(&mut start("echo 'x has overflowed its stack' >&2; kill -ABRT $$"), &input, long).unwrap();
         assert!(why(status, &said, &Limits::default()).contains("nested too deeply"));
         let (status, said) = attend(&mut start("kill -KILL $$"), &input, long).unwrap();

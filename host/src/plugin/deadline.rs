@@ -121,7 +121,9 @@ impl Watchdog {
             while let Some(calls) = calls.upgrade() {
                 for (what, beside) in Self(calls).look() {
                     if beside {
-                        tracing::error!("{what} goes on beyond its limit and can't be ended; changed plugins are not seen any more");
+                        tracing::error!(
+                            "{what} goes on beyond its limit and can't be ended; changed plugins are not seen any more"
+                        );
                     } else {
                         end_process(&what);
                     }

@@ -11,6 +11,7 @@ use crate::config::Limits;
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
@@ -90,6 +91,11 @@ impl Plugin {
         &self.loaded.limits
     }
 
+    /// The run depends on it from now on, if it was loaded beside one.
+    pub fn enter_run(&self) {
+        self.loaded.beside.store(false, Ordering::Relaxed);
+    }
+
     /// The figures that it reported, under names that it may use.
     pub(super) fn checked_metrics(&self, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
         self.loaded.checked_metrics(given)
@@ -134,7 +140,9 @@ impl Plugin {
             })?;
             if bytes.len() > LARGEST_STATE {
                 let (has, most) = (bytes.len() >> 20, LARGEST_STATE >> 20);
-                return Err(self.loaded.error(Call::new("snapshot"), format!("its state has {has} MiB; a plugin's has at most {most}")));
+                return Err(self
+                    .loaded
+                    .error(Call::new("snapshot"), format!("its state has {has} MiB; a plugin's has at most {most}")));
             }
             let info = &self.loaded.info;
             self.memory = Some(Memory { bytes: bytes.into(), written_by: format!("{} {}", info.name, info.version) });

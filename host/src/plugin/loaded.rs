@@ -12,6 +12,7 @@ use super::{Error, LONGEST_TEXT, Metric, Needs, Result, Source, schema, wasi};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use std::sync::atomic::{AtomicBool, Ordering};
 use wasmtime::component::{Component, Instance as Linked, InstancePre};
 use wasmtime::{Store, Trap};
 
@@ -50,6 +51,8 @@ pub(super) struct Loaded {
     pre: InstancePre<Sandbox>,
     together: Together,
     engine: Engine,
+    /// Whether a run goes on without it.
+    pub beside: AtomicBool,
 }
 
 /// A call that is about to be made: what an error says of it.
@@ -135,6 +138,7 @@ impl Loaded {
             pre,
             together: Together::new(limits),
             engine: engine.clone(),
+            beside: AtomicBool::new(engine.beside),
         };
         let deadline = this.deadline();
         let mut plain = this.instantiate(deadline)?;
@@ -241,7 +245,7 @@ impl Loaded {
         // One more, since a part of the first tick is over.
         store.set_epoch_deadline(self.engine.clock.until(deadline) + 1);
         let what = format!("plugin {}, {}", self.name, call.function);
-        let watched = self.engine.watchdog.watch(what, self.limits.call_timeout(), self.engine.beside);
+        let watched = self.engine.watchdog.watch(what, self.limits.call_timeout(), self.beside.load(Ordering::Relaxed));
         let answer = f(store);
         drop(watched);
         store.data_mut().write_log();

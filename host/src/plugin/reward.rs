@@ -86,7 +86,8 @@ impl RewardPlugin {
             return Ok(Scores::default());
         }
         let call = Call::at("score", batch.step);
-        let parts = if self.info().stateless { (rows.len() / ROWS_AN_INSTANCE).clamp(1, self.plugin.most_side_by_side()) } else { 1 };
+        let parts =
+            if self.info().stateless { (rows.len() / ROWS_AN_INSTANCE).clamp(1, self.plugin.most_side_by_side()) } else { 1 };
         if parts == 1 {
             let sent = self.columns(batch, rows.clone());
             let given = self.plugin.call(call, |store, linked| ask(&sent, store, linked))?;

@@ -172,7 +172,11 @@ impl Role {
 
     /// Checks exports and imports by name; types are checked when the component is linked.
     pub(super) fn check(self, name: &str, component: &Component, engine: &wasmtime::Engine) -> Result<()> {
-        let fail = |detail: String| Error::WrongWorld { name: name.to_owned(), wanted: self.name(), detail: printable(&detail, LONGEST_TEXT) };
+        let fail = |detail: String| Error::WrongWorld {
+            name: name.to_owned(),
+            wanted: self.name(),
+            detail: printable(&detail, LONGEST_TEXT),
+        };
         let ty = component.component_type();
         let exports: Vec<String> = ty
             .exports(engine)

@@ -37,12 +37,7 @@ impl Trainer {
     /// Evaluates, writes the figures down, and remembers them for choosing the best checkpoint.
     pub(super) fn evaluate(&mut self) -> Result<BTreeMap<String, f64>> {
         let Some(prompts) = self.evaluation.as_ref().map(|e| e.prompts.clone()) else { return Ok(BTreeMap::new()) };
-        let figures = loop {
-            match self.evaluate_on(&prompts).map_err(|error| self.known_to_all(error)) {
-                Err(error) if self.roll_back(&error)? => {}
-                outcome => break outcome?,
-            }
-        };
+        let figures = self.or_roll_back(|this| this.evaluate_on(&prompts))?;
         self.log_figures(&figures)?;
         if let Some((name, _)) = self.config.best_by().filter(|(name, _)| name.starts_with("eval_")) {
             if !figures.contains_key(name) {
@@ -75,9 +70,7 @@ impl Trainer {
 
         let own = std::mem::replace(&mut self.figures, figures);
         self.state = state;
-        for (plugin, (_, memory)) in self.plugins_mut().zip(memories).filter(|(plugin, _)| !plugin.forgets()) {
-            plugin.rewind(memory);
-        }
+        self.take_back(memories);
         let loss = self.world.sum("losses of an evaluation", loss?)?;
         Ok(named(self.merged(own)?, loss, prompts.len(), begun.elapsed().as_secs_f64()))
     }

@@ -186,7 +186,7 @@ impl Trainer {
         }
         while self.state.global_step < self.max_steps && !stopped {
             self.swap_plugins()?;
-            let mark = self.mark()?;
+            let mark = self.or_roll_back(Self::mark)?;
             let before = mark.state.global_step;
             self.world.at_step(before);
             if let Err(error) = self.step() {
@@ -219,6 +219,11 @@ impl Trainer {
                 self.compare_weights()?;
             }
             if saves {
+                // The first rank saves; a state that a plugin does not give is for all ranks to deal with.
+                self.or_roll_back(|this| {
+                    this.memories()?;
+                    Ok(this.world.barrier("states before a checkpoint")?)
+                })?;
                 self.save()?;
             } else {
                 self.settle(false)?;
@@ -309,9 +314,7 @@ impl Trainer {
         let step = self.state.global_step;
         if self.plugins_mut().any(|plugin| plugin.observes()) {
             let reduced: Vec<(String, f64)> = figures.clone().take().into_iter().collect();
-            for plugin in self.plugins_mut() {
-                plugin.observe(step, &reduced)?;
-            }
+            self.or_roll_back(|this| this.tell_plugins(step, &reduced))?;
         }
         self.window.merge(&figures);
         if self.config.best_by().is_some() {
@@ -319,6 +322,25 @@ impl Trainer {
             self.check_best_metric()?;
         }
         Ok(())
+    }
+
+    /// Tells all plugins a step's figures, or after a failure none.
+    fn tell_plugins(&mut self, step: u64, figures: &[(String, f64)]) -> Result<()> {
+        let memories = self.memories()?;
+        let told = self.plugins_mut().try_for_each(|plugin| plugin.observe(step, figures));
+        let told = told.map_err(Error::from).and_then(|()| Ok(self.world.barrier("observers")?));
+        told.map_err(|error| {
+            let error = self.known_to_all(error);
+            self.take_back(memories);
+            error
+        })
+    }
+
+    /// Gives plugins back the states that they had, but for those that keep theirs to themselves.
+    pub(super) fn take_back(&mut self, memories: Vec<(String, Option<Memory>)>) {
+        for (plugin, (_, memory)) in self.plugins_mut().zip(memories).filter(|(plugin, _)| !plugin.forgets()) {
+            plugin.rewind(memory);
+        }
     }
 
     /// Writes figures of the present step to metrics.jsonl.

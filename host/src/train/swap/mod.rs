@@ -127,7 +127,7 @@ impl Trainer {
         let (sender, proposals) = channel();
         self.swaps.with(|board| board.config = self.config.clone());
         let watching = Watching::new(engine, self.swaps.board.clone(), self.folder.path().to_owned(), inbox, sender);
-        match watching.begin() {
+        match watching.and_then(Watching::begin) {
             Ok(()) => self.swaps.proposals = Some(proposals),
             Err(error) => tracing::warn!("changes of plugins won't be seen: {error}"),
         }
@@ -217,6 +217,17 @@ impl Trainer {
         Ok(true)
     }
 
+    /// What an attempt outside of a step gives. Where it fails by a plugin that is new in its place, that gives the place back,
+    /// and the attempt is made again.
+    pub(super) fn or_roll_back<T>(&mut self, attempt: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
+        loop {
+            match attempt(self).map_err(|error| self.known_to_all(error)) {
+                Err(error) if self.roll_back(&error)? => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// Weight and error policy of a reward, changed in config.toml.
     fn take_settings(&mut self, name: &str, weight: f64, on_error: OnError) -> Result<()> {
         let Some(index) = self.rewards.iter().position(|r| r.plugin.name() == name) else { return Ok(()) };
@@ -239,6 +250,7 @@ impl Trainer {
 
     /// Puts a plugin into its place, with its slot's settings, and gives the one that was there.
     fn exchange(&mut self, loaded: AnyPlugin, slot: &Slot) -> AnyPlugin {
+        loaded.plugin().enter_run();
         match loaded {
             AnyPlugin::Reward(new) => {
                 let index = self.rewards.iter().position(|r| r.plugin.name() == slot.name).unwrap_or_default();

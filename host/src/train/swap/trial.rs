@@ -98,8 +98,9 @@ impl Trial {
             }
             AnyPlugin::Preference(plugin) => plugin.loss(&self.pairs).map(|_| Value::Null),
         };
+        let kept = report.and_then(|report| any.plugin_mut().remember().map(|_| report));
         any.plugin_mut().rewind(None);
-        report
+        kept
     }
 
     fn reward(&self, plugin: &mut RewardPlugin) -> Result<Value> {

@@ -5,10 +5,12 @@ use super::slots::{Board, Slot};
 use crate::config::{self, Config, OnError, Overrides, files};
 use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
 use crate::train::run_folder;
+use rayon::ThreadPool;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +24,9 @@ const GROWING: Duration = Duration::from_millis(400);
 
 /// How often files are looked at when nothing tells of a change: some file systems never do.
 const LOOK: Duration = Duration::from_secs(2);
+
+/// One thread that tries plugins for so many that train.
+const SHARE: usize = 4;
 
 /// How a plugin came.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +68,8 @@ pub(super) enum Proposal {
 
 pub(super) struct Watching {
     engine: Engine,
+    /// Where plugins are tried, so that the threads of training are left to that.
+    pool: ThreadPool,
     board: Arc<Mutex<Board>>,
     run: PathBuf,
     inbox: PathBuf,
@@ -81,10 +88,14 @@ impl Watching {
         run: PathBuf,
         inbox: PathBuf,
         proposals: Sender<Proposal>,
-    ) -> Self {
+    ) -> Result<Self, String> {
         let noticed = board.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
         let config = files::read(&run.join("config.toml"), config::LARGEST).unwrap_or_default();
-        Self { engine, board, run, inbox, proposals, noticed, config, stamps: BTreeMap::new() }
+        let threads = (rayon::current_num_threads() / SHARE).max(1);
+        let engine = engine.beside(threads);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("plugin-trial-{i}")).build();
+        let pool = pool.map_err(|e| e.to_string())?;
+        Ok(Self { engine, pool, board, run, inbox, proposals, noticed, config, stamps: BTreeMap::new() })
     }
 
     /// Starts the thread; it ends when nobody wants its proposals any more.
@@ -205,15 +216,19 @@ impl Watching {
     fn tried(&self, slot: Slot, origin: Origin) -> (Proposal, bool) {
         let (noticed, seed, trial) = self.with(|board| (board.step, board.config.seed, board.trial.clone()));
         let given = if origin == Origin::Settings { &slot.config } else { &slot.chosen };
-        let loaded = AnyPlugin::load(&self.engine, &slot.source, slot.role, given, &slot.limits, seed);
-        let whole = !matches!(loaded, Err(plugin::Error::NotComponent { .. }));
-        let tried = loaded.map_err(|e| e.to_string()).and_then(|mut loaded| {
+        let mut whole = true;
+        let attempt = || {
+            let loaded = AnyPlugin::load(&self.engine, &slot.source, slot.role, given, &slot.limits, seed);
+            whole = !matches!(loaded, Err(plugin::Error::NotComponent { .. }));
+            let mut loaded = loaded.map_err(|e| e.to_string())?;
             fits(&loaded, &trial)?;
             let report = trial.run(&mut loaded).map_err(|e| e.to_string())?;
             // The run's folder has every version before it is used.
             run_folder::keep_bytes(&self.run, &slot.source).map_err(|e| e.to_string())?;
             Ok((loaded, report))
-        });
+        };
+        let tried = catch_unwind(AssertUnwindSafe(|| self.pool.install(attempt)));
+        let tried = tried.unwrap_or_else(|_| Err("trying it panicked, which is a mistake in rlhost".to_owned()));
         let proposal = match tried {
             Ok((loaded, report)) => {
                 let (config, chosen) = (loaded.plugin().config(), loaded.plugin().settings_beyond_defaults());

@@ -1,0 +1,84 @@
+//! Plugins made by hand, to do what no compiler would.
+
+/// The body of a score that gives no row one.
+pub const NO_SCORES: &str =
+    "(i32.store (i32.const 260) (i32.const 32768)) (i32.store (i32.const 264) (local.get 7)) (i32.const 256)";
+
+/// A reward as a core module in text, with `fields` more in it and `score` as the body of its
+/// function. What it describes has no settings and lies at address 0, its schema at 65536.
+///
+/// # Panics
+/// If the text is not WebAssembly.
+#[must_use]
+pub fn core_reward(fields: &str, score: &str) -> Vec<u8> {
+    core_reward_with(fields, score, "{}")
+}
+
+/// The same with a schema.
+///
+/// # Panics
+/// If the text is not WebAssembly.
+#[must_use]
+pub fn core_reward_with(fields: &str, score: &str, schema: &str) -> Vec<u8> {
+    let length: String = (schema.len() as u32).to_le_bytes().iter().map(|byte| format!("\\{byte:02x}")).collect();
+    let schema: String = schema.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+    let text = format!(
+        r#"(module
+            {fields}
+            (memory (export "memory") 16)
+            ;; name, version and description empty; schema at 65536; needs 0; stateless 1.
+            (data (i32.const 24) "\00\00\01\00{length}")
+            (data (i32.const 34) "\01")
+            (data (i32.const 65536) "{schema}")
+            (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 4096))
+            (func (export "rlhost:plugin/plugin@0.1.0#describe") (result i32) (i32.const 0))
+            (func (export "rlhost:plugin/plugin@0.1.0#configure") (param i32 i32) (result i32) (i32.const 128))
+            (func (export "rlhost:plugin/reward@0.1.0#score")
+                (param i64 i64 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)
+                {score}))"#
+    );
+    wat::parse_str(text).unwrap()
+}
+
+/// A few kilobytes of components each of which instantiates the one before ten times.
+///
+/// # Panics
+/// Never.
+#[must_use]
+pub fn multiplied() -> Vec<u8> {
+    let level = |i: usize| {
+        let before = i - 1;
+        format!("(component (alias outer 1 {before} (component $a)) {})", "(instance (instantiate $a))".repeat(10))
+    };
+    let levels: String = (1..13).map(level).collect();
+    wat::parse_str(format!("(component (component) {levels} (instance (instantiate 12)))")).expect("it is WebAssembly")
+}
+
+/// A component with a type in a type in a type, a hundred thousand deep.
+#[must_use]
+pub fn deep() -> Vec<u8> {
+    // Each is an instance type of one declaration, which is a type; the innermost has none.
+    let mut ty = [0x42, 1, 1].repeat(100_000);
+    ty.extend([0x42, 0]);
+    let mut section = vec![1];
+    section.extend(ty);
+    [b"\0asm\x0d\0\x01\0".to_vec(), vec![7], leb128(section.len()), section].concat()
+}
+
+fn leb128(mut number: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number > 0x7f {
+        bytes.push(0x80 | (number & 0x7f) as u8);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes
+}
+
+/// A reward that takes minutes to compile: some hundred functions of ten thousand blocks each.
+#[must_use]
+pub fn long() -> Vec<u8> {
+    let block = "(if (local.get 0) (then (local.set 0 (i32.mul (local.get 0) (local.get 1)))))";
+    let function = format!("(func (param i32 i32) {})", block.repeat(10_000));
+    core_reward(&function.repeat(100), "(unreachable)")
+}
