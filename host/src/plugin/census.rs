@@ -257,6 +257,15 @@ impl Frame {
                     self.alias(&alias?, outer)?;
                 }
             }
+            Payload::InstanceSection(_) | Payload::ComponentInstanceSection(_) => self.instances(payload)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn instances(&mut self, payload: Payload<'_>) -> Result<(), Refusal> {
+        let holds = &mut self.definition;
+        match payload {
             Payload::InstanceSection(section) => {
                 for instance in section {
                     holds.each(Kind::Instances, 1);
