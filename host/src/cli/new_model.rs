@@ -8,8 +8,8 @@ use anyhow::{anyhow, ensure};
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// Bytes of a configuration's file.
-const LARGEST_CONFIG: u64 = 4 << 20;
+/// Bytes of a model's config.json.
+pub(super) const LARGEST_CONFIG: u64 = 4 << 20;
 
 /// Arguments of `new-model`.
 #[derive(clap::Args)]

@@ -1,8 +1,6 @@
 //! A configuration file, flags over it, `--set` over both.
 
-use super::{Config, Error, PluginEntry, Result, nearest};
-use std::fs::File;
-use std::io::{self, Read};
+use super::{Config, Error, PluginEntry, Result, files, nearest};
 use std::ops::Range;
 use std::path::Path;
 use toml::{Table, Value};
@@ -54,15 +52,9 @@ pub fn keys() -> Vec<(String, String, &'static str)> {
 /// Most bytes of a configuration's file.
 pub const LARGEST: u64 = 4 << 20;
 
-/// The text of a configuration's file, which may be a pipe.
+/// The text of a configuration's file.
 fn text_of(path: &Path) -> Result<String> {
-    let fail = |source| Error::Io { path: path.to_owned(), source };
-    let mut text = String::new();
-    File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text)).map_err(fail)?;
-    if text.len() as u64 > LARGEST {
-        return Err(fail(io::Error::other(format!("it is larger than the {} MiB that a configuration may have", LARGEST >> 20))));
-    }
-    Ok(text)
+    files::read_text(path, LARGEST).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
 /// What a run does that names neither a model nor a dataset.

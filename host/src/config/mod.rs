@@ -19,7 +19,7 @@ pub use options::{
     Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry, ReduceDtype, ReportTo,
 };
 pub use period::Period;
-pub use printable::{is_hidden, printable};
+pub use printable::{is_hidden, printable, printable_path};
 pub use regular::{open_regular, read_regular, read_regular_text};
 
 use std::path::PathBuf;

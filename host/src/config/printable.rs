@@ -1,5 +1,10 @@
 //! Text from outside, made fit to be shown.
 
+use std::path::Path;
+
+/// Bytes of a path that are shown: as many as Linux lets one have.
+const LONGEST_PATH: usize = 4096;
+
 /// The text in at most so many bytes, with everything visible: control characters, escape sequences, line ends and marks that
 /// turn the direction of writing stand as `\u{..}`, so that nothing from outside can move a cursor, forge a line or hide one.
 #[must_use]
@@ -21,6 +26,12 @@ pub fn printable(text: &str, limit: usize) -> String {
         }
     }
     shown
+}
+
+/// A path fit to be shown; files of a folder from outside may be called anything.
+#[must_use]
+pub fn printable_path(path: &Path) -> String {
+    printable(&path.to_string_lossy(), LONGEST_PATH)
 }
 
 /// Whether a character does something else than stand where it is.

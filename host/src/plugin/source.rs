@@ -21,22 +21,34 @@ pub struct Source {
 
 impl Source {
     /// `location` is a path, or else the file name of an embedded plugin, with or without
-    /// `.wasm`.
+    /// `.wasm`. Where it could be either, a line says which it is.
+    ///
+    /// # Errors
+    /// If there is neither, or what lies at the path is no file that could be a plugin.
     pub fn open(location: &str) -> Result<Self> {
         let path = Path::new(location);
-        if path.is_file() {
-            let bytes = read_file(path).map_err(|source| Error::Io { name: location.into(), source })?;
-            let name = path.file_stem().map_or_else(|| location.to_owned(), |s| s.to_string_lossy().into_owned());
-            return Ok(Self::new(name, Cow::Owned(bytes)));
-        }
         let embedded = EMBEDDED.iter().find(|(name, _)| *name == location || name.strip_suffix(".wasm") == Some(location));
         match embedded {
-            Some((name, bytes)) => Ok(Self::new(name.trim_end_matches(".wasm").to_owned(), Cow::Borrowed(bytes))),
-            None => {
-                let known = EMBEDDED.iter().map(|(name, _)| (*name).to_owned()).collect();
-                Err(Error::NotFound { name: location.to_owned(), known })
+            Some((name, _)) if path.is_file() => {
+                tracing::warn!("{location}: taking the file in this folder, not the plugin {name} that rlhost carries");
             }
+            Some((name, bytes)) => {
+                if Path::new(name).is_file() {
+                    tracing::warn!(
+                        "{location}: taking the plugin that rlhost carries; for the file in this folder, write ./{name}"
+                    );
+                }
+                return Ok(Self::new(name.trim_end_matches(".wasm").to_owned(), Cow::Borrowed(bytes)));
+            }
+            None if path.symlink_metadata().is_err() => {
+                let known = EMBEDDED.iter().map(|(name, _)| (*name).to_owned()).collect();
+                return Err(Error::NotFound { name: location.to_owned(), known });
+            }
+            None => {}
         }
+        let bytes = read_file(path).map_err(|source| Error::Io { name: location.into(), source })?;
+        let name = path.file_stem().map_or_else(|| location.to_owned(), |s| s.to_string_lossy().into_owned());
+        Ok(Self::new(name, Cow::Owned(bytes)))
     }
 
     /// A plugin from bytes at hand.
