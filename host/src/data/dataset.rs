@@ -1,5 +1,6 @@
 //! A dataset as it is named.
 
+use crate::config::printable_path;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -23,8 +24,8 @@ impl fmt::Display for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.files.as_slice() {
             [] => write!(f, "dataset"),
-            [file] => write!(f, "{}", file.display()),
-            [file, rest @ ..] => write!(f, "{} and {} more", file.display(), rest.len()),
+            [file] => f.write_str(&printable_path(file)),
+            [file, rest @ ..] => write!(f, "{} and {} more", printable_path(file), rest.len()),
         }
     }
 }

@@ -24,13 +24,14 @@ pub use rows::Place;
 pub use tokenizer::{StopStrings, Tokenizer};
 pub use train_tokenizer::{TrainedTokenizer, train_tokenizer};
 
+use crate::config::printable_path;
 use std::path::PathBuf;
 
 /// What is wrong with data, where, and what would be right.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file can't be read.
-    #[error("can't read {}: {source}", path.display())]
+    #[error("can't read {}: {source}", printable_path(path))]
     Io {
         /// The file.
         path: PathBuf,
@@ -38,7 +39,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A dataset's row can't be used.
-    #[error("{}:{line}: {detail}", path.display())]
+    #[error("{}:{line}: {detail}", printable_path(path))]
     Row {
         /// The dataset.
         path: PathBuf,
@@ -48,7 +49,7 @@ pub enum Error {
         detail: String,
     },
     /// A dataset as a whole can't be used.
-    #[error("{}: {detail}", path.display())]
+    #[error("{}: {detail}", printable_path(path))]
     Dataset {
         /// The dataset.
         path: PathBuf,
@@ -56,7 +57,7 @@ pub enum Error {
         detail: String,
     },
     /// The tokenizer's files can't be used, or a text can't be tokenized.
-    #[error("{}: {detail}", path.display())]
+    #[error("{}: {detail}", printable_path(path))]
     Tokenizer {
         /// The file.
         path: PathBuf,

@@ -53,19 +53,35 @@ fn prompt(mut columns: Map<String, Value>) -> std::result::Result<(Prompt, Map<S
     Ok((text_or_chat("prompt", value)?, columns))
 }
 
+/// Bytes of a text that is tokenized: a prompt, a completion, a document, a conversation. Tokenizing takes some 200 bytes for each.
+const LONGEST: usize = 4 << 20;
+
+fn short_enough(column: &str, bytes: usize) -> std::result::Result<(), String> {
+    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+    if bytes > LONGEST {
+        let (has, most) = (mib(bytes), LONGEST >> 20);
+        return Err(format!("column {column:?} has {has:.1} MiB of text, and {most} MiB is the most that is tokenized at once"));
+    }
+    Ok(())
+}
+
 /// A string, or a list of messages with `role` and `content` (or `from` and `value`, as ShareGPT
 /// has them), or one such message.
 pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<Prompt, String> {
     let value = if value.is_object() { Value::Array(vec![value]) } else { value };
     match value {
         Value::String(text) if text.is_empty() => Err(format!("column {column:?} is empty")),
-        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::String(text) => {
+            short_enough(column, text.len())?;
+            Ok(Prompt::Text(text))
+        }
         Value::Array(messages) => {
             let messages: Vec<Message> = serde_json::from_value(Value::Array(messages))
                 .map_err(|e| format!("column {column:?} is no list of messages with \"role\" and \"content\": {e}"))?;
             if messages.is_empty() {
                 return Err(format!("column {column:?} is an empty conversation"));
             }
+            short_enough(column, messages.iter().map(|message| message.content.len()).sum())?;
             Ok(Prompt::Chat(messages))
         }
         _ => Err(format!("column {column:?} is neither a string nor a list of messages")),
@@ -103,6 +119,18 @@ mod tests {
         let missing = read_text("{\"question\": \"a\", \"answer\": 1}\n").unwrap_err();
         assert!(missing.contains(":1:") && missing.contains("question, answer"), "{missing}");
         assert!(read_text("\n\n").unwrap_err().contains("no rows"));
+    }
+
+    #[test]
+    fn texts_that_would_take_gigabytes_to_tokenize_are_refused() {
+        let long = "a ".repeat(LONGEST / 2);
+        assert!(read_text(&serde_json::json!({ "prompt": long }).to_string()).is_ok());
+        let longer = format!("{long}a");
+        let chat = serde_json::json!([{"role": "user", "content": long}, {"role": "user", "content": "a"}]);
+        for prompt in [longer.into(), chat] {
+            let error = read_text(&serde_json::json!({ "prompt": prompt }).to_string()).unwrap_err();
+            assert!(error.contains(":1: column \"prompt\" has 4.0 MiB of text"), "{error}");
+        }
     }
 
     proptest! {

@@ -26,17 +26,27 @@ const WORDS: &str =
 
 type Trainable = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
+/// Most tokens of a learned tokenizer; room is made for them before the first is learned.
+const MOST_TOKENS: usize = 1 << 20;
+
+/// Bytes of text that are cut into words at once. It takes hundreds of bytes for each, and a word, which may have no end, a step
+/// of its whole length for each token.
+const PIECE: usize = 64 << 10;
+
 /// A tokenizer with at most `vocab_size` tokens, learned from the texts of datasets (their columns
 /// `text`, or `prompt` and `completion`, or `messages`). Token 0 ends a text.
 ///
 /// # Errors
-/// If a dataset can't be read, or `vocab_size` has no room for the 256 bytes and the end.
+/// If a dataset can't be read, or `vocab_size` has no room for the 256 bytes and the end, or is absurd.
 pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<TrainedTokenizer> {
     let fail = |detail: String| Error::Tokenizer { path: PathBuf::from("tokenizer"), detail };
     if !(257..=MOST_TOKENS).contains(&vocab_size) {
         return Err(fail(format!(
             "a byte-level vocabulary has from 257 to {MOST_TOKENS} tokens, and vocab_size is {vocab_size}"
         )));
+    }
+    if vocab_size > MOST_TOKENS {
+        return Err(fail(format!("vocab_size is {vocab_size}, and {MOST_TOKENS} is the most that is learned")));
     }
     let mut texts = Vec::new();
     for path in datasets {
@@ -58,7 +68,7 @@ pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<Traine
     tokenizer.with_normalizer(Some(NormalizerWrapper::NFC(NFC))).map_err(|e| fail(e.to_string()))?;
     tokenizer.with_pre_tokenizer(Some(PreTokenizerWrapper::Sequence(Sequence::new(steps))));
     tokenizer.with_decoder(Some(DecoderWrapper::ByteLevel(bytes)));
-    tokenizer.train(&mut trainer, texts.into_iter()).map_err(|e| fail(e.to_string()))?;
+    tokenizer.train(&mut trainer, texts.iter().flat_map(|text| Pieces(text))).map_err(|e| fail(e.to_string()))?;
     Ok(TrainedTokenizer(tokenizer.into()))
 }
 
@@ -66,6 +76,41 @@ fn contents(prompt: Prompt) -> Vec<String> {
     match prompt {
         Prompt::Text(text) => vec![text],
         Prompt::Chat(messages) => messages.into_iter().map(|m| m.content).collect(),
+    }
+}
+
+/// A text in pieces that are cut where words are anyhow, after the end of a line or before a space, if there is one.
+struct Pieces<'a>(&'a str);
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        let text = self.0;
+        if text.is_empty() {
+            return None;
+        }
+        let mut most = PIECE.min(text.len());
+        while !text.is_char_boundary(most) {
+            most -= 1;
+        }
+        let words = |at: &usize| {
+            let (before, after) = text.split_at(*at);
+            let plain = |c: Option<char>| c.is_some_and(|c| !c.is_whitespace());
+            let mut after = after.chars();
+            match after.next() {
+                Some(' ') => plain(before.chars().next_back()) && plain(after.next()),
+                next => before.ends_with('\n') && plain(next),
+            }
+        };
+        let at = if most == text.len() {
+            most
+        } else {
+            (1..=most).rev().filter(|at| text.is_char_boundary(*at)).find(words).unwrap_or(most)
+        };
+        let (piece, rest) = text.split_at(at);
+        self.0 = rest;
+        Some(piece)
     }
 }
 
@@ -117,6 +162,20 @@ mod tests {
         assert_eq!(tokenizer.decode(&ids).unwrap(), text);
         assert_eq!(tokenizer.encode(" the and", true).unwrap().len(), 2);
         assert_eq!(tokenizer.eos_text().as_deref(), Some(END));
-        assert!(train_tokenizer(&[corpus], 256).is_err());
+        assert!(train_tokenizer(std::slice::from_ref(&corpus), 256).is_err());
+        // Room for so many would end the process.
+        assert!(train_tokenizer(&[corpus], usize::MAX).is_err());
+    }
+
+    #[test]
+    fn a_text_of_any_length_is_learned_from_in_pieces() {
+        for unit in ["word and word\n", "x", "\u{e9}", " ", "\n\n  "] {
+            let text = unit.repeat(3 * PIECE / unit.len());
+            let pieces: Vec<&str> = Pieces(&text).collect();
+            assert_eq!(pieces.concat(), text);
+            assert!(pieces.len() >= 3 && pieces.iter().all(|piece| piece.len() <= PIECE));
+            assert!(unit.len() < 9 || pieces[1..].iter().all(|piece| piece.starts_with(" ") || piece.starts_with("word")));
+        }
+        assert_eq!(Pieces("").count(), 0);
     }
 }

@@ -1,6 +1,7 @@
 //! A folder of shards: the files of one split of a dataset, in the order of their names.
 
-use super::File;
+use super::{File, listed};
+use crate::config::{open_regular, printable_path};
 use crate::data::{Error, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,12 @@ const SPLITS: [(&str, &[&str]); 3] = [
 
 /// What lies beside data and is none.
 const ABOUT: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
+
+/// Whether a file is there to be read by people.
+fn is_reading(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    name.ends_with(".md") || name.starts_with("license") || name.starts_with("readme")
+}
 
 /// The kind of data that a file's name says.
 pub(super) fn kind(path: &Path) -> Option<&'static str> {
@@ -42,23 +49,35 @@ pub(super) fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = folder.read_dir().map_err(io)?.collect::<std::io::Result<Vec<_>>>().map_err(io)?;
     let mut names: Vec<PathBuf> = entries.iter().map(std::fs::DirEntry::path).collect();
     names.sort_unstable();
-    let is = |path: &PathBuf, name: &str| path.file_name().is_some_and(|n| n == name);
+    let is = |path: &Path, name: &str| path.file_name().is_some_and(|n| n == name);
     if names.iter().any(|path| is(path, "config.json")) {
         return wrong(
             "is the folder of a model; a dataset is a file, or a folder of .jsonl, .json, .parquet or .txt files".into(),
         );
     }
-    let hidden = |path: &PathBuf| path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
-    let data = |path: &&PathBuf| path.is_file() && !hidden(path) && !ABOUT.iter().any(|name| is(path, name));
-    let shards: Vec<PathBuf> = names.iter().filter(data).filter(|path| kind(path).is_some()).cloned().collect();
+    names.retain(|path| !path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b".")));
+    let about = |path: &Path| ABOUT.iter().any(|name| is(path, name)) || is_reading(path);
+    let (shards, others): (Vec<PathBuf>, Vec<PathBuf>) =
+        names.into_iter().filter(|path| !about(path)).partition(|path| kind(path).is_some() && !path.is_dir());
+    let found: Vec<_> = others.iter().filter_map(|path| path.file_name()).map(|n| n.to_string_lossy()).collect();
+    let found = || listed(found.iter().map(|name| &**name));
     if shards.is_empty() {
-        if names.iter().any(|path| path.extension().is_some_and(|e| e == "arrow")) {
+        if others.iter().any(|path| path.extension().is_some_and(|e| e == "arrow")) {
             return wrong("is a folder of Arrow files, as save_to_disk writes them; write it by to_parquet or to_json".into());
         }
-        let mut found: Vec<_> = names.iter().filter_map(|path| path.file_name()).map(|n| n.to_string_lossy()).collect();
-        found.truncate(8);
-        let found = if found.is_empty() { "nothing".into() } else { found.join(", ") };
+        let found = if others.is_empty() { "nothing else".into() } else { found() };
         return wrong(format!("is a folder without .jsonl, .json, .parquet or .txt files; it holds {found}"));
+    }
+    // All of them before the first is read, which may take a while.
+    for shard in &shards {
+        open_regular(shard).map_err(|source| Error::Io { path: shard.clone(), source })?;
+    }
+    if !others.is_empty() {
+        tracing::warn!(
+            "{}: not read, since they are not .jsonl, .json, .parquet or .txt files: {}",
+            printable_path(folder),
+            found()
+        );
     }
     let splits: BTreeSet<&str> = shards.iter().filter_map(|path| split(path)).collect();
     if splits.len() > 1 {

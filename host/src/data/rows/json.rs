@@ -1,42 +1,291 @@
-//! JSON lines, or one JSON array.
+//! JSON lines, or one JSON array. Each row is cut out of the stream before it is parsed, so that none is larger than a row may be.
 
+use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
 use super::{File, Row};
 use crate::data::Result;
-use serde_json::Value;
+use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::map::Entry;
+use serde_json::{Map, Value};
+use std::cell::Cell;
+use std::fmt;
+use std::io::{self, BufRead, Read};
 
 /// Empty lines are passed over.
-pub(super) fn rows(file: &File, bytes: &[u8]) -> Result<Vec<Row>> {
-    let first = bytes.iter().find(|b| !b.is_ascii_whitespace());
-    if first == Some(&b'[') { array(file, bytes) } else { lines(file, bytes) }
-}
-
-fn array(file: &File, bytes: &[u8]) -> Result<Vec<Row>> {
-    let rows: Vec<Value> = serde_json::from_slice(bytes).map_err(|e| file.wrong(format!("is not a JSON array: {e}")))?;
-    rows.into_iter().enumerate().map(|(i, value)| object(file, i + 1, value)).collect()
-}
-
-fn lines(file: &File, bytes: &[u8]) -> Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for (i, line) in bytes.split(|b| *b == b'\n').enumerate() {
-        let wrong = |detail: String| file.place(i + 1).wrong(detail);
-        let text = std::str::from_utf8(line).map_err(|_| wrong("is not UTF-8 text".into()))?;
-        if text.trim().is_empty() {
-            continue;
-        }
-        let value = serde_json::from_str(text).map_err(|e| {
-            // serde_json counts lines too, and here there is but one.
-            let said = e.to_string();
-            let said = said.split(" at line ").next().unwrap_or_default();
-            wrong(format!("is not a line of JSON: {said} at column {}", e.column()))
-        })?;
-        rows.push(object(file, i + 1, value)?);
+pub(super) fn rows(file: &File, from: &mut dyn BufRead, budget: &mut Budget) -> Result<Vec<Row>> {
+    let mut reader = Reader { file, from, budget, line: 1, column: 0, text: Vec::new() };
+    match reader.next_visible()? {
+        Some(b'[') => reader.array(),
+        _ => reader.lines(),
     }
-    Ok(rows)
 }
 
-fn object(file: &File, line: usize, value: Value) -> Result<Row> {
+struct Reader<'a> {
+    file: &'a File,
+    from: &'a mut dyn BufRead,
+    budget: &'a mut Budget,
+    /// Where the stream stands, the line from 1; counted between rows only.
+    line: usize,
+    column: usize,
+    /// The row at hand.
+    text: Vec<u8>,
+}
+
+/// Where an element of an array ends.
+#[derive(Default)]
+struct Scan {
+    depth: usize,
+    text: bool,
+    escaped: bool,
+}
+
+impl Scan {
+    /// Whether a byte is the first one after the element.
+    fn ends(&mut self, byte: u8) -> bool {
+        if self.text {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' => self.escaped = true,
+                b'"' => self.text = false,
+                _ => {}
+            }
+            return false;
+        }
+        match byte {
+            b'"' => self.text = true,
+            b'[' | b'{' => self.depth += 1,
+            b']' | b'}' if self.depth > 0 => self.depth -= 1,
+            b']' | b'}' | b',' if self.depth == 0 => return true,
+            _ => {}
+        }
+        false
+    }
+}
+
+impl Reader<'_> {
+    fn io(&self, error: &io::Error) -> crate::data::Error {
+        self.file.wrong(error.to_string())
+    }
+
+    /// Passes white space over; the byte after it stays where it is.
+    fn next_visible(&mut self) -> Result<Option<u8>> {
+        loop {
+            let seen = match self.from.fill_buf() {
+                Ok([]) => return Ok(None),
+                Ok(seen) => seen,
+                Err(e) => return Err(self.file.wrong(e.to_string())),
+            };
+            let space = seen.iter().position(|b| !b.is_ascii_whitespace());
+            let passed = &seen[..space.unwrap_or(seen.len())];
+            match passed.iter().rposition(|b| *b == b'\n') {
+                Some(last) => {
+                    self.line += passed.iter().filter(|b| **b == b'\n').count();
+                    self.column = passed.len() - last - 1;
+                }
+                None => self.column += passed.len(),
+            }
+            let (passed, next) = (passed.len(), space.map(|at| seen[at]));
+            self.from.consume(passed);
+            if next.is_some() {
+                return Ok(next);
+            }
+        }
+    }
+
+    fn lines(&mut self) -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        while self.next_visible()?.is_some() {
+            self.text.clear();
+            let read = (&mut *self.from).take(ROW + 1).read_until(b'\n', &mut self.text);
+            read.map_err(|e| self.io(&e))?;
+            let place = self.file.place(self.line);
+            if self.text.len() as u64 > ROW {
+                return Err(place.wrong(long_row()));
+            }
+            let text = std::str::from_utf8(&self.text).map_err(|_| place.wrong("is not UTF-8 text"))?;
+            let line = text.strip_suffix('\n').unwrap_or(text);
+            let (row, bytes) = object(line).map_err(|e| place.wrong(e.of_line(self.column)))?;
+            self.budget.row(self.file, bytes)?;
+            rows.push((place, row));
+            self.line += usize::from(self.text.ends_with(b"\n"));
+            self.column = 0;
+        }
+        Ok(rows)
+    }
+
+    fn array(&mut self) -> Result<Vec<Row>> {
+        self.from.consume(1);
+        let mut rows = Vec::new();
+        if self.next_visible()? == Some(b']') {
+            self.from.consume(1);
+        } else {
+            while self.element(&mut rows)? {}
+        }
+        match self.next_visible()? {
+            None => Ok(rows),
+            Some(_) => Err(self.file.wrong("is not a JSON array: something follows its end")),
+        }
+    }
+
+    /// Reads one value, and what follows it: whether there is another.
+    fn element(&mut self, rows: &mut Vec<Row>) -> Result<bool> {
+        self.next_visible()?;
+        self.text.clear();
+        let place = self.file.place(rows.len() + 1);
+        let mut scan = Scan::default();
+        let end = loop {
+            let seen = match self.from.fill_buf() {
+                Ok([]) => return Err(self.file.wrong("is not a JSON array: it is cut off, without an end")),
+                Ok(seen) => seen,
+                Err(e) => return Err(self.file.wrong(e.to_string())),
+            };
+            let at = seen.iter().position(|b| scan.ends(*b));
+            let part = &seen[..at.unwrap_or(seen.len())];
+            if (self.text.len() + part.len()) as u64 > ROW {
+                return Err(place.wrong(long_row()));
+            }
+            self.text.extend_from_slice(part);
+            let (passed, end) = (part.len() + usize::from(at.is_some()), at.map(|at| seen[at]));
+            self.from.consume(passed);
+            if let Some(end) = end {
+                break end;
+            }
+        };
+        let text = std::str::from_utf8(&self.text).map_err(|_| place.wrong("is not UTF-8 text"))?;
+        let (row, bytes) = object(text).map_err(|e| place.wrong(e.of_value()))?;
+        self.budget.row(self.file, bytes)?;
+        rows.push((place, row));
+        match end {
+            b',' => Ok(true),
+            b']' => Ok(false),
+            _ => Err(self.file.wrong("is not a JSON array: it ends with }")),
+        }
+    }
+}
+
+/// Why a text is no row.
+enum Unfit {
+    Json(serde_json::Error),
+    NoObject,
+}
+
+impl Unfit {
+    /// serde_json counts lines too, and here there is but one.
+    fn said(error: &serde_json::Error) -> String {
+        error.to_string().rsplit_once(" at line ").map_or_else(|| error.to_string(), |(said, _)| said.to_owned())
+    }
+
+    fn of_line(&self, before: usize) -> String {
+        match self {
+            Self::NoObject => "is not a JSON object".into(),
+            Self::Json(e) if e.is_data() => Self::said(e),
+            Self::Json(e) => format!("is not a line of JSON: {} at column {}", Self::said(e), before + e.column()),
+        }
+    }
+
+    fn of_value(&self) -> String {
+        match self {
+            Self::Json(e) if !e.is_data() => format!("is not JSON: {}", Self::said(e)),
+            other => other.of_line(0),
+        }
+    }
+}
+
+/// The columns of a row, and about how much memory they take.
+fn object(text: &str) -> std::result::Result<(Map<String, Value>, u64), Unfit> {
+    let taken = Taken::default();
+    let mut json = serde_json::Deserializer::from_str(text);
+    let value = (&taken).deserialize(&mut json).and_then(|value| json.end().map(|()| value)).map_err(Unfit::Json)?;
     match value {
-        Value::Object(columns) => Ok((file.place(line), columns)),
-        _ => Err(file.place(line).wrong("is not a JSON object")),
+        Value::Object(columns) => Ok((columns, taken.values.get() * VALUE + taken.text.get())),
+        _ => Err(Unfit::NoObject),
+    }
+}
+
+/// Builds a value as serde_json does, counting what it takes. A key that comes twice is refused, as pyarrow does, and with it
+/// `datasets`: of two prompts nobody can tell which was meant.
+#[derive(Default)]
+struct Taken {
+    values: Cell<u64>,
+    text: Cell<u64>,
+}
+
+impl Taken {
+    fn value<E: de::Error>(&self, text: usize) -> std::result::Result<(), E> {
+        self.text.set(self.text.get() + text as u64);
+        self.values.set(self.values.get() + 1);
+        if self.values.get() > VALUES {
+            return Err(E::custom(format_args!("holds more than {VALUES} values, the most a row may have")));
+        }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for &Taken {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for &Taken {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E: de::Error>(self) -> std::result::Result<Value, E> {
+        self.value(0).map(|()| Value::Null)
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> std::result::Result<Value, E> {
+        self.value(0).map(|()| value.into())
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> std::result::Result<Value, E> {
+        self.value(0).map(|()| value.into())
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> std::result::Result<Value, E> {
+        self.value(0).map(|()| value.into())
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> std::result::Result<Value, E> {
+        self.value(0).map(|()| value.into())
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> std::result::Result<Value, E> {
+        self.value(value.len()).map(|()| value.into())
+    }
+
+    fn visit_string<E: de::Error>(self, value: String) -> std::result::Result<Value, E> {
+        self.value(value.len()).map(|()| value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> std::result::Result<Value, A::Error> {
+        self.value(0)?;
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element_seed(self)? {
+            values.push(value);
+        }
+        Ok(Value::Array(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> std::result::Result<Value, A::Error> {
+        self.value(0)?;
+        let mut values = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            self.text.set(self.text.get() + key.len() as u64);
+            match values.entry(key) {
+                Entry::Occupied(twice) => {
+                    return Err(de::Error::custom(format_args!("has the key {:?} twice in one object", twice.key())));
+                }
+                Entry::Vacant(place) => {
+                    place.insert(entries.next_value_seed(self)?);
+                }
+            }
+        }
+        Ok(Value::Object(values))
     }
 }

@@ -2,6 +2,7 @@
 //! file or in a folder of shards. What a file is follows from its bytes, not from its name; only
 //! plain text, which could be anything, says so by `.txt`.
 
+mod bounds;
 mod columns;
 mod folder;
 mod json;
@@ -10,9 +11,21 @@ mod parquet;
 mod text;
 
 use super::{Dataset, Error, Result};
+use crate::config::{open_regular, printable};
+use bounds::Budget;
+use bytes::Bytes;
+use packed::Unpacked;
 use serde_json::{Map, Value};
+use std::fs;
+use std::io::{self, BufRead, Read};
 use std::path::Path;
 use std::sync::Arc;
+
+/// Bytes of what is said of a row or a file, which may tell of what is in it.
+const LONGEST_DETAIL: usize = 2048;
+
+/// Names that are listed in an error.
+const LISTED: usize = 16;
 
 /// Where a row stands: a file, and the line in it, or the place in its array or table, from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +37,7 @@ pub struct Place {
 impl Place {
     /// The error of a row that can't be used.
     pub fn wrong(&self, detail: impl Into<String>) -> Error {
-        Error::Row { path: self.file.to_path_buf(), line: self.line, detail: detail.into() }
+        Error::Row { path: self.file.to_path_buf(), line: self.line, detail: printable(&detail.into(), LONGEST_DETAIL) }
     }
 
     #[cfg(test)]
@@ -50,7 +63,7 @@ impl File {
 
     /// The error of a file that can't be used as a whole.
     fn wrong(&self, detail: impl Into<String>) -> Error {
-        Error::Dataset { path: self.0.to_path_buf(), detail: detail.into() }
+        Error::Dataset { path: self.0.to_path_buf(), detail: printable(&detail.into(), LONGEST_DETAIL) }
     }
 }
 
@@ -58,14 +71,13 @@ impl File {
 ///
 /// # Errors
 /// Names the file and the row that is no JSON object or has not the columns that were named, what
-/// is damaged, or what a folder holds instead of data.
+/// is damaged or too large, what is no file, or what a folder holds instead of data.
 pub(super) fn read(dataset: &Dataset) -> Result<Vec<Row>> {
-    let io = |path: &Path, source| Error::Io { path: path.to_owned(), source };
     let mut rows = Vec::new();
     for path in &dataset.files {
-        let folder = path.metadata().map_err(|e| io(path, e))?.is_dir();
-        for file in if folder { folder::shards(path)? } else { vec![path.clone()] } {
-            rows.extend(rows_of(&file, std::fs::read(&file).map_err(|e| io(&file, e))?)?);
+        for file in if path.is_dir() { folder::shards(path)? } else { vec![path.clone()] } {
+            let opened = open_regular(&file).map_err(|source| Error::Io { path: file.clone(), source })?;
+            rows.extend(rows_of(&file, Raw::Disk(opened))?);
         }
     }
     let mut rows = some(Path::new(&dataset.to_string()), rows)?;
@@ -75,30 +87,85 @@ pub(super) fn read(dataset: &Dataset) -> Result<Vec<Row>> {
 
 /// The same from bytes at hand; `path` stands in the errors.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Row>> {
-    some(path, rows_of(path, bytes.to_vec())?)
+    some(path, rows_of(path, Raw::Memory(bytes.to_vec().into()))?)
 }
 
 fn some(path: &Path, rows: Vec<Row>) -> Result<Vec<Row>> {
     if rows.is_empty() { Err(File::new(path).wrong("holds no rows")) } else { Ok(rows) }
 }
 
+/// Bytes of a packed file that are unpacked after a row that can't be used, to see whether the file is damaged.
+const FURTHER: u64 = 64 << 20;
+
 /// What some editors begin a text in UTF-8 with.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-fn rows_of(path: &Path, bytes: Vec<u8>) -> Result<Vec<Row>> {
-    let file = File::new(path);
-    let limit = packed::limit(bytes.len());
-    let bytes = packed::unpack(&file, bytes, limit)?;
-    if bytes.starts_with(parquet::MAGIC) {
-        return parquet::rows(&file, bytes, limit);
+/// A file as it lies there.
+enum Raw {
+    Disk(fs::File),
+    Memory(Bytes),
+}
+
+impl Raw {
+    fn size(&self) -> io::Result<u64> {
+        match self {
+            Self::Disk(file) => file.metadata().map(|is| is.len()),
+            Self::Memory(bytes) => Ok(bytes.len() as u64),
+        }
     }
-    let text = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
-    if folder::kind(path) == Some("txt") { text::rows(&file, text) } else { json::rows(&file, text) }
+
+    fn stream(&self) -> Box<dyn Read + '_> {
+        match self {
+            Self::Disk(file) => Box::new(file),
+            Self::Memory(bytes) => Box::new(&bytes[..]),
+        }
+    }
+}
+
+fn rows_of(path: &Path, raw: Raw) -> Result<Vec<Row>> {
+    let file = File::new(path);
+    let io = |source| Error::Io { path: path.to_owned(), source };
+    let limit = bounds::limit(raw.size().map_err(io)?);
+    let Unpacked { mut stream, packed, begin } = packed::unpack(&file, raw.stream(), limit)?;
+    let budget = &mut Budget::new(limit);
+    if begin.starts_with(parquet::MAGIC) {
+        if packed {
+            return parquet::rows(&file, parquet::whole(&file, stream)?, limit, budget);
+        }
+        drop(stream);
+        return match raw {
+            Raw::Disk(disk) => parquet::rows(&file, disk, limit, budget),
+            Raw::Memory(bytes) => parquet::rows(&file, bytes, limit, budget),
+        };
+    }
+    if begin.starts_with(BYTE_ORDER_MARK) {
+        stream.fill_buf().map_err(io)?;
+        stream.consume(BYTE_ORDER_MARK.len());
+    }
+    let rows = match folder::kind(path) {
+        Some("txt") => text::rows(&file, &mut *stream, budget),
+        _ => json::rows(&file, &mut *stream, budget),
+    };
+    rows.map_err(|error| match io::copy(&mut stream.take(if packed { FURTHER } else { 0 }), &mut io::sink()) {
+        Ok(_) => error,
+        // What makes no sense may be what a damaged file was unpacked to.
+        Err(damage) => file.wrong(damage.to_string()),
+    })
 }
 
 /// Names of a row's columns, for errors.
 pub(super) fn names(columns: &Map<String, Value>) -> String {
-    if columns.is_empty() { "none".to_owned() } else { columns.keys().cloned().collect::<Vec<_>>().join(", ") }
+    listed(columns.keys().map(String::as_str))
+}
+
+/// The first names, each in short, and how many more there are.
+fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let more = names.len().saturating_sub(LISTED);
+    let mut shown: Vec<String> = names.take(LISTED).map(|name| printable(name, 64)).collect();
+    if more > 0 {
+        shown.push(format!("and {more} more"));
+    }
+    if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
 }
 
 #[cfg(test)]

@@ -1,45 +1,109 @@
-//! Files packed by gzip or zstd.
+//! Files packed by gzip or zstd, unpacked as they are read.
 
 use super::File;
+use super::bounds::too_large;
 use crate::data::Result;
-use flate2::read::MultiGzDecoder;
-use std::io::{ErrorKind, Read};
+use flate2::bufread::GzDecoder;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 
-/// Rows may always take this much memory, and beyond it this many times the size of their file: a
-/// dataset is text, which no packing makes a hundred times smaller.
-const ALWAYS: u64 = 4 << 30;
-const TIMES: u64 = 100;
+/// Bytes that are looked at to tell what a file is.
+const BEGIN: usize = 4;
 
-/// How much a file of so many bytes may become.
-pub(super) fn limit(packed: usize) -> u64 {
-    ALWAYS.max(TIMES.saturating_mul(packed as u64))
+/// What a file was before it was packed, and whether it was.
+pub(super) struct Unpacked<'a> {
+    pub(super) stream: Box<dyn BufRead + 'a>,
+    pub(super) packed: bool,
+    /// What it begins with.
+    pub(super) begin: Vec<u8>,
 }
 
-/// What a file was before it was packed; one that is not packed stays as it is.
-pub(super) fn unpack(file: &File, bytes: Vec<u8>, limit: u64) -> Result<Vec<u8>> {
-    if bytes.starts_with(&[0x1f, 0x8b]) {
-        drain(file, "gzip", MultiGzDecoder::new(bytes.as_slice()), limit)
-    } else if bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        let decoder = zstd::Decoder::with_buffer(bytes.as_slice()).map_err(|e| file.wrong(format!("zstd: {e}")))?;
-        drain(file, "zstd", decoder, limit)
+/// Unpacks a stream as it is read, up to `limit` bytes; one that is not packed stays as it is.
+pub(super) fn unpack<'a>(file: &File, raw: impl Read + 'a, limit: u64) -> Result<Unpacked<'a>> {
+    let (begin, raw) = peek(file, raw)?;
+    let (kind, unpacked): (_, Box<dyn Read + 'a>) = if begin.starts_with(&GZIP) {
+        ("gzip", Box::new(Members { decoder: Some(GzDecoder::new(BufReader::new(raw))) }))
+    } else if begin.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        let decoder = zstd::Decoder::new(raw).map_err(|e| file.wrong(format!("zstd: {e}")))?;
+        ("zstd", Box::new(decoder))
     } else {
-        Ok(bytes)
+        return Ok(Unpacked { stream: Box::new(BufReader::with_capacity(BUFFER, raw)), packed: false, begin });
+    };
+    let (begin, stream) = peek(file, Metered { inner: unpacked, kind, limit, left: limit })?;
+    Ok(Unpacked { stream: Box::new(BufReader::with_capacity(BUFFER, stream)), packed: true, begin })
+}
+
+const BUFFER: usize = 1 << 16;
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// The first bytes of a stream, and all of it.
+fn peek<'a>(file: &File, mut stream: impl Read + 'a) -> Result<(Vec<u8>, impl Read + 'a)> {
+    let mut begin = Vec::with_capacity(BEGIN);
+    (&mut stream).take(BEGIN as u64).read_to_end(&mut begin).map_err(|e| file.wrong(e.to_string()))?;
+    Ok((begin.clone(), io::Cursor::new(begin).chain(stream)))
+}
+
+/// A stream that ends with an error in place of too much, and names what is wrong with its packing.
+struct Metered<R> {
+    inner: R,
+    kind: &'static str,
+    limit: u64,
+    left: u64,
+}
+
+impl<R: Read> Read for Metered<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let kind = self.kind;
+        let read = self.inner.read(buffer).map_err(|e| match e.kind() {
+            ErrorKind::Interrupted => e,
+            ErrorKind::UnexpectedEof => {
+                io::Error::other(format!("is cut off: its {kind} data has no end; fetch or write it again"))
+            }
+            _ if e.get_ref().is_some_and(|e| e.is::<Trailing>()) => io::Error::other(Trailing),
+            _ => io::Error::other(format!("is packed by {kind} and damaged ({e}); fetch or write it again")),
+        })?;
+        self.left = self.left.checked_sub(read as u64).ok_or_else(|| io::Error::other(too_large(self.limit)))?;
+        Ok(read)
     }
 }
 
-fn drain(file: &File, kind: &str, decoder: impl Read, limit: u64) -> Result<Vec<u8>> {
-    let mut unpacked = Vec::new();
-    let read = decoder.take(limit.saturating_add(1)).read_to_end(&mut unpacked).map_err(|e| {
-        file.wrong(match e.kind() {
-            ErrorKind::UnexpectedEof => format!("is cut off: its {kind} data has no end; fetch or write it again"),
-            _ => format!("is packed by {kind} and damaged ({e}); fetch or write it again"),
-        })
-    })?;
-    if read as u64 > limit { Err(file.wrong(too_large(limit))) } else { Ok(unpacked) }
+#[derive(Debug, thiserror::Error)]
+#[error("is packed by gzip, and after its gzip data come other bytes; cut them off, or fetch or write it again")]
+struct Trailing;
+
+/// All members of a gzip file, one after another, as `cat` joins packed shards. Zeros may follow the last, as tapes and Python's
+/// gzip have it, and nothing else.
+struct Members<R: BufRead> {
+    /// None at the end.
+    decoder: Option<GzDecoder<R>>,
 }
 
-/// What is said of a file that becomes more than [`limit`].
-pub(super) fn too_large(limit: u64) -> String {
-    let limit = indicatif::HumanBytes(limit);
-    format!("becomes more than {limit} when it is unpacked, which is more than its size can hold of text; it may be damaged")
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(decoder) = &mut self.decoder {
+            let read = decoder.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            let Some(mut rest) = self.decoder.take().map(GzDecoder::into_inner) else { break };
+            match rest.fill_buf()? {
+                [] => {}
+                [0, ..] => zeros(&mut rest)?,
+                // Its second byte may come later; the decoder sees.
+                [first, ..] if *first == GZIP[0] => self.decoder = Some(GzDecoder::new(rest)),
+                _ => return Err(io::Error::other(Trailing)),
+            }
+        }
+        Ok(0)
+    }
+}
+
+fn zeros(rest: &mut impl BufRead) -> io::Result<()> {
+    loop {
+        let seen = match rest.fill_buf()? {
+            [] => return Ok(()),
+            seen if seen.iter().all(|b| *b == 0) => seen.len(),
+            _ => return Err(io::Error::other(Trailing)),
+        };
+        rest.consume(seen);
+    }
 }

@@ -61,17 +61,93 @@ fn a_packed_file_that_is_cut_off_or_damaged_is_named() {
 
 #[test]
 fn a_file_that_becomes_too_much_is_refused() {
-    let path = Path::new("bomb.gz");
+    let file = File::new(Path::new("bomb.gz"));
     let zeros = vec![b' '; 1 << 20];
     for packed in [gzip(&zeros), zstd::encode_all(zeros.as_slice(), 3).unwrap()] {
-        assert_eq!(packed::unpack(&File::new(path), packed.clone(), 1 << 20).unwrap().len(), 1 << 20);
-        let error = packed::unpack(&File::new(path), packed, (1 << 20) - 1).unwrap_err().to_string();
-        assert!(error.starts_with("bomb.gz: becomes more than"), "{error}");
+        let unpacked = |limit| {
+            let mut bytes = Vec::new();
+            let Unpacked { mut stream, .. } = packed::unpack(&file, packed.as_slice(), limit).unwrap();
+            stream.read_to_end(&mut bytes).map_err(|e| e.to_string())
+        };
+        assert_eq!(unpacked(1 << 20).unwrap(), 1 << 20);
+        let error = unpacked((1 << 20) - 1).unwrap_err();
+        assert!(error.starts_with("becomes more than"), "{error}");
     }
-    let table = std::fs::read(fixture("table-none.parquet")).unwrap();
-    let error = parquet::rows(&File::new(path), table, 1000).unwrap_err().to_string();
-    assert!(error.contains("becomes more than"), "{error}");
-    assert!(packed::limit(0) >= 1 << 30 && packed::limit(1 << 40) > 1 << 46);
+    let table = Bytes::from(std::fs::read(fixture("table-none.parquet")).unwrap());
+    for (limit, budget) in [(1000, 1 << 20), (1 << 20, 1000)] {
+        let error = parquet::rows(&file, table.clone(), limit, &mut Budget::new(budget)).unwrap_err().to_string();
+        assert!(error.contains("becomes more than"), "{error}");
+    }
+    let mut rows: &[u8] = b"{}\n{}\n{}\n";
+    assert!(json::rows(&file, &mut rows, &mut Budget::new(200)).unwrap_err().to_string().contains("becomes more than"));
+    assert!(bounds::limit(0) >= 1 << 30 && bounds::limit(1 << 40) > 1 << 46);
+}
+
+#[test]
+fn a_row_that_is_too_long_is_refused_before_it_is_built() {
+    let long = "x".repeat(bounds::ROW as usize);
+    for (name, text) in [
+        ("l.jsonl", format!("{{\"a\": 1}}\n{{\"a\": \"{long}\"}}\n")),
+        ("l.json", format!("[{{\"a\": 1}},\n {{\"a\": \"{long}\"}}]")),
+        ("l.txt", format!("a\n<|endoftext|>{long}x")),
+    ] {
+        for bytes in [text.as_bytes().to_vec(), gzip(text.as_bytes())] {
+            let error = parsed(name, &bytes).unwrap_err();
+            assert!(error.starts_with(&format!("{name}:2: ")) && error.contains("16.00 MiB"), "{error}");
+        }
+    }
+    assert_eq!(parsed("l.txt", long.as_bytes()).unwrap().len(), 1);
+    let many = format!("{{\"a\": [{}0]}}", "0,".repeat(bounds::VALUES as usize));
+    for (name, text) in [("m.jsonl", many.clone()), ("m.json", format!("[{many}]"))] {
+        let error = parsed(name, text.as_bytes()).unwrap_err();
+        assert!(error.starts_with(&format!("{name}:1: holds more than 1048576 values")), "{error}");
+    }
+    let deep = format!("{{\"a\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    assert!(parsed("d.jsonl", deep.as_bytes()).unwrap_err().contains("recursion limit"));
+}
+
+#[test]
+fn bytes_after_gzip_data_are_named_and_zeros_passed_over() {
+    let packed = gzip(b"{\"prompt\": \"a\"}\n");
+    for (after, fine) in [(&[0; 700][..], true), (b"x", false), (b"hello, world", false), (&[0, 0, 1], false)] {
+        match parsed("p.gz", &[&packed, after].concat()) {
+            Ok(rows) => assert!(fine && rows.len() == 1, "{after:?}"),
+            Err(error) => assert!(!fine && error.contains("after its gzip data come other bytes"), "{error}"),
+        }
+    }
+    let second = gzip(b"{\"prompt\": \"b\"}\n");
+    assert!(parsed("p.gz", &[&packed[..], &second[..second.len() - 4]].concat()).unwrap_err().contains("is cut off"));
+}
+
+#[test]
+fn a_key_that_comes_twice_is_refused_and_what_is_said_stays_one_line() {
+    let says = |text: &str| parsed("k.jsonl", text.as_bytes()).unwrap_err();
+    assert_eq!(says("{\"a\": 1, \"a\": 2}"), "k.jsonl:1: has the key \"a\" twice in one object");
+    assert!(says("{}\n{\"x\": [{\"k\\u001b\": 1, \"k\\u001b\": 2}]}").starts_with("k.jsonl:2: has the key \"k\\u{1b}\" twice"));
+    assert!(parsed("k.json", b"[{\"a\": {\"b\": 1, \"b\": 1}}]").unwrap_err().starts_with("k.json:1: has the key \"b\" twice"));
+    let wrong = Place::first().wrong(format!("\x1b[2J\n{}", "y".repeat(1 << 20))).to_string();
+    assert!(wrong.starts_with("test:1: \\u{1b}[2J\\n") && wrong.len() < 3000, "{}", &wrong[..80]);
+    let row: Map<String, Value> = (0..100).map(|i| (format!("\x1b{i}{}", "z".repeat(1000)), Value::Null)).collect();
+    assert!(names(&row).len() < 3000 && names(&row).contains("\\u{1b}0z") && names(&row).ends_with("and 84 more"));
+}
+
+#[test]
+fn an_array_is_cut_into_rows_wherever_its_brackets_stand() {
+    let rows = parsed("a.json", br#" [ {"a": "]},[\"\\"}, {"b": {"c": [1, {"d": "}"}]}} ,{} ] "#).unwrap();
+    assert_eq!(rows, [json!({"a": "]},[\"\\"}), json!({"b": {"c": [1, {"d": "}"}]}}), json!({})]);
+    for (text, said) in [
+        ("[{\"a\": 1}, ]", "a.json:2: is not JSON"),
+        ("[{\"a\": 1}", "without an end"),
+        ("[{\"a\": \"]", "without an end"),
+        ("[{}] {}", "something follows its end"),
+        ("[{}}", "ends with }"),
+        ("[{}, 1]", "a.json:2: is not a JSON object"),
+        ("[]", "holds no rows"),
+        ("[{\"a\" 1}]", "a.json:1: is not JSON: expected `:`"),
+    ] {
+        let error = parsed("a.json", text.as_bytes()).unwrap_err();
+        assert!(error.contains(said), "{text}: {error}");
+    }
 }
 
 #[test]
@@ -154,10 +230,28 @@ fn a_folder_that_is_no_dataset_says_what_it_is() {
     let says = |files: &[(&str, &str)]| read(&folder(files).path().into()).unwrap_err().to_string();
     assert!(says(&[("config.json", "{}"), ("model.safetensors", "")]).contains("folder of a model"));
     assert!(says(&[("state.json", "{}"), ("data-0.arrow", "")]).contains("to_parquet"));
-    assert!(says(&[("a.csv", ""), ("b.md", "")]).contains("it holds a.csv, b.md"));
-    assert!(says(&[]).contains("it holds nothing"));
+    assert!(says(&[("a.csv", ""), ("b.arff", "")]).contains("it holds a.csv, b.arff"));
+    assert!(says(&[]).contains("it holds nothing else"));
     assert!(says(&[("train-0.jsonl", ""), ("test-0.jsonl", "")]).contains("several splits (test, train)"));
     assert!(says(&[("a.jsonl", "")]).contains("holds no rows"));
+    assert!(says(&[("a\x1b[2J.csv", "")]).contains("it holds a\\u{1b}[2J.csv"));
+    assert!(says(&[("a\x1b.jsonl", "{")]).contains("a\\u{1b}.jsonl:1: "));
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_among_shards_is_refused_by_name() {
+    let good = folder(&[("train-0.jsonl", "{\"prompt\": \"a\"}"), ("notes.csv", "")]);
+    assert_eq!(read(&good.path().into()).unwrap().len(), 1);
+    let link = good.path().join("train-1.jsonl");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    let says = |path: &Path| read(&path.into()).unwrap_err().to_string();
+    assert!(says(good.path()).ends_with("train-1.jsonl: it is a link to a file that does not exist"), "{}", says(good.path()));
+    assert!(says(&link).contains("train-1.jsonl: it is a link"), "{}", says(&link));
+    std::fs::remove_file(&link).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&link).status().unwrap().success());
+    assert!(says(good.path()).ends_with("train-1.jsonl: it is a pipe, not a regular file"), "{}", says(good.path()));
+    assert!(says(Path::new("/dev/zero")).contains("a device"));
 }
 
 proptest! {

@@ -1,27 +1,46 @@
 //! Parquet tables. Lists, structs and maps become JSON.
 
-use super::packed::too_large;
-use super::{File, Row};
+mod bounds;
+mod compact;
+
+use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
+use super::{File, Row, listed};
+use crate::config::printable_path;
 use crate::data::Result;
-use bytes::Bytes;
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use ::bytes::Bytes;
+use indicatif::HumanBytes;
+use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
 use parquet::record::Field;
+use parquet::record::reader::TreeBuilder;
 use serde_json::{Map, Value, json};
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::io::Read as _;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
 /// How every Parquet file begins, and ends.
 pub(super) const MAGIC: &[u8] = b"PAR1";
 
-/// Memory that a value takes beside its text, roughly.
-const VALUE: u64 = 64;
+/// Bytes of a table that is packed as a whole, which is unpacked into memory, since it is read from its end. Tables pack
+/// themselves.
+const PACKED: u64 = 1 << 30;
 
-/// The table's rows, of at most about `limit` bytes in memory.
-pub(super) fn rows(file: &File, bytes: Vec<u8>, limit: u64) -> Result<Vec<Row>> {
+/// All of a packed table.
+pub(super) fn whole(file: &File, packed: impl std::io::Read) -> Result<Bytes> {
+    let mut bytes = Vec::new();
+    packed.take(PACKED + 1).read_to_end(&mut bytes).map_err(|e| file.wrong(e.to_string()))?;
+    if bytes.len() as u64 > PACKED {
+        let most = HumanBytes(PACKED);
+        return Err(file.wrong(format!("becomes more than {most} when it is unpacked, the most of a packed table; unpack it")));
+    }
+    Ok(bytes.into())
+}
+
+/// The table's rows, which take no more than is left of the budget; its pages no more than `limit` bytes.
+pub(super) fn rows(file: &File, bytes: impl ChunkReader + 'static, limit: u64, budget: &mut Budget) -> Result<Vec<Row>> {
     // The reader panics over some kinds of damage.
-    let read = quietly(|| table(file, bytes, limit));
+    let read = quietly(|| table(file, bytes, limit, budget));
     read.unwrap_or_else(|| Err(damaged(file, "its contents don't fit its schema")))
 }
 
@@ -30,48 +49,92 @@ fn damaged(file: &File, said: impl ToString) -> crate::data::Error {
     file.wrong(format!("is cut off, damaged, or not the Parquet that can be read: {said}"))
 }
 
-fn table(file: &File, bytes: Vec<u8>, limit: u64) -> Result<Vec<Row>> {
-    let reader = SerializedFileReader::new(Bytes::from(bytes)).map_err(|e| damaged(file, e))?;
+fn table(file: &File, bytes: impl ChunkReader + 'static, limit: u64, budget: &mut Budget) -> Result<Vec<Row>> {
+    let damaged = |said: &dyn ToString| damaged(file, said.to_string());
+    bounds::metadata(file, &bytes)?;
+    let shared = Shared(bytes.into());
+    let reader = SerializedFileReader::new(shared.clone()).map_err(|e| damaged(&e))?;
+    let metadata = reader.metadata();
+    let with_lengths = bounds::pages(file, &shared, metadata, limit)?;
+    let schema = metadata.file_metadata().schema_descr_ptr();
     let mut rows = Vec::new();
-    let mut read = Read { bytes: 0, lost: false };
     let mut lost = BTreeSet::new();
-    for row in reader.get_row_iter(None).map_err(|e| damaged(file, e))? {
-        let row = row.map_err(|e| damaged(file, format!("row {}: {e}", rows.len() + 1)))?;
-        let mut columns = Map::new();
-        for (name, field) in row.into_columns() {
-            let value = read.value(&field);
-            if std::mem::take(&mut read.lost) {
-                lost.insert(name.clone());
+    for i in 0..metadata.num_row_groups() {
+        let group = reader.get_row_group(i).map_err(|e| damaged(&e))?;
+        for (_, column) in with_lengths.iter().filter(|(of, _)| *of == i) {
+            bounds::lengths(file, &*group, *column)?;
+        }
+        bounds::lists(file, &*group, rows.len())?;
+        let records = TreeBuilder::new().with_batch_size(bounds::BATCH).as_iter(schema.clone(), &*group);
+        for row in records.map_err(|e| damaged(&e))? {
+            let row = row.map_err(|e| damaged(&format!("row {}: {e}", rows.len() + 1)))?;
+            let place = file.place(rows.len() + 1);
+            let (mut columns, mut read) = (Map::new(), Read::default());
+            for (name, field) in row.into_columns() {
+                let value = read.value(&field);
+                if std::mem::take(&mut read.lost) {
+                    lost.insert(name.clone());
+                }
+                columns.insert(name, value);
             }
-            columns.insert(name, value);
+            if read.text > ROW || read.values > VALUES {
+                return Err(place.wrong(long_row()));
+            }
+            budget.row(file, read.text + read.values * VALUE)?;
+            rows.push((place, columns));
         }
-        read.bytes += VALUE;
-        if read.bytes > limit {
-            return Err(file.wrong(too_large(limit)));
-        }
-        rows.push((file.place(rows.len() + 1), columns));
     }
-    let said = reader.metadata().file_metadata().num_rows();
+    let said = metadata.file_metadata().num_rows();
     if said != rows.len() as i64 {
-        return Err(damaged(file, format!("it has {} rows and says {said}", rows.len())));
+        return Err(damaged(&format!("it has {} rows and says {said}", rows.len())));
     }
     if !lost.is_empty() {
-        let names = lost.into_iter().collect::<Vec<_>>().join(", ");
-        tracing::warn!("{}: bytes that are no text are left out, in the columns {names}", file.0.display());
+        let names = listed(lost.iter().map(String::as_str));
+        tracing::warn!("{}: bytes that are no text are left out, in the columns {names}", printable_path(&file.0));
     }
     Ok(rows)
 }
 
-/// What was read so far.
+/// One table for those who look at it and those who read it.
+struct Shared<T>(Arc<T>);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: ChunkReader> Length for Shared<T> {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+}
+
+impl<T: ChunkReader> ChunkReader for Shared<T> {
+    type T = T::T;
+
+    fn get_read(&self, start: u64) -> parquet::errors::Result<T::T> {
+        self.0.get_read(start)
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
+        self.0.get_bytes(start, length)
+    }
+}
+
+/// What was read of a row.
+#[derive(Default)]
 struct Read {
-    bytes: u64,
+    /// Bytes of text.
+    text: u64,
+    values: u64,
     /// Whether bytes were left out, since they are no text.
     lost: bool,
 }
 
 impl Read {
     fn value(&mut self, field: &Field) -> Value {
-        self.bytes += VALUE;
+        self.values += 1;
         match field {
             Field::Null => Value::Null,
             Field::Bool(b) => json!(b),
@@ -118,7 +181,7 @@ impl Read {
     }
 
     fn text(&mut self, text: &str) -> Value {
-        self.bytes += text.len() as u64;
+        self.text += text.len() as u64;
         Value::String(text.to_owned())
     }
 }
@@ -144,3 +207,6 @@ fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
     QUIET.set(false);
     outcome.ok()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! How large a dataset and each of its rows may be, so that a file can't take all memory before somebody looks at it.
+
+use super::File;
+use crate::data::Result;
+use indicatif::HumanBytes;
+
+/// Bytes of a row: of its line, of its value in a JSON array, of its document, or of a Parquet row's texts and values.
+pub(super) const ROW: u64 = 16 << 20;
+
+/// Values of a row, those within lists and objects included.
+pub(super) const VALUES: u64 = 1 << 20;
+
+/// Memory that a value takes beside its text, roughly.
+pub(super) const VALUE: u64 = 96;
+
+/// A file may always become this much, unpacked and in memory, and beyond it this many times its own size: a dataset is text,
+/// which no packing makes a hundred times smaller.
+const ALWAYS: u64 = 2 << 30;
+const TIMES: u64 = 100;
+
+/// How much a file of so many bytes may become.
+pub(super) fn limit(size: u64) -> u64 {
+    ALWAYS.max(TIMES.saturating_mul(size))
+}
+
+/// What of a file's limit its rows have not taken yet.
+pub(super) struct Budget {
+    limit: u64,
+    taken: u64,
+}
+
+impl Budget {
+    pub(super) fn new(limit: u64) -> Self {
+        Self { limit, taken: 0 }
+    }
+
+    /// Takes memory for a row of so many bytes.
+    ///
+    /// # Errors
+    /// If the rows of the file would have more than its limit.
+    pub(super) fn row(&mut self, file: &File, bytes: u64) -> Result<()> {
+        self.taken = self.taken.saturating_add(bytes).saturating_add(VALUE);
+        if self.taken > self.limit { Err(file.wrong(too_large(self.limit))) } else { Ok(()) }
+    }
+}
+
+/// What is said of a file that becomes more than [`limit`].
+pub(super) fn too_large(limit: u64) -> String {
+    let limit = HumanBytes(limit);
+    format!("becomes more than {limit} in memory, which is more than a file of its size can hold of text; it may be damaged")
+}
+
+/// What is said of a row that has more than [`ROW`].
+pub(super) fn long_row() -> String {
+    format!("is longer than {}, the most a row may have", HumanBytes(ROW))
+}

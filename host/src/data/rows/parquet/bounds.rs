@@ -1,0 +1,320 @@
+//! What a table will take, by its metadata and the headers of its pages, before it is read. What they say may be a lie: pages of
+//! gigabytes in a few bytes, a million rows that are one, schemas without an end.
+
+use super::super::File;
+use super::super::bounds::{ROW, VALUE, too_large};
+use super::compact::{Bad, Compact, I32, LIST, STRUCT};
+use super::damaged;
+use crate::data::Result;
+use indicatif::HumanBytes;
+use parquet::basic::{Compression, Encoding};
+use parquet::column::page::Page;
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::{AsBytes, DataType};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
+use parquet::file::reader::{ChunkReader, RowGroupReader};
+use std::io::Read;
+
+/// Bytes of a table's metadata.
+const METADATA: u64 = 16 << 20;
+
+/// Columns of a table, and what groups them, together and within one another.
+const COLUMNS: u64 = 4096;
+const DEEPEST: usize = 64;
+
+/// Bytes of a page, unpacked. Writers end one at one MiB, or after a row that is longer.
+const PAGE: u64 = 256 << 20;
+
+/// Bytes of a page's header, with the least and greatest value that it may tell.
+const HEADER: usize = 1 << 20;
+
+/// Rows of which the values are decoded at once.
+pub(super) const BATCH: usize = 64;
+
+/// Encodings of texts: with their lengths before them, and with what each has in common with the one before.
+const LENGTHS: i64 = 6;
+const COMMON: i64 = 7;
+
+/// Looks at the metadata at a table's end, of which the reader would build whatever it says.
+pub(super) fn metadata(file: &File, table: &impl ChunkReader) -> Result<()> {
+    let size = table.len();
+    let cut = || damaged(file, "it has no end");
+    let end = table.get_bytes(size.checked_sub(8).ok_or_else(cut)?, 8).map_err(|e| damaged(file, e))?;
+    let length = end.get(..4).and_then(|four| four.try_into().ok()).map(u32::from_le_bytes).ok_or_else(cut)?;
+    if end.get(4..) != Some(b"PAR1") {
+        return Err(cut());
+    }
+    let length = u64::from(length);
+    if length > METADATA {
+        return Err(file.wrong(format!("has {} of metadata; the most is {}", HumanBytes(length), HumanBytes(METADATA))));
+    }
+    let begin = size.checked_sub(8 + length).ok_or_else(cut)?;
+    let bytes = table.get_bytes(begin, length as usize).map_err(|e| damaged(file, e))?;
+    schema(&mut Compact::new(&bytes)).map_err(|bad| match bad {
+        Bad::Short => cut(),
+        Bad::Wrong(said) => file.wrong(format!("is a table with {said}")),
+    })
+}
+
+/// Walks all metadata, and counts what the schema, its second field, has.
+fn schema(metadata: &mut Compact<'_>) -> std::result::Result<(), Bad> {
+    let mut last = 0;
+    while let Some((number, kind)) = metadata.field(&mut last)? {
+        if (number, kind) != (2, LIST) {
+            metadata.skip(kind)?;
+            continue;
+        }
+        let (count, kind) = metadata.list()?;
+        if count > COLUMNS || kind != STRUCT {
+            return Err(Bad::Wrong("more than 4096 columns and groups of columns"));
+        }
+        // How many children are still to come, of each group that is not at its end.
+        let mut open: Vec<i64> = Vec::new();
+        for _ in 0..count {
+            let (mut last, mut children) = (0, 0);
+            while let Some((number, kind)) = metadata.field(&mut last)? {
+                match (number, kind) {
+                    (5, I32) => children = metadata.integer()?,
+                    _ => metadata.skip(kind)?,
+                }
+            }
+            if let Some(left) = open.last_mut() {
+                *left -= 1;
+            }
+            if children > 0 {
+                open.push(children);
+            }
+            if open.len() > DEEPEST {
+                return Err(Bad::Wrong("more than 64 groups of columns within one another"));
+            }
+            while open.last().is_some_and(|left| *left <= 0) {
+                open.pop();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is known of a column's part in a row group before it is decoded.
+#[derive(Default)]
+struct Part {
+    /// Bytes of all pages, of the largest, and of the dictionary, unpacked.
+    all: u64,
+    largest: u64,
+    dictionary: u64,
+    values: u64,
+    /// Whether there are pages of the encoding [`LENGTHS`].
+    lengths: bool,
+}
+
+/// Looks at all pages' headers: what they say must fit into `limit`, together and at once. Returns the row groups and their columns
+/// at which [`lengths`] must look.
+pub(super) fn pages(
+    file: &File,
+    table: &impl ChunkReader,
+    metadata: &ParquetMetaData,
+    limit: u64,
+) -> Result<Vec<(usize, usize)>> {
+    let too_large = || Err(file.wrong(too_large(limit)));
+    let mut with_lengths = Vec::new();
+    let (mut all, mut values, mut rows) = (0_u64, 0_u64, 0_u64);
+    for (i, group) in metadata.row_groups().iter().enumerate() {
+        let count = u64::try_from(group.num_rows()).map_err(|_| damaged(file, "it says that it has fewer than no rows"))?;
+        rows = rows.saturating_add(count);
+        let mut at_once = 0_u64;
+        for (j, column) in group.columns().iter().enumerate() {
+            let part = part(file, table, column)?;
+            (all, values) = (all.saturating_add(part.all), values.saturating_add(part.values));
+            at_once = at_once.saturating_add(part.dictionary).saturating_add(part.largest);
+            if part.lengths {
+                with_lengths.push((i, j));
+            }
+            if all.saturating_add(values.saturating_mul(VALUE)) > limit || at_once > limit {
+                return too_large();
+            }
+        }
+        if rows.saturating_mul(VALUE) > limit {
+            return too_large();
+        }
+    }
+    Ok(with_lengths)
+}
+
+fn part(file: &File, table: &impl ChunkReader, column: &ColumnChunkMetaData) -> Result<Part> {
+    let wrong = || damaged(file, format!("the pages of column {} don't lie where it says", column.column_path()));
+    let begin = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
+    let (begin, length) =
+        (u64::try_from(begin).map_err(|_| wrong())?, u64::try_from(column.compressed_size()).map_err(|_| wrong())?);
+    let end = begin.checked_add(length).filter(|end| *end <= table.len()).ok_or_else(wrong)?;
+    let (mut at, mut part) = (begin, Part::default());
+    while at < end {
+        let (page, header) = header(file, table, at, end)?;
+        at += header as u64;
+        if u64::from(page.packed) > end - at {
+            return Err(wrong());
+        }
+        let unpacked = match column.compression() {
+            // These are unpacked to their end, whatever was said.
+            Compression::GZIP(_) => gzip(file, table, at, &page)?,
+            Compression::LZ4 => u64::from(page.unpacked).max(u64::from(page.packed).saturating_mul(255)),
+            _ => u64::from(page.unpacked),
+        };
+        at += u64::from(page.packed);
+        if unpacked > PAGE {
+            let most = HumanBytes(PAGE);
+            return Err(file.wrong(format!("has a page of {} in a column; the most is {most}", HumanBytes(unpacked))));
+        }
+        part.all = part.all.saturating_add(unpacked);
+        part.values = part.values.saturating_add(page.values);
+        if page.encoding == COMMON {
+            let said = "is packed by DELTA_BYTE_ARRAY, in which a few bytes may be any amount of text; write it without";
+            return Err(file.wrong(format!("column {} {said}", column.column_path())));
+        }
+        part.lengths |= page.encoding == LENGTHS;
+        let place = if page.dictionary { &mut part.dictionary } else { &mut part.largest };
+        *place = unpacked.max(*place);
+    }
+    Ok(part)
+}
+
+/// What a page's header says.
+#[derive(Default)]
+struct Header {
+    unpacked: u32,
+    packed: u32,
+    dictionary: bool,
+    values: u64,
+    encoding: i64,
+}
+
+/// The header at a place, and its length.
+fn header(file: &File, table: &impl ChunkReader, at: u64, end: u64) -> Result<(Header, usize)> {
+    let mut length = 4096;
+    loop {
+        let there = usize::try_from(end - at).map_or(length, |there| there.min(length));
+        let bytes = table.get_bytes(at, there).map_err(|e| damaged(file, e))?;
+        let mut compact = Compact::new(&bytes);
+        match page(&mut compact) {
+            Ok(page) => return Ok((page, compact.at())),
+            Err(Bad::Short) if there == length && length < HEADER => length *= 16,
+            Err(Bad::Short) => return Err(damaged(file, "a page's header has no end")),
+            Err(Bad::Wrong(said)) => return Err(damaged(file, format!("a page's header has {said}"))),
+        }
+    }
+}
+
+fn page(header: &mut Compact<'_>) -> std::result::Result<Header, Bad> {
+    let size = |n: i64| u32::try_from(n).map_err(|_| Bad::Wrong("a size below nothing"));
+    let (mut page, mut last) = (Header::default(), 0);
+    while let Some((number, kind)) = header.field(&mut last)? {
+        match (number, kind) {
+            (2, I32) => page.unpacked = size(header.integer()?)?,
+            (3, I32) => page.packed = size(header.integer()?)?,
+            (5 | 7 | 8, STRUCT) => {
+                page.dictionary = number == 7;
+                // The encoding of a page of the second version comes after its counts of nulls and rows.
+                let encoding = if number == 8 { 4 } else { 2 };
+                let mut last = 0;
+                while let Some((number, kind)) = header.field(&mut last)? {
+                    match kind {
+                        I32 if number == 1 => page.values = size(header.integer()?)?.into(),
+                        I32 if number == encoding => page.encoding = header.integer()?,
+                        _ => header.skip(kind)?,
+                    }
+                }
+            }
+            _ => header.skip(kind)?,
+        }
+    }
+    Ok(page)
+}
+
+/// What a page packed by gzip becomes, counted up to a little more than a page may have.
+fn gzip(file: &File, table: &impl ChunkReader, at: u64, page: &Header) -> Result<u64> {
+    let bytes = table.get_bytes(at, page.packed as usize).map_err(|e| damaged(file, e))?;
+    let unpacked = flate2::read::MultiGzDecoder::new(&bytes[..]).take(PAGE + 1);
+    // What is damaged is named when it is read.
+    Ok(std::io::copy(&mut { unpacked }, &mut std::io::sink()).unwrap_or(0).max(page.unpacked.into()))
+}
+
+/// Looks at how many texts a column's pages say that they have: the decoder makes room for as many.
+pub(super) fn lengths(file: &File, group: &dyn RowGroupReader, column: usize) -> Result<()> {
+    let descriptor = group.metadata().column(column).column_descr_ptr();
+    let levels = [descriptor.max_rep_level(), descriptor.max_def_level()];
+    let mut pages = group.get_column_page_reader(column).map_err(|e| damaged(file, e))?;
+    while let Some(page) = pages.get_next_page().map_err(|e| damaged(file, e))? {
+        if page.encoding() != Encoding::DELTA_LENGTH_BYTE_ARRAY {
+            continue;
+        }
+        let texts = match &page {
+            Page::DataPageV2 { buf, def_levels_byte_len, rep_levels_byte_len, .. } => {
+                buf.get(*def_levels_byte_len as usize + *rep_levels_byte_len as usize..)
+            }
+            Page::DataPage { buf, .. } => levels.iter().filter(|most| **most > 0).try_fold(&buf[..], |rest, _| {
+                let length = u32::from_le_bytes(rest.get(..4)?.try_into().ok()?);
+                rest.get(4 + length as usize..)
+            }),
+            Page::DictionaryPage { .. } => continue,
+        };
+        let mut header = Compact::new(texts.unwrap_or_default());
+        // The sizes of blocks and of their parts come first.
+        let said = header.varint().and_then(|_| header.varint()).and_then(|_| header.varint());
+        if said.is_ok_and(|said| said > page.num_values().into()) {
+            return Err(damaged(file, "a page says that it has more texts than values"));
+        }
+    }
+    Ok(())
+}
+
+/// Looks at the texts of lists that are kept in dictionaries: a few bytes may say the same long text a million times. Reads the
+/// columns of a row group in which that could make a row too long, without making the texts.
+pub(super) fn lists(file: &File, group: &dyn RowGroupReader, first: usize) -> Result<()> {
+    for (i, column) in group.metadata().columns().iter().enumerate() {
+        let repeated = column.column_descr().max_rep_level() > 0;
+        if !repeated || column.dictionary_page_offset().is_none() {
+            continue;
+        }
+        let long = match group.get_column_reader(i).map_err(|e| damaged(file, e))? {
+            ColumnReader::ByteArrayColumnReader(reader) => long_list(reader, column.column_descr().max_def_level()),
+            ColumnReader::FixedLenByteArrayColumnReader(reader) => long_list(reader, column.column_descr().max_def_level()),
+            _ => continue,
+        };
+        if let Some(row) = long.map_err(|e| damaged(file, e))? {
+            let (column, most) = (column.column_path(), HumanBytes(ROW));
+            return Err(file
+                .place(first + row)
+                .wrong(format!("has more than {most} in its column {column}, the most a row may have")));
+        }
+    }
+    Ok(())
+}
+
+/// The first row whose texts are longer than a row may be, from 1.
+fn long_list<T: DataType>(mut column: ColumnReaderImpl<T>, defined: i16) -> std::result::Result<Option<usize>, ParquetError> {
+    let (mut values, mut before) = (Vec::new(), 0);
+    let (mut definitions, mut repetitions) = (Vec::new(), Vec::new());
+    loop {
+        values.clear();
+        definitions.clear();
+        repetitions.clear();
+        let (records, ..) = column.read_records(BATCH, Some(&mut definitions), Some(&mut repetitions), &mut values)?;
+        if records == 0 {
+            return Ok(None);
+        }
+        let mut lengths = values.iter().map(|value| value.as_bytes().len() as u64);
+        let (mut row, mut bytes) = (before, 0_u64);
+        for (definition, repetition) in definitions.iter().zip(&repetitions) {
+            if *repetition == 0 {
+                (row, bytes) = (row + 1, 0);
+            }
+            if *definition == defined {
+                bytes = bytes.saturating_add(lengths.next().unwrap_or(0));
+            }
+            if bytes > ROW {
+                return Ok(Some(row));
+            }
+        }
+        before += records;
+    }
+}

@@ -1,0 +1,100 @@
+use super::super::{File, bounds as row_bounds};
+use super::*;
+use ::parquet::basic::Encoding;
+use ::parquet::data_type::{ByteArray, ByteArrayType};
+use ::parquet::file::properties::WriterProperties;
+use ::parquet::file::writer::SerializedFileWriter;
+use ::parquet::schema::parser::parse_message_type;
+use std::path::Path;
+
+fn read(table: Vec<u8>) -> std::result::Result<Vec<Row>, String> {
+    let limit = row_bounds::limit(table.len() as u64);
+    rows(&File::new(Path::new("t")), Bytes::from(table), limit, &mut Budget::new(limit)).map_err(|e| e.to_string())
+}
+
+/// A table whose metadata are these bytes.
+fn with_metadata(bytes: &[u8]) -> Vec<u8> {
+    [b"PAR1", bytes, &(bytes.len() as u32).to_le_bytes(), b"PAR1"].concat()
+}
+
+/// Rows of lists, each of so many times the same text, which a dictionary holds once.
+fn lists(text: &str, counts: &[usize]) -> Vec<u8> {
+    let schema = "message m { required group l (LIST) { repeated group list { required binary element (UTF8); } } }";
+    let large = WriterProperties::builder().set_dictionary_page_size_limit(64 << 20).build();
+    let mut table = Vec::new();
+    let schema = parse_message_type(schema).unwrap().into();
+    let mut writer = SerializedFileWriter::new(&mut table, schema, large.into()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let all: usize = counts.iter().sum();
+    let repeated: Vec<i16> = counts.iter().flat_map(|count| (0..*count).map(|i| i16::from(i > 0))).collect();
+    let values = vec![ByteArray::from(text); all];
+    column.typed::<ByteArrayType>().write_batch(&values, Some(&vec![1; all]), Some(&repeated)).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+    table
+}
+
+#[test]
+fn a_text_that_a_dictionary_says_a_thousand_times_is_refused_before_it_is_made() {
+    let rows = read(lists("abc", &[2, 1])).unwrap();
+    assert_eq!(rows[0].1["l"], json!(["abc", "abc"]));
+    let table = lists(&"x".repeat(1 << 16), &[1, 1000, 1]);
+    assert!(table.len() < 1 << 20);
+    let error = read(table).unwrap_err();
+    assert!(error.starts_with("t:2: has more than 16.00 MiB in its column \"l.list.element\""), "{error}");
+}
+
+#[test]
+fn pages_that_say_more_texts_than_values_are_refused() {
+    let schema = Arc::new(parse_message_type("message m { required binary a (UTF8); }").unwrap());
+    let written = |encoding| {
+        let plain = WriterProperties::builder().set_dictionary_enabled(false).set_encoding(encoding).build();
+        let mut table = Vec::new();
+        let mut writer = SerializedFileWriter::new(&mut table, schema.clone(), plain.into()).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        let values = [ByteArray::from("one"), ByteArray::from("two")];
+        column.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        writer.close().unwrap();
+        table
+    };
+    let mut table = written(Encoding::DELTA_LENGTH_BYTE_ARRAY);
+    assert_eq!(read(table.clone()).unwrap()[1].1["a"], "two");
+    // Blocks of 128 in 4 parts, 2 texts, the first of 3 bytes.
+    let at = table.windows(5).position(|w| w == [0x80, 1, 4, 2, 6]).unwrap();
+    table[at + 3] = 0x7f;
+    assert!(read(table).unwrap_err().contains("more texts than values"));
+    let error = read(written(Encoding::DELTA_BYTE_ARRAY)).unwrap_err();
+    assert!(error.starts_with("t: column \"a\" is packed by DELTA_BYTE_ARRAY"), "{error}");
+}
+
+#[test]
+fn metadata_that_are_too_long_too_wide_or_too_deep_are_refused() {
+    // Groups of one child each, and lists that say more than is there.
+    let group = [0x48, 1, b'a', 0x15, 2, 0];
+    let schema = |count: usize| {
+        let head = [0x15, 2, 0x19, 0xfc];
+        let mut bytes = head.to_vec();
+        bytes.extend([count as u8 & 0x7f | 0x80, (count >> 7) as u8 & 0x7f | 0x80, (count >> 14) as u8]);
+        bytes.extend(group.repeat(count));
+        bytes
+    };
+    for (table, said) in [
+        (with_metadata(&schema(4000)), "64 groups of columns within one another"),
+        (with_metadata(&schema(100_000)), "more than 4096 columns"),
+        (with_metadata(&schema(60)), "damaged"),
+        (with_metadata(&[0x15, 2, 0x49, 0xfc, 0xff, 0xff, 0xff, 0x7f]), "a list of more than a million"),
+        (with_metadata(&[0x1c; 5000]), "too many structures"),
+        (with_metadata(&vec![0; 17 << 20]), "has 17.00 MiB of metadata"),
+        ([&b"PAR1"[..], &u32::MAX.to_le_bytes(), b"PAR1"].concat(), "of metadata"),
+        (b"PAR1PAR1".to_vec(), "of metadata"),
+        (b"PAR1\0\0\0\0PAR1".to_vec(), "damaged"),
+    ] {
+        let error = read(table).unwrap_err();
+        assert!(error.contains(said) && !error.contains('\n'), "{said}: {error}");
+    }
+}
