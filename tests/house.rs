@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Room and the rooms that it may use.
 const DOORS: &[(&str, &[&str])] = &[
     ("config", &[]),
-    ("hub", &[]),
+    ("hub", &["config"]),
     ("metrics", &["config"]),
     ("data", &["config", "ops"]),
     ("optim", &["config", "ops"]),

@@ -4,6 +4,7 @@
 use super::listing::Listing;
 use super::name::Repo;
 use super::{Error, Result, Settings};
+use crate::config::{is_hidden, read_regular_text};
 use std::fs::{File, TryLockError};
 use std::path::{Component, Path, PathBuf};
 
@@ -12,9 +13,17 @@ pub(super) struct Cache {
     locks: PathBuf,
 }
 
-/// Whether a file's name, which comes from outside, stays inside its folder.
+/// Bytes of a file's name, with its folders.
+const LONGEST_NAME: usize = 512;
+
+/// Whether a file's name, which comes from outside, stays inside its folder, and says all that it is.
 pub(super) fn is_inside(file: &str) -> bool {
-    !file.is_empty() && !file.contains('\\') && Path::new(file).components().all(|c| matches!(c, Component::Normal(_)))
+    !file.is_empty()
+        && file.len() <= LONGEST_NAME
+        && !file.contains('\\')
+        && !file.chars().any(is_hidden)
+        && file.split('/').all(|part| !part.is_empty())
+        && Path::new(file).components().all(|c| matches!(c, Component::Normal(_)))
 }
 
 /// Whether a text that comes from outside can name a commit or a content.
@@ -37,6 +46,14 @@ fn folder_of(path: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(io(folder))
 }
 
+/// Opens a file of the cache's own to go on with, which it makes if need be; not what a link leads to, nor a pipe.
+pub(super) fn append(path: &Path) -> Result<File> {
+    if path.symlink_metadata().is_ok_and(|is| !is.is_file()) {
+        return Err(io(path)(std::io::Error::other("it is not a regular file; remove it")));
+    }
+    File::options().create(true).append(true).read(true).open(path).map_err(io(path))
+}
+
 impl Cache {
     pub(super) fn new(settings: &Settings, repo: &Repo) -> Self {
         Self { root: settings.cache.join(repo.folder()), locks: settings.cache.join(".locks").join(repo.folder()) }
@@ -57,8 +74,11 @@ impl Cache {
         let commit = if is_commit(revision) {
             revision.to_owned()
         } else {
-            std::fs::read_to_string(self.root.join("refs").join(revision)).ok()?.trim().to_owned()
+            read_regular_text(&self.root.join("refs").join(revision), 1 << 10).ok()?.trim().to_owned()
         };
+        if !is_hash(&commit) {
+            return None;
+        }
         let folder = self.snapshot(&commit);
         let mut files = Vec::new();
         let mut left = vec![String::new()];
@@ -66,23 +86,22 @@ impl Cache {
             for entry in folder.join(&below).read_dir().ok()?.filter_map(std::result::Result::ok) {
                 let Ok(name) = entry.file_name().into_string() else { continue };
                 let file = if below.is_empty() { name } else { format!("{below}/{name}") };
-                // Links whose content is gone are neither.
-                let path = entry.path();
-                if path.is_dir() {
+                // Links whose content is gone are neither, and folders behind links may lead back.
+                if entry.file_type().is_ok_and(|is| is.is_dir()) {
                     left.push(file);
-                } else if path.is_file() {
+                } else if entry.path().is_file() {
                     files.push(file);
                 }
             }
         }
         files.sort_unstable();
-        (is_hash(&commit) && !files.is_empty()).then_some(Listing { commit, files, fresh: false })
+        (!files.is_empty()).then_some(Listing { commit, files, fresh: false })
     }
 
     /// Notes the commit that a branch or tag is at.
     pub(super) fn remember(&self, revision: &str, commit: &str) -> Result<()> {
         let path = self.root.join("refs").join(revision);
-        if is_commit(revision) || std::fs::read_to_string(&path).is_ok_and(|known| known == commit) {
+        if is_commit(revision) || read_regular_text(&path, 1 << 10).is_ok_and(|known| known == commit) {
             return Ok(());
         }
         folder_of(&path)?;
@@ -97,7 +116,7 @@ impl Cache {
         let path = self.locks.join(format!("{hash}.lock"));
         folder_of(&path)?;
         folder_of(&self.blob(hash))?;
-        let lock = File::options().create(true).append(true).open(&path).map_err(io(&path))?;
+        let lock = append(&path)?;
         match lock.try_lock() {
             Err(TryLockError::WouldBlock) => {
                 tracing::info!("waiting for another process that fetches {file}");

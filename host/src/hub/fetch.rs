@@ -1,6 +1,6 @@
 //! One file: what the hub says of it, its content, and whether it came whole.
 
-use super::cache::{Cache, is_hash, is_inside};
+use super::cache::{Cache, append, is_hash, is_inside};
 use super::name::Repo;
 use super::wire::{Ask, COMMIT, Failure, text};
 use super::{Error, Hub, Result};
@@ -14,6 +14,9 @@ use ureq::http::StatusCode;
 /// How often in a row a connection may break before anything more has come.
 const TRIES: u32 = 5;
 
+/// Bytes of a file of which the hub does not say how many it has.
+const UNSAID: u64 = 64 << 20;
+
 /// What the hub says of a file.
 struct Content {
     /// Names the content in the cache.
@@ -21,6 +24,13 @@ struct Content {
     size: Option<u64>,
     /// Whether the hash is a SHA-256 of the bytes, as that of every large file is.
     sha256: bool,
+}
+
+impl Content {
+    /// How many bytes may come.
+    fn most(&self) -> u64 {
+        self.size.unwrap_or(UNSAID)
+    }
 }
 
 /// How a part of a download ended, if not at the file's end.
@@ -31,8 +41,8 @@ enum Stop {
 }
 
 impl Hub {
-    /// A commit's file, from the cache or by way of it.
-    pub(super) fn fetch(&self, repo: &Repo, cache: &Cache, commit: &str, file: &str) -> Result<PathBuf> {
+    /// A commit's file, from the cache or by way of it. What is fetched is taken off the bytes that are `left`.
+    pub(super) fn fetch(&self, repo: &Repo, cache: &Cache, commit: &str, file: &str, left: &mut u64) -> Result<PathBuf> {
         if !is_inside(file) {
             return Err(broken(repo, format!("{file:?} is no name of a file")));
         }
@@ -48,6 +58,10 @@ impl Hub {
         }
         let url = repo.file(&self.settings.endpoint, commit, file);
         let content = self.content(repo, &url, file)?;
+        *left = left.checked_sub(content.most()).ok_or_else(|| {
+            let (size, left) = (HumanBytes(content.most()), HumanBytes(*left));
+            broken(repo, format!("{file} is said to have {size}, and {left} is the most that is fetched of it"))
+        })?;
         let _lock = cache.lock(&content.hash, file)?;
         let blob = cache.blob(&content.hash);
         if !blob.exists() {
@@ -93,7 +107,7 @@ impl Hub {
     /// Fetches a content into `part`, going on from what lies there.
     fn download(&self, repo: &Repo, url: &str, file: &str, content: &Content, part: &Path) -> Result<()> {
         let io = |source| Error::Io { path: part.to_owned(), source };
-        let mut into = File::options().create(true).append(true).read(true).open(part).map_err(io)?;
+        let mut into = append(part)?;
         let mut have = into.metadata().map_err(io)?.len();
         let of = content.size.map(|size| format!(" ({})", HumanBytes(size))).unwrap_or_default();
         let from = if have > 0 { format!(", from {} on", HumanBytes(have)) } else { String::new() };
@@ -101,7 +115,7 @@ impl Hub {
         let bar = bar(file, content.size);
         let mut tries = 0;
         while content.size != Some(have) {
-            let stop = match self.part(repo, url, &mut into, have, &bar) {
+            let stop = match self.part(repo, url, &mut into, have, content, &bar) {
                 Ok(()) if content.size.is_none() => break,
                 Ok(()) => "the connection ended".to_owned(),
                 Err(Stop::Broken(said)) => said,
@@ -133,7 +147,15 @@ impl Hub {
     }
 
     /// One answer's worth of a content, from byte `have` on.
-    fn part(&self, repo: &Repo, url: &str, into: &mut File, have: u64, bar: &ProgressBar) -> std::result::Result<(), Stop> {
+    fn part(
+        &self,
+        repo: &Repo,
+        url: &str,
+        into: &mut File,
+        have: u64,
+        content: &Content,
+        bar: &ProgressBar,
+    ) -> std::result::Result<(), Stop> {
         let full = |source| Stop::Final(Error::Io { path: self.settings.cache.clone(), source });
         let answer = self.wire.ask(url, Ask::Get { from: have }).map_err(|failure| match failure {
             failure if failure.passes() => Stop::Broken(failure.to_string()),
@@ -151,15 +173,27 @@ impl Hub {
         bar.set_position(at);
         let mut reader = answer.into_body().into_reader();
         let mut buffer = vec![0; 1 << 18];
+        let mut room = content.most().saturating_sub(at);
         loop {
             let read = reader.read(&mut buffer).map_err(|e| Stop::Broken(e.to_string()))?;
             if read == 0 {
                 return Ok(());
             }
+            let Some(rest) = room.checked_sub(read as u64) else {
+                into.set_len(0).map_err(full)?;
+                let most = HumanBytes(content.most());
+                return Err(Stop::Final(broken(repo, format!("{} sends more of a file than the {most} it has", host(url)))));
+            };
+            room = rest;
             into.write_all(&buffer[..read]).map_err(full)?;
             bar.inc(read as u64);
         }
     }
+}
+
+/// Where a file is asked for, in short.
+fn host(url: &str) -> &str {
+    url.split("/resolve/").next().unwrap_or(url)
 }
 
 fn broken(repo: &Repo, detail: String) -> Error {

@@ -3,11 +3,15 @@
 use super::cache::{Cache, is_hash, is_inside};
 use super::name::Repo;
 use super::wire::{Ask, Failure};
-use super::{BESIDE_WEIGHTS, Error, Hub, INDEX, Index, Result, WEIGHTS};
+use super::{BESIDE_WEIGHTS, Error, Hub, INDEX, Index, Result, SMALL, WEIGHTS};
+use crate::config::{printable, read_regular_text};
 use serde::Deserialize;
 
-/// An answer about a repository of very many files has some megabytes.
-const LONGEST: u64 = 256 << 20;
+/// Bytes of an answer about a repository; one of very many files has some megabytes.
+const LONGEST: u64 = 32 << 20;
+
+/// Files of a repository.
+const MOST_FILES: usize = 100_000;
 
 /// The files of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +50,7 @@ impl Listing {
     /// Whether a model that can be read is in the cache.
     pub(super) fn is_model(&self, cache: &Cache) -> bool {
         let beside = BESIDE_WEIGHTS.iter().all(|(file, needed)| !needed || self.has(file));
-        let index = std::fs::read_to_string(cache.snapshot(&self.commit).join(INDEX));
+        let index = read_regular_text(&cache.snapshot(&self.commit).join(INDEX), SMALL);
         let weights = match index.ok().and_then(|text| serde_json::from_str::<Index>(&text).ok()) {
             Some(index) => index.weight_map.values().all(|shard| self.has(shard)),
             None => self.has(WEIGHTS) && !self.has(INDEX),
@@ -92,8 +96,18 @@ impl Hub {
         if !is_hash(&answer.sha) {
             return Err(foreign());
         }
-        let mut files: Vec<String> = answer.siblings.into_iter().map(|s| s.rfilename).filter(|f| is_inside(f)).collect();
+        if answer.siblings.len() > MOST_FILES {
+            let detail = format!("{url} lists {} files; {MOST_FILES} is the most that is read", answer.siblings.len());
+            return Err(Error::Unfit { name: repo.id.clone(), detail });
+        }
+        let (mut files, outside): (Vec<String>, Vec<String>) =
+            answer.siblings.into_iter().map(|s| s.rfilename).partition(|file| is_inside(file));
+        if let Some(first) = outside.first() {
+            let first = printable(first, 128);
+            tracing::warn!("{}: {} files are passed over, since they can't be called so: {first}", repo.id, outside.len());
+        }
         files.sort_unstable();
+        files.dedup();
         Ok(Listing { commit: answer.sha, files, fresh: true })
     }
 
@@ -107,6 +121,7 @@ impl Hub {
                 let detail = format!("there is no such path, and {endpoint} does not answer ({said}); {help}");
                 return Error::Unreachable { name, detail };
             }
+            Failure::Insecure(detail) => return Error::Denied { name, detail },
             Failure::Refused { status, code, said } => (status.as_u16(), code, said),
         };
         let known = self.settings.token.is_some();

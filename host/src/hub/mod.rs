@@ -15,6 +15,7 @@ mod wire;
 pub use name::looks_like_name;
 pub use settings::Settings;
 
+use crate::config::{printable, read_regular_text};
 use cache::Cache;
 use listing::Listing;
 use name::{Kind, Repo};
@@ -117,6 +118,15 @@ const BESIDE_WEIGHTS: [(&str, bool); 5] = [
 const INDEX: &str = "model.safetensors.index.json";
 const WEIGHTS: &str = "model.safetensors";
 
+/// Bytes of all files of a model or dataset together. Weights are held in memory, and so are rows.
+const MOST: u64 = 1 << 40;
+
+/// Bytes of one of a model's files beside its weights.
+const SMALL: u64 = 256 << 20;
+
+/// Bytes of what is said of a listing.
+const LONGEST_SAID: usize = 2048;
+
 /// The branch on which the hub keeps every dataset as Parquet.
 const CONVERTED: &str = "refs/convert/parquet";
 
@@ -147,7 +157,7 @@ impl Hub {
         let repo = Repo::parse(Kind::Model, name)?;
         let cache = Cache::new(&self.settings, &repo);
         let listing = self.listing(&repo, &cache, |listing| listing.is_model(&cache))?;
-        let unfit = |detail: String| Error::Unfit { name: repo.id.clone(), detail };
+        let unfit = |detail: String| Error::Unfit { name: repo.id.clone(), detail: printable(&detail, LONGEST_SAID) };
         let mut wanted = Vec::new();
         for (file, needed) in BESIDE_WEIGHTS {
             if listing.has(file) {
@@ -158,8 +168,8 @@ impl Hub {
         }
         // A model may have both; the shards are what is read then.
         if listing.has(INDEX) {
-            let path = self.fetch(&repo, &cache, &listing.commit, INDEX)?;
-            let text = std::fs::read_to_string(&path).map_err(|source| Error::Io { path, source })?;
+            let path = self.fetch(&repo, &cache, &listing.commit, INDEX, &mut { SMALL })?;
+            let text = read_regular_text(&path, SMALL).map_err(|source| Error::Io { path, source })?;
             let index: Index = serde_json::from_str(&text).map_err(|e| unfit(format!("{INDEX} is no index of shards: {e}")))?;
             let shards: BTreeSet<String> = index.weight_map.into_values().collect();
             if let Some(shard) = shards.iter().find(|shard| !listing.has(shard)) {
@@ -201,12 +211,18 @@ impl Hub {
         let choose = |files: &[String]| splits::choose(files, repo.subset.as_deref(), split);
         let whole = |listing: &Listing| choose(&listing.files).is_ok_and(|files| splits::whole(&files));
         let listing = self.listing(repo, &cache, whole)?;
-        let wanted = choose(&listing.files).map_err(|detail| Error::Unfit { name: repo.id.clone(), detail })?;
+        let wanted = choose(&listing.files)
+            .map_err(|detail| Error::Unfit { name: repo.id.clone(), detail: printable(&detail, LONGEST_SAID) })?;
         self.snapshot(repo, &cache, &listing, &wanted)
     }
 
     fn snapshot(&self, repo: &Repo, cache: &Cache, listing: &Listing, wanted: &[String]) -> Result<Snapshot> {
-        let fetch = |file: &String| self.fetch(repo, cache, &listing.commit, file);
+        let mut left = MOST;
+        let fetch = |file: &String| {
+            let beside = repo.kind == Kind::Model && BESIDE_WEIGHTS.iter().any(|(name, _)| name == file);
+            let mut small = SMALL;
+            self.fetch(repo, cache, &listing.commit, file, if beside { &mut small } else { &mut left })
+        };
         let files = wanted.iter().map(fetch).collect::<Result<Vec<_>>>()?;
         if listing.fresh {
             // Last, so that a branch that the cache knows is one of which everything is there.

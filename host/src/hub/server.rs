@@ -37,6 +37,10 @@ pub(super) struct State {
     pub(super) busy: usize,
     /// A byte of every large file is another than it should be.
     pub(super) damaged: bool,
+    /// Large files have so many bytes more than is said.
+    pub(super) swelled: usize,
+    /// What is said of large files' sizes, where it is not true.
+    pub(super) size: Option<String>,
     /// Ranges are not known.
     pub(super) rangeless: bool,
     pub(super) asked: Vec<Asked>,
@@ -180,13 +184,14 @@ fn answer(state: &mut State, asked: &Asked, elsewhere: &str) -> Answer {
         let headers = vec![
             at_commit,
             ("X-Linked-Etag", format!("\"{sum}\"")),
-            ("X-Linked-Size", bytes.len().to_string()),
+            ("X-Linked-Size", state.size.clone().unwrap_or_else(|| bytes.len().to_string())),
             ("Location", format!("{elsewhere}/contents/{sum}")),
         ];
         let mut held = bytes;
         if let (true, Some(byte)) = (state.damaged, held.last_mut()) {
             *byte ^= 1;
         }
+        held.resize(held.len() + state.swelled, 7);
         state.contents.insert(sum, held);
         return Answer { status: "302 Found", headers, body: Vec::new() };
     }

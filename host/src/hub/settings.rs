@@ -1,7 +1,11 @@
 //! What the environment says of the hub, under the names that its own libraries read.
 
+use crate::config::read_regular_text;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Bytes of the file that holds a token.
+const LONGEST_TOKEN: u64 = 16 << 10;
 
 /// How the hub is reached. Can't be printed, since the token is a secret.
 #[derive(Clone)]
@@ -49,7 +53,7 @@ impl Settings {
 }
 
 fn read_token(path: &Path) -> Option<String> {
-    std::fs::read_to_string(path).ok().filter(|token| !token.trim().is_empty())
+    read_regular_text(path, LONGEST_TOKEN).ok().filter(|token| !token.trim().is_empty())
 }
 
 #[cfg(test)]

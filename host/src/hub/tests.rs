@@ -310,10 +310,54 @@ fn where_nothing_can_be_read_the_hubs_conversion_is_taken() {
 }
 
 #[test]
+fn no_more_comes_than_was_said_and_no_more_is_said_than_fits() {
+    let place = Place::new();
+    place.server.state().swelled = 1 << 20;
+    let error = place.plain().model("Qwen/Tiny").unwrap_err();
+    assert!(matches!(&error, Error::Broken { .. }), "{error}");
+    assert!(error.to_string().contains("/Qwen/Tiny sends more of a file than the 292.97 KiB it has"), "{error}");
+    let blobs = place.in_cache("models--Qwen--Tiny/blobs").read_dir().unwrap();
+    assert!(blobs.map(|e| e.unwrap().metadata().unwrap().len()).all(|size| size < 1000));
+    for size in [u64::MAX.to_string(), (MOST + 1).to_string()] {
+        place.server.state().size = Some(size);
+        let error = place.plain().model("Qwen/Tiny").unwrap_err().to_string();
+        assert!(error.contains("model.safetensors is said to have") && error.contains("1.00 TiB is the most"), "{error}");
+    }
+    let many: Vec<String> = (0..100_001).map(|i| format!("{i}")).collect();
+    let many: Vec<(&str, &[u8])> = many.iter().map(|name| (name.as_str(), &b""[..])).collect();
+    place.server.hold("models/very/many@main", &many);
+    let error = place.plain().model("very/many").unwrap_err().to_string();
+    assert!(error.contains("lists 100001 files; 100000 is the most"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn the_cache_is_not_written_through_links_nor_read_in_circles() {
+    use std::os::unix::fs::symlink;
+    let place = Place::new();
+    let model = place.plain().model("Qwen/Tiny").unwrap();
+    let blob = model.folder.join("model.safetensors").canonicalize().unwrap();
+    symlink("..", model.folder.join("circle")).unwrap();
+    assert_eq!(place.offline().model("Qwen/Tiny").unwrap(), model);
+    std::fs::remove_file(&blob).unwrap();
+    let elsewhere = place.in_cache("elsewhere");
+    std::fs::write(&elsewhere, "kept").unwrap();
+    symlink(&elsewhere, blob.with_extension("incomplete")).unwrap();
+    let error = place.plain().model("Qwen/Tiny").unwrap_err().to_string();
+    assert!(error.contains(".incomplete: it is not a regular file"), "{error}");
+    assert_eq!(std::fs::read(&elsewhere).unwrap(), b"kept");
+    // A note of a commit that is none leads nowhere.
+    std::fs::write(place.in_cache("models--Qwen--Tiny/refs/main"), "../../..").unwrap();
+    assert!(matches!(place.offline().model("Qwen/Tiny").unwrap_err(), Error::Unreachable { .. }));
+}
+
+#[test]
 fn names_from_outside_stay_inside() {
     let place = Place::new();
     let inside: &[&str] = &["a", "a/b.json", "a b"];
-    let outside: &[&str] = &["", "/etc/passwd", "../x", "a/../../x", "./a", "a\\..\\b"];
+    let long = "a/".repeat(300);
+    let outside: &[&str] =
+        &["", "/etc/passwd", "../x", "a/../../x", "./a", "a\\..\\b", "a//b", "a/", "a\x1b[2J", "a\u{202e}b", &long];
     assert!(inside.iter().all(|name| cache::is_inside(name)) && !outside.iter().any(|name| cache::is_inside(name)));
     assert!(!cache::is_hash("../../../x") && !cache::is_hash("") && cache::is_hash(COMMIT));
     place.server.hold("datasets/evil/one@main", &[("../../train.jsonl", b"{}")]);

@@ -2,7 +2,9 @@
 //! stand on the redirect to where it lies, and since the token goes to the hub alone.
 
 use super::Settings;
+use crate::config::printable;
 use std::fmt;
+use std::sync::Once;
 use std::time::Duration;
 use ureq::http::{Response, StatusCode, header};
 use ureq::{Agent, Body, Proxy};
@@ -12,6 +14,9 @@ const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(30);
 
 const REDIRECTS: usize = 10;
+
+/// Bytes of what an answer says of its refusal.
+const LONGEST_SAID: usize = 512;
 
 /// The header that every answer of the hub about a file has.
 pub(super) const COMMIT: &str = "x-repo-commit";
@@ -29,6 +34,8 @@ pub(super) enum Failure {
     },
     /// There is none.
     Silent(String),
+    /// It would come over a line that anybody may read and change.
+    Insecure(String),
 }
 
 impl Failure {
@@ -36,6 +43,7 @@ impl Failure {
     pub(super) fn passes(&self) -> bool {
         match self {
             Self::Silent(_) => true,
+            Self::Insecure(_) => false,
             Self::Refused { status, .. } => status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS,
         }
     }
@@ -44,7 +52,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Silent(said) => write!(f, "{said}"),
+            Self::Silent(said) | Self::Insecure(said) => write!(f, "{said}"),
             Self::Refused { status, said, .. } => write!(f, "{} {said}", status.as_u16()),
         }
     }
@@ -77,6 +85,13 @@ impl Wire {
             .proxy(if is_here(&settings.endpoint) { None } else { Proxy::try_from_env() })
             .user_agent(concat!("rlhost/", env!("CARGO_PKG_VERSION")))
             .build();
+        if settings.token.is_some() && !is_secure(&settings.endpoint) && !is_here(&settings.endpoint) {
+            static SAID: Once = Once::new();
+            let endpoint = origin(&settings.endpoint);
+            SAID.call_once(|| {
+                tracing::warn!("the token goes to {endpoint} in plain text; HF_ENDPOINT should begin with https://")
+            });
+        }
         Self { agent: config.into(), home: origin(&settings.endpoint).to_owned(), token: settings.token.clone() }
     }
 
@@ -106,6 +121,10 @@ impl Wire {
             if matches!(ask, Ask::Head) && answer.headers().contains_key(COMMIT) && origin(&next) != origin(&url) {
                 return Ok(answer);
             }
+            if is_secure(&url) && !is_secure(&next) {
+                let (from, to) = (origin(&url), origin(&next));
+                return Err(Failure::Insecure(format!("{from} redirects from https to {to}, where nothing protects what comes")));
+            }
             url = next;
         }
         Err(Failure::Silent(format!("more than {REDIRECTS} redirects, the last to {url}")))
@@ -122,8 +141,14 @@ fn judged(answer: Response<Body>) -> Result<Response<Body>, Failure> {
     if status.is_success() {
         return Ok(answer);
     }
-    let (code, said) = (text(&answer, "x-error-code").to_owned(), text(&answer, "x-error-message").to_owned());
+    let said = |name: &str| printable(text(&answer, name), LONGEST_SAID);
+    let (code, said) = (said("x-error-code"), said("x-error-message"));
     Err(Failure::Refused { status, code, said })
+}
+
+/// Whether what goes there and comes from there is encrypted.
+fn is_secure(url: &str) -> bool {
+    url.get(..8).is_some_and(|begin| begin.eq_ignore_ascii_case("https://"))
 }
 
 /// Scheme, host and port.
@@ -163,6 +188,9 @@ mod tests {
         assert_eq!(origin("https://hub.co"), "https://hub.co");
         assert!(is_here("http://localhost:80/x") && !is_here("http://localhost.org"));
         assert_ne!(origin("https://hub.co.evil/x"), origin("https://hub.co/x"));
+        assert_ne!(origin("https://hub.co@evil/x"), origin("https://hub.co/x"));
+        assert_ne!(origin("http://hub.co/x"), origin("https://hub.co/x"));
+        assert!(is_secure("HTTPS://hub.co") && !is_secure("http://hub.co") && !is_secure("https:/hub") && !is_secure(""));
         assert_eq!(joined("https://hub.co/a/b", "/c?d"), "https://hub.co/c?d");
         assert_eq!(joined("https://hub.co/a/b", "c"), "https://hub.co/a/c");
         assert_eq!(joined("https://hub.co/a", "//cdn/x"), "https://cdn/x");
