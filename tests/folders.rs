@@ -280,7 +280,7 @@ fn a_strangers_run_is_not_written_through_links_nor_waited_for() {
             }
             let refused = place.run(&["resume", "copy", "--max-steps", "2"]);
             assert!(refused.code == Some(2) && refused.error().contains(&name), "{name}: {}", refused.stderr);
-            assert!(refused.error().contains(if by_pipe { "named pipe" } else { "a link" }), "{}", refused.error());
+            assert!(refused.error().contains(if by_pipe { "a pipe" } else { "a link" }), "{}", refused.error());
             assert_eq!(fs::read_to_string(place.path("victim")).unwrap(), "precious\n", "{name}");
             fs::remove_dir_all(place.path("copy")).unwrap();
         }
@@ -326,7 +326,7 @@ fn what_is_no_file_in_a_checkpoint_is_refused_and_not_read() {
         let _ = fs::remove_file(&path);
         pipe(&path);
         let said = verify();
-        assert!(said.contains("named pipe") && said.contains(name), "{name}: {said}");
+        assert!(said.contains("a pipe") && said.contains(name), "{name}: {said}");
         place.run(&["checkpoint", "list", "copy"]).succeeded();
         fs::remove_dir_all(place.path("copy")).unwrap();
     }
@@ -347,5 +347,5 @@ fn what_is_no_file_in_a_checkpoint_is_refused_and_not_read() {
     fs::remove_file(place.path("run/completions.jsonl")).unwrap();
     pipe(&place.path("run/completions.jsonl"));
     let replayed = place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]);
-    assert!(replayed.error().contains("named pipe"), "{}", replayed.error());
+    assert!(replayed.error().contains("a pipe"), "{}", replayed.error());
 }

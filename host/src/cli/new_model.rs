@@ -1,7 +1,7 @@
 //! `rlhost new-model`: a model folder with random weights, to be trained from nothing.
 
 use super::Failure;
-use crate::config::read_regular_text;
+use crate::config::files;
 use crate::data::{Tokenizer, train_tokenizer};
 use crate::model::{Architecture, copy_companions, write_random};
 use anyhow::{anyhow, ensure};
@@ -43,7 +43,7 @@ fn make(args: &Args) -> anyhow::Result<usize> {
     let folder = &args.folder;
     ensure!(!folder.exists(), "{}: is there already; name another folder, or remove it", folder.display());
     let text =
-        read_regular_text(&args.config, LARGEST_CONFIG).map_err(|e| anyhow!("can't read {}: {e}", args.config.display()))?;
+        files::read_text(&args.config, LARGEST_CONFIG).map_err(|e| anyhow!("can't read {}: {e}", args.config.display()))?;
     let mut config: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{}: {e}", args.config.display()))?;
     ensure!(config.is_object(), "{}: expected a JSON object with a model's sizes", args.config.display());
     if args.tokenizer.is_none() {

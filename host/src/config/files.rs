@@ -1,5 +1,5 @@
-//! Opening files of folders that somebody else may have prepared: nothing is waited for, and nothing
-//! is written through a link.
+//! Opening files that a person names or that lie in somebody else's folders: nothing is waited for, nothing is read without
+//! an end, and nothing is written through a link.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -11,7 +11,7 @@ fn kind(of: FileType) -> &'static str {
     {
         use std::os::unix::fs::FileTypeExt;
         if of.is_fifo() {
-            return "a named pipe";
+            return "a pipe";
         }
         if of.is_socket() {
             return "a socket";
@@ -37,15 +37,21 @@ pub fn must_be_file(found: &Metadata) -> io::Result<()> {
     if found.is_file() {
         return Ok(());
     }
-    Err(io::Error::other(format!("it is {}; a file is expected", kind(found.file_type()))))
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {}, not a regular file", kind(found.file_type()))))
 }
 
 /// Opens a regular file to read it, also through a link.
 ///
 /// # Errors
-/// On a pipe, a device, a socket or a folder too, without waiting for any.
+/// On a pipe, a device, a socket or a folder too, without waiting for any, and on a link to nowhere, as such.
 pub fn open(path: &Path) -> io::Result<File> {
-    must_be_file(&fs::metadata(path)?)?;
+    let found = fs::metadata(path).map_err(|error| match fs::symlink_metadata(path) {
+        Ok(link) if error.kind() == io::ErrorKind::NotFound && link.is_symlink() => {
+            io::Error::new(io::ErrorKind::InvalidInput, "it is a link to a file that does not exist")
+        }
+        _ => error,
+    })?;
+    must_be_file(&found)?;
     let file = at_once(File::options().read(true), false).open(path)?;
     // It may have changed in between.
     must_be_file(&file.metadata()?)?;
@@ -60,9 +66,22 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        return Err(io::Error::other(format!("it is larger than the {limit} bytes that it may have")));
+        let most = match limit {
+            0..1024 => format!("{limit} bytes"),
+            1024..0x10_0000 => format!("{} KiB", limit >> 10),
+            _ => format!("{} MiB", limit >> 20),
+        };
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is larger than {most}, the most it may have")));
     }
     Ok(bytes)
+}
+
+/// Reads a whole text file of at most `limit` bytes.
+///
+/// # Errors
+/// As [`read`], and if it is not UTF-8.
+pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    String::from_utf8(read(path, limit)?).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
 /// Whether a file is there, and no link to one.
@@ -129,8 +148,13 @@ mod tests {
         assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
         let _listening = UnixListener::bind(at("socket")).unwrap();
         assert_eq!((read(&at("file"), 3).unwrap(), read(&at("link"), 3).unwrap()), (b"abc".to_vec(), b"abc".to_vec()));
-        assert!(read(&at("file"), 2).unwrap_err().to_string().contains("larger than the 2 bytes"));
-        for (name, what) in [("pipe", "a named pipe"), ("socket", "a socket"), (".", "a folder")] {
+        assert!(read(&at("file"), 2).unwrap_err().to_string().contains("larger than 2 bytes"));
+        assert_eq!(read(&at("none"), 9).unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::write(at("bytes"), b"\xff").unwrap();
+        assert!(read_text(&at("bytes"), 9).unwrap_err().to_string().contains("UTF-8"));
+        for (name, what) in
+            [("pipe", "a pipe"), ("socket", "a socket"), (".", "a folder"), ("dangling", "a link to a file that does not exist")]
+        {
             assert!(open(&at(name)).unwrap_err().to_string().contains(what), "{name}");
         }
         assert!(read(Path::new("/dev/zero"), 9).unwrap_err().to_string().contains("a device"));

@@ -9,7 +9,6 @@ mod lora;
 mod options;
 mod period;
 mod printable;
-mod regular;
 mod validate;
 
 pub use changes::{changes, same};
@@ -20,7 +19,6 @@ pub use options::{
 };
 pub use period::Period;
 pub use printable::{is_hidden, printable, printable_path};
-pub use regular::{open_regular, read_regular, read_regular_text};
 
 use std::path::PathBuf;
 

@@ -2,7 +2,7 @@
 
 use super::pace::Pace;
 use super::{ChatTemplate, Error, Message, Result};
-use crate::config::{printable, read_regular, read_regular_text};
+use crate::config::{files, printable};
 use crate::ops::bounded::{Bounds, quietly, within};
 use serde_json::Value;
 use std::io::ErrorKind;
@@ -45,7 +45,7 @@ pub struct Tokenizer {
 
 /// The text of a file that need not be there.
 fn read(path: &Path, limit: u64) -> Result<Option<String>> {
-    match read_regular_text(path, limit) {
+    match files::read_text(path, limit) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(source) => Err(Error::Io { path: path.to_owned(), source }),
@@ -55,7 +55,7 @@ fn read(path: &Path, limit: u64) -> Result<Option<String>> {
 /// Reads `tokenizer.json`. The library that does panics over some damage, and compiles any patterns that it finds.
 fn load(path: &Path) -> Result<tokenizers::Tokenizer> {
     let wrong = |detail: String| Error::Tokenizer { path: path.to_owned(), detail: printable(&detail, SHOWN) };
-    let bytes = read_regular(path, LARGEST).map_err(|source| match source.kind() {
+    let bytes = files::read(path, LARGEST).map_err(|source| match source.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => wrong("no such file; a model folder brings its tokenizer".into()),
         _ => Error::Io { path: path.to_owned(), source },
     })?;

@@ -13,9 +13,6 @@ use tokenizers::{
     TokenizerImpl,
 };
 
-/// Most tokens of a learned vocabulary.
-const MOST_TOKENS: usize = 1 << 20;
-
 /// The token that ends a text.
 const END: &str = "<|endoftext|>";
 
@@ -44,9 +41,6 @@ pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<Traine
         return Err(fail(format!(
             "a byte-level vocabulary has from 257 to {MOST_TOKENS} tokens, and vocab_size is {vocab_size}"
         )));
-    }
-    if vocab_size > MOST_TOKENS {
-        return Err(fail(format!("vocab_size is {vocab_size}, and {MOST_TOKENS} is the most that is learned")));
     }
     let mut texts = Vec::new();
     for path in datasets {

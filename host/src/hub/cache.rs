@@ -4,7 +4,7 @@
 use super::listing::Listing;
 use super::name::Repo;
 use super::{Error, Result, Settings};
-use crate::config::{is_hidden, read_regular_text};
+use crate::config::{files, is_hidden};
 use std::fs::{File, TryLockError};
 use std::path::{Component, Path, PathBuf};
 
@@ -74,7 +74,7 @@ impl Cache {
         let commit = if is_commit(revision) {
             revision.to_owned()
         } else {
-            read_regular_text(&self.root.join("refs").join(revision), 1 << 10).ok()?.trim().to_owned()
+            files::read_text(&self.root.join("refs").join(revision), 1 << 10).ok()?.trim().to_owned()
         };
         if !is_hash(&commit) {
             return None;
@@ -101,7 +101,7 @@ impl Cache {
     /// Notes the commit that a branch or tag is at.
     pub(super) fn remember(&self, revision: &str, commit: &str) -> Result<()> {
         let path = self.root.join("refs").join(revision);
-        if is_commit(revision) || read_regular_text(&path, 1 << 10).is_ok_and(|known| known == commit) {
+        if is_commit(revision) || files::read_text(&path, 1 << 10).is_ok_and(|known| known == commit) {
             return Ok(());
         }
         folder_of(&path)?;

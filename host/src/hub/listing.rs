@@ -4,7 +4,7 @@ use super::cache::{Cache, is_hash, is_inside};
 use super::name::Repo;
 use super::wire::{Ask, Failure};
 use super::{BESIDE_WEIGHTS, Error, Hub, INDEX, Index, Result, SMALL, WEIGHTS};
-use crate::config::{printable, read_regular_text};
+use crate::config::{files, printable};
 use serde::Deserialize;
 
 /// Bytes of an answer about a repository; one of very many files has some megabytes.
@@ -50,7 +50,7 @@ impl Listing {
     /// Whether a model that can be read is in the cache.
     pub(super) fn is_model(&self, cache: &Cache) -> bool {
         let beside = BESIDE_WEIGHTS.iter().all(|(file, needed)| !needed || self.has(file));
-        let index = read_regular_text(&cache.snapshot(&self.commit).join(INDEX), SMALL);
+        let index = files::read_text(&cache.snapshot(&self.commit).join(INDEX), SMALL);
         let weights = match index.ok().and_then(|text| serde_json::from_str::<Index>(&text).ok()) {
             Some(index) => index.weight_map.values().all(|shard| self.has(shard)),
             None => self.has(WEIGHTS) && !self.has(INDEX),

@@ -15,7 +15,7 @@ mod wire;
 pub use name::looks_like_name;
 pub use settings::Settings;
 
-use crate::config::{printable, read_regular_text};
+use crate::config::{files, printable};
 use cache::Cache;
 use listing::Listing;
 use name::{Kind, Repo};
@@ -169,7 +169,7 @@ impl Hub {
         // A model may have both; the shards are what is read then.
         if listing.has(INDEX) {
             let path = self.fetch(&repo, &cache, &listing.commit, INDEX, &mut { SMALL })?;
-            let text = read_regular_text(&path, SMALL).map_err(|source| Error::Io { path, source })?;
+            let text = files::read_text(&path, SMALL).map_err(|source| Error::Io { path, source })?;
             let index: Index = serde_json::from_str(&text).map_err(|e| unfit(format!("{INDEX} is no index of shards: {e}")))?;
             let shards: BTreeSet<String> = index.weight_map.into_values().collect();
             if let Some(shard) = shards.iter().find(|shard| !listing.has(shard)) {

@@ -1,6 +1,6 @@
 //! What the environment says of the hub, under the names that its own libraries read.
 
-use crate::config::read_regular_text;
+use crate::config::files;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ impl Settings {
 }
 
 fn read_token(path: &Path) -> Option<String> {
-    read_regular_text(path, LONGEST_TOKEN).ok().filter(|token| !token.trim().is_empty())
+    files::read_text(path, LONGEST_TOKEN).ok().filter(|token| !token.trim().is_empty())
 }
 
 #[cfg(test)]

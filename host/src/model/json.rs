@@ -1,7 +1,7 @@
 //! JSON objects of a model's folder, read key by key: what is wrong is said with the key that it stands under.
 
 use super::{Error, Result};
-use crate::config::{printable, read_regular_text};
+use crate::config::{files, printable};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
@@ -119,7 +119,7 @@ impl Object {
 
 /// The text of a JSON file that describes a model or an adapter; `None` where there is none.
 pub(super) fn read_text(path: &Path) -> Result<Option<String>> {
-    match read_regular_text(path, LARGEST) {
+    match files::read_text(path, LARGEST) {
         Ok(text) => Ok(Some(text)),
         Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => Ok(None),
         Err(source) => Err(Error::Io { path: path.to_owned(), source }),

@@ -3,7 +3,7 @@
 use super::load::CRITIC;
 use super::weights::{of_adapter, of_critic};
 use super::{Error, ModelFolder, Result, Weights, peft};
-use crate::config::open_regular;
+use crate::config::files;
 use crate::ops;
 use candle_core::{DType, Tensor};
 use serde::Deserialize;
@@ -117,7 +117,7 @@ pub fn copy_companions(from: &Path, to: &Path) -> Result<()> {
 
 /// Copies a file, if it is there.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    match open_regular(from) {
+    match files::open(from) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
         Err(source) => Err(Error::Io { path: from.to_owned(), source }),
         Ok(_) => std::fs::copy(from, to).map(drop).map_err(io(to)),

@@ -3,7 +3,7 @@
 
 use super::json::read_text;
 use super::{Error, Result};
-use crate::config::{open_regular, printable};
+use crate::config::{files, printable};
 use crate::ops;
 use candle_core::{DType, Device, Tensor};
 use safetensors::Dtype;
@@ -70,7 +70,7 @@ impl Shards {
     }
 
     fn add(&mut self, path: &Path) -> Result<()> {
-        let mut file = open_regular(path).map_err(|source| match source.kind() {
+        let mut file = files::open(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Error::Missing { path: path.to_owned() },
             _ => Error::Io { path: path.to_owned(), source },
         })?;

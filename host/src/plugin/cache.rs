@@ -129,6 +129,7 @@ fn own(folder: &Path) -> io::Result<Option<u32>> {
     if let Some(parent) = folder.parent() {
         fs::create_dir_all(parent)?;
     }
+    #[cfg_attr(not(unix), allow(unused_mut))]
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);

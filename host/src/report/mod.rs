@@ -89,6 +89,7 @@ pub fn write(run: &Path) -> Result<PathBuf, Error> {
     let html = render(run)?;
     let path = run.join(FILE);
     let fail = |source| Error::Write { path: path.clone(), source };
+    #[cfg_attr(not(unix), allow(unused_mut))]
     let mut builder = tempfile::Builder::new();
     // It is there to be passed on, unlike most temporary files.
     #[cfg(unix)]

@@ -73,6 +73,7 @@ pub(super) fn put(file: &Path, bytes: &[u8]) -> Result<()> {
 
 /// A file that is to take another's name, with the rights that any new file has.
 fn temporary_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
+    #[cfg_attr(not(unix), allow(unused_mut))]
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));

@@ -165,7 +165,9 @@ impl Restored {
 /// Reads a checkpoint, for a dataset that it is not of.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn read(checkpoint: &Path) -> Result<()> {
-    Restored::read(checkpoint, "", true).map(drop)
+    let step = checkpoint.file_name().and_then(|name| name.to_str()?.strip_prefix("checkpoint-")?.parse().ok());
+    let origin = Origin { run: checkpoint.to_owned(), checkpoint: checkpoint.to_owned(), step: step.unwrap_or_default() };
+    Restored::read(&origin, "", true).map(drop)
 }
 
 fn memory_file(checkpoint: &Path, plugin: &str) -> PathBuf {

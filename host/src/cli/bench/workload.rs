@@ -2,7 +2,7 @@
 //! learned from the built-in posts, and rows made of those posts.
 
 use crate::cli::new_model::LARGEST_CONFIG;
-use crate::config::{LearnFrom, read_regular_text};
+use crate::config::{LearnFrom, files};
 use crate::data::{Prompt, Tokenizer, parse_prompts, train_tokenizer};
 use crate::model::{self, copy_companions, write_random};
 use crate::plugin::Role;
@@ -44,7 +44,7 @@ fn posts() -> anyhow::Result<Vec<String>> {
 /// a `tokenizer`, or one that is learned.
 pub(super) fn random_model(config: &Path, tokenizer: Option<&Path>, folder: &Path, seed: u64) -> anyhow::Result<()> {
     let place = || config.display().to_string();
-    let text = read_regular_text(config, LARGEST_CONFIG).map_err(|e| anyhow!("can't read {}: {e}", place()))?;
+    let text = files::read_text(config, LARGEST_CONFIG).map_err(|e| anyhow!("can't read {}: {e}", place()))?;
     let mut sizes: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{}: {e}", place()))?;
     std::fs::create_dir(folder).map_err(|e| anyhow!("can't write {}: {e}", folder.display()))?;
     match tokenizer {

@@ -1,7 +1,7 @@
 //! A folder of shards: the files of one split of a dataset, in the order of their names.
 
 use super::{File, listed};
-use crate::config::{open_regular, printable_path};
+use crate::config::{files, printable_path};
 use crate::data::{Error, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ pub(super) fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     // All of them before the first is read, which may take a while.
     for shard in &shards {
-        open_regular(shard).map_err(|source| Error::Io { path: shard.clone(), source })?;
+        files::open(shard).map_err(|source| Error::Io { path: shard.clone(), source })?;
     }
     if !others.is_empty() {
         tracing::warn!(

@@ -11,7 +11,7 @@ mod parquet;
 mod text;
 
 use super::{Dataset, Error, Result};
-use crate::config::{open_regular, printable};
+use crate::config::{files, printable};
 use bounds::Budget;
 use bytes::Bytes;
 use packed::Unpacked;
@@ -76,7 +76,7 @@ pub(super) fn read(dataset: &Dataset) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for path in &dataset.files {
         for file in if path.is_dir() { folder::shards(path)? } else { vec![path.clone()] } {
-            let opened = open_regular(&file).map_err(|source| Error::Io { path: file.clone(), source })?;
+            let opened = files::open(&file).map_err(|source| Error::Io { path: file.clone(), source })?;
             rows.extend(rows_of(&file, Raw::Disk(opened))?);
         }
     }
