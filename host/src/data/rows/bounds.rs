@@ -13,9 +13,12 @@ pub(super) const VALUES: u64 = 1 << 20;
 /// Memory that a value takes beside its text, roughly.
 pub(super) const VALUE: u64 = 96;
 
+/// Memory that a row takes beside its values, with the room that a growing list of rows has.
+const EMPTY_ROW: u64 = 256;
+
 /// A file may always become this much, unpacked and in memory, and beyond it this many times its own size: a dataset is text,
 /// which no packing makes a hundred times smaller.
-const ALWAYS: u64 = 2 << 30;
+const ALWAYS: u64 = 1 << 30;
 const TIMES: u64 = 100;
 
 /// How much a file of so many bytes may become.
@@ -39,7 +42,7 @@ impl Budget {
     /// # Errors
     /// If the rows of the file would have more than its limit.
     pub(super) fn row(&mut self, file: &File, bytes: u64) -> Result<()> {
-        self.taken = self.taken.saturating_add(bytes).saturating_add(VALUE);
+        self.taken = self.taken.saturating_add(bytes).saturating_add(EMPTY_ROW);
         if self.taken > self.limit { Err(file.wrong(too_large(self.limit))) } else { Ok(()) }
     }
 }

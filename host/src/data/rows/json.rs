@@ -269,6 +269,7 @@ impl<'de> Visitor<'de> for &Taken {
         while let Some(value) = list.next_element_seed(self)? {
             values.push(value);
         }
+        values.shrink_to_fit();
         Ok(Value::Array(values))
     }
 

@@ -161,7 +161,8 @@ pub(super) fn names(columns: &Map<String, Value>) -> String {
 /// The first names, each in short, and how many more there are.
 fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let more = names.len().saturating_sub(LISTED);
-    let mut shown: Vec<String> = names.take(LISTED).map(|name| printable(name, 64)).collect();
+    let mut shown: Vec<String> =
+        names.take(LISTED).map(|name| if name.is_empty() { "\"\"".into() } else { printable(name, 64) }).collect();
     if more > 0 {
         shown.push(format!("and {more} more"));
     }
