@@ -7,17 +7,16 @@ use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
 use super::{File, Row, listed};
 use crate::config::printable_path;
 use crate::data::Result;
+use crate::ops::bounded::quietly;
 use ::bytes::Bytes;
 use indicatif::HumanBytes;
 use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
 use parquet::record::Field;
 use parquet::record::reader::TreeBuilder;
 use serde_json::{Map, Value, json};
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io::Read as _;
-use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 /// How every Parquet file begins, and ends.
 pub(super) const MAGIC: &[u8] = b"PAR1";
@@ -40,7 +39,7 @@ pub(super) fn whole(file: &File, packed: impl std::io::Read) -> Result<Bytes> {
 /// The table's rows, which take no more than is left of the budget; its pages no more than `limit` bytes.
 pub(super) fn rows(file: &File, bytes: impl ChunkReader + 'static, limit: u64, budget: &mut Budget) -> Result<Vec<Row>> {
     // The reader panics over some kinds of damage.
-    let read = quietly(|| table(file, bytes, limit, budget));
+    let read = quietly(|| table(file, bytes, limit, budget)).ok();
     read.unwrap_or_else(|| Err(damaged(file, "its contents don't fit its schema")))
 }
 
@@ -184,28 +183,6 @@ impl Read {
         self.text += text.len() as u64;
         Value::String(text.to_owned())
     }
-}
-
-thread_local! {
-    static QUIET: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs something that may panic; none if it does, and then nothing is printed.
-fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let loud = panic::take_hook();
-        panic::set_hook(Box::new(move |panic| {
-            if !QUIET.get() {
-                loud(panic);
-            }
-        }));
-    });
-    QUIET.set(true);
-    // What `work` leaves half done goes with it.
-    let outcome = panic::catch_unwind(AssertUnwindSafe(work));
-    QUIET.set(false);
-    outcome.ok()
 }
 
 #[cfg(test)]
