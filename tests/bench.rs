@@ -137,7 +137,7 @@ fn mistakes_are_explained() {
         (&["--max-steps", "3"], &["--max-steps", "--steps"]),
         (&["--output-dir", "run"], &["--output-dir", "nothing"]),
         (&["--model-config", "nowhere.json"], &["nowhere.json"]),
-        (&["--model-config", "config.json"], &["config.json", "hidden_size"]),
+        (&["--model-config", "config.json"], &["config.json", "gpt2"]),
         (&["--model-config", "config.json", "--model", "x"], &["--model-config", "--model"]),
         (&["--random-weights"], &["--random-weights", "--model-config"]),
         (&["--model", tiny(), "--tokenizer", tiny()], &["--tokenizer", "--random-weights"]),

@@ -68,6 +68,24 @@ fn each_misdeed_leaves_the_other_reward_and_the_run_unharmed_where_errors_cost_r
 }
 
 #[test]
+fn misdeeds_in_an_evaluation_alone_are_named_and_cost_nothing_that_was_learned() {
+    // After the last of three steps: training has no more to score.
+    let evaluated = ["--eval-dataset", STORIES, "--eval-steps", "3", "--set", "plugin.hostile.config.from_step=3"];
+    for misdeed in ["endless_loop", "memory_bomb", "recursion", "wrong_length", "nan", "trap", "exit", "take_step", "forge"] {
+        let place = Place::new();
+        let outcome = hostile(&place, misdeed, &evaluated);
+        assert_eq!(outcome.code, Some(1), "{misdeed}: {}", outcome.stderr);
+        assert!(outcome.error().contains("plugin hostile, score at step 3"), "{misdeed}: {}", outcome.error());
+        assert!(!outcome.stderr.contains("\x1b[2J"), "{misdeed}");
+        assert!(place.path("run/checkpoint-3/model.safetensors").exists(), "{misdeed}: what was learned is saved");
+        assert_eq!(place.figure("run", "loss").len(), 3, "{misdeed}");
+    }
+    let place = Place::new();
+    hostile(&place, "trap", &[&evaluated[..], &UNSCORABLE].concat()).succeeded();
+    assert_eq!(place.figure("run", "plugins/hostile/errors"), [0.0, 0.0, 0.0]);
+}
+
+#[test]
 fn a_plugin_that_sleeps_wakes_at_once() {
     let place = Place::new();
     hostile(&place, "sleep", &[&LATER[..], &UNSCORABLE].concat()).succeeded();

@@ -3,8 +3,7 @@
 use super::{Failure, output};
 use crate::data::{StopStrings, Tokenizer};
 use crate::model::{Decoding, Frozen, ModelFolder, builtin};
-use crate::ops::sampler::Sampling;
-use crate::rollout::{Generator, Request};
+use crate::rollout::{Generator, Request, Sampling};
 use crate::train;
 use anyhow::{anyhow, ensure};
 use std::io::IsTerminal;

@@ -99,6 +99,7 @@ pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides
         };
         table.insert(key.clone(), value);
     }
+    check_finite(&table)?;
     let mut config = typed(table, &known_names, "command line")?;
     if !overrides.plugins.is_empty() {
         let kept = std::mem::take(&mut config.plugin);
@@ -112,21 +113,17 @@ pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides
         config = apply_set(config, set, &known_names)?;
     }
     loose.extend(overrides.loose.iter().cloned());
-    check_finite(&config)?;
     config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
     Ok((config, loose))
 }
 
-/// Refuses what is infinite or not a number, in any key.
-fn check_finite(config: &Config) -> Result<()> {
-    let invalid = |place: &str, detail: String| Error::Invalid { place: place.to_owned(), detail };
-    // What is the plugins' own has been JSON, which has no such numbers, and is checked against their schemas.
-    let mut config = config.clone();
-    config.loss.clear();
-    config.plugin.iter_mut().for_each(|entry| entry.config.clear());
-    let table = Table::try_from(&config).map_err(|e| invalid("configuration", e.to_string()))?;
-    match not_finite(&Value::Table(table)) {
-        Some((key, number)) => Err(invalid(&key, format!("is {number}; it must be a finite number"))),
+/// Refuses what is infinite or not a number, in any key: no setting means anything then.
+fn check_finite(table: &Table) -> Result<()> {
+    match table.iter().find_map(|(key, value)| Some((key, not_finite(value)?))) {
+        Some((key, (inner, number))) => {
+            let place = if inner.is_empty() { key.clone() } else { format!("{key}.{inner}") };
+            Err(Error::Invalid { place, detail: format!("is {number}; it must be a finite number") })
+        }
         None => Ok(()),
     }
 }
@@ -221,6 +218,10 @@ fn apply_set(config: Config, set: &str, known: &[&str]) -> Result<Config> {
     let place = format!("--set {set}");
     let invalid = |detail: String| Error::Invalid { place: place.clone(), detail };
     let (path, text) = set.split_once('=').ok_or_else(|| invalid("expected KEY=VALUE".into()))?;
+    let value = scalar(text);
+    if let Some((_, number)) = not_finite(&value) {
+        return Err(invalid(format!("is {number}; it must be a finite number (a text stands in quotes)")));
+    }
     let mut parts: Vec<String> = path.trim().split('.').map(|p| p.replace('-', "_")).collect();
     let mut config = config;
     if parts.len() > 2 && parts[0] == "plugin" {
@@ -230,7 +231,7 @@ fn apply_set(config: Config, set: &str, known: &[&str]) -> Result<Config> {
             return Err(invalid(format!("no reward plugin is named {wanted:?}; this run has {}", names.join(", "))));
         };
         let mut table = Table::try_from(&*entry).map_err(|e| invalid(e.to_string()))?;
-        insert(&mut table, &parts[2..], scalar(text));
+        insert(&mut table, &parts[2..], value);
         *entry = table.try_into().map_err(|e: toml::de::Error| invalid(reworded(e.message())))?;
         return Ok(config);
     }
@@ -242,7 +243,7 @@ fn apply_set(config: Config, set: &str, known: &[&str]) -> Result<Config> {
     }
     let mut table = Table::try_from(&config).map_err(|e| invalid(e.to_string()))?;
     let last = std::mem::take(&mut parts);
-    insert(&mut table, &last, scalar(text));
+    insert(&mut table, &last, value);
     table.try_into().map_err(|e: toml::de::Error| invalid(reworded(e.message())))
 }
 
@@ -319,11 +320,15 @@ mod tests {
             ("[loss_limits]\ncall_timeout_s = inf".to_owned(), "loss_limits.call_timeout_s"),
             (with("weight = -inf"), "plugin.b.weight"),
             (with("limits.call_timeout_s = inf"), "plugin.b.limits.call_timeout_s"),
+            (with("config.target = nan"), "plugin.b.config.target"),
         ] {
             let error = read([file(&text).path()], &Overrides::default()).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{key}: is ")) && error.contains("finite"), "{text}: {error}");
         }
         read([file("adam_epsilon = 1e-3").path()], &Overrides::default()).unwrap();
+        let sets = ["plugin.tldr_length_reward.config.target=nan", "plugin.tldr_length_reward.weight=2"];
+        let error = read([], &overrides(&[], &sets)).unwrap_err().to_string();
+        assert!(error.starts_with("--set plugin.tldr_length_reward.config.target=nan: is NaN"), "{error}");
     }
 
     #[test]

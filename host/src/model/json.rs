@@ -36,7 +36,7 @@ impl<'de> Deserialize<'de> for Unique {
                     map.next_value::<IgnoredAny>()?;
                     let shown = printable(&key, SHOWN);
                     if !keys.insert(key) {
-                        return Err(A::Error::custom(format_args!("the key {shown:?} is there twice")));
+                        return Err(A::Error::custom(format_args!("the key {shown:?} appears twice")));
                     }
                 }
                 Ok(Unique)

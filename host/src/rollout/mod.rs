@@ -5,6 +5,7 @@
 mod device;
 mod scheduler;
 
+pub use crate::ops::sampler::Sampling;
 pub use scheduler::{Generator, Request, Rollout};
 
 /// What generation can fail with.

@@ -5,9 +5,8 @@ use super::batch::MicroBatch;
 use super::pairs::Pair;
 use super::trainer::{Prompt, Trainer};
 use crate::metrics::{Metric, Reduction};
-use crate::ops::sampler::Sampling;
 use crate::plugin::{self, Advantages, RewardColumn, Role, Rollouts};
-use crate::rollout::{Generator, Request, Rollout};
+use crate::rollout::{Generator, Request, Rollout, Sampling};
 use std::ops::Range;
 use std::sync::Arc;
 
