@@ -1,7 +1,8 @@
 #!/bin/sh
 # Fuzzes each target for so many seconds (60), or those that are named: run.sh [SECONDS [TARGET...]]
-# Prints executions, and the inputs that were found, which lie in $RLHOST_FUZZ/findings. What was learned is kept in
-# $RLHOST_FUZZ/corpus (target/fuzz). Needs cargo-fuzz, a nightly toolchain and, so that nothing is asked of a real network, unshare.
+# Prints executions, and the inputs that were found, which lie in $RLHOST_FUZZ/findings (target/fuzz/findings). What was
+# learned is kept beside them in corpus. An input may take $RLHOST_FUZZ_TIMEOUT seconds (10); on a busy machine give it more.
+# Needs cargo-fuzz, a nightly toolchain and, so that nothing is asked of a real network, unshare.
 set -eu
 cd "$(dirname "$0")"
 seconds=${1:-60}
@@ -35,7 +36,7 @@ for target in ${*:-$(sed -n 's/^name = "\(.*\)"/\1/p' Cargo.toml | tail -n +2)};
     unshare --map-root-user --net sh -c 'ip link set lo up && exec "$@"' - \
         "$root/target/fuzz/$triple/release/$target" "$kept/corpus/$target" "-artifact_prefix=$kept/findings/$target/" $dictionary \
         -max_total_time="$seconds" -fork=1 -ignore_crashes=1 -ignore_ooms=1 -ignore_timeouts=1 \
-        -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=16384 > "$scratch/log" 2>&1 || cat "$scratch/log"
+        -timeout="${RLHOST_FUZZ_TIMEOUT:-10}" -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=16384 > "$scratch/log" 2>&1 || cat "$scratch/log"
     executions=$(sed -n 's/^#\([0-9]*\): cov.*/\1/p' "$scratch/log" | tail -n 1)
     findings=$(find "$kept/findings/$target" -type f | wc -l)
     found=$((found + findings))
