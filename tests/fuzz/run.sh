@@ -21,7 +21,8 @@ scratch=$(mktemp -d -p /dev/shm 2> /dev/null || mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 1' INT TERM
 mkdir "$scratch/tmp"
-export TMPDIR="$scratch/tmp" RLHOST_CACHE_DIR="$scratch/cache"
+# A stack is found by running a finding again; looked up here, it can take longer than an input may.
+export TMPDIR="$scratch/tmp" RLHOST_CACHE_DIR="$scratch/cache" RUST_BACKTRACE=0
 found=0
 for target in ${*:-$(sed -n 's/^name = "\(.*\)"/\1/p' Cargo.toml | tail -n +2)}; do
     mkdir -p "$kept/corpus/$target" "$kept/findings/$target"
@@ -33,7 +34,7 @@ for target in ${*:-$(sed -n 's/^name = "\(.*\)"/\1/p' Cargo.toml | tail -n +2)};
     fi
     if [ -e "dictionaries/$target" ]; then dictionary=-dict=dictionaries/$target; else dictionary=; fi
     # Findings don't end it: with a process of its own for each, the next is looked for.
-    unshare --map-root-user --net sh -c 'ip link set lo up && exec "$@"' - \
+    timeout -k 5 $((seconds + 120)) unshare --map-root-user --net sh -c 'ip link set lo up && exec "$@"' - \
         "$root/target/fuzz/$triple/release/$target" "$kept/corpus/$target" "-artifact_prefix=$kept/findings/$target/" $dictionary \
         -max_total_time="$seconds" -fork=1 -ignore_crashes=1 -ignore_ooms=1 -ignore_timeouts=1 \
         -timeout="${RLHOST_FUZZ_TIMEOUT:-10}" -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=16384 > "$scratch/log" 2>&1 || cat "$scratch/log"
