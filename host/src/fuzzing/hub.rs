@@ -5,6 +5,7 @@ use crate::hub::{Hub, Settings};
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -15,16 +16,23 @@ type Answers = Arc<Mutex<Vec<Vec<u8>>>>;
 /// Requests that are answered; there are no more in what the hub is asked.
 const REQUESTS: usize = 200;
 
-/// A server on a port of its own.
+/// A server on a port of its own, and the hub that is said to be there.
 struct Server {
-    endpoint: String,
+    hub: Hub,
     answers: Answers,
+}
+
+/// The hub's cache.
+fn cache() -> PathBuf {
+    scratch().join("hub")
 }
 
 impl Server {
     fn start() -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let endpoint = format!("http://{}", listener.local_addr()?);
+        let patience = Duration::ZERO;
+        let hub = Hub::new(Settings { endpoint, cache: cache(), token: None, offline: false, patience });
         let answers = Answers::default();
         let theirs = answers.clone();
         thread::spawn(move || {
@@ -33,7 +41,7 @@ impl Server {
                 let _ = stream.and_then(|stream| answer(stream, &theirs));
             }
         });
-        Ok(Self { endpoint, answers })
+        Ok(Self { hub, answers })
     }
 }
 
@@ -63,19 +71,11 @@ pub fn hub(input: &[u8]) {
     SERVER.with_borrow_mut(|server| {
         let server = server.get_or_insert_with(|| Server::start().unwrap_or_else(|e| panic!("no server: {e}")));
         *server.answers.lock().unwrap_or_else(PoisonError::into_inner) = answers;
-        let cache = scratch().join("hub");
-        let _ = std::fs::remove_dir_all(&cache);
-        let settings = Settings {
-            endpoint: server.endpoint.clone(),
-            cache: cache.clone(),
-            token: None,
-            offline: false,
-            patience: Duration::ZERO,
-        };
-        let hub = Hub::new(settings);
+        let _ = std::fs::remove_dir_all(cache());
+        let hub = &server.hub;
         match if kind == 0 { hub.model("owner/name") } else { hub.dataset("owner/name", "train") } {
             Ok(snapshot) => {
-                assert!(snapshot.files.iter().all(|file| file.starts_with(&cache)), "{:?}", snapshot.files);
+                assert!(snapshot.files.iter().all(|file| file.starts_with(cache())), "{:?}", snapshot.files);
             }
             Err(error) => refused(&error),
         }
