@@ -14,7 +14,7 @@ const ECHO: &str = include_str!("answers.wat");
 const BYTES: usize = 512;
 
 /// Completions that are scored.
-const ROWS: u32 = 3;
+const ROWS: usize = 3;
 
 /// Answers after which the plugin is loaded anew: a run's plugins have so many names for figures, and no more.
 const ANSWERS: usize = 500;
@@ -45,96 +45,104 @@ impl Echo {
 
     /// Whether the answer was taken.
     fn answer(&mut self, function: u8, bytes: &[u8; BYTES]) -> bool {
-        let words = || bytes.chunks(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
         match function {
-            0 | 1 => {
-                let tokens: Vec<u32> = words().collect();
-                let end = tokens.len() as u32;
-                let batch = RewardBatch {
-                    step: 1,
-                    seed: 1,
-                    prompts: vec!["a".into()],
-                    columns: Vec::new(),
-                    prompt_of: vec![0; ROWS as usize],
-                    completions: vec![String::new(); ROWS as usize],
-                    finished: vec![true; ROWS as usize],
-                    offsets: vec![0, end, end, end],
-                    token_ids: tokens,
-                };
-                let scores = if function == 0 {
-                    self.reward.score(&batch)
-                } else {
-                    self.reward.score_or(&batch, 0..ROWS as usize, OnError::Unscorable).map(|outcome| outcome.scores)
-                };
-                checked(scores, |scores| {
-                    assert_eq!(scores.rewards.len(), ROWS as usize);
-                    assert!(scores.rewards.iter().flatten().all(|r| r.is_finite()));
-                    metrics(&scores.metrics);
-                })
-            }
-            2 | 3 => {
-                let rollouts = Rollouts {
-                    step: 1,
-                    rewards: Vec::new(),
-                    prompt_of: vec![0, 0, 1],
-                    finished: vec![true; 3],
-                    offsets: vec![0, BYTES as u32, BYTES as u32, BYTES as u32],
-                    mask: bytes.to_vec(),
-                    logp: Vec::new(),
-                    ref_logp: None,
-                    values: None,
-                    entropy: None,
-                };
-                if function == 2 {
-                    checked(self.policy.estimate(&rollouts), |given| {
-                        assert!(given.advantages.len() == BYTES && given.advantages.iter().all(|a| a.is_finite()));
-                        assert!(given.returns.iter().all(|r| r.len() == BYTES && r.iter().all(|r| r.is_finite())));
-                        assert!(given.mask.len() == BYTES && given.mask.iter().all(|m| *m < 2));
-                        metrics(&given.metrics);
-                    })
-                } else {
-                    checked(self.preference.choose(&rollouts), |given| {
-                        assert!(given.pairs.len() <= 3);
-                        assert!(given.pairs.iter().all(|pair| pair.chosen < 2 && pair.rejected == 1 - pair.chosen));
-                        metrics(&given.metrics);
-                    })
-                }
-            }
-            4 => {
-                let tokens = Tokens {
-                    step: 1,
-                    offsets: vec![0, BYTES as u32],
-                    mask: bytes.to_vec(),
-                    advantages: Vec::new(),
-                    logp: Vec::new(),
-                    old_logp: Vec::new(),
-                    ref_logp: None,
-                    sampling_logp: None,
-                    entropy: None,
-                    values: None,
-                    old_values: None,
-                    returns: None,
-                    scale: scale(),
-                };
-                checked(self.policy.loss(&tokens), |given| {
-                    let masked =
-                        |d: &[f32]| d.len() == BYTES && d.iter().zip(bytes).all(|(d, m)| d.is_finite() && (*m != 0 || *d == 0.0));
-                    assert!(given.loss.is_finite() && masked(&given.d_logp));
-                    assert!([&given.d_entropy, &given.d_values].into_iter().flatten().all(|d| masked(d)));
-                    metrics(&given.metrics);
-                })
-            }
-            _ => {
-                let side = |logp: Vec<f32>| Side { offsets: vec![0, logp.len() as u32], logp, ref_logp: None, mean_logits: None };
-                let chosen = side(words().map(f32::from_bits).collect());
-                let pairs = Pairs { step: 1, rejected: side(vec![0.0; chosen.logp.len()]), chosen, scale: scale() };
-                checked(self.preference.loss(&pairs), |given| {
-                    let fine = |d: &[f32]| d.len() == BYTES / 4 && d.iter().all(|d| d.is_finite());
-                    assert!(given.loss.is_finite() && fine(&given.d_chosen) && fine(&given.d_rejected));
-                    metrics(&given.metrics);
-                })
-            }
+            0 | 1 => self.score(function == 1, bytes),
+            2 => checked(self.policy.estimate(&rollouts(bytes)), |given| {
+                assert!(given.advantages.len() == BYTES && given.advantages.iter().all(|a| a.is_finite()));
+                assert!(given.returns.iter().all(|r| r.len() == BYTES && r.iter().all(|r| r.is_finite())));
+                assert!(given.mask.len() == BYTES && given.mask.iter().all(|m| *m < 2));
+                metrics(&given.metrics);
+            }),
+            3 => checked(self.preference.choose(&rollouts(bytes)), |given| {
+                assert!(given.pairs.len() <= 3);
+                assert!(given.pairs.iter().all(|pair| pair.chosen < 2 && pair.rejected == 1 - pair.chosen));
+                metrics(&given.metrics);
+            }),
+            4 => self.loss(bytes),
+            _ => self.loss_of_pairs(bytes),
         }
+    }
+
+    fn score(&mut self, one_by_one: bool, bytes: &[u8; BYTES]) -> bool {
+        let token_ids: Vec<u32> = words(bytes).collect();
+        let end = token_ids.len() as u32;
+        let batch = RewardBatch {
+            step: 1,
+            seed: 1,
+            prompts: vec!["a".into()],
+            columns: Vec::new(),
+            prompt_of: vec![0; ROWS],
+            completions: vec![String::new(); ROWS],
+            finished: vec![true; ROWS],
+            offsets: vec![0, end, end, end],
+            token_ids,
+        };
+        let scores = if one_by_one {
+            self.reward.score_or(&batch, 0..ROWS, OnError::Unscorable).map(|outcome| outcome.scores)
+        } else {
+            self.reward.score(&batch)
+        };
+        checked(scores, |scores| {
+            assert_eq!(scores.rewards.len(), ROWS);
+            assert!(scores.rewards.iter().flatten().all(|r| r.is_finite()));
+            metrics(&scores.metrics);
+        })
+    }
+
+    fn loss(&mut self, bytes: &[u8; BYTES]) -> bool {
+        let tokens = Tokens {
+            step: 1,
+            offsets: vec![0, BYTES as u32],
+            mask: bytes.to_vec(),
+            advantages: Vec::new(),
+            logp: Vec::new(),
+            old_logp: Vec::new(),
+            ref_logp: None,
+            sampling_logp: None,
+            entropy: None,
+            values: None,
+            old_values: None,
+            returns: None,
+            scale: scale(),
+        };
+        checked(self.policy.loss(&tokens), |given| {
+            let masked =
+                |d: &[f32]| d.len() == BYTES && d.iter().zip(bytes).all(|(d, m)| d.is_finite() && (*m != 0 || *d == 0.0));
+            assert!(given.loss.is_finite() && masked(&given.d_logp));
+            assert!([&given.d_entropy, &given.d_values].into_iter().flatten().all(|d| masked(d)));
+            metrics(&given.metrics);
+        })
+    }
+
+    fn loss_of_pairs(&mut self, bytes: &[u8; BYTES]) -> bool {
+        let side = |logp: Vec<f32>| Side { offsets: vec![0, logp.len() as u32], logp, ref_logp: None, mean_logits: None };
+        let chosen = side(words(bytes).map(f32::from_bits).collect());
+        let pairs = Pairs { step: 1, rejected: side(vec![0.0; chosen.logp.len()]), chosen, scale: scale() };
+        checked(self.preference.loss(&pairs), |given| {
+            let fine = |d: &[f32]| d.len() == BYTES / 4 && d.iter().all(|d| d.is_finite());
+            assert!(given.loss.is_finite() && fine(&given.d_chosen) && fine(&given.d_rejected));
+            metrics(&given.metrics);
+        })
+    }
+}
+
+fn words(bytes: &[u8; BYTES]) -> impl Iterator<Item = u32> {
+    bytes.chunks(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+}
+
+/// Three completions, the first two of one prompt.
+fn rollouts(mask: &[u8; BYTES]) -> Rollouts {
+    Rollouts {
+        step: 1,
+        rewards: Vec::new(),
+        prompt_of: vec![0, 0, 1],
+        finished: vec![true; 3],
+        offsets: vec![0, BYTES as u32, BYTES as u32, BYTES as u32],
+        mask: mask.to_vec(),
+        logp: Vec::new(),
+        ref_logp: None,
+        values: None,
+        entropy: None,
     }
 }
 
