@@ -32,9 +32,9 @@ pub fn checkpoint(input: &[u8]) {
     } else {
         // Eight bytes of length, and an empty header.
         let no_moments = b"\x02\0\0\0\0\0\0\0{}";
-        put("checkpoint/optimizer.safetensors", no_moments);
-        put("checkpoint/snapshot.json", input);
-        let _ = train::read_snapshot(&scratch().join("checkpoint"));
+        put("checkpoint-3/optimizer.safetensors", no_moments);
+        put("checkpoint-3/snapshot.json", input);
+        let _ = train::read_snapshot(&scratch().join("checkpoint-3"));
     }
 }
 

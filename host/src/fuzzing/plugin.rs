@@ -1,7 +1,7 @@
 //! A plugin's file, up to where it would be compiled, and the schema that it gives of its settings.
 
 use super::{parts, refused};
-use crate::plugin::{Source, as_component, resolve_settings};
+use crate::plugin::{Source, as_component, is_compiled, resolve_settings};
 use serde_json::{Map, Value};
 
 /// A plugin's file.
@@ -9,7 +9,7 @@ pub fn plugin_bytes(input: &[u8]) {
     // Fuzzers need not guess the magic bytes.
     let bytes = if input.starts_with(b"\0asm") { input.to_vec() } else { [b"\0asm", input].concat() };
     match as_component(&Source::new("p".into(), bytes.into())) {
-        Ok(component) => drop(wasmparser::validate(&component)),
+        Ok(component) => drop((is_compiled(&component), wasmparser::validate(&component))),
         Err(error) => refused(&error),
     }
 }

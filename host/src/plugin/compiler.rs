@@ -11,6 +11,7 @@ use super::source::{LARGEST, at_most};
 use super::{LONGEST_TEXT, engine, wrap};
 use crate::config::{Limits, printable};
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -108,10 +109,16 @@ pub(super) fn checked(whole: &[u8]) -> Option<&[u8]> {
     (checksum == Sha256::digest(code).as_slice()).then_some(code)
 }
 
-/// The code of a plugin, checked and compiled in this process.
-fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
+/// The component that a plugin is or is wrapped into, if it holds no more than a plugin may.
+pub(super) fn counted(bytes: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
     let component = wrap::as_component(bytes).map_err(Refusal::Damaged)?;
     census::check(&component)?;
+    Ok(component)
+}
+
+/// The code of a plugin, checked and compiled in this process.
+fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let component = counted(bytes)?;
     let code = engine.precompile_component(&component).map_err(|e| Refusal::Damaged(e.root_cause().to_string()))?;
     if code.len() as u64 > LARGEST_CODE {
         let most = LARGEST_CODE >> 20;

@@ -44,6 +44,12 @@ pub use world::types::{Metric, Reduction};
 #[cfg(any(test, fuzzing))]
 pub(crate) use schema::resolve as resolve_settings;
 
+/// Whether a plugin's bytes would be compiled.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn is_compiled(bytes: &[u8]) -> bool {
+    compiler::counted(bytes).is_ok()
+}
+
 /// Columns that a plugin asks for; the host makes and sends only these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
