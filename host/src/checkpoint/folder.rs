@@ -100,7 +100,10 @@ pub fn sweep(run: &Path) -> io::Result<()> {
     for entry in fs::read_dir(run)?.filter_map(Result::ok) {
         let left = entry.file_name().to_str().is_some_and(|name| name.starts_with(TEMPORARY));
         if left && entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
+            // Remains that can't be removed keep nobody from going on.
+            if let Err(e) = fs::remove_dir_all(entry.path()) {
+                tracing::warn!("{} is left of a checkpoint and can't be removed: {e}", entry.path().display());
+            }
         }
     }
     Ok(())

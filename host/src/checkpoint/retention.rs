@@ -57,11 +57,16 @@ fn difference(checkpoint: &Path) -> Option<String> {
     }
 }
 
-/// Removes a checkpoint. It loses its name first: one of which half is gone is never found.
+/// Removes a checkpoint. It loses its name first: one of which half is gone is never found. What can't be removed then is
+/// left under another name.
 fn remove(run: &Path, step: u64) -> io::Result<()> {
     let temporary = tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(run)?;
     fs::rename(folder(run, step), temporary.path().join(step.to_string()))?;
-    temporary.close()
+    let place = temporary.path().to_owned();
+    if let Err(e) = temporary.close() {
+        tracing::warn!("{}: a part of checkpoint {step}, which is removed, is left there: {e}", place.display());
+    }
+    Ok(())
 }
 
 #[cfg(test)]

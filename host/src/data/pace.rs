@@ -46,11 +46,16 @@ impl Pace {
             let all = TIME + Duration::from_secs(account.bytes / BYTES_A_SECOND);
             (all, all.saturating_sub(account.used))
         };
-        let (done, took) = within(Bounds { memory, time }, work).map_err(|e| match e {
-            Unbounded::Time(_) => Unbounded::Time(all),
-            other => other,
-        })?;
-        account().used += took;
-        Ok(done)
+        match within(Bounds { memory, time }, work) {
+            Ok((done, took)) => {
+                account().used += took;
+                Ok(done)
+            }
+            Err(Unbounded::Time(_)) => {
+                account().used += time;
+                Err(Unbounded::Time(all))
+            }
+            Err(other) => Err(other),
+        }
     }
 }

@@ -15,7 +15,7 @@ use ureq::http::StatusCode;
 const TRIES: u32 = 5;
 
 /// Bytes of a file of which the hub does not say how many it has.
-const UNSAID: u64 = 64 << 20;
+const UNSAID: u64 = 64 << 30;
 
 /// What the hub says of a file.
 struct Content {

@@ -10,7 +10,7 @@ use super::wrap;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use tempfile::NamedTempFile;
@@ -70,13 +70,10 @@ impl Cache {
         Some(component)
     }
 
-    /// A file for what is about to be compiled, in the folder, that only this user can read.
-    pub(super) fn new_file(&self) -> io::Result<NamedTempFile> {
-        NamedTempFile::new_in(&self.folder)
-    }
-
-    /// Keeps what was compiled into a new file.
-    pub(super) fn keep(&self, new: NamedTempFile, file: &Path) -> io::Result<()> {
+    /// Keeps what was compiled, in one piece.
+    pub(super) fn keep(&self, whole: &[u8], file: &Path) -> io::Result<()> {
+        let mut new = NamedTempFile::new_in(&self.folder)?;
+        new.write_all(whole)?;
         new.persist(file).map_err(|e| e.error)?;
         self.make_room()
     }
@@ -190,10 +187,9 @@ mod tests {
         let bytes = wat::parse_bytes(COMPONENT).unwrap();
         let file = cache.file(&engine, &bytes);
         assert!(cache.kept(&engine, &file).is_none());
-        let mut new = cache.new_file().unwrap();
         let compiler = Compiler::new(1);
-        let whole = compiler.compile(&engine, &bytes, &Limits::default(), new.as_file_mut()).unwrap();
-        cache.keep(new, &file).unwrap();
+        let whole = compiler.compile(&engine, &bytes, &Limits::default()).unwrap();
+        cache.keep(&whole, &file).unwrap();
         assert_eq!((files(&cache.folder), fs::read(&file).unwrap()), (vec![file.clone()], whole.clone()));
         assert!(cache.kept(&engine, &file).is_some());
         for (place, length) in [(0, whole.len()), (CHECKSUM, whole.len()), (whole.len() - 1, whole.len()), (0, 7), (0, 0)] {

@@ -36,6 +36,9 @@ const SAID: u64 = 16 << 10;
 /// Time by the clock on the wall for each second of processor time: others may have the processors.
 const WALL: u64 = 4;
 
+/// Most threads of the other process: each takes address space of its own, which is limited.
+const MOST_THREADS: usize = 8;
+
 /// Exit codes of the other process.
 const DAMAGED: u8 = 3;
 const REFUSED: u8 = 4;
@@ -127,6 +130,16 @@ fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Vec<u8>, Refusal>
     Ok(code)
 }
 
+/// A file without a name for the code: in memory where the system has that, since neither a folder for it nor room in one can
+/// be relied on.
+fn scratch() -> io::Result<File> {
+    #[cfg(target_os = "linux")]
+    if let Ok(file) = rustix::fs::memfd_create("rlhost", rustix::fs::MemfdFlags::CLOEXEC) {
+        return Ok(file.into());
+    }
+    tempfile::tempfile()
+}
+
 /// How plugins are compiled.
 #[derive(Clone)]
 pub(super) struct Compiler {
@@ -140,24 +153,17 @@ impl Compiler {
         Self { program: PROGRAM.get().cloned(), threads }
     }
 
-    /// Compiles into a file, which then holds a checksum and the code, from its beginning.
-    pub(super) fn compile(
-        &self,
-        engine: &wasmtime::Engine,
-        bytes: &[u8],
-        limits: &Limits,
-        file: &mut File,
-    ) -> Result<Vec<u8>, Refusal> {
-        let failed = |e: io::Error| Refusal::TooMuch(format!("its code can't be kept: {e}"));
-        let Some(program) = &self.program else {
-            let whole = with_checksum(compiled(engine, bytes)?);
-            file.write_all(&whole).map_err(failed)?;
-            return Ok(whole);
-        };
+    /// A checksum and the code.
+    pub(super) fn compile(&self, engine: &wasmtime::Engine, bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, Refusal> {
+        let failed = |e: io::Error| Refusal::TooMuch(format!("there is no place for its code: {e}"));
+        let Some(program) = &self.program else { return Ok(with_checksum(compiled(engine, bytes)?)) };
+        let mut file = scratch().map_err(failed)?;
         let seconds = limits.compile_timeout_s;
         let mut command = Command::new(program);
         command.arg(COMMAND).arg(limits.compile_memory().to_string()).arg(seconds.to_string());
-        command.env("RAYON_NUM_THREADS", self.threads.to_string()).env_remove("RUST_BACKTRACE");
+        command.env("RAYON_NUM_THREADS", self.threads.clamp(1, MOST_THREADS).to_string()).env_remove("RUST_BACKTRACE");
+        // Each of glibc's arenas reserves address space too.
+        command.env("MALLOC_ARENA_MAX", "2");
         let out = file.try_clone().map_err(failed)?;
         command.stdin(Stdio::piped()).stdout(out).stderr(Stdio::piped());
         let mut child =

@@ -69,16 +69,11 @@ impl Engine {
         if let Some(component) = file.as_ref().and_then(|(cache, file)| cache.kept(&self.wasmtime, file)) {
             return Ok(component);
         }
-        let kept = file.and_then(|(cache, file)| Some((cache.new_file().ok()?, cache, file)));
-        let no_place = |e: std::io::Error| Refusal::TooMuch(format!("there is no place for its code: {e}"));
+        let whole = self.compiler.compile(&self.wasmtime, bytes, limits)?;
         let not_whole = || Refusal::TooMuch("its code came damaged from the compiler".to_owned());
-        let Some((mut new, cache, file)) = kept else {
-            let whole = self.compiler.compile(&self.wasmtime, bytes, limits, &mut tempfile::tempfile().map_err(no_place)?)?;
-            return cache::component(&self.wasmtime, &whole).ok_or_else(not_whole);
-        };
-        let whole = self.compiler.compile(&self.wasmtime, bytes, limits, new.as_file_mut())?;
         let component = cache::component(&self.wasmtime, &whole).ok_or_else(not_whole)?;
-        if let Err(e) = cache.keep(new, &file) {
+        // A cache that is full or can't be written costs time alone.
+        if let Some((Err(e), file)) = file.map(|(cache, file)| (cache.keep(&whole, &file), file)) {
             tracing::debug!("{} is not kept: {e}", file.display());
         }
         Ok(component)

@@ -6,6 +6,7 @@ use crate::data::{self, CompletionRow, Dataset, Message, PreferenceRow, Prompt a
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Prompts for runs that name no dataset, a JSON line each.
@@ -36,10 +37,19 @@ pub(super) fn prompts(given: Option<&Dataset>, tokenizer: &Tokenizer, context: u
 }
 
 /// Every row made ready, of a large dataset on all threads: tokenising is most of what that costs at the start. Fails with
-/// the first row that does.
+/// the first row that does. Rows after one that failed are not tried: each may leave a thread behind.
 fn each<R: Send, T: Send>(rows: Vec<R>, prepare: impl Fn((usize, R)) -> Result<T> + Sync + Send) -> Result<Vec<T>> {
+    let first = AtomicUsize::new(usize::MAX);
+    let prepare = |(index, row)| {
+        if index > first.load(Ordering::Relaxed) {
+            return None;
+        }
+        Some(prepare((index, row)).inspect_err(|_| {
+            first.fetch_min(index, Ordering::Relaxed);
+        }))
+    };
     let ready: Vec<_> = rows.into_par_iter().with_min_len(ROWS_A_THREAD).enumerate().map(prepare).collect();
-    ready.into_iter().collect()
+    ready.into_iter().flatten().collect()
 }
 
 fn asked(prompt: &Asked, tokenizer: &Tokenizer) -> Result<(String, Vec<u32>)> {

@@ -121,7 +121,7 @@ impl Origin {
 
     /// How many processes wrote it.
     fn ranks(&self) -> usize {
-        let text = std::fs::read(self.checkpoint.join("trainer_state.json")).unwrap_or_default();
+        let text = files::read(&self.checkpoint.join("trainer_state.json"), config::LARGEST).unwrap_or_default();
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
         // Before there were several it was not said.
         let ranks = state["world_size"].as_u64().filter(|ranks| (1..=MOST_RANKS).contains(ranks));
@@ -152,6 +152,13 @@ impl Origin {
         let (edited, loose) = config::read([file], &Overrides::default())?;
         if let Some(loose) = loose.first() {
             return Err(refuse(format!("unknown key `{}`", loose.key)));
+        }
+        let paths = |config: &Config| config.plugin.iter().map(|entry| entry.path.clone()).collect::<Vec<_>>();
+        if let Some((was, is)) = paths(&written).into_iter().zip(paths(&edited)).find(|(was, is)| was != is) {
+            return Err(refuse(format!("the plugin {was} can't become {is} by an edit; `rlhost swap` gives a live run another")));
+        }
+        if written.algorithm != edited.algorithm {
+            return Err(refuse(cant_change("algorithm")));
         }
         let (_, other) = changes(&written, &edited)?;
         let is_live = |key: &str| key.split_once('.').is_some_and(|(table, _)| LIVE.contains(&table));

@@ -148,10 +148,20 @@ impl Watching {
         sent.sort();
         for path in sent {
             let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-            let read = read_file(&path).ok();
+            let read = read_file(&path);
             let _ = fs::remove_file(&path);
-            let (Some((name, _)), Some(bytes)) = (stem.rsplit_once('@'), read) else { continue };
+            let Some((name, _)) = stem.rsplit_once('@') else { continue };
             let origin = Origin::Request(stem.clone());
+            let bytes = match read {
+                Ok(bytes) => bytes,
+                Err(e) => {
+                    let refused = Proposal::Refused { name: name.to_owned(), hash: None, origin, reason: e.to_string() };
+                    if !self.propose(refused) {
+                        return false;
+                    }
+                    continue;
+                }
+            };
             let proposal = match self.with(|board| board.slots.iter().find(|s| s.name == name).cloned()) {
                 Some(slot) => self.candidate(Slot { source: Source::new(name.to_owned(), Cow::Owned(bytes)), ..slot }, origin),
                 None => {
