@@ -283,9 +283,18 @@ fn without_a_cache_plugins_are_compiled_all_the_same() {
     let place = Place::new();
     place.write("file", "in the way");
     place.write("made.wasm", core_reward("", NO_SCORES));
-    let nowhere = [("RLHOST_CACHE_DIR", "file/below")];
+    let nowhere = [("RLHOST_CACHE_DIR", "file/below"), ("TMPDIR", "missing")];
     let run = [&small()[..], &["--plugin", "tldr_length_reward.wasm"], &CRAFTED].concat();
     place.run_with(&run, &nowhere).succeeded();
+}
+
+#[test]
+fn plugins_are_compiled_where_there_are_many_threads() {
+    let place = Place::new();
+    let run = [&small()[..], &["--plugin", "tldr_length_reward.wasm", "--num-threads", "128"], &CRAFTED].concat();
+    place.write("made.wasm", core_reward("", NO_SCORES));
+    // As many arenas as glibc has on so many processors, each of which reserves address space.
+    place.run_with(&run, &[("RLHOST_CACHE_DIR", "compiled"), ("MALLOC_ARENA_MAX", "1024")]).succeeded();
 }
 
 #[test]
