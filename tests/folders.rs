@@ -58,7 +58,7 @@ fn damaged_and_infinite_checkpoints_are_shown_and_make_no_good_one_go() {
     let place = Place::new();
     place.train("run", &["--save-steps", "1", "--max-steps", "3"]).succeeded();
     let whole = fs::read(place.path("run/checkpoint-2/model.safetensors")).unwrap();
-    let mut infinite = whole.clone();
+    let mut infinite = whole;
     let last = infinite.len() - 4;
     infinite[last..].copy_from_slice(&f32::NAN.to_le_bytes());
     place.write("run/checkpoint-2/model.safetensors", infinite);
@@ -276,9 +276,9 @@ fn a_strangers_run_is_not_written_through_links_nor_waited_for() {
             let path = place.path("copy").join(&name);
             fs::remove_file(&path).unwrap();
             if by_pipe {
-                pipe(&path)
+                pipe(&path);
             } else {
-                symlink(place.path("victim"), &path).unwrap()
+                symlink(place.path("victim"), &path).unwrap();
             }
             let refused = place.run(&["resume", "copy", "--max-steps", "2"]);
             assert!(refused.code == Some(2) && refused.error().contains(&name), "{name}: {}", refused.stderr);
