@@ -68,7 +68,9 @@ mod tests {
     use std::path::Path;
 
     /// All targets by their names. Each program of the fuzzer's holds one alone: it looks at all there is after every input.
-    const TARGETS: [(&str, fn(&[u8])); 11] = [
+    type Target = (&'static str, fn(&[u8]));
+
+    const TARGETS: [Target; 11] = [
         ("checkpoint", checkpoint),
         ("config", config),
         ("dataset", dataset),
@@ -95,7 +97,7 @@ mod tests {
                 let inputs = folder.join(kind).join(name).read_dir().into_iter().flatten();
                 for input in inputs.map(|entry| entry.unwrap().path()) {
                     // Shown where the test fails here.
-                    println!("{}", input.display());
+                    tracing::debug!("{}", input.display());
                     let begun = Instant::now();
                     target(&std::fs::read(&input).unwrap());
                     assert!(begun.elapsed() < LONGEST, "{} took {:?}", input.display(), begun.elapsed());

@@ -89,7 +89,7 @@ impl Wire {
             static SAID: Once = Once::new();
             let endpoint = origin(&settings.endpoint);
             SAID.call_once(|| {
-                tracing::warn!("the token goes to {endpoint} in plain text; HF_ENDPOINT should begin with https://")
+                tracing::warn!("the token goes to {endpoint} in plain text; HF_ENDPOINT should begin with https://");
             });
         }
         Self { agent: config.into(), home: origin(&settings.endpoint).to_owned(), token: settings.token.clone() }

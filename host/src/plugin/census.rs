@@ -154,9 +154,9 @@ impl Census {
             other => {
                 let Some((open, outer)) = self.open.split_last_mut() else { return Ok(()) };
                 if open.is_module {
-                    open.core(other)?
+                    open.core(other)?;
                 } else {
-                    open.component(other, outer)?
+                    open.component(other, outer)?;
                 }
                 // Not later: what is kept of the file is bounded by this.
                 within(&open.definition.each)
