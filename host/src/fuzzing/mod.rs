@@ -97,7 +97,7 @@ mod tests {
                 let inputs = folder.join(kind).join(name).read_dir().into_iter().flatten();
                 for input in inputs.map(|entry| entry.unwrap().path()) {
                     // Shown where the test fails here.
-                    tracing::debug!("{}", input.display());
+                    eprintln!("{}", input.display());
                     let begun = Instant::now();
                     target(&std::fs::read(&input).unwrap());
                     assert!(begun.elapsed() < LONGEST, "{} took {:?}", input.display(), begun.elapsed());
