@@ -47,31 +47,11 @@ impl Saved {
         if let Some((name, found, wanted)) = columns.into_iter().find(|(_, found, wanted)| found != wanted) {
             return Some(format!("{name} has {found} values of {wanted}"));
         }
-        if let Some(name) = self.not_finite() {
-            return Some(format!("{name} holds a number that is not finite"));
-        }
         if self.mask.iter().any(|m| *m > 1) {
             return Some("mask holds something else than 0 and 1".to_owned());
         }
         let outside = self.pairs.iter().find(|(chosen, rejected)| *chosen >= rows || *rejected >= rows);
         outside.map(|pair| format!("there is a pair {pair:?} of {rows} completions"))
-    }
-
-    /// The first column with a number that is not finite, as 1e300 is once it is an f32.
-    fn not_finite(&self) -> Option<&'static str> {
-        let finite = |values: &[f32]| values.iter().all(|v| v.is_finite());
-        let optional = |values: &Option<Vec<f32>>| values.as_deref().is_none_or(finite);
-        let rewards =
-            || self.rewards.iter().all(|(_, weight, v)| weight.is_finite() && v.iter().flatten().all(|v| v.is_finite()));
-        let columns = [
-            ("rewards", rewards()),
-            ("advantages", finite(&self.advantages)),
-            ("ref_logp", optional(&self.ref_logp)),
-            ("values", optional(&self.values)),
-            ("returns", optional(&self.returns)),
-            ("logp", self.rollouts.iter().all(|r| finite(&r.logp))),
-        ];
-        columns.into_iter().find(|(_, is_finite)| !is_finite).map(|(name, _)| name)
     }
 
     fn fault_of_rollouts(&self, trainer: &Trainer) -> Option<String> {
