@@ -202,6 +202,12 @@ fn an_edited_configuration_counts_when_a_run_is_resumed() {
         ("temperature = 1.0", "temperature = 0.5", "temperature can't change while the run goes on"),
         ("seed = 42", "seed = 43", "seed can't change"),
         ("path = \"tldr_length_reward.wasm\"", "path = \"grpo.wasm\"", "plugin can't change"),
+        (
+            "path = \"tldr_length_reward.wasm\"",
+            "path = \"b/tldr_length_reward.wasm\"",
+            "plugin.tldr_length_reward.path can't change",
+        ),
+        ("algorithm = \"grpo", "algorithm = \"b/grpo", "algorithm can't change"),
         ("seed = 42", "seed = 42\nsede = 43", "sede"),
         ("seed = 42", "seed = ", "config.toml:"),
     ] {

@@ -153,9 +153,9 @@ impl Origin {
         if let Some(loose) = loose.first() {
             return Err(refuse(format!("unknown key `{}`", loose.key)));
         }
-        let paths = |config: &Config| config.plugin.iter().map(|entry| entry.path.clone()).collect::<Vec<_>>();
-        if let Some((was, is)) = paths(&written).into_iter().zip(paths(&edited)).find(|(was, is)| was != is) {
-            return Err(refuse(format!("the plugin {was} can't become {is} by an edit; `rlhost swap` gives a live run another")));
+        let moved = |is: &&PluginEntry| written.plugin.iter().any(|was| was.name() == is.name() && was.path != is.path);
+        if let Some(entry) = edited.plugin.iter().find(moved) {
+            return Err(refuse(cant_change(&format!("plugin.{}.path", entry.name()))));
         }
         if written.algorithm != edited.algorithm {
             return Err(refuse(cant_change("algorithm")));
