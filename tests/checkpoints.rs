@@ -1,10 +1,9 @@
 //! Which checkpoints a run makes, keeps and offers; forks; disks without room.
 
-use rlhost_tests::{HOSTILE, Outcome, Place, binary, small};
+use rlhost_tests::{HOSTILE, Outcome, Place, small};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 fn json(path: &Path) -> Value {
@@ -200,27 +199,18 @@ fn a_run_that_is_told_to_goes_on_to_the_next_save() {
 #[allow(clippy::print_stdout)]
 #[test]
 fn a_full_disk_ends_a_run_with_one_line_and_leaves_what_was_saved() {
-    // A disk of four megabytes, in a mount namespace of its own.
     let place = Place::new();
-    let on_disk = |script: &str| {
-        let script = format!("mount -t tmpfs -o size=4m none . && cd \"$PWD\" && {script}");
-        let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).env("RLHOST", binary()).env("NO_COLOR", "1");
-        command.current_dir(place.path("")).env_remove("RUST_LOG").output()
-    };
-    match on_disk("true") {
-        Ok(tried) if tried.status.success() => {}
-        _ => return println!("skipped: no mount namespaces here"),
-    }
     let model = small().join(" ");
     let plugin = "--plugin tldr_length_reward.wasm --max-completion-length 24";
     let run = format!("$RLHOST {model} {plugin} --max-steps 6 --save-steps 2 --output-dir run");
     for (how, to_the_end) in [("fail", false), ("continue", true)] {
         // A line that finds no room is left out, and not in half.
         let after = "code=$?; $RLHOST checkpoint verify run; cat run/metrics.jsonl; exit $code";
-        let output = on_disk(&format!("{run} --on-save-error {how} --logging-steps 1; {after}")).unwrap();
-        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        let script = format!("{run} --on-save-error {how} --logging-steps 1; {after}");
+        let Some(Outcome { code, stdout, stderr, .. }) = place.on_disk("4m", &script) else {
+            return println!("skipped: no mount namespaces here");
+        };
+        assert_eq!(code, Some(1), "{stderr}");
         let errors: Vec<&str> = stderr.lines().filter(|l| l.starts_with("error:")).collect();
         assert!(errors.len() == 1 && errors[0].contains("No space left"), "{stderr}");
         assert!(stdout.contains("run/checkpoint-2: whole"), "{stdout}");

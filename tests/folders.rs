@@ -1,7 +1,7 @@
 //! A run's folder: what retention leaves, what an edit of config.toml does, what a failed start leaves behind, and what a stranger
 //! may have put there.
 
-use rlhost_tests::{Outcome, Place, binary, small};
+use rlhost_tests::{Place, small};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -145,19 +145,11 @@ fn a_start_that_was_killed_leaves_nothing_in_the_way() {
 #[test]
 fn a_start_without_room_leaves_nothing_in_the_way() {
     let place = Place::new();
-    let on_disk = |script: &str| {
-        let script = format!("mount -t tmpfs -o size=64k none . && cd \"$PWD\" && {script}");
-        let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).env("RLHOST", binary()).env("NO_COLOR", "1");
-        Outcome::new(command.current_dir(place.path("")).env_remove("RUST_LOG").output().unwrap())
-    };
-    if on_disk("true").code != Some(0) {
-        return println!("skipped: no mount namespaces here");
-    }
     let model = small().join(" ");
     let run =
         format!("$RLHOST {model} --plugin tldr_length_reward.wasm --max-completion-length 8 --max-steps 1 --output-dir run");
-    let tried = on_disk(&format!("{run}; echo code $?; mount -o remount,size=16m . && {run} && $RLHOST checkpoint verify run"));
+    let script = format!("{run}; echo code $?; mount -o remount,size=16m . && {run} && $RLHOST checkpoint verify run");
+    let Some(tried) = place.on_disk("64k", &script) else { return println!("skipped: no mount namespaces here") };
     assert!(tried.stdout.contains("code ") && !tried.stdout.contains("code 0"), "{}", tried.stderr);
     assert!(tried.stderr.contains("No space left"), "{}", tried.stderr);
     assert_eq!(tried.code, Some(0), "{}", tried.stderr);

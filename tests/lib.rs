@@ -112,6 +112,22 @@ impl Place {
         Self { folder: tempfile::tempdir().expect("a temporary folder") }
     }
 
+    /// What a script of the shell makes of a disk of so much room (`64k`, `4m`), in a mount namespace of its own; `RLHOST` is the
+    /// binary. None where there are no such namespaces.
+    ///
+    /// # Panics
+    /// If no shell can be started.
+    #[must_use]
+    pub fn on_disk(&self, room: &str, script: &str) -> Option<Outcome> {
+        let run = |script: &str| {
+            let script = format!("mount -t tmpfs -o size={room} none . && cd \"$PWD\" && {script}");
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).env("RLHOST", binary());
+            command.env("NO_COLOR", "1").env_remove("RUST_LOG").current_dir(self.path("")).output().ok().map(Outcome::new)
+        };
+        run("true").filter(|tried| tried.code == Some(0)).and_then(|_| run(script))
+    }
+
     /// A folder with 32 pairs in `pairs.jsonl` and 32 answers in `answers.jsonl`, of unequal lengths.
     ///
     /// # Panics

@@ -3,7 +3,8 @@
 use std::io;
 
 /// Bounds what this process takes from here on: bytes of address space, and seconds of processor time, after which the
-/// system ends it. It leaves no core dump then, and on Linux ends with the process that started it. Systems other than Unix have no such limits, and nothing happens.
+/// system ends it. It leaves no core dump then, and on Linux ends with the process that started it. Systems other than Unix have
+/// no such limits, and nothing happens.
 ///
 /// # Errors
 /// If the system refuses, as macOS does for the address space.

@@ -63,8 +63,16 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open`], and if it is larger.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    all(open(path)?, limit)
+}
+
+/// Reads all that there is, which may be `limit` bytes.
+///
+/// # Errors
+/// If it can't be read, or is more.
+pub fn all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    from.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         let most = match limit {
             0..1024 => format!("{limit} bytes"),

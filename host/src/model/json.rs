@@ -3,9 +3,8 @@
 use super::{Error, Result};
 use crate::config::{files, printable};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::{Map, Value};
-use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 
@@ -19,27 +18,23 @@ const SHOWN: usize = 80;
 #[derive(Default)]
 pub(super) struct Object(Map<String, Value>);
 
-/// An object that has no key twice.
-struct Unique;
-
-impl<'de> Deserialize<'de> for Unique {
+impl<'de> Deserialize<'de> for Object {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         struct Keys;
         impl<'de> Visitor<'de> for Keys {
-            type Value = Unique;
+            type Value = Object;
             fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
                 to.write_str("an object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Unique, A::Error> {
-                let mut keys = HashSet::new();
-                while let Some(key) = map.next_key::<String>()? {
-                    map.next_value::<IgnoredAny>()?;
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Object, A::Error> {
+                let mut object = Map::new();
+                while let Some((key, value)) = map.next_entry::<String, Value>()? {
                     let shown = printable(&key, SHOWN);
-                    if !keys.insert(key) {
+                    if object.insert(key, value).is_some() {
                         return Err(A::Error::custom(format_args!("the key {shown:?} appears twice")));
                     }
                 }
-                Ok(Unique)
+                Ok(Object(object))
             }
         }
         deserializer.deserialize_map(Keys)
@@ -52,8 +47,7 @@ impl Object {
     /// # Errors
     /// If it is no JSON object, or has a key twice.
     pub(super) fn parse(text: &str) -> std::result::Result<Self, String> {
-        let Unique = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        serde_json::from_str(text).map(Self).map_err(|e| e.to_string())
+        serde_json::from_str(text).map_err(|e| e.to_string())
     }
 
     /// From a file; `None` where there is none.
@@ -68,7 +62,12 @@ impl Object {
     }
 
     /// What stands under a key, where there is something, as `read` takes it; `right` says what that is.
-    fn typed<T>(&self, key: &str, right: &str, read: impl FnOnce(&Value) -> Option<T>) -> std::result::Result<Option<T>, String> {
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        right: &str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> std::result::Result<Option<T>, String> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let wrong = || format!("{key} is {}; it must be {right}", printable(&value.to_string(), SHOWN));
         read(value).ok_or_else(wrong).map(Some)
@@ -97,9 +96,7 @@ impl Object {
 
     /// A text.
     pub(super) fn text(&self, key: &str) -> std::result::Result<Option<&str>, String> {
-        let Some(value) = self.get(key) else { return Ok(None) };
-        let shown = || format!("{key} is {}; it must be a text", printable(&value.to_string(), SHOWN));
-        value.as_str().ok_or_else(shown).map(Some)
+        self.typed(key, "a text", Value::as_str)
     }
 
     /// An object in this one.

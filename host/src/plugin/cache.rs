@@ -1,12 +1,12 @@
-//! Compiled plugins, kept on disk: what was compiled once, by this version and for this processor, is only mapped the next
+//! Compiled plugins, kept on disk: what was compiled once, by this version and for this processor, is only read the next
 //! time.
 //!
 //! Compiled code is run as it stands, so a file counts only if its folder is this user's alone and its checksum holds.
 #![expect(unsafe_code, reason = "wasmtime can't check that it made what it is given back")]
 
 use super::compiler::{LARGEST_FILE, checked};
-use super::source::at_most;
 use super::wrap;
+use crate::config::files;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -61,7 +61,7 @@ impl Cache {
             tracing::debug!("{} is another user's", file.display());
             return None;
         }
-        let Some(component) = component(engine, &at_most(opened, LARGEST_FILE).ok()?) else {
+        let Some(component) = component(engine, &files::all(opened, LARGEST_FILE).ok()?) else {
             tracing::debug!("{} is damaged", file.display());
             return None;
         };
@@ -176,7 +176,7 @@ mod tests {
         Cache { user: own(folder).unwrap(), folder: folder.to_path_buf() }
     }
 
-    fn files(folder: &Path) -> Vec<PathBuf> {
+    fn files_in(folder: &Path) -> Vec<PathBuf> {
         fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect()
     }
 
@@ -190,7 +190,7 @@ mod tests {
         let compiler = Compiler::new(1);
         let whole = compiler.compile(&engine, &bytes, &Limits::default()).unwrap();
         cache.keep(&whole, &file).unwrap();
-        assert_eq!((files(&cache.folder), fs::read(&file).unwrap()), (vec![file.clone()], whole.clone()));
+        assert_eq!((files_in(&cache.folder), fs::read(&file).unwrap()), (vec![file.clone()], whole.clone()));
         assert!(cache.kept(&engine, &file).is_some());
         for (place, length) in [(0, whole.len()), (CHECKSUM, whole.len()), (whole.len() - 1, whole.len()), (0, 7), (0, 0)] {
             let mut damaged = whole[..length].to_vec();

@@ -82,6 +82,19 @@ impl Definition {
     fn each(&mut self, kind: Kind, more: u64) {
         self.each[kind as usize] += more;
     }
+
+    /// An instance of another definition, with so many arguments.
+    fn instance_of(&mut self, made: usize, arguments: usize) {
+        self.each(Kind::Instances, 1);
+        self.each(Kind::Imports, arguments as u64);
+        *self.makes.entry(made).or_default() += 1;
+    }
+
+    /// An instance that gathers so many exports.
+    fn instance_from(&mut self, exports: usize) {
+        self.each(Kind::Instances, 1);
+        self.each(Kind::Exports, exports as u64);
+    }
 }
 
 /// A definition that is being read, with those that it can name by an index.
@@ -257,36 +270,25 @@ impl Frame {
                     self.alias(&alias?, outer)?;
                 }
             }
-            Payload::InstanceSection(_) | Payload::ComponentInstanceSection(_) => self.instances(payload)?,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn instances(&mut self, payload: Payload<'_>) -> Result<(), Refusal> {
-        let holds = &mut self.definition;
-        match payload {
             Payload::InstanceSection(section) => {
                 for instance in section {
-                    holds.each(Kind::Instances, 1);
                     match instance? {
                         Instance::Instantiate { module_index, args } => {
-                            holds.each(Kind::Imports, args.len() as u64);
-                            *holds.makes.entry(named(&self.modules, module_index)?).or_default() += 1;
+                            let made = named(&self.modules, module_index)?;
+                            self.definition.instance_of(made, args.len());
                         }
-                        Instance::FromExports(exports) => holds.each(Kind::Exports, exports.len() as u64),
+                        Instance::FromExports(exports) => self.definition.instance_from(exports.len()),
                     }
                 }
             }
             Payload::ComponentInstanceSection(section) => {
                 for instance in section {
-                    holds.each(Kind::Instances, 1);
                     match instance? {
                         ComponentInstance::Instantiate { component_index, args } => {
-                            holds.each(Kind::Imports, args.len() as u64);
-                            *holds.makes.entry(named(&self.components, component_index)?).or_default() += 1;
+                            let made = named(&self.components, component_index)?;
+                            self.definition.instance_of(made, args.len());
                         }
-                        ComponentInstance::FromExports(exports) => holds.each(Kind::Exports, exports.len() as u64),
+                        ComponentInstance::FromExports(exports) => self.definition.instance_from(exports.len()),
                     }
                 }
             }

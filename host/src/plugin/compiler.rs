@@ -7,9 +7,9 @@
 //! not know that subcommand, and compiles in its own process, checked but unlimited, unless it calls [`compile_apart`].
 
 use super::census::{self, Refusal};
-use super::source::{LARGEST, at_most};
+use super::source::LARGEST;
 use super::{LONGEST_TEXT, engine, wrap};
-use crate::config::{Limits, printable};
+use crate::config::{Limits, files, printable};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -80,7 +80,7 @@ impl CompileOrder {
     /// Compiles what comes on standard input. The caller has set the limits.
     #[must_use]
     pub fn carry_out(&self) -> ExitCode {
-        let written = at_most(io::stdin().lock(), LARGEST).map_err(|e| Refusal::Damaged(e.to_string())).and_then(|bytes| {
+        let written = files::all(io::stdin().lock(), LARGEST).map_err(|e| Refusal::Damaged(e.to_string())).and_then(|bytes| {
             let engine = wasmtime::Engine::new(&engine::configuration()).map_err(|e| Refusal::TooMuch(format!("{e:#}")))?;
             let code = with_checksum(compiled(&engine, &bytes)?);
             let mut out = io::stdout().lock();
@@ -173,7 +173,7 @@ impl Compiler {
         match status {
             Some(status) if status.success() => {
                 file.rewind().map_err(failed)?;
-                at_most(file, LARGEST_FILE).map_err(failed)
+                files::all(file, LARGEST_FILE).map_err(failed)
             }
             Some(status) if status.code() == Some(DAMAGED.into()) => Err(Refusal::Damaged(said)),
             Some(status) if status.code() == Some(REFUSED.into()) => Err(Refusal::TooMuch(said)),

@@ -4,7 +4,7 @@ use super::{EMBEDDED, Error, Result};
 use crate::config::files;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -76,15 +76,5 @@ impl Source {
 /// The bytes of a plugin's file, if it is no larger than a plugin may be, and no pipe, which might never end, or device, which
 /// might never stop.
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    at_most(files::open(path)?, LARGEST)
-}
-
-/// All that there is to read, which may be so many bytes.
-pub(super) fn at_most(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    from.take(most + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most {
-        return Err(io::Error::other(format!("it is larger than the {} MiB that a plugin may have", most >> 20)));
-    }
-    Ok(bytes)
+    files::read(path, LARGEST)
 }
