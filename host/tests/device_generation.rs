@@ -27,7 +27,7 @@ fn generate(name: &str, place: &Place, sampling: &Sampling, seqs: usize, ends: &
     let model = Frozen::new(folder.decoder().unwrap().at(place).unwrap()).decoding().unwrap();
     let generator = Generator {
         model: &model,
-        sampling: sampling.clone(),
+        sampling: *sampling,
         logp_temperature: 0.7,
         max_new_tokens: 20,
         max_num_seqs: seqs,
