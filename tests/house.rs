@@ -19,7 +19,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("report", &[]),
     ("train", &["config", "ops", "hub", "metrics", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"]),
     ("fuzzing", &["config", "hub", "data", "model", "plugin", "checkpoint", "report", "train"]),
-    ("cli", &["config", "data", "model", "plugin", "rollout", "train", "checkpoint", "metrics", "report"]),
+    ("cli", &["config", "data", "dist", "model", "plugin", "rollout", "train", "checkpoint", "metrics", "report"]),
 ];
 
 fn root() -> PathBuf {

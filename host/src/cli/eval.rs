@@ -3,7 +3,8 @@
 use super::train::Given;
 use super::{Failure, train as training};
 use crate::config::LooseKey;
-use crate::train::{Beginning, Origin, World, set_up};
+use crate::dist::World;
+use crate::train::{Beginning, Origin, set_up};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde_json::{Map, Value};

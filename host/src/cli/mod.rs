@@ -20,6 +20,7 @@ mod merge;
 mod new_model;
 mod output;
 mod plugin;
+mod progress;
 mod replay;
 mod report;
 mod resume;
@@ -27,7 +28,7 @@ mod swap;
 mod train;
 
 use crate::config::scalar;
-use crate::train::{self as training, World};
+use crate::dist::{self, World};
 use anyhow::anyhow;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command, FromArgMatches, Subcommand};
@@ -209,7 +210,7 @@ fn together(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), 
     if world.size() == 1 {
         return outcome;
     }
-    world.tell(&training::Failure { reason: error.to_string(), plugin: None });
+    world.tell(&dist::Failure { reason: error.to_string(), plugin: None });
     // Before the farewell: launchers end all that is left when one process has ended with a failure.
     if world.is_first() {
         output::complain(error);

@@ -1,10 +1,12 @@
 //! `rlhost train`: one flag for each key of the configuration.
 
 use super::Failure;
+use super::progress::Progress;
 use crate::checkpoint;
 use crate::config::{self, Config, LooseKey, Overrides};
+use crate::dist::World;
 use crate::report;
-use crate::train::{self, Beginning, Finished, Origin, Trainer, World};
+use crate::train::{self, Beginning, Finished, Origin, Trainer};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use indicatif::HumanDuration;
@@ -287,7 +289,8 @@ fn finish(trainer: Trainer, world: &World) -> Result<(), Failure> {
     // What mpirun passes on to its processes, where SIGINT makes it kill them after a while.
     #[cfg(unix)]
     signal_hook::flag::register(SIGUSR1, stop.clone()).map_err(Failure::failed)?;
-    let finished = trainer.run(&stop).map_err(Failure::failed)?;
+    let mut progress = Progress::new(trainer.max_steps(), world.is_first());
+    let finished = trainer.run(&stop, &mut progress).map_err(Failure::failed)?;
     if !world.is_first() {
         return if finished.stopped { Err(Failure::Said(3)) } else { Ok(()) };
     }

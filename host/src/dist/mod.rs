@@ -211,6 +211,12 @@ impl World {
         things * self.rank / self.size..things * (self.rank + 1) / self.size
     }
 
+    /// What all ranks have alike, on the first one alone, so that it counts once.
+    pub fn once<T>(&self, things: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
+        let first = self.is_first();
+        things.into_iter().filter(move |_| first)
+    }
+
     /// Sets how long, in seconds, the others are waited for.
     pub fn set_patience(&self, seconds: f64) {
         if let Some((_, watchdog)) = &self.others {

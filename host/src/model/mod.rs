@@ -36,7 +36,7 @@ pub use frozen::Frozen;
 pub use load::ModelFolder;
 pub use lora::Lora;
 pub use place::Place;
-pub use policy::{Policy, Selected};
+pub use policy::{Pass, Policy, Selected};
 pub use random::write_random;
 pub use rope_scaling::RopeScaling;
 pub use save::{Dtype, copy_companions, export, merge, save, write_tensors, write_weights};

@@ -1,7 +1,7 @@
 //! The trainable view of a decoder.
 
 use super::decoder::{Decoder, Kept};
-use super::{Error, Frozen, Gradients, Place, Result, Weights, critic};
+use super::{Architecture, Error, Frozen, Gradients, Place, Result, Weights, critic};
 use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{self, Forest};
 use candle_core::{DType, Device, Tensor};
@@ -102,6 +102,11 @@ impl Policy {
     /// The parameters, for the optimizer and for saving. What is trained is f32.
     pub fn weights(&self) -> &Weights {
         self.masters.as_ref().unwrap_or(&self.decoder.weights)
+    }
+
+    /// Its sizes.
+    pub fn architecture(&self) -> &Architecture {
+        &self.decoder.architecture
     }
 
     /// Where it computes.

@@ -4,9 +4,10 @@ use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::Call;
 use super::world::{Guiding, Role, policy};
-use super::{Error, Metric, Result, Source};
+use super::{Error, Metric, Needs, Result, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
 
 pub use super::world::policy::Tokens;
@@ -65,8 +66,9 @@ impl PolicyPlugin {
         Ok(Self { plugin: Plugin::load(engine, source, Role::Policy, config, limits, seed)? })
     }
 
-    /// Advantages for a whole generation batch.
+    /// Advantages for a whole generation batch, of which only the columns that the plugin asks for are sent.
     pub fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages> {
+        let rollouts = &*asked_rollouts(rollouts, &self.info().needs);
         let given = self.plugin.call(Call::at("estimate", rollouts.step), |store, linked| {
             Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_estimate(&mut *store, rollouts)
         })?;
@@ -87,8 +89,9 @@ impl PolicyPlugin {
         Ok(Advantages { advantages: given.advantages, returns: given.returns, mask, metrics })
     }
 
-    /// One micro-batch's part of the loss.
+    /// One micro-batch's part of the loss. Only the columns that the plugin asks for are sent.
     pub fn loss(&mut self, tokens: &Tokens) -> Result<Gradient> {
+        let tokens = &*asked_tokens(tokens, &self.info().needs);
         let given: policy::Gradient = self.plugin.call(Call::at("loss", tokens.step), |store, linked| {
             Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_loss(&mut *store, tokens)
         })?;
@@ -103,6 +106,37 @@ impl PolicyPlugin {
         let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
         Ok(Gradient { loss: given.loss, d_logp: given.d_logp, d_entropy: given.d_entropy, d_values: given.d_values, metrics })
     }
+}
+
+/// A generation with no other columns than are asked for. Nobody makes entropies for it.
+fn asked_rollouts<'a>(given: &'a Rollouts, needs: &Needs) -> Cow<'a, Rollouts> {
+    let more = given.ref_logp.is_some() && !needs.ref_logp || given.values.is_some() && !needs.values;
+    if !more && given.entropy.is_none() {
+        return Cow::Borrowed(given);
+    }
+    let Rollouts { ref_logp, values, .. } = given;
+    let ref_logp = ref_logp.clone().filter(|_| needs.ref_logp);
+    let values = values.clone().filter(|_| needs.values);
+    Cow::Owned(Rollouts { ref_logp, values, entropy: None, ..given.clone() })
+}
+
+/// A micro-batch with no other columns than are asked for, so that a plugin which forgets to ask fails wherever it is tried.
+fn asked_tokens<'a>(given: &'a Tokens, needs: &Needs) -> Cow<'a, Tokens> {
+    let more = given.ref_logp.is_some() && !needs.ref_logp
+        || given.sampling_logp.is_some() && !needs.sampling_logp
+        || given.entropy.is_some() && !needs.entropy
+        || (given.values.is_some() || given.old_values.is_some() || given.returns.is_some()) && !needs.values;
+    if !more {
+        return Cow::Borrowed(given);
+    }
+    let mut tokens = given.clone();
+    tokens.ref_logp = tokens.ref_logp.filter(|_| needs.ref_logp);
+    tokens.sampling_logp = tokens.sampling_logp.filter(|_| needs.sampling_logp);
+    tokens.entropy = tokens.entropy.filter(|_| needs.entropy);
+    for column in [&mut tokens.values, &mut tokens.old_values, &mut tokens.returns] {
+        *column = column.take().filter(|_| needs.values);
+    }
+    Cow::Owned(tokens)
 }
 
 /// Checks of returned columns, with what their errors name.

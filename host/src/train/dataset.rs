@@ -1,9 +1,9 @@
 //! The dataset as the run takes it: prompts in tokens, and for pairs their two answers.
 
-use super::trainer::{Answers, Prompt};
 use super::{Error, Result};
 use crate::data::{self, CompletionRow, Dataset, Message, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
 use rayon::prelude::*;
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +14,36 @@ pub const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model
 
 /// Rows that are worth the memory in which another thread tokenises, some ten MB.
 const ROWS_A_THREAD: usize = 1024;
+
+/// A prompt of the dataset, ready to be continued.
+pub(super) struct Prompt {
+    /// Row of the dataset.
+    pub row: usize,
+    pub text: String,
+    pub tokens: Vec<u32>,
+    /// The dataset's other columns.
+    pub columns: Map<String, Value>,
+    /// Its answers, in a dataset of answers.
+    pub answers: Option<Answers>,
+    /// Log-probabilities of all tokens of its answers under the reference model, where they are
+    /// computed once.
+    pub ref_logp: OnceLock<Vec<f32>>,
+}
+
+impl Prompt {
+    /// Tokens of the prompt and its first answer.
+    pub(super) fn length(&self) -> usize {
+        self.tokens.len() + self.answers.as_ref().map_or(0, |answers| answers.chosen.len())
+    }
+}
+
+/// Two answers, in tokens.
+pub(super) struct Answers {
+    pub chosen: Vec<u32>,
+    /// Which of its tokens are learned, where not all are.
+    pub learned: Option<Vec<u8>>,
+    pub rejected: Vec<u32>,
+}
 
 /// Reads the prompts of a dataset, or the built-in ones; none may fill the model's context.
 pub(super) fn prompts(given: Option<&Dataset>, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Arc<Prompt>>> {

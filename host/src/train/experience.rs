@@ -1,17 +1,18 @@
-//! One generation: rollouts, their rewards, and what the algorithm makes of them.
+//! What is learned from: completions with everything that training needs of them, and the micro-batches they are dealt as.
 
-use super::Result;
-use super::batch::MicroBatch;
-use super::pairs::Pair;
-use super::trainer::{Prompt, Trainer};
-use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, Advantages, RewardColumn, Role, Rollouts};
-use crate::rollout::{Generator, Request, Rollout, Sampling};
+use super::dataset::Prompt;
+use crate::dist::World;
+use crate::plugin::{Advantages, RewardColumn, Scale};
+use crate::rollout::Rollout;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Completions with everything that training needs of them. Per-token columns are flat; the
-/// tokens of row `i` stand at `offsets[i]..offsets[i + 1]`.
+/// Rows of the chosen and of the rejected completion.
+pub(super) type Pair = (usize, usize);
+
+/// Completions of prompts, in the order of the prompts. Per-token columns are flat; the tokens of row `i` stand at
+/// `offsets[i]..offsets[i + 1]`. It is learned from in items, which are its completions, or its pairs where there are such.
+#[derive(Default)]
 pub(super) struct Experience {
     /// `global_step` whose weights generated it.
     pub generated_at: u64,
@@ -27,12 +28,18 @@ pub(super) struct Experience {
     pub values: Option<Vec<f32>>,
     pub advantages: Advantages,
     /// For algorithms that learn from pairs.
-    pub pairs: Vec<Pair>,
+    pub pairs: Option<Vec<Pair>>,
 }
 
 impl Experience {
+    /// Completions of prompts, of which nothing else is known yet.
+    pub(super) fn new(generated_at: u64, prompts: Vec<Arc<Prompt>>, rollouts: Vec<Rollout>) -> Self {
+        let logp = rollouts.iter().flat_map(|r| r.logp.iter().copied()).collect();
+        Self { generated_at, prompts, offsets: offsets(&rollouts), rollouts, logp, ..Self::default() }
+    }
+
     /// Rows of the completions of some prompts.
-    fn rows(&self, prompts: Range<usize>) -> Range<usize> {
+    pub(super) fn rows(&self, prompts: Range<usize>) -> Range<usize> {
         let first = |prompt: usize| self.rollouts.partition_point(|rollout| rollout.prompt < prompt);
         first(prompts.start)..first(prompts.end)
     }
@@ -41,149 +48,36 @@ impl Experience {
     pub(super) fn tokens(&self, rows: &Range<usize>) -> Range<usize> {
         self.offsets[rows.start] as usize..self.offsets[rows.end] as usize
     }
-}
 
-/// A contract's metric as the window takes it.
-pub(super) fn from_plugin(metrics: Vec<plugin::Metric>) -> impl Iterator<Item = Metric> {
-    metrics.into_iter().map(|m| Metric {
-        name: m.name,
-        value: m.value,
-        weight: m.weight,
-        reduction: match m.reduction {
-            plugin::Reduction::Mean => Reduction::Mean,
-            plugin::Reduction::Sum => Reduction::Sum,
-            plugin::Reduction::Min => Reduction::Min,
-            plugin::Reduction::Max => Reduction::Max,
-        },
-    })
-}
-
-impl Trainer {
-    /// What is learned from these prompts: completions of the policy's own, whose random numbers
-    /// follow from the number of the `generation`, or the dataset's.
-    pub(super) fn experience(&mut self, prompts: Vec<Arc<Prompt>>, generation: u64) -> Result<Experience> {
-        if self.generates() { self.generate(prompts, generation) } else { self.given(prompts) }
+    /// Number of items.
+    pub(super) fn items(&self) -> usize {
+        self.pairs.as_ref().map_or(self.rollouts.len(), Vec::len)
     }
 
-    /// Generates, scores and judges.
-    fn generate(&mut self, prompts: Vec<Arc<Prompt>>, generation: u64) -> Result<Experience> {
-        let own = self.world.share(prompts.len());
-        let mut rollouts = self.roll_out(&prompts[own.clone()], self.config.group(), generation)?;
-        rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
-        let texts = rollouts.iter().map(|r| Ok(self.tokenizer.decode(&r.tokens)?)).collect::<Result<Vec<String>>>()?;
-        let completions = rollouts.into_iter().zip(texts).collect();
-        let (rollouts, texts): (Vec<Rollout>, Vec<String>) = self.world.concat("completions", completions)?.into_iter().unzip();
-        self.phases.lap("rollout");
-        self.count_generated(&prompts, own, &rollouts);
-        let rewards = self.score(&prompts, &rollouts, &texts)?;
-        self.phases.lap("reward");
-        let logp = rollouts.iter().flat_map(|r| r.logp.iter().copied()).collect();
-        let mut experience = Experience {
-            generated_at: self.state.global_step,
-            prompts,
-            offsets: offsets(&rollouts),
-            rollouts,
-            texts,
-            rewards,
-            logp,
-            ref_logp: None,
-            values: None,
-            advantages: Advantages::default(),
-            pairs: Vec::new(),
+    /// Rows of the completions of an item.
+    fn item(&self, item: usize) -> impl Iterator<Item = usize> + use<> {
+        let (first, second) = match &self.pairs {
+            None => (item, None),
+            Some(pairs) => (pairs[item].0, Some(pairs[item].1)),
         };
-        experience.ref_logp = self.reference_logp(&experience)?;
-        if experience.ref_logp.is_some() {
-            self.phases.lap("reference");
-        }
-        experience.values = self.values(&experience)?;
-        if experience.values.is_some() {
-            self.phases.lap("values");
-        }
-        if self.role == Role::OnlinePreference {
-            experience.pairs = self.choose(&experience)?;
-        } else {
-            experience.advantages = self.estimate(&experience)?;
-        }
-        self.phases.lap("advantage");
-        self.note(length_metrics(&experience.rollouts));
-        Ok(experience)
+        std::iter::once(first).chain(second)
     }
 
-    /// Completions of the policy's own, so many `samples` of each prompt.
-    pub(super) fn roll_out(&self, prompts: &[Arc<Prompt>], samples: usize, generation: u64) -> Result<Vec<Rollout>> {
-        let c = &self.config;
-        let model = self.policy.frozen().decoding()?;
-        let (strings, tokenizer) = (&self.stops, &self.tokenizer);
-        let stops = |tokens: &[u32]| strings.end(tokens, tokenizer);
-        let generator = Generator {
-            model: &model,
-            sampling: Sampling {
-                temperature: c.temperature as f32,
-                top_p: c.top_p as f32,
-                top_k: c.top_k,
-                min_p: c.min_p.unwrap_or(0.0) as f32,
-                repetition_penalty: c.repetition_penalty as f32,
-            },
-            logp_temperature: self.temperature(),
-            max_new_tokens: c.max_completion_length,
-            max_num_seqs: c.max_num_seqs,
-            seed: c.seed,
-            generation,
-            ends: &self.ends,
-            stops: &stops,
-        };
-        let requests: Vec<Request> =
-            prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, samples }).collect();
-        Ok(generator.run(&requests)?)
+    /// The prompt of each of these items, and the tokens of its completions.
+    pub(super) fn lengths(&self, items: Range<usize>) -> Vec<(usize, usize)> {
+        let length = |row: usize| self.rollouts[row].tokens.len();
+        let prompt = |item: usize| self.item(item).next().map_or(0, |row| self.rollouts[row].prompt);
+        items.map(|item| (prompt(item), self.item(item).map(length).sum())).collect()
     }
 
-    /// The critic's values of the states in which the tokens were chosen, where there is a critic.
-    fn values(&self, experience: &Experience) -> Result<Option<Vec<f32>>> {
-        if self.policy.weights().value_head.is_none() {
-            return Ok(None);
-        }
-        let frozen = self.policy.frozen();
-        let value = |batch: &MicroBatch| Ok(frozen.values(&batch.forest, &batch.selected)?.unwrap_or_default());
-        self.by_micro_batches(experience, value).map(Some)
-    }
-
-    /// A column of all tokens, made micro-batch by micro-batch, by each rank for its prompts.
-    pub(super) fn by_micro_batches(&self, e: &Experience, column: impl Fn(&MicroBatch) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
-        let rows = e.rows(self.world.share(e.prompts.len()));
-        let mut own = Vec::with_capacity(e.tokens(&rows).len());
-        for rows in self.scored_together(e, rows) {
-            own.extend(column(&MicroBatch::pack(e, rows))?);
-        }
-        Ok(self.world.concat("a column", own)?)
-    }
-
-    fn estimate(&mut self, e: &Experience) -> Result<Advantages> {
-        let rollouts = Arc::new(rollouts_seen(self.state.global_step, e, self.is_reference()));
-        let mut advantages = self.algorithm.as_policy()?.estimate(&rollouts)?;
-        self.swaps.saw_rollouts(rollouts);
-        self.note(from_plugin(std::mem::take(&mut advantages.metrics)));
-        Ok(advantages)
+    /// Tokens of these completions, each with its prompt.
+    pub(super) fn num_tokens(&self, rows: impl IntoIterator<Item = usize>) -> u64 {
+        let length = |row: usize| self.prompts[self.rollouts[row].prompt].tokens.len() + self.rollouts[row].tokens.len();
+        rows.into_iter().map(|row| length(row) as u64).sum()
     }
 }
 
-/// A generation as algorithms see it. While the policy still is the reference, their
-/// log-probabilities are the same to the bit: those of generation and of the reference's forward
-/// pass differ by rounding, which a divergence in the reward would be taken for.
-pub(super) fn rollouts_seen(step: u64, e: &Experience, is_reference: bool) -> Rollouts {
-    Rollouts {
-        step,
-        rewards: e.rewards.clone(),
-        prompt_of: e.rollouts.iter().map(|r| r.prompt as u32).collect(),
-        finished: e.rollouts.iter().map(|r| r.finished).collect(),
-        offsets: e.offsets.clone(),
-        mask: vec![1; e.logp.len()],
-        logp: e.logp.clone(),
-        ref_logp: e.ref_logp.as_ref().map(|r| if is_reference { e.logp.clone() } else { r.clone() }),
-        values: e.values.clone(),
-        entropy: None,
-    }
-}
-
+/// Where the tokens of each completion begin, and where the last ones end.
 pub(super) fn offsets(rollouts: &[Rollout]) -> Vec<u32> {
     let mut at = 0;
     std::iter::once(0)
@@ -194,26 +88,52 @@ pub(super) fn offsets(rollouts: &[Rollout]) -> Vec<u32> {
         .collect()
 }
 
-/// Lengths of completions, and of those among them that ended by themselves.
-fn length_metrics(rollouts: &[Rollout]) -> Vec<Metric> {
-    let n = rollouts.len() as f64;
-    let ended = rollouts.iter().filter(|r| r.finished).count() as f64;
-    let mut metrics = vec![Metric::mean("completions/clipped_ratio", 1.0 - ended / n, n)];
-    for (suffix, all) in [("length", true), ("terminated_length", false)] {
-        let lengths: Vec<f64> = rollouts.iter().filter(|r| all || r.finished).map(|r| r.tokens.len() as f64).collect();
-        if lengths.is_empty() {
-            continue;
-        }
-        let (count, sum) = (lengths.len() as f64, lengths.iter().sum::<f64>());
-        metrics.extend([
-            Metric::mean(format!("completions/mean_{suffix}"), sum / count, count),
-            Metric::new(
-                format!("completions/min_{suffix}"),
-                lengths.iter().copied().fold(f64::INFINITY, f64::min),
-                Reduction::Min,
-            ),
-            Metric::new(format!("completions/max_{suffix}"), lengths.iter().copied().fold(0.0, f64::max), Reduction::Max),
-        ]);
+/// Items of an experience that are trained on together.
+#[derive(Clone)]
+pub(super) struct MicroBatch {
+    pub experience: Arc<Experience>,
+    pub items: Range<usize>,
+}
+
+impl MicroBatch {
+    /// An experience in so many parts, as equal as can be.
+    pub(super) fn deal(experience: &Arc<Experience>, parts: usize) -> impl Iterator<Item = Self> + use<> {
+        let (experience, size) = (experience.clone(), experience.items());
+        (0..parts).map(move |i| Self { experience: experience.clone(), items: size * i / parts..size * (i + 1) / parts })
     }
-    metrics
+
+    /// The part of this rank.
+    pub(super) fn own(&self, world: &World) -> Self {
+        let part = world.share(self.items.len());
+        let first = self.items.start;
+        self.part(first + part.start..first + part.end)
+    }
+
+    /// Other items of the same experience.
+    pub(super) fn part(&self, items: Range<usize>) -> Self {
+        Self { experience: self.experience.clone(), items }
+    }
+
+    /// Rows of its completions, of pairs the chosen and the rejected in turn.
+    pub(super) fn rows(&self) -> Vec<usize> {
+        self.items.clone().flat_map(|item| self.experience.item(item)).collect()
+    }
+
+    /// Its tokens that a loss counts: those in the mask, or those of the chosen completions.
+    fn counted(&self) -> usize {
+        let e = &self.experience;
+        match &e.pairs {
+            None => e.advantages.mask[e.tokens(&self.items)].iter().filter(|&&m| m == 1).count(),
+            Some(pairs) => pairs[self.items.clone()].iter().map(|&(chosen, _)| e.rollouts[chosen].tokens.len()).sum(),
+        }
+    }
+}
+
+/// What a whole step holds, by which a loss divides.
+pub(super) fn scale(micro_batches: &[MicroBatch], max_completion_length: usize) -> Scale {
+    Scale {
+        rows: micro_batches.iter().map(|m| m.items.len() as u32).sum(),
+        tokens: micro_batches.iter().map(|m| m.counted() as u64).sum(),
+        max_completion_length: max_completion_length as u32,
+    }
 }

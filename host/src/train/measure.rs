@@ -2,8 +2,9 @@
 //! have done in that.
 
 use super::Result;
+use super::figures::Work;
+use super::ranks::known_to_all;
 use super::trainer::Trainer;
-use super::work::Work;
 use crate::config::Config;
 use crate::ops::{self, machine};
 use candle_core::DeviceLocation;
@@ -62,12 +63,13 @@ impl Trainer {
         let cycle = self.steps_between_generations();
         let mut measured = Vec::with_capacity(steps);
         for _ in 0..cycle + steps.next_multiple_of(cycle) {
-            self.step().map_err(|error| self.known_to_all(error))?;
-            self.gather_figures()?;
-            measured.push(Measured { figures: self.window.take(), work: self.phases.work });
+            let figures = self.step().map_err(|error| known_to_all(&self.world, error))?;
+            let work = figures.work();
+            self.gather(figures)?;
+            measured.push(Measured { figures: self.journal.take(), work });
         }
         let peak_memory = ops::peak_memory();
-        let peak_device_memory = ops::device::peak_memory(self.policy.device());
+        let peak_device_memory = ops::device::peak_memory(self.learner.policy().device());
         // The first copy's memory is new to the process, and later ones have the same again.
         drop(self.snapshot()?);
         let begun = Instant::now();
@@ -77,7 +79,7 @@ impl Trainer {
         self.world.barrier("the end of the steps")?;
 
         let steps = measured.split_off(cycle);
-        let output = self.policy.computing().output();
+        let output = self.learner.policy().computing().output();
         let (bytes, rounds) = steps
             .iter()
             .fold((0.0, 0.0), |(bytes, rounds), step| (bytes + step.work.generation.bytes, rounds + step.work.generation.rounds));
@@ -88,7 +90,7 @@ impl Trainer {
             DeviceLocation::Metal { gpu_id } => format!("metal:{gpu_id}"),
         };
         Ok(Measurement {
-            parameters: self.policy.weights().parameters(),
+            parameters: self.learner.policy().weights().parameters(),
             family: format!("{:?}", self.source.architecture().family),
             dtype: output.dtype().as_str().to_owned(),
             device,
@@ -99,17 +101,17 @@ impl Trainer {
             snapshot: copied.as_secs_f64(),
             read_rate: machine::read_rate(output.device(), read.clamp(LEAST_READ, MOST_READ) as usize)?,
             product_rate: machine::product_rate(output.device(), output.dtype())?,
-            config: self.config,
+            config: (*self.settings).clone(),
         })
     }
 
     /// Steps after which generations and steps begin together again.
     fn steps_between_generations(&self) -> usize {
-        if !self.generates() {
+        if !self.collector.flow().generates() {
             return 1;
         }
         let (shares, a_step) =
-            (self.config.steps_per_generation() * self.config.num_iterations, self.config.gradient_accumulation_steps);
+            (self.settings.steps_per_generation() * self.settings.num_iterations, self.settings.gradient_accumulation_steps);
         let (mut a, mut b) = (shares, a_step);
         while b > 0 {
             (a, b) = (b, a % b);

@@ -1,45 +1,36 @@
 //! The training loop: the one room that opens every door.
 
-mod batch;
+mod collector;
 mod dataset;
 mod evaluation;
 mod experience;
+mod figures;
+mod flow;
+mod journal;
+mod learner;
 mod measure;
-mod models;
 mod named;
 mod origin;
-mod packing;
-mod pairs;
-mod phases;
-mod progress;
+mod packed;
+mod plugins;
 mod ranks;
-mod reference;
-mod run_folder;
-mod samples;
-mod saving;
-mod scoring;
 mod setup;
 mod snapshot;
 mod step;
-mod swap;
 mod trainer;
-mod work;
 
+pub use collector::Sample;
 pub use dataset::BUILT_IN_PROMPTS;
+pub use figures::Work;
+pub use journal::{INBOX, RunFolder};
 pub use measure::{Measured, Measurement};
 pub use named::{dataset_of, model_of};
 pub use origin::{Beginning, Origin};
-pub use run_folder::{INBOX, RunFolder};
-pub use samples::Sample;
 pub use setup::set_up;
-pub use trainer::{Finished, Trainer};
-pub use work::Work;
+pub use trainer::{Finished, Listener, Trainer};
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use snapshot::read as read_snapshot;
-
-/// The processes of a run; this room's callers make it.
-pub use crate::dist::{Failure, World};
 
 use std::path::PathBuf;
 

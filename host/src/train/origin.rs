@@ -1,13 +1,12 @@
 //! How a run begins: new, or from a checkpoint of its own or of another run, and what may differ
 //! from the run that wrote it.
 
-use super::run_folder::WRITTEN_CONFIG;
-use super::swap::{LIVE, cant_change};
+use super::journal::WRITTEN_CONFIG;
+use super::plugins::{LIVE, cant_change};
 use super::{Error, Result};
 use crate::checkpoint;
 use crate::config::{self, Config, Overrides, PluginEntry, files, same};
 use crate::plugin::Source;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -88,14 +87,6 @@ pub enum Beginning {
         /// Plugins, as they were named, whose bytes are not to be the checkpoint's.
         fresh: Vec<String>,
     },
-}
-
-/// Where a forked run came from.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-pub(super) struct Parent {
-    /// The checkpoint's folder.
-    pub checkpoint: PathBuf,
-    pub step: u64,
 }
 
 impl Origin {

@@ -2,18 +2,19 @@
 
 mod checks;
 
-use super::experience::Experience;
-use super::origin::{Origin, Parent};
-use super::pairs::Pair;
-use super::saving::Best;
-use super::step::Share;
-use super::swap::{Seen, Swap};
+use super::collector::{Counters, Position};
+use super::dataset::Prompt;
+use super::experience::{Experience, MicroBatch, Pair};
+use super::flow::Flow;
+use super::journal::{Best, Kept, Parent};
+use super::origin::Origin;
+use super::plugins::{Seen, Swap};
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
 use crate::checkpoint;
 use crate::data::Cursor;
 use crate::metrics::Window;
-use crate::model::{self, Frozen, ModelFolder, Weights};
+use crate::model::{self, Architecture, Frozen, ModelFolder, Weights};
 use crate::plugin::{Advantages, Memory, RewardColumn};
 use crate::rollout::Rollout;
 use candle_core::{Device, Tensor};
@@ -23,6 +24,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 const REST: &str = "snapshot.json";
 /// The reference model, where it is not the one that the run began with.
@@ -49,10 +51,13 @@ struct Resumable {
     rest: Rest,
 }
 
+/// Index of the experience, and the range of its items, of a micro-batch that waits.
+type Waiting = (usize, usize, usize);
+
 /// Counters, position in the data, figures not yet logged, and rollouts not yet trained on.
 #[derive(Deserialize, Serialize)]
 struct Rest {
-    state: State,
+    state: Counts,
     cursor: Cursor,
     /// Hash of the dataset that the cursor and the rollouts are of.
     dataset: String,
@@ -67,8 +72,17 @@ struct Rest {
     /// Name of each plugin with a state, and who wrote it.
     memories: BTreeMap<String, String>,
     experiences: Vec<Saved>,
-    /// Index of the experience and its rows, for each micro-batch that waits.
-    pending: Vec<(usize, usize, usize)>,
+    pending: Vec<Waiting>,
+}
+
+/// Counters of a run.
+#[derive(Deserialize, Serialize)]
+struct Counts {
+    global_step: u64,
+    generation: u64,
+    num_tokens: u64,
+    moved: bool,
+    unscored: u64,
 }
 
 /// An [`Experience`] without what the dataset or its own columns give again.
@@ -102,27 +116,30 @@ impl Saved {
             advantages: e.advantages.advantages.clone(),
             returns: e.advantages.returns.clone(),
             mask: e.advantages.mask.clone(),
-            pairs: e.pairs.clone(),
+            pairs: e.pairs.clone().unwrap_or_default(),
         }
     }
 
     /// None where a prompt is not in the dataset.
-    fn restored(self, trainer: &Trainer) -> Option<Experience> {
-        let prompts = self.prompts.iter().map(|&row| trainer.prompts.get(row).cloned()).collect::<Option<Vec<_>>>()?;
+    fn restored(self, run: &Fits<'_>) -> Option<Experience> {
+        let prompts = self.prompts.iter().map(|&row| run.prompts.get(row).cloned()).collect::<Option<Vec<_>>>()?;
         Some(Experience {
-            generated_at: self.generated_at,
-            prompts,
-            offsets: super::experience::offsets(&self.rollouts),
-            logp: self.rollouts.iter().flat_map(|r| r.logp.iter().copied()).collect(),
-            rollouts: self.rollouts,
             texts: self.texts,
             rewards: self.rewards.into_iter().map(|(name, weight, values)| RewardColumn { name, weight, values }).collect(),
             ref_logp: self.ref_logp,
             values: self.values,
             advantages: Advantages { advantages: self.advantages, returns: self.returns, mask: self.mask, metrics: Vec::new() },
-            pairs: self.pairs,
+            pairs: run.flow.has_pairs().then_some(self.pairs),
+            ..Experience::new(self.generated_at, prompts, self.rollouts)
         })
     }
+}
+
+/// What experience of a run must fit.
+struct Fits<'a> {
+    flow: Flow,
+    prompts: &'a [Arc<Prompt>],
+    architecture: &'a Architecture,
 }
 
 /// What a checkpoint says of the run that wrote it, read and not yet taken over.
@@ -199,64 +216,112 @@ impl Snapshot {
     }
 }
 
+impl Rest {
+    /// Where in the data the run stood.
+    fn position(self, run: &Fits<'_>) -> std::result::Result<Position, String> {
+        if let Some(fault) = self.experiences.iter().find_map(|saved| saved.fault(run)) {
+            return Err(fault);
+        }
+        let restored = self.experiences.into_iter().map(|saved| saved.restored(run).map(Arc::new));
+        let experiences: Option<Vec<Arc<Experience>>> = restored.collect();
+        let experiences = experiences.ok_or("rollouts without their prompts")?;
+        let micro_batch = |(index, start, end): Waiting| {
+            let experience = experiences.get(index).filter(|e| start <= end && end <= e.items());
+            let experience = experience.ok_or("a micro-batch without its rollouts")?.clone();
+            Ok::<_, String>(MicroBatch { experience, items: start..end })
+        };
+        let pending = self.pending.into_iter().map(micro_batch).collect::<std::result::Result<_, _>>()?;
+        Ok(Position { cursor: self.cursor, pending, counters: self.state.collected() })
+    }
+}
+
+impl Counts {
+    fn collected(&self) -> Counters {
+        Counters { generation: self.generation, num_tokens: self.num_tokens, unscored: self.unscored }
+    }
+}
+
 impl Trainer {
+    /// Copies what the future follows from, and has it written while training goes on; the first
+    /// rank does, for all. Waits for a checkpoint that is still being written, so that no more than one is ever in hand.
+    pub(super) fn save(&mut self) -> Result<()> {
+        if !self.world.is_first() {
+            return Ok(());
+        }
+        let (begun, step) = (Instant::now(), self.state.global_step);
+        self.journal.settle(true)?;
+        self.learner.check_weights()?;
+        self.journal.compare_with_best(step);
+        let snapshot = self.snapshot()?;
+        self.journal.write(step, move |to| snapshot.write(to))?;
+        self.journal.waited_for_checkpoint(begun.elapsed());
+        Ok(())
+    }
+
+    /// The run's last checkpoint, on the disk; the best where the run is to end with that.
+    pub(super) fn last_checkpoint(&mut self) -> Result<PathBuf> {
+        let step = self.state.global_step;
+        if !self.world.is_first() {
+            return Ok(checkpoint::folder(self.journal.path(), step));
+        }
+        if !self.journal.has_checkpoint(step) {
+            self.save()?;
+        }
+        self.journal.last_checkpoint(step)
+    }
+
     /// Copies what a checkpoint of this moment holds.
     pub(super) fn snapshot(&mut self) -> Result<Snapshot> {
-        let resumable = if self.config.save_only_model { None } else { Some(self.resumable()?) };
-        let best = self.saves.best;
-        let best_folder = best.map(|best| checkpoint::folder(self.folder.path(), best.step).display().to_string());
+        let resumable = if self.settings.save_only_model { None } else { Some(self.resumable()?) };
         // The names that transformers' own trainer state has.
-        let summary = json!({
+        let mut summary = json!({
             "global_step": self.state.global_step,
             "epoch": self.epoch(),
             "max_steps": self.max_steps,
             "world_size": self.world.size(),
-            "num_input_tokens_seen": self.state.num_tokens,
-            "best_metric": best.map(|best| best.value),
-            "best_global_step": best.map(|best| best.step),
-            "best_model_checkpoint": best_folder,
-            "parents": self.parents,
+            "num_input_tokens_seen": self.collector.position().counters.num_tokens,
         });
+        for (name, value) in self.journal.best_in_words() {
+            summary[name] = value;
+        }
+        summary["parents"] = json!(self.journal.parents());
         Ok(Snapshot {
-            weights: self.policy.copied_weights()?,
+            weights: self.learner.policy().copied_weights()?,
             source: self.source.clone(),
-            config: self.folder.config().to_owned(),
+            config: self.journal.config().to_owned(),
             summary,
-            plugins: self.folder.plugin_files(),
+            plugins: self.journal.plugin_files(),
             resumable,
         })
     }
 
     fn resumable(&mut self) -> Result<Resumable> {
-        let (optimizer_updates, moments) = self.optimizer.state()?;
-        let memories: Vec<(String, Memory)> =
-            self.memories()?.into_iter().filter_map(|(name, memory)| Some((name, memory?))).collect();
-        let mut experiences: Vec<Arc<Experience>> = Vec::new();
-        let mut pending = Vec::with_capacity(self.pending.len());
-        for share in &self.pending {
-            let index = experiences.iter().position(|e| Arc::ptr_eq(e, &share.experience)).unwrap_or_else(|| {
-                experiences.push(share.experience.clone());
-                experiences.len() - 1
-            });
-            pending.push((index, share.rows.start, share.rows.end));
-        }
+        let (optimizer_updates, moments) = self.learner.moments()?;
+        let memories = self.plugins.memories()?.into_iter();
+        let memories: Vec<(String, Memory)> = memories.filter_map(|(name, memory)| Some((name, memory?))).collect();
+        let Position { cursor, pending, counters } = self.collector.position();
+        let (experiences, pending) = told_apart(&pending);
+        let Counters { generation, num_tokens, unscored } = counters;
+        let State { global_step, moved } = self.state;
+        let Kept { window, since_save, best, parents } = self.journal.kept();
+        let (swaps, seen) = self.plugins.swaps();
         let rest = Rest {
-            state: self.state.clone(),
-            cursor: self.loader.cursor(),
-            dataset: self.dataset.clone(),
+            state: Counts { global_step, generation, num_tokens, moved, unscored },
+            cursor,
+            dataset: self.collector.data().fingerprint().to_owned(),
             optimizer_updates,
-            window: self.window.clone(),
-            since_save: self.saves.window.clone(),
-            best: self.saves.best,
-            parents: self.parents.clone(),
-            swaps: self.swaps.history.clone(),
-            seen: self.swaps.seen(),
+            window,
+            since_save,
+            best,
+            parents,
+            swaps: swaps.to_vec(),
+            seen,
             memories: memories.iter().map(|(name, memory)| (name.clone(), memory.written_by.clone())).collect(),
             experiences: Vec::new(),
             pending,
         };
         // The thread that writes must leave the device alone: a generation may be recording a step there.
-        let reference = self.reference.as_ref().filter(|_| self.config.sync_ref_model).map(Frozen::on_host).transpose()?;
+        let reference = self.collector.reference().filter(|_| self.settings.sync_ref_model).map(Frozen::on_host).transpose()?;
         Ok(Resumable { moments, reference, memories, experiences, rest })
     }
 
@@ -264,47 +329,44 @@ impl Trainer {
     /// allows plugins that can't take the state of their forerunners.
     pub(super) fn restore(&mut self, checkpoint: &Path, state: Restored, changed: bool) -> Result<()> {
         let unfit = |detail: String| Error::Unfit(format!("{}: {detail}", checkpoint.display()));
-        let Restored { rest, moments } = state;
-        self.optimizer.restore(rest.optimizer_updates, moments).map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
-        self.recall(checkpoint, &rest.memories, changed)?;
+        let Restored { mut rest, moments } = state;
+        self.learner.restore(rest.optimizer_updates, moments).map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
+        let saved = |name: &str| {
+            let written_by = rest.memories.get(name)?.clone();
+            let file = memory_file(checkpoint, name);
+            let bytes = fs::read(&file).map_err(|e| Error::Unfit(format!("{}: {e}", file.display())));
+            Some(bytes.map(|bytes| Memory { bytes: bytes.into(), written_by }))
+        };
+        self.plugins.recall(saved, changed)?;
 
+        self.state = State { global_step: rest.state.global_step, moved: rest.state.moved };
+        self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen));
+        let (window, since_save) = (std::mem::take(&mut rest.window), std::mem::take(&mut rest.since_save));
+        let kept = Kept { window, since_save, best: rest.best, parents: std::mem::take(&mut rest.parents) };
+        self.journal.restore(self.state.global_step, kept);
+        let data = self.collector.data();
         // Of another dataset neither the position nor the prompts mean anything.
-        if rest.dataset == self.dataset {
-            if let Some(fault) = rest.experiences.iter().find_map(|saved| saved.fault(self)) {
-                return Err(unfit(format!("{REST}: {fault}")));
-            }
-            let restored = rest.experiences.into_iter().map(|saved| saved.restored(self).map(Arc::new));
-            let experiences: Option<Vec<Arc<Experience>>> = restored.collect();
-            let experiences = experiences.ok_or_else(|| unfit(format!("{REST}: rollouts without their prompts")))?;
-            for (index, start, end) in rest.pending {
-                let experience = experiences.get(index).filter(|e| start <= end && end <= self.items(e));
-                let experience = experience.ok_or_else(|| unfit(format!("{REST}: a micro-batch without its rollouts")))?.clone();
-                self.pending.push_back(Share { experience, rows: start..end });
-            }
-            self.loader.seek(rest.cursor);
-        }
-        self.state = rest.state;
-        self.window = rest.window;
-        self.parents = rest.parents;
-        self.swaps.begin_at(rest.swaps, rest.seen);
-        self.saves.begin_at(self.state.global_step, rest.best, rest.since_save);
+        let position = if rest.dataset == data.fingerprint() {
+            let architecture = self.learner.policy().architecture();
+            let run = Fits { flow: self.collector.flow(), prompts: data.prompts(), architecture };
+            rest.position(&run).map_err(|fault| unfit(format!("{REST}: {fault}")))?
+        } else {
+            Position { counters: rest.state.collected(), ..self.collector.position() }
+        };
+        self.collector.go_to(position);
         Ok(())
     }
+}
 
-    fn recall(&mut self, checkpoint: &Path, memories: &BTreeMap<String, String>, changed: bool) -> Result<()> {
-        for plugin in self.plugins_mut() {
-            let Some(written_by) = memories.get(plugin.name()) else { continue };
-            let file = memory_file(checkpoint, plugin.name());
-            let bytes = fs::read(&file).map_err(|e| Error::Unfit(format!("{}: {e}", file.display())))?;
-            match plugin.recall(Memory { bytes: bytes.into(), written_by: written_by.clone() }) {
-                Ok(()) => {}
-                Err(error) if changed => {
-                    tracing::warn!("{error}; it begins without one");
-                    plugin.rewind(None);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+/// The experiences that micro-batches are of, each once; and of each micro-batch the number of its experience, and its items.
+fn told_apart<'a>(micro_batches: impl IntoIterator<Item = &'a MicroBatch>) -> (Vec<Arc<Experience>>, Vec<Waiting>) {
+    let (mut experiences, mut places): (Vec<Arc<Experience>>, Vec<_>) = (Vec::new(), Vec::new());
+    for MicroBatch { experience, items } in micro_batches {
+        let index = experiences.iter().position(|e| Arc::ptr_eq(e, experience)).unwrap_or_else(|| {
+            experiences.push(experience.clone());
+            experiences.len() - 1
+        });
+        places.push((index, items.start, items.end));
     }
+    (experiences, places)
 }

@@ -1,6 +1,6 @@
 //! Whether what a checkpoint says of rollouts that wait can be trained on: numbers in it lead to other things.
 
-use super::{Rest, Saved, State, Trainer};
+use super::{Counts, Fits, Rest, Saved};
 
 /// Most of what is counted in a run: steps, tokens, passes. Adding to it never overflows.
 const MOST: u64 = 1 << 52;
@@ -8,7 +8,7 @@ const MOST: u64 = 1 << 52;
 impl Rest {
     /// What of its counters can't be, if anything, in the checkpoint of this step.
     pub(super) fn fault(&self, step: u64) -> Option<String> {
-        let State { global_step, generation, num_tokens, unscored, .. } = self.state;
+        let Counts { global_step, generation, num_tokens, unscored, .. } = self.state;
         if global_step != step {
             return Some(format!("it is of step {global_step}, and the checkpoint of step {step}"));
         }
@@ -25,12 +25,12 @@ impl Rest {
 
 impl Saved {
     /// What of it can't be, if anything.
-    pub(super) fn fault(&self, trainer: &Trainer) -> Option<String> {
-        let (rows, generated) = (self.rollouts.len(), trainer.generates());
-        if let Some(row) = self.prompts.iter().find(|row| **row >= trainer.prompts.len()) {
-            return Some(format!("a prompt is row {row} of a dataset of {}", trainer.prompts.len()));
+    pub(super) fn fault(&self, run: &Fits<'_>) -> Option<String> {
+        let (rows, generated) = (self.rollouts.len(), run.flow.generates());
+        if let Some(row) = self.prompts.iter().find(|row| **row >= run.prompts.len()) {
+            return Some(format!("a prompt is row {row} of a dataset of {}", run.prompts.len()));
         }
-        if let Some(fault) = self.fault_of_rollouts(trainer) {
+        if let Some(fault) = self.fault_of_rollouts(run) {
             return Some(fault);
         }
         let tokens: usize = self.rollouts.iter().map(|r| r.tokens.len()).sum();
@@ -41,7 +41,7 @@ impl Saved {
         columns.extend(self.rewards.iter().map(|(_, _, values)| ("rewards", values.len(), rows)));
         let by_token = [("ref_logp", &self.ref_logp), ("values", &self.values), ("returns", &self.returns)];
         columns.extend(by_token.into_iter().filter_map(|(name, column)| Some((name, column.as_ref()?.len(), tokens))));
-        if trainer.learns_from_rows() {
+        if !run.flow.has_pairs() {
             columns.extend([("advantages", self.advantages.len(), tokens), ("mask", self.mask.len(), tokens)]);
         }
         if let Some((name, found, wanted)) = columns.into_iter().find(|(_, found, wanted)| found != wanted) {
@@ -54,12 +54,12 @@ impl Saved {
         outside.map(|pair| format!("there is a pair {pair:?} of {rows} completions"))
     }
 
-    fn fault_of_rollouts(&self, trainer: &Trainer) -> Option<String> {
-        let architecture = trainer.source.architecture();
+    fn fault_of_rollouts(&self, run: &Fits<'_>) -> Option<String> {
+        let architecture = run.architecture;
         let mut before = 0;
         for (row, rollout) in self.rollouts.iter().enumerate() {
             let wrong = |detail: String| Some(format!("completion {row} {detail}"));
-            let Some(prompt) = self.prompts.get(rollout.prompt).and_then(|row| trainer.prompts.get(*row)) else {
+            let Some(prompt) = self.prompts.get(rollout.prompt).and_then(|row| run.prompts.get(*row)) else {
                 return wrong(format!("is of prompt {} of {}", rollout.prompt, self.prompts.len()));
             };
             if rollout.prompt < before {
@@ -73,7 +73,7 @@ impl Saved {
             if rollout.tokens.is_empty() || length > architecture.max_positions {
                 return wrong(format!("has {} tokens after a prompt of {}", rollout.tokens.len(), prompt.tokens.len()));
             }
-            let sampled = if trainer.generates() { rollout.tokens.len() } else { 0 };
+            let sampled = if run.flow.generates() { rollout.tokens.len() } else { 0 };
             if rollout.logp.len() != sampled {
                 return wrong(format!("has {} log-probabilities of {sampled}", rollout.logp.len()));
             }

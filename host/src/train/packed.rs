@@ -1,4 +1,4 @@
-//! A micro-batch: completions packed with their prompts, each prompt once.
+//! Completions packed with their prompts for a pass through the model, each prompt once.
 
 use super::experience::Experience;
 use crate::model::Selected;
@@ -6,13 +6,13 @@ use crate::ops::Forest;
 
 /// Completions of an experience as one forest. The selected predictions stand in the
 /// order of the experience's flat token columns.
-pub(super) struct MicroBatch {
+pub(super) struct Packed {
     pub forest: Forest,
     pub selected: Selected,
 }
 
-impl MicroBatch {
-    pub(super) fn pack(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
+impl Packed {
+    pub(super) fn new(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
         let (mut forest, mut selected) = (Forest::new(), Selected::default());
         let mut current: Option<(usize, usize)> = None;
         for rollout in rows.into_iter().map(|row| &experience.rollouts[row]) {

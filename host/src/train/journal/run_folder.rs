@@ -1,11 +1,11 @@
 //! The folder of a run and the files that grow in it.
 
-use super::experience::Experience;
-use super::{Error, Result};
 use crate::checkpoint;
 use crate::config::{Config, LogCompletions, OnSaveError, ReportTo, files};
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::Source;
+use crate::train::experience::Experience;
+use crate::train::{Error, Result};
 use serde_json::{Value, json};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 pub const INBOX: &str = "swap";
 
 /// Where a run keeps the model that was made for it.
-pub(super) const MADE_MODEL: &str = "model";
+pub(in crate::train) const MADE_MODEL: &str = "model";
 
 /// A copy of config.toml as the run wrote it last, by which an edit of that is seen when the run is resumed.
-pub(super) const WRITTEN_CONFIG: &str = ".config.toml";
+pub(in crate::train) const WRITTEN_CONFIG: &str = ".config.toml";
 
 /// An open run folder.
 pub struct RunFolder {
@@ -63,7 +63,7 @@ fn cut(file: &Path, keep: impl Fn(&Value) -> bool) -> Result<()> {
 }
 
 /// Writes a file in one piece, in the place of what is there, be it a link.
-pub(super) fn put(file: &Path, bytes: &[u8]) -> Result<()> {
+pub(in crate::train) fn put(file: &Path, bytes: &[u8]) -> Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     let mut temporary = temporary_in(folder).map_err(write_error(file))?;
     temporary.write_all(bytes).map_err(write_error(file))?;
@@ -86,7 +86,7 @@ fn plugin_file(run: &Path, name: &str, hash: &str) -> PathBuf {
 }
 
 /// Keeps a plugin's bytes in a run's folder, under their hash.
-pub(super) fn keep_bytes(run: &Path, source: &Source) -> Result<()> {
+pub(in crate::train) fn keep_bytes(run: &Path, source: &Source) -> Result<()> {
     let file = plugin_file(run, source.name(), source.hash());
     let there = files::own_is_there(&file).is_ok_and(|there| there);
     // One that an interrupted write has left may be cut off.

@@ -1,11 +1,11 @@
 //! The policy and the reference model that a run begins with, with or without an adapter.
 
-use super::origin::Beginning;
-use super::snapshot::REFERENCE;
-use super::{Error, Result};
 use crate::config::{self, Config};
 use crate::model::{Decoder, Frozen, Lora, ModelFolder, Place, Policy};
 use crate::plugin::Needs;
+use crate::train::origin::Beginning;
+use crate::train::snapshot::REFERENCE;
+use crate::train::{Error, Result};
 use std::path::Path;
 
 /// The adapter that a run trains, if it does, with all its settings in `config`: the one that lies in

@@ -1,5 +1,6 @@
 //! The run on a terminal: a table of key figures, with a bar under it; the table alone elsewhere.
 
+use crate::train::Listener;
 use console::style;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
@@ -49,8 +50,24 @@ impl Progress {
         Self { steps, bar, quiet, columns: Vec::new(), lines: 0 }
     }
 
-    /// Shows a logged step's figures.
-    pub(super) fn log(&mut self, step: u64, figures: &BTreeMap<String, f64>) {
+    fn line(&self, text: &str) {
+        match &self.bar {
+            _ if self.quiet => {}
+            Some(bar) => bar.println(text),
+            // A closed pipe is no reason to end a run.
+            None => drop(writeln!(std::io::stdout(), "{text}")),
+        }
+    }
+}
+
+impl Listener for Progress {
+    fn stepped(&mut self, step: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(step);
+        }
+    }
+
+    fn logged(&mut self, step: u64, figures: &BTreeMap<String, f64>) {
         let shown: Vec<(&str, f64)> =
             KEY_FIGURES.iter().filter_map(|(name, short)| Some((*short, *figures.get(*name)?))).collect();
         let columns: Vec<&str> = shown.iter().map(|(short, _)| *short).collect();
@@ -65,29 +82,13 @@ impl Progress {
         self.line(&format!("{:>first$}{values}", format!("{step}/{}", self.steps)));
     }
 
-    /// Shows an evaluation's figures.
-    pub(super) fn log_evaluation(&self, step: u64, figures: &BTreeMap<String, f64>) {
+    fn evaluated(&mut self, step: u64, figures: &BTreeMap<String, f64>) {
         let value = |name: &str| figures.get(&format!("eval_{name}"));
         let shown = KEY_FIGURES.iter().filter_map(|(name, short)| Some(format!("{short} {}", rounded(*value(name)?))));
         self.line(&format!("evaluation at step {step}:  {}", shown.collect::<Vec<_>>().join("  ")));
     }
 
-    fn line(&self, text: &str) {
-        match &self.bar {
-            _ if self.quiet => {}
-            Some(bar) => bar.println(text),
-            // A closed pipe is no reason to end a run.
-            None => drop(writeln!(std::io::stdout(), "{text}")),
-        }
-    }
-
-    pub(super) fn advance(&self, step: u64) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(step);
-        }
-    }
-
-    pub(super) fn finish(&mut self) {
+    fn ended(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }

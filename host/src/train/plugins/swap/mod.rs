@@ -7,15 +7,16 @@ mod slots;
 mod trial;
 mod watching;
 
-pub(super) use slots::{Seen, Slot};
-pub(super) use trial::{Trial, dry_run};
-pub(super) use watching::{LIVE, cant_change};
+pub(in crate::train) use slots::{Seen, Slot};
+pub(in crate::train) use trial::{Trial, dry_run};
+pub(in crate::train) use watching::{LIVE, cant_change};
 
-use super::trainer::Trainer;
-use super::{Error, Result};
+use super::Plugins;
 use crate::config::OnError;
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::{AnyPlugin, Engine, Pairs, Plugin, RewardBatch, RewardColumn, Rollouts, Tokens};
+use crate::train::journal::Journal;
+use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use slots::Board;
@@ -30,7 +31,7 @@ const TRIAL_STEPS: u64 = 8;
 
 /// A plugin that took another's place.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-pub(super) struct Swap {
+pub(in crate::train) struct Swap {
     pub step: u64,
     pub plugin: String,
     /// Hash of the plugin before.
@@ -57,7 +58,7 @@ pub(super) struct Swaps {
     proposals: Option<Receiver<Proposal>>,
     before: BTreeMap<String, Before>,
     /// All swaps of the run.
-    pub history: Vec<Swap>,
+    history: Vec<Swap>,
 }
 
 impl Swaps {
@@ -93,17 +94,6 @@ impl Swaps {
         self.with(|board| board.trial.pairs = pairs);
     }
 
-    /// What of each plugin's file has been taken note of.
-    pub(super) fn seen(&self) -> Seen {
-        self.with(|board| board.seen.clone())
-    }
-
-    /// Takes note of what an earlier part of the run has seen: only what differs from that is new.
-    pub(super) fn begin_at(&mut self, history: Vec<Swap>, seen: Seen) {
-        self.history = history;
-        self.with(|board| board.seen.extend(seen));
-    }
-
     /// What came from a plugin's own file has been dealt with, this way or that.
     fn settle(&self, name: &str, origin: &Origin, hash: Option<&str>) {
         if let (Origin::File, Some(hash)) = (origin, hash) {
@@ -112,10 +102,18 @@ impl Swaps {
     }
 }
 
-impl Trainer {
+/// Why a plugin is not swapped.
+struct Refusal<'a> {
+    name: &'a str,
+    hash: Option<&'a str>,
+    origin: &'a Origin,
+    reason: &'a str,
+}
+
+impl Plugins {
     /// Begins to watch the files of the plugins, the run's config.toml, and what `rlhost swap`
     /// sends; the first rank does, for all.
-    pub(super) fn watch(&mut self, engine: Engine) -> Result<()> {
+    pub(in crate::train) fn watch(&mut self, engine: Engine, journal: &Journal) -> Result<()> {
         if !self.world.is_first() {
             self.swaps.engine = Some(engine);
             return Ok(());
@@ -123,10 +121,10 @@ impl Trainer {
         if !self.config.hot_reload {
             return Ok(());
         }
-        let inbox = self.folder.open_inbox()?;
+        let inbox = journal.open_inbox()?;
         let (sender, proposals) = channel();
         self.swaps.with(|board| board.config = self.config.clone());
-        let watching = Watching::new(engine, self.swaps.board.clone(), self.folder.path().to_owned(), inbox, sender);
+        let watching = Watching::new(engine, self.swaps.board.clone(), journal.path().to_owned(), inbox, sender);
         match watching.and_then(Watching::begin) {
             Ok(()) => self.swaps.proposals = Some(proposals),
             Err(error) => tracing::warn!("changes of plugins won't be seen: {error}"),
@@ -135,31 +133,36 @@ impl Trainer {
     }
 
     /// Between two steps: puts in place what has been proposed since the last time.
-    pub(super) fn swap_plugins(&mut self) -> Result<()> {
-        let step = self.state.global_step;
+    pub(in crate::train) fn swap(&mut self, step: u64, journal: &mut Journal) -> Result<()> {
         self.swaps.with(|board| board.step = step);
         self.swaps.before.retain(|_, before| before.until > step);
         let proposals: Vec<Proposal> = self.swaps.proposals.iter().flat_map(Receiver::try_iter).collect();
-        for proposal in self.agreed(proposals)? {
+        for proposal in self.agreed(proposals, step)? {
             match proposal {
-                Proposal::Plugin(candidate) => self.take_in(*candidate)?,
-                Proposal::Settings { name, weight, on_error } => self.take_settings(&name, weight, on_error)?,
-                Proposal::Refused { name, hash, origin, reason } => self.refuse(&name, hash.as_deref(), &origin, &reason)?,
+                Proposal::Plugin(candidate) => self.take_in(*candidate, step, journal)?,
+                Proposal::Settings { name, weight, on_error } => self.take_settings(&name, weight, on_error, step, journal)?,
+                Proposal::Refused { name, hash, origin, reason } => {
+                    self.refuse(
+                        &Refusal { name: &name, hash: hash.as_deref(), origin: &origin, reason: &reason },
+                        step,
+                        journal,
+                    )?;
+                }
             }
         }
         Ok(())
     }
 
-    fn refuse(&mut self, name: &str, hash: Option<&str>, origin: &Origin, reason: &str) -> Result<()> {
-        self.swaps.settle(name, origin, hash);
+    fn refuse(&mut self, refusal: &Refusal<'_>, step: u64, journal: &mut Journal) -> Result<()> {
+        let Refusal { name, hash, origin, reason } = refusal;
+        self.swaps.settle(name, origin, *hash);
         tracing::warn!("{name} is not swapped: {reason}");
-        let step = self.state.global_step;
         let details = json!({ "plugin": name, "hash": hash, "step": step, "request": origin.request(), "reason": reason });
-        self.folder.event("plugin_refused", details)
+        journal.event("plugin_refused", details)
     }
 
     /// Puts a plugin that passed its trial into its place.
-    fn take_in(&mut self, candidate: Candidate) -> Result<()> {
+    fn take_in(&mut self, candidate: Candidate, step: u64, journal: &mut Journal) -> Result<()> {
         let begun = Instant::now();
         let Candidate { slot, mut loaded, report, origin, noticed } = candidate;
         let Some(place) = self.place(&slot.name) else { return Ok(()) };
@@ -172,9 +175,12 @@ impl Trainer {
         };
         let handed_over = match self.all_agree(handed_over.map_err(|e| e.to_string()))? {
             Ok(handed_over) => handed_over,
-            Err(reason) => return self.refuse(&slot.name, Some(slot.source.hash()), &origin, &reason),
+            Err(reason) => {
+                let hash = Some(slot.source.hash());
+                return self.refuse(&Refusal { name: &slot.name, hash, origin: &origin, reason: &reason }, step, journal);
+            }
         };
-        let (name, to, step) = (slot.name.clone(), slot.source.hash().to_owned(), self.state.global_step);
+        let (name, to) = (slot.name.clone(), slot.source.hash().to_owned());
         self.swaps.settle(&name, &origin, Some(&to));
         let old_slot = self.swaps.with(|board| board.replace(slot.clone()));
         let old = self.exchange(loaded, &slot);
@@ -183,19 +189,20 @@ impl Trainer {
             // Giving a large plugin's memory back takes time.
             std::thread::spawn(move || drop(older));
         }
-        self.note_swap(&slot, Swap { step, plugin: name.clone(), from: from.clone(), to: to.clone(), rolled_back: false })?;
+        let swap = Swap { step, plugin: name.clone(), from: from.clone(), to: to.clone(), rolled_back: false };
+        self.note_swap(&slot, swap, journal)?;
         let pause = begun.elapsed().as_secs_f64() * 1e3;
         tracing::info!("{name} is swapped at step {step}: {} -> {}", &from[..12], &to[..12]);
         let details = json!({
             "plugin": name, "from": from, "to": to, "step": step, "noticed_at_step": noticed, "request": origin.request(),
             "config": slot.config, "state_handed_over": handed_over, "shadow": report, "pause_ms": pause,
         });
-        self.folder.event("plugin_swapped", details)
+        journal.event("plugin_swapped", details)
     }
 
     /// After a step that failed and was undone: whether the one at fault was new in its place, and
     /// has given it back, so that the step can be taken again.
-    pub(super) fn roll_back(&mut self, error: &Error) -> Result<bool> {
+    pub(in crate::train) fn roll_back(&mut self, error: &Error, step: u64, journal: &mut Journal) -> Result<bool> {
         let Some(name) = error.plugin_at_fault() else { return Ok(false) };
         let Some(Before { mut loaded, slot, .. }) = self.swaps.before.remove(name) else { return Ok(false) };
         let Some(place) = self.place(name) else { return Ok(false) };
@@ -208,44 +215,32 @@ impl Trainer {
         }
         self.swaps.with(|board| board.replace(slot.clone()));
         self.exchange(loaded, &slot);
-        let step = self.state.global_step;
-        self.note_swap(&slot, Swap { step, plugin: name.to_owned(), from: from.clone(), to: to.clone(), rolled_back: true })?;
+        let swap = Swap { step, plugin: name.to_owned(), from: from.clone(), to: to.clone(), rolled_back: true };
+        self.note_swap(&slot, swap, journal)?;
         tracing::warn!("{error}; {name} is taken back to {}", &to[..12]);
         let details = json!({ "plugin": name, "from": from, "to": to, "step": step, "reason": error.to_string() });
-        self.folder.event("plugin_rolled_back", details)?;
+        journal.event("plugin_rolled_back", details)?;
         self.world.go_on();
         Ok(true)
     }
 
-    /// What an attempt outside of a step gives. Where it fails by a plugin that is new in its place, that gives the place back,
-    /// and the attempt is made again.
-    pub(super) fn or_roll_back<T>(&mut self, attempt: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
-        loop {
-            match attempt(self).map_err(|error| self.known_to_all(error)) {
-                Err(error) if self.roll_back(&error)? => {}
-                outcome => return outcome,
-            }
-        }
-    }
-
     /// Weight and error policy of a reward, changed in config.toml.
-    fn take_settings(&mut self, name: &str, weight: f64, on_error: OnError) -> Result<()> {
-        let Some(index) = self.rewards.iter().position(|r| r.plugin.name() == name) else { return Ok(()) };
+    fn take_settings(&mut self, name: &str, weight: f64, on_error: OnError, step: u64, journal: &mut Journal) -> Result<()> {
+        let Some(index) = self.rewards.iter().position(|r| r.name() == name) else { return Ok(()) };
         let entry = &mut self.config.plugin[index];
         let was = json!({ "weight": entry.weight, "on_error": entry.on_error });
         (entry.weight, entry.on_error) = (weight, on_error);
-        (self.rewards[index].weight, self.rewards[index].on_error) = (weight as f32, on_error);
+        self.rewards[index].set(weight as f32, on_error);
         self.swaps.with(|board| board.config = self.config.clone());
-        self.folder.set_config(&self.config)?;
-        let step = self.state.global_step;
+        journal.set_config(&self.config)?;
         tracing::info!("{name} has weight {weight} from step {step} on");
         let now = json!({ "weight": weight, "on_error": on_error });
-        self.folder.event("settings_changed", json!({ "plugin": name, "step": step, "from": was, "to": now }))
+        journal.event("settings_changed", json!({ "plugin": name, "step": step, "from": was, "to": now }))
     }
 
     /// The plugin of that name.
     fn place(&mut self, name: &str) -> Option<&mut Plugin> {
-        self.plugins_mut().find(|plugin| plugin.name() == name)
+        self.all_mut().find(|plugin| plugin.name() == name)
     }
 
     /// Puts a plugin into its place, with its slot's settings, and gives the one that was there.
@@ -253,10 +248,10 @@ impl Trainer {
         loaded.plugin().enter_run();
         match loaded {
             AnyPlugin::Reward(new) => {
-                let index = self.rewards.iter().position(|r| r.plugin.name() == slot.name).unwrap_or_default();
+                let index = self.rewards.iter().position(|r| r.name() == slot.name).unwrap_or_default();
                 let entry = &mut self.config.plugin[index];
                 (entry.config, entry.limits) = (new.config(), new.limits().clone());
-                AnyPlugin::Reward(Box::new(std::mem::replace(&mut self.rewards[index].plugin, *new)))
+                AnyPlugin::Reward(Box::new(self.rewards[index].exchange(*new)))
             }
             new @ (AnyPlugin::Policy(_) | AnyPlugin::Preference(_)) => {
                 (self.config.loss, self.config.loss_limits) = (new.plugin().config(), new.plugin().limits().clone());
@@ -266,21 +261,31 @@ impl Trainer {
     }
 
     /// Everything that a swap changes beside the plugin itself.
-    fn note_swap(&mut self, slot: &Slot, swap: Swap) -> Result<()> {
-        self.folder.use_plugin(&slot.source);
+    fn note_swap(&mut self, slot: &Slot, swap: Swap, journal: &mut Journal) -> Result<()> {
+        journal.use_plugin(&slot.source);
         self.swaps.history.push(swap);
         self.swaps.with(|board| board.config = self.config.clone());
-        self.folder.set_config(&self.config)
+        journal.set_config(&self.config)
     }
 
     /// How often each plugin has been swapped, for those that were.
-    pub(super) fn swap_figures(&mut self) {
+    pub(in crate::train) fn swap_figures(&self) -> Vec<Metric> {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for swap in &self.swaps.history {
             *counts.entry(&swap.plugin).or_default() += 1;
         }
         let figures = counts.into_iter();
-        let figures = figures.map(|(name, n)| Metric::new(format!("plugins/{name}/swaps"), n as f64, Reduction::Last));
-        self.figures.extend(figures.collect::<Vec<_>>());
+        figures.map(|(name, n)| Metric::new(format!("plugins/{name}/swaps"), n as f64, Reduction::Last)).collect()
+    }
+
+    /// All swaps of the run, and what of each plugin's file has been taken note of.
+    pub(in crate::train) fn swaps(&self) -> (&[Swap], Seen) {
+        (&self.swaps.history, self.swaps.with(|board| board.seen.clone()))
+    }
+
+    /// Takes over what an earlier part of the run has swapped and seen: only what differs from that is new.
+    pub(in crate::train) fn begin_at(&mut self, history: Vec<Swap>, seen: Seen) {
+        self.swaps.history = history;
+        self.swaps.with(|board| board.seen.extend(seen));
     }
 }

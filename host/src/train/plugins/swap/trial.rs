@@ -2,10 +2,10 @@
 //! the run's own from then on.
 
 use crate::metrics::Comparison;
-use crate::plugin::{AnyPlugin, Pairs, Result, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Scale, Side, Tokens};
+use crate::plugin::{AnyPlugin, Needs, Pairs, Result, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Scale, Side, Tokens};
 use crate::rollout::Rollout;
-use crate::train::scoring;
-use crate::train::trainer::Prompt;
+use crate::train::dataset::Prompt;
+use crate::train::plugins::{Reward, batch};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,14 +25,9 @@ pub(in crate::train) struct Trial {
 
 impl Trial {
     /// Completions made up from the dataset's first prompts: one empty, one as long as the prompt's
-    /// first tokens. `with_reference` adds log-probabilities of a reference model,
-    /// `with_critic` values.
-    pub(in crate::train) fn made_up(
-        prompts: &[Arc<Prompt>],
-        columns: &[String],
-        with_reference: bool,
-        with_critic: bool,
-    ) -> Self {
+    /// first tokens, with the columns that the algorithm `needs`.
+    pub(in crate::train) fn made_up(prompts: &[Arc<Prompt>], columns: &[String], needs: &Needs) -> Self {
+        let (with_reference, with_critic) = (needs.ref_logp, needs.values);
         let prompts = &prompts[..prompts.len().min(2)];
         let rollout = |prompt: usize, sample: usize| {
             let tokens: Vec<u32> = prompts[prompt].tokens.iter().take(1 + 3 * sample).copied().collect();
@@ -42,7 +37,7 @@ impl Trial {
             (0..prompts.len()).flat_map(|p| (0..COMPLETIONS).map(move |s| (p, s))).map(|(p, s)| rollout(p, s)).collect();
         let texts: Vec<String> =
             rollouts.iter().map(|r| if r.sample == 0 { String::new() } else { prompts[r.prompt].text.clone() }).collect();
-        let batch = scoring::batch(0, prompts, columns, &rollouts, &texts);
+        let batch = batch(0, prompts, columns, &rollouts, &texts);
         let (offsets, logp) = (batch.offsets.clone(), vec![-1.0; batch.token_ids.len()]);
         let ref_logp = with_reference.then(|| vec![-1.1; logp.len()]);
         let values_of_critic = with_critic.then(|| vec![0.0; logp.len()]);
@@ -58,7 +53,7 @@ impl Trial {
             logp: logp.clone(),
             ref_logp: ref_logp.clone(),
             values: values_of_critic.clone(),
-            entropy: Some(vec![1.0; logp.len()]),
+            entropy: None,
         };
         let scale = Scale { rows: rollouts.len() as u32, tokens: logp.len() as u64, max_completion_length: 4 };
         let tokens = Tokens {
@@ -69,8 +64,8 @@ impl Trial {
             logp: logp.clone(),
             old_logp: vec![-1.05; logp.len()],
             ref_logp,
-            sampling_logp: Some(logp.clone()),
-            entropy: Some(vec![1.0; logp.len()]),
+            sampling_logp: needs.sampling_logp.then(|| logp.clone()),
+            entropy: needs.entropy.then(|| vec![1.0; logp.len()]),
             values: values_of_critic.clone(),
             old_values: values_of_critic,
             returns: with_critic.then(|| vec![0.1; logp.len()]),
@@ -80,7 +75,7 @@ impl Trial {
             offsets: vec![0, tokens as u32],
             logp: vec![logp; tokens],
             ref_logp: with_reference.then(|| vec![logp - 0.1; tokens]),
-            mean_logits: Some(vec![0.0; tokens]),
+            mean_logits: needs.mean_logits.then(|| vec![0.0; tokens]),
         };
         let scale = Scale { rows: 1, tokens: 3, max_completion_length: 4 };
         let pairs = Pairs { step: 0, chosen: side(-1.0, 3), rejected: side(-1.5, 2), scale };
@@ -94,9 +89,10 @@ impl Trial {
         let report = match any {
             AnyPlugin::Reward(plugin) => self.reward(plugin),
             AnyPlugin::Policy(plugin) => {
-                plugin.estimate(&self.rollouts).and_then(|_| plugin.loss(&self.tokens)).map(|_| Value::Null)
+                let tokens = tokens_for(&plugin.info().needs, &self.tokens);
+                plugin.estimate(&self.rollouts).and_then(|_| plugin.loss(&tokens)).map(|_| Value::Null)
             }
-            AnyPlugin::Preference(plugin) => plugin.loss(&self.pairs).map(|_| Value::Null),
+            AnyPlugin::Preference(plugin) => plugin.loss(&pairs_for(&plugin.info().needs, &self.pairs)).map(|_| Value::Null),
         };
         let kept = report.and_then(|report| any.plugin_mut().remember().map(|_| report));
         any.plugin_mut().rewind(None);
@@ -113,14 +109,29 @@ impl Trial {
     }
 }
 
+/// Tokens with the columns that a plugin asks for, and no others: what the one before did not ask for is made up.
+fn tokens_for(needs: &Needs, tokens: &Tokens) -> Tokens {
+    let mut tokens = tokens.clone();
+    let (old_logp, rows) = (&tokens.old_logp, tokens.logp.len());
+    tokens.sampling_logp = needs.sampling_logp.then(|| tokens.sampling_logp.take().unwrap_or_else(|| old_logp.clone()));
+    tokens.entropy = needs.entropy.then(|| tokens.entropy.take().unwrap_or_else(|| vec![1.0; rows]));
+    tokens
+}
+
+/// The same of pairs.
+fn pairs_for(needs: &Needs, pairs: &Pairs) -> Pairs {
+    let mut pairs = pairs.clone();
+    for side in [&mut pairs.chosen, &mut pairs.rejected] {
+        let tokens = side.logp.len();
+        side.mean_logits = needs.mean_logits.then(|| side.mean_logits.take().unwrap_or_else(|| vec![0.0; tokens]));
+    }
+    pairs
+}
+
 /// Tries the plugins that a run begins with.
-pub(in crate::train) fn dry_run<'a>(
-    trial: &Trial,
-    algorithm: &mut AnyPlugin,
-    rewards: impl Iterator<Item = &'a mut RewardPlugin>,
-) -> Result<()> {
+pub(in crate::train) fn dry_run(trial: &Trial, algorithm: &mut AnyPlugin, rewards: &mut [Reward]) -> Result<()> {
     trial.run(algorithm)?;
-    for reward in rewards {
+    for reward in rewards.iter_mut().map(Reward::plugin_mut) {
         trial.reward(reward)?;
         reward.rewind(None);
     }

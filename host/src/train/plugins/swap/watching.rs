@@ -4,7 +4,7 @@
 use super::slots::{Board, Slot};
 use crate::config::{self, Config, OnError, Overrides, files};
 use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
-use crate::train::run_folder;
+use crate::train::journal::keep_bytes;
 use rayon::ThreadPool;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -234,7 +234,7 @@ impl Watching {
             fits(&loaded, &trial)?;
             let report = trial.run(&mut loaded).map_err(|e| e.to_string())?;
             // The run's folder has every version before it is used.
-            run_folder::keep_bytes(&self.run, &slot.source).map_err(|e| e.to_string())?;
+            keep_bytes(&self.run, &slot.source).map_err(|e| e.to_string())?;
             Ok((loaded, report))
         };
         let tried = catch_unwind(AssertUnwindSafe(|| self.pool.install(attempt)));

@@ -7,7 +7,7 @@ use crate::config::{Limits, OnError};
 use crate::dist;
 use crate::plugin::{AnyPlugin, Source};
 use crate::train::Result;
-use crate::train::trainer::Trainer;
+use crate::train::plugins::Plugins;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -44,16 +44,16 @@ impl Told {
     }
 }
 
-impl Trainer {
+impl Plugins {
     /// The first rank's proposals, on all ranks. One that a rank can't load is refused on all.
-    pub(super) fn agreed(&mut self, proposals: Vec<Proposal>) -> Result<Vec<Proposal>> {
+    pub(super) fn agreed(&mut self, proposals: Vec<Proposal>, step: u64) -> Result<Vec<Proposal>> {
         if self.world.size() == 1 || !self.config.hot_reload {
             return Ok(proposals);
         }
         let told: Vec<Told> =
             self.world.broadcast("swaps", || Ok::<_, dist::Error>(proposals.iter().filter_map(Told::of).collect()))?;
         if !self.world.is_first() {
-            return told.into_iter().map(|told| self.heard(told)).collect();
+            return told.into_iter().map(|told| self.heard(told, step)).collect();
         }
         let mut agreed = Vec::with_capacity(proposals.len());
         for proposal in proposals {
@@ -76,7 +76,7 @@ impl Trainer {
     }
 
     /// What another rank makes of a proposal.
-    fn heard(&self, told: Told) -> Result<Proposal> {
+    fn heard(&self, told: Told, step: u64) -> Result<Proposal> {
         let (name, config, limits) = match told {
             Told::Settings { name, weight, on_error } => return Ok(Proposal::Settings { name, weight, on_error }),
             Told::Plugin { name, config, limits } => (name, config, limits),
@@ -97,8 +97,8 @@ impl Trainer {
         let agreed = self.all_agree(went_well)?;
         Ok(match (agreed, loaded) {
             (Ok(_), Some((slot, loaded))) => {
-                let noticed = self.state.global_step;
-                Proposal::Plugin(Box::new(Candidate { slot, loaded, report: Value::Null, origin: Origin::File, noticed }))
+                let (report, origin) = (Value::Null, Origin::File);
+                Proposal::Plugin(Box::new(Candidate { slot, loaded, report, origin, noticed: step }))
             }
             (agreed, _) => {
                 let hash = Some(source.hash().to_owned());

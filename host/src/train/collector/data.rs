@@ -1,0 +1,73 @@
+//! The dataset of a run and the order in which it comes.
+
+use crate::data::{Cursor, Loader};
+use crate::train::dataset::Prompt;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Prompts, and how they are dealt.
+pub(in crate::train) struct Data {
+    prompts: Vec<Arc<Prompt>>,
+    /// Hash of the prompts and their columns.
+    fingerprint: String,
+    /// Names of the dataset's other columns.
+    columns: Vec<String>,
+    loader: Loader,
+    /// Prompts that are dealt together, where each of the loader's rows stands for several.
+    packs: Option<Vec<Vec<usize>>>,
+}
+
+impl Data {
+    /// Prompts of this `fingerprint`, which the loader deals by their rows or by those of `packs`; `evaluated` may have further
+    /// columns.
+    pub(in crate::train) fn new(
+        prompts: Vec<Arc<Prompt>>,
+        evaluated: Option<&[Arc<Prompt>]>,
+        fingerprint: String,
+        loader: Loader,
+        packs: Option<Vec<Vec<usize>>>,
+    ) -> Self {
+        let all = prompts.iter().chain(evaluated.unwrap_or_default());
+        let columns: BTreeSet<String> = all.flat_map(|p| p.columns.keys().cloned()).collect();
+        Self { prompts, fingerprint, columns: columns.into_iter().collect(), loader, packs }
+    }
+
+    /// The next batch.
+    pub(super) fn next(&mut self) -> Vec<Arc<Prompt>> {
+        let rows = self.loader.next_batch().into_iter();
+        match &self.packs {
+            None => rows.map(|row| self.prompts[row].clone()).collect(),
+            Some(packs) => rows.flat_map(|pack| &packs[pack]).map(|&row| self.prompts[row].clone()).collect(),
+        }
+    }
+
+    /// All prompts.
+    pub(in crate::train) fn prompts(&self) -> &[Arc<Prompt>] {
+        &self.prompts
+    }
+
+    /// Names of the dataset's other columns.
+    pub(in crate::train) fn columns(&self) -> &[String] {
+        &self.columns
+    }
+
+    /// Hash of the prompts and their columns.
+    pub(in crate::train) fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Batches in a pass.
+    pub(in crate::train) fn batches_per_epoch(&self) -> usize {
+        self.loader.batches_per_epoch()
+    }
+
+    /// Where the next batch begins.
+    pub(super) fn cursor(&self) -> Cursor {
+        self.loader.cursor()
+    }
+
+    /// Goes to a place in the order.
+    pub(super) fn seek(&mut self, cursor: Cursor) {
+        self.loader.seek(cursor);
+    }
+}

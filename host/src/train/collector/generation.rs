@@ -1,0 +1,165 @@
+//! One generation: rollouts, their rewards, and what the algorithm makes of them.
+
+use super::{Collector, Moment, With};
+use crate::metrics::{Metric, Reduction};
+use crate::model::Policy;
+use crate::plugin::Rollouts;
+use crate::rollout::Rollout;
+use crate::train::dataset::Prompt;
+use crate::train::experience::Experience;
+use crate::train::figures::{Figures, Work};
+use crate::train::packed::Packed;
+use crate::train::plugins::Scored;
+use crate::train::{Error, Result};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Generations in a row without a score, each without an error, that end a run.
+const MOST_UNSCORED: u64 = 16;
+
+impl Collector {
+    /// Generates, scores and judges.
+    pub(super) fn generate(
+        &mut self,
+        prompts: Vec<Arc<Prompt>>,
+        generation: u64,
+        with: &mut With<'_>,
+    ) -> Result<(Experience, Figures)> {
+        let mut figures = Figures::begin();
+        let own = self.world.share(prompts.len());
+        let (rollouts, texts) = self.roll_out(with.policy, &prompts, own.clone(), generation)?;
+        figures.lap("rollout");
+        figures.did(self.work(with.policy, &prompts, own, &rollouts));
+
+        let mut experience = Experience::new(with.at.step, prompts, rollouts);
+        experience.texts = texts;
+        figures.merge(self.score(&mut experience, with)?);
+        experience.ref_logp = self.reference_logp(&experience)?;
+        if experience.ref_logp.is_some() {
+            figures.lap("reference");
+        }
+        experience.values = self.values(with.policy, &experience)?;
+        if experience.values.is_some() {
+            figures.lap("values");
+        }
+        let seen = rollouts_seen(&experience, with.at);
+        let judged = if self.flow.has_pairs() {
+            let (pairs, judged) = with.plugins.choose(seen)?;
+            experience.pairs = Some(pairs);
+            judged
+        } else {
+            let (advantages, judged) = with.plugins.estimate(seen)?;
+            experience.advantages = advantages;
+            judged
+        };
+        figures.add(self.world.once(judged));
+        figures.lap("advantage");
+        figures.add(self.world.once(length_metrics(&experience.rollouts)));
+        Ok((experience, figures))
+    }
+
+    /// Completions of all prompts with their texts, of which this rank writes those of its `own`.
+    fn roll_out(
+        &self,
+        policy: &Policy,
+        prompts: &[Arc<Prompt>],
+        own: Range<usize>,
+        generation: u64,
+    ) -> Result<(Vec<Rollout>, Vec<String>)> {
+        let samples = self.settings.group();
+        let mut rollouts = self.turns.roll_out(policy, &prompts[own.clone()], samples, generation, self.temperature())?;
+        rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
+        let texts = rollouts.iter().map(|rollout| self.turns.text(rollout)).collect::<Result<Vec<String>>>()?;
+        let completions = rollouts.into_iter().zip(texts).collect();
+        Ok(self.world.concat("completions", completions)?.into_iter().unzip())
+    }
+
+    /// Has all completions scored, and writes down what went wrong with that.
+    fn score(&mut self, e: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
+        let step = with.at.step;
+        let batch = super::super::plugins::batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
+        let Scored { columns, troubles, mut figures } = with.plugins.score(batch)?;
+        for trouble in &troubles {
+            with.journal.reward_failed(step, trouble)?;
+        }
+        let scorable = (0..e.rollouts.len()).any(|row| columns.iter().any(|r| r.values[row].is_some()));
+        // A small generation may be of rows that no reward has anything to say of, and the next
+        // one of others; many in a row are a mistake.
+        self.counters.unscored = if scorable { 0 } else { self.counters.unscored + 1 };
+        let went_well = troubles.is_empty();
+        let bearable = scorable || went_well && self.counters.unscored < MOST_UNSCORED;
+        if !bearable {
+            let times = if went_well { format!(", {MOST_UNSCORED} generations in a row") } else { String::new() };
+            return Err(Error::Unfit(format!("no reward could score any completion at step {step}{times}")));
+        }
+        e.rewards = columns;
+        figures.lap("reward");
+        Ok(figures)
+    }
+
+    /// The critic's values of the states in which the tokens were chosen, where there is a critic.
+    fn values(&self, policy: &Policy, experience: &Experience) -> Result<Option<Vec<f32>>> {
+        if policy.weights().value_head.is_none() {
+            return Ok(None);
+        }
+        let frozen = policy.frozen();
+        let value = |packed: &Packed| Ok(frozen.values(&packed.forest, &packed.selected)?.unwrap_or_default());
+        self.column(experience, value).map(Some)
+    }
+
+    /// What a generation took, of whose prompts this process had its `own`.
+    fn work(&self, policy: &Policy, prompts: &[Arc<Prompt>], own: Range<usize>, rollouts: &[Rollout]) -> Work {
+        let mut asked: Vec<(&[u32], Vec<usize>)> =
+            prompts[own.clone()].iter().map(|prompt| (&prompt.tokens[..], Vec::new())).collect();
+        for rollout in rollouts {
+            if let Some((_, lengths)) = rollout.prompt.checked_sub(own.start).and_then(|i| asked.get_mut(i)) {
+                lengths.push(rollout.tokens.len());
+            }
+        }
+        let generation = policy.computing().generated(policy.architecture(), &asked, self.settings.max_num_seqs);
+        let generated = rollouts.iter().map(|r| r.tokens.len() as u64).sum();
+        Work { generated, generation, ..Work::default() }
+    }
+}
+
+/// A generation as algorithms see it. While the policy still is the reference, their
+/// log-probabilities are the same to the bit: those of generation and of the reference's forward
+/// pass differ by rounding, which a divergence in the reward would be taken for.
+fn rollouts_seen(e: &Experience, at: Moment) -> Rollouts {
+    Rollouts {
+        step: at.step,
+        rewards: e.rewards.clone(),
+        prompt_of: e.rollouts.iter().map(|r| r.prompt as u32).collect(),
+        finished: e.rollouts.iter().map(|r| r.finished).collect(),
+        offsets: e.offsets.clone(),
+        mask: vec![1; e.logp.len()],
+        logp: e.logp.clone(),
+        ref_logp: e.ref_logp.as_ref().map(|r| if at.is_reference { e.logp.clone() } else { r.clone() }),
+        values: e.values.clone(),
+        entropy: None,
+    }
+}
+
+/// Lengths of completions, and of those among them that ended by themselves.
+fn length_metrics(rollouts: &[Rollout]) -> Vec<Metric> {
+    let n = rollouts.len() as f64;
+    let ended = rollouts.iter().filter(|r| r.finished).count() as f64;
+    let mut metrics = vec![Metric::mean("completions/clipped_ratio", 1.0 - ended / n, n)];
+    for (suffix, all) in [("length", true), ("terminated_length", false)] {
+        let lengths: Vec<f64> = rollouts.iter().filter(|r| all || r.finished).map(|r| r.tokens.len() as f64).collect();
+        if lengths.is_empty() {
+            continue;
+        }
+        let (count, sum) = (lengths.len() as f64, lengths.iter().sum::<f64>());
+        metrics.extend([
+            Metric::mean(format!("completions/mean_{suffix}"), sum / count, count),
+            Metric::new(
+                format!("completions/min_{suffix}"),
+                lengths.iter().copied().fold(f64::INFINITY, f64::min),
+                Reduction::Min,
+            ),
+            Metric::new(format!("completions/max_{suffix}"), lengths.iter().copied().fold(0.0, f64::max), Reduction::Max),
+        ]);
+    }
+    metrics
+}

@@ -1,0 +1,51 @@
+//! A dataset's own completions, and its pairs.
+
+use super::{Collector, Moment};
+use crate::plugin::Advantages;
+use crate::rollout::Rollout;
+use crate::train::dataset::Prompt;
+use crate::train::experience::Experience;
+use crate::train::figures::Figures;
+use crate::train::{Error, Result};
+use std::sync::Arc;
+
+impl Collector {
+    /// The dataset's answers to these prompts: pairs, or completions, each as good as any other.
+    pub(super) fn given(&self, prompts: Vec<Arc<Prompt>>, at: Moment) -> Result<(Experience, Figures)> {
+        let mut figures = Figures::begin();
+        let pairs = self.flow.has_pairs().then(|| (0..prompts.len()).map(|i| (2 * i, 2 * i + 1)).collect());
+        let rollouts = answers(&prompts, if pairs.is_some() { 2 } else { 1 })?;
+        let mut experience = Experience { pairs, ..Experience::new(at.step, prompts, rollouts) };
+        if experience.pairs.is_none() {
+            experience.advantages = all_alike(&experience);
+        }
+        figures.lap("data");
+        experience.ref_logp = self.reference_logp(&experience)?;
+        if experience.ref_logp.is_some() {
+            figures.lap("reference");
+        }
+        Ok((experience, figures))
+    }
+}
+
+/// The first `count` answers of each prompt as its completions.
+fn answers(prompts: &[Arc<Prompt>], count: usize) -> Result<Vec<Rollout>> {
+    let mut rollouts = Vec::with_capacity(count * prompts.len());
+    for (prompt, row) in prompts.iter().enumerate() {
+        let answers = row.answers.as_ref().ok_or_else(|| Error::Unfit("a prompt without its answers".into()))?;
+        for (sample, tokens) in [&answers.chosen, &answers.rejected].into_iter().take(count).enumerate() {
+            rollouts.push(Rollout { prompt, sample, tokens: tokens.clone(), logp: Vec::new(), finished: true });
+        }
+    }
+    Ok(rollouts)
+}
+
+/// Every token that is learned has advantage 1.
+fn all_alike(e: &Experience) -> Advantages {
+    let tokens = e.offsets.last().map_or(0, |end| *end as usize);
+    let learned = e.prompts.iter().flat_map(|prompt| &prompt.answers).flat_map(|answers| match &answers.learned {
+        Some(mask) => mask.clone(),
+        None => vec![1; answers.chosen.len()],
+    });
+    Advantages { advantages: vec![1.0; tokens], mask: learned.collect(), ..Advantages::default() }
+}

@@ -1,0 +1,54 @@
+//! The reference model: what it says of completions, once or each time, and how it may follow the
+//! policy.
+
+use super::{Collector, Moment};
+use crate::model::Policy;
+use crate::train::Result;
+use crate::train::dataset::Prompt;
+use crate::train::experience::Experience;
+use crate::train::figures::Figures;
+use crate::train::packed::Packed;
+use std::sync::Arc;
+
+impl Collector {
+    /// Log-probabilities under the reference model, where there is one or was one.
+    pub(super) fn reference_logp(&self, e: &Experience) -> Result<Option<Vec<f32>>> {
+        let Some(reference) = &self.reference else {
+            let known = e.prompts.iter().map(|prompt| prompt.ref_logp.get());
+            return Ok(known.collect::<Option<Vec<_>>>().map(|columns| columns.into_iter().flatten().copied().collect()));
+        };
+        let score = |packed: &Packed| Ok(reference.score(&packed.forest, &packed.selected, self.temperature())?.logp);
+        self.column(e, score).map(Some)
+    }
+
+    /// Asks the reference model for all of the dataset's answers, and of those that are `evaluated`, and lets it go.
+    pub(in crate::train) fn precompute_reference(&mut self, evaluated: &[Arc<Prompt>], at: Moment) -> Result<()> {
+        if self.reference.is_none() || !self.settings.precompute_ref_log_probs {
+            return Ok(());
+        }
+        let all: Vec<Arc<Prompt>> = self.data.prompts().iter().chain(evaluated).cloned().collect();
+        for some in all.chunks(self.settings.batch_size()) {
+            let (experience, _) = self.given(some.to_vec(), at)?;
+            let Some(logp) = &experience.ref_logp else { continue };
+            for (i, prompt) in some.iter().enumerate() {
+                let rows = experience.rollouts.iter().enumerate().filter(|(_, rollout)| rollout.prompt == i);
+                let column = rows.flat_map(|(row, _)| &logp[experience.tokens(&(row..row + 1))]).copied().collect();
+                // The same row of the same dataset has the same figures.
+                let _ = prompt.ref_logp.set(column);
+            }
+        }
+        self.reference = None;
+        Ok(())
+    }
+
+    /// Mixes the policy into the reference model where that is due after this step (TRL's `SyncRefModelCallback`).
+    pub(in crate::train) fn sync_reference(&mut self, policy: &Policy, step: u64) -> Result<Figures> {
+        let mut figures = Figures::begin();
+        let due = self.settings.sync_ref_model && step.is_multiple_of(self.settings.ref_model_sync_steps);
+        if let Some(reference) = self.reference.as_mut().filter(|_| due) {
+            *reference = reference.mixed(policy.weights(), self.settings.ref_model_mixup_alpha)?;
+            figures.lap("reference");
+        }
+        Ok(figures)
+    }
+}

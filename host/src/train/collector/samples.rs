@@ -1,0 +1,34 @@
+//! What the policy writes to one prompt, before training and after, to be shown to a person.
+
+use super::Collector;
+use crate::model::Policy;
+use crate::train::Result;
+
+/// The number of the generation that samples count as, so that both draw the same random numbers
+/// and none those of training.
+const GENERATION: u64 = u64::MAX - 1;
+
+/// A completion.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Optimizer steps taken.
+    pub step: u64,
+    /// What was asked.
+    pub prompt: String,
+    /// What the policy wrote.
+    pub completion: String,
+    /// Its length.
+    pub tokens: usize,
+}
+
+impl Collector {
+    /// A completion of the dataset's first prompt after so many steps, where the run generates and somebody sees it.
+    pub(in crate::train) fn sample(&self, policy: &Policy, step: u64) -> Result<Option<Sample>> {
+        let wanted = self.flow.generates() && tracing::enabled!(tracing::Level::INFO);
+        let Some(prompt) = self.data.prompts().first().filter(|_| wanted) else { return Ok(None) };
+        let rollouts = self.turns.roll_out(policy, std::slice::from_ref(prompt), 1, GENERATION, self.temperature())?;
+        let Some(rollout) = rollouts.first() else { return Ok(None) };
+        let completion = self.turns.text(rollout)?;
+        Ok(Some(Sample { step, prompt: prompt.text.clone(), completion, tokens: rollout.tokens.len() }))
+    }
+}

@@ -1,0 +1,146 @@
+//! What a part of a step reports beside its result: figures, where its time went, and what it did. Each part returns its own, and
+//! the one that called it merges them.
+
+use crate::metrics::Metric;
+use crate::model::{Generated, Passed};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
+use std::time::Instant;
+
+/// What a step, or several, have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Tokens of completions that were generated, by all processes.
+    pub generated: u64,
+    /// Tokens that were trained on, prompts once a completion, by all processes.
+    pub trained: u64,
+    /// Tokens that this process ran forward and backward, each prompt once for its completions.
+    pub packed: u64,
+    /// What this process's generation needs at least.
+    pub generation: Generated,
+    /// What this process's passes forward and backward need at least.
+    pub passes: Passed,
+}
+
+impl AddAssign for Work {
+    fn add_assign(&mut self, more: Self) {
+        self.generated += more.generated;
+        self.trained += more.trained;
+        self.packed += more.packed;
+        self.generation += more.generation;
+        self.passes += more.passes;
+    }
+}
+
+/// The report of a part of a step. Its clock runs from [`Figures::begin`]; each lap attributes the time since the last one.
+#[derive(Debug)]
+pub(super) struct Figures {
+    metrics: Vec<Metric>,
+    seconds: BTreeMap<&'static str, f64>,
+    work: Work,
+    last: Instant,
+}
+
+impl Figures {
+    /// Nothing yet, and a clock that starts now.
+    pub(super) fn begin() -> Self {
+        Self { metrics: Vec::new(), seconds: BTreeMap::new(), work: Work::default(), last: Instant::now() }
+    }
+
+    /// Adds figures.
+    pub(super) fn add(&mut self, metrics: impl IntoIterator<Item = Metric>) {
+        self.metrics.extend(metrics);
+    }
+
+    /// What was done since the last lap was `part`.
+    pub(super) fn lap(&mut self, part: &'static str) {
+        let now = Instant::now();
+        *self.seconds.entry(part).or_default() += (now - self.last).as_secs_f64();
+        self.last = now;
+    }
+
+    /// Adds work that was done.
+    pub(super) fn did(&mut self, work: Work) {
+        self.work += work;
+    }
+
+    /// Adds the report of a part that has just ended.
+    pub(super) fn merge(&mut self, part: Self) {
+        self.metrics.extend(part.metrics);
+        for (name, seconds) in part.seconds {
+            *self.seconds.entry(name).or_default() += seconds;
+        }
+        self.work += part.work;
+        self.last = part.last;
+    }
+
+    /// What was done.
+    pub(super) fn work(&self) -> Work {
+        self.work
+    }
+
+    /// The figures.
+    pub(super) fn into_metrics(self) -> Vec<Metric> {
+        self.metrics
+    }
+}
+
+/// Makes figures of where the time of steps went.
+#[derive(Debug, Default)]
+pub(super) struct Clock {
+    /// Parts that some step had.
+    parts: BTreeSet<&'static str>,
+}
+
+impl Clock {
+    /// The time of a step: `step_time` and, adding up to it, `time/<part>`, in seconds; and tokens a second of each of so many
+    /// `processes`, by verl's name `perf/throughput` for those trained on, and `perf/rollout_throughput` for those generated. A
+    /// part that only earlier steps had is there with no time, so that the means over several steps, of which only some
+    /// generate, add up to the mean step.
+    pub(super) fn figures(&mut self, step: &Figures, processes: usize) -> Vec<Metric> {
+        self.parts.extend(step.seconds.keys());
+        let seconds = |part: &str| step.seconds.get(part).copied().unwrap_or(0.0);
+        let whole: f64 = step.seconds.values().sum();
+        let parts = self.parts.iter().map(|part| Metric::mean(format!("time/{part}"), seconds(part), 1.0));
+        // Weighted by its time, a rate's mean over several steps is that of all their tokens.
+        let rate = |name: &str, tokens: u64, seconds: f64| {
+            Metric::mean(name, tokens as f64 / seconds.max(f64::MIN_POSITIVE) / processes as f64, seconds)
+        };
+        let Work { trained, generated, .. } = step.work;
+        let rates = [("perf/throughput", trained, whole), ("perf/rollout_throughput", generated, seconds("rollout"))];
+        let rates = rates.into_iter().filter(|(_, tokens, _)| *tokens > 0).map(|(name, tokens, time)| rate(name, tokens, time));
+        std::iter::once(Metric::mean("step_time", whole, 1.0)).chain(parts).chain(rates).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Window;
+
+    #[test]
+    fn parts_add_up_to_the_mean_step_where_only_some_steps_have_them() {
+        let (mut clock, mut window) = (Clock::default(), Window::default());
+        let (mut tokens, mut seconds) = (0.0, 0.0);
+        for step in 0..6u64 {
+            let mut figures = Figures::begin();
+            if step % 3 == 0 {
+                let mut part = Figures::begin();
+                std::thread::sleep(std::time::Duration::from_millis(2));
+                part.lap("rollout");
+                part.did(Work { generated: 10 * (step + 1), ..Work::default() });
+                (tokens, seconds) = (tokens + part.work.generated as f64, seconds + part.seconds["rollout"]);
+                figures.merge(part);
+            }
+            figures.lap("forward");
+            figures.did(Work { trained: 7, ..Work::default() });
+            window.extend(clock.figures(&figures, 1));
+        }
+        let figures = window.take();
+        let parts: f64 = figures.iter().filter(|(name, _)| name.starts_with("time/")).map(|(_, v)| v).sum();
+        assert!((parts / figures["step_time"] - 1.0).abs() < 1e-9, "{figures:?}");
+        assert!((figures["time/rollout"] - seconds / 6.0).abs() < 1e-12, "{figures:?}");
+        assert!((figures["perf/rollout_throughput"] / (tokens / seconds) - 1.0).abs() < 1e-9, "{figures:?}");
+        assert!((figures["perf/throughput"] * figures["step_time"] / 7.0 - 1.0).abs() < 1e-9, "{figures:?}");
+    }
+}

@@ -1,0 +1,44 @@
+//! The four ways to learn.
+
+use crate::config::{Config, LearnFrom};
+use crate::plugin::Role;
+
+/// What an algorithm learns from, and in which units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// Completions that the policy generates, each by itself: GRPO, RLOO, PPO.
+    Generated,
+    /// Pairs among completions that the policy generates: Online DPO.
+    GeneratedPairs,
+    /// A dataset's completions, each by itself: SFT.
+    Given,
+    /// A dataset's pairs: DPO, CPO.
+    GivenPairs,
+}
+
+impl Flow {
+    /// That of an algorithm; none of a plugin that is no algorithm.
+    pub(super) fn of(role: Role, learn_from: LearnFrom) -> Option<Self> {
+        match role {
+            Role::Reward => None,
+            Role::Policy => Some(if learn_from == LearnFrom::Generation { Self::Generated } else { Self::Given }),
+            Role::OnlinePreference => Some(Self::GeneratedPairs),
+            Role::Preference => Some(Self::GivenPairs),
+        }
+    }
+
+    /// Whether the policy writes the completions.
+    pub(super) fn generates(self) -> bool {
+        matches!(self, Self::Generated | Self::GeneratedPairs)
+    }
+
+    /// Whether the units are pairs.
+    pub(super) fn has_pairs(self) -> bool {
+        matches!(self, Self::GeneratedPairs | Self::GivenPairs)
+    }
+
+    /// What logits are divided by in training: the sampling temperature where sampled tokens are learned from one by one.
+    pub(super) fn temperature(self, config: &Config) -> f32 {
+        if self == Self::Generated { config.temperature as f32 } else { 1.0 }
+    }
+}

@@ -1,0 +1,175 @@
+//! When checkpoints are made, which of them is the best, and which are removed.
+
+use super::{Best, Journal};
+use crate::checkpoint::{self, Retained, Writer, Written};
+use crate::config::OnSaveError;
+use crate::metrics::{Metric, Window};
+use crate::train::{Error, Result};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where a run stands with its checkpoints.
+pub(super) struct Saves {
+    writer: Writer,
+    /// Step of the newest checkpoint, which may still be in the writer's hand.
+    newest: Option<u64>,
+    /// The best, the newest included.
+    best: Option<Best>,
+    /// The best of those that are on the disk for sure.
+    best_written: Option<Best>,
+    /// Figures of the steps since the newest.
+    window: Window,
+    /// Why the newest could not be written.
+    failure: Option<checkpoint::Error>,
+    /// Steps of checkpoints that retention leaves alone, as the user has been told.
+    left_alone: BTreeSet<u64>,
+}
+
+impl Saves {
+    /// None yet, of the run in this folder.
+    pub(super) fn new(run: PathBuf) -> Self {
+        Self {
+            writer: Writer::new(run),
+            newest: None,
+            best: None,
+            best_written: None,
+            window: Window::default(),
+            failure: None,
+            left_alone: BTreeSet::new(),
+        }
+    }
+
+    /// The run stands at a checkpoint that it has.
+    pub(super) fn begin_at(&mut self, step: u64, best: Option<Best>, window: Window) {
+        (self.newest, self.best, self.best_written, self.window) = (Some(step), best, best, window);
+    }
+
+    /// Adds figures by which checkpoints are compared.
+    pub(super) fn add(&mut self, figures: &Window) {
+        self.window.merge(figures);
+    }
+
+    /// Names of the figures since the newest.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.window.names()
+    }
+
+    /// Figures since the newest, and the best.
+    pub(super) fn kept(&self) -> (Window, Option<Best>) {
+        (self.window.clone(), self.best)
+    }
+
+    /// Takes the figures since the newest checkpoint for those of the one of this step.
+    fn compare(&mut self, step: u64, name: &str, greater: bool) {
+        let Some(value) = self.window.take().remove(name).filter(|v| v.is_finite()) else { return };
+        let better = |best: Best| if greater { value > best.value } else { value < best.value };
+        if self.best.is_none_or(better) {
+            self.best = Some(Best { step, value });
+        }
+    }
+}
+
+impl Journal {
+    /// Whether this step has a checkpoint, or one in the writer's hand.
+    pub(in crate::train) fn has_checkpoint(&self, step: u64) -> bool {
+        self.saves.newest == Some(step)
+    }
+
+    /// Decides whether a checkpoint of this step is the best so far.
+    pub(in crate::train) fn compare_with_best(&mut self, step: u64) {
+        if let Some((name, greater)) = self.settings.best_by() {
+            self.saves.compare(step, name, greater);
+        }
+    }
+
+    /// What a checkpoint's `trainer_state.json` says of the best one, by transformers' names.
+    pub(in crate::train) fn best_in_words(&self) -> [(&'static str, Value); 3] {
+        let best = self.saves.best;
+        let folder = best.map(|best| checkpoint::folder(self.path(), best.step).display().to_string());
+        [
+            ("best_metric", json!(best.map(|best| best.value))),
+            ("best_global_step", json!(best.map(|best| best.step))),
+            ("best_model_checkpoint", json!(folder)),
+        ]
+    }
+
+    /// Has a checkpoint written while training goes on. The one before must have been waited for.
+    pub(in crate::train) fn write(
+        &mut self,
+        step: u64,
+        fill: impl FnOnce(&Path) -> std::result::Result<(), String> + Send + 'static,
+    ) -> Result<()> {
+        self.saves.newest = Some(step);
+        match self.saves.writer.begin(step, fill) {
+            Ok(()) => Ok(()),
+            Err(error) => self.save_failed(step, error),
+        }
+    }
+
+    /// Training waited so long for a copy.
+    pub(in crate::train) fn waited_for_checkpoint(&mut self, time: Duration) {
+        self.window.extend([Metric::mean("time/checkpoint", time.as_secs_f64(), 1.0)]);
+    }
+
+    /// Takes note of a checkpoint that has been written since the last time; `wait` for the one
+    /// in hand.
+    pub(in crate::train) fn settle(&mut self, wait: bool) -> Result<()> {
+        let ended = if wait { self.saves.writer.wait() } else { self.saves.writer.ended() };
+        let Some(Written { step, outcome, took }) = ended else { return Ok(()) };
+        let path = match outcome {
+            Ok(path) => path,
+            Err(error) => return self.save_failed(step, error),
+        };
+        self.saves.best_written = self.saves.best;
+        self.saves.failure = None;
+        let details = json!({ "step": step, "path": path.display().to_string(), "seconds": took.as_secs_f64() });
+        self.event("checkpoint_saved", details)?;
+        match self.settings.save_total_limit {
+            Some(limit) => self.retain(limit),
+            None => Ok(()),
+        }
+    }
+
+    fn retain(&mut self, limit: usize) -> Result<()> {
+        let best = self.saves.best.map(|best| best.step);
+        let retained = checkpoint::retain(self.path(), limit, best);
+        let Retained { removed, left_alone } =
+            retained.map_err(|source| Error::Write { path: self.path().to_owned(), source })?;
+        if !removed.is_empty() {
+            self.event("checkpoints_removed", json!({ "steps": removed }))?;
+        }
+        for (step, reason) in left_alone {
+            if self.saves.left_alone.insert(step) {
+                let path = checkpoint::folder(self.path(), step);
+                tracing::warn!("{} is kept, beside the {limit} of save_total_limit: {reason}", path.display());
+            }
+        }
+        Ok(())
+    }
+
+    fn save_failed(&mut self, step: u64, error: checkpoint::Error) -> Result<()> {
+        (self.saves.newest, self.saves.best) = (None, self.saves.best_written);
+        if self.settings.on_save_error == OnSaveError::Fail {
+            return Err(error.into());
+        }
+        tracing::warn!("{error}; going on to the next save");
+        self.event("checkpoint_failed", json!({ "step": step, "reason": error.to_string() }))?;
+        self.saves.failure = Some(error);
+        Ok(())
+    }
+
+    /// The checkpoint of this step, which is the run's last, on the disk; the best where the run is to end with that.
+    pub(in crate::train) fn last_checkpoint(&mut self, step: u64) -> Result<PathBuf> {
+        self.settle(true)?;
+        if let Some(error) = self.saves.failure.take() {
+            return Err(error.into());
+        }
+        let best = self.saves.best.filter(|_| self.settings.load_best_model_at_end);
+        if let (Some(best), Some((name, _))) = (best, self.settings.best_by()) {
+            tracing::info!("the best checkpoint by {name} is of step {} ({})", best.step, best.value);
+        }
+        Ok(checkpoint::folder(self.path(), best.map_or(step, |best| best.step)))
+    }
+}

@@ -1,0 +1,120 @@
+//! What a loss is told of a micro-batch, by what it asks for.
+
+use crate::metrics::Metric;
+use crate::model::{self, Pass};
+use crate::ops::logprob::TokenStats;
+use crate::plugin::{Needs, Pairs, Scale, Side, Tokens};
+use crate::train::collector::Moment;
+use crate::train::experience::{Experience, MicroBatch};
+use crate::train::plugins::LossBatch;
+
+/// What all columns of a micro-batch are made of, beside its own.
+pub(super) struct Asked {
+    pub needs: Needs,
+    pub at: Moment,
+    pub scale: Scale,
+}
+
+/// The columns of a micro-batch that has gone forward.
+pub(super) fn columns(micro_batch: &MicroBatch, pass: &Pass<'_>, asked: &Asked) -> model::Result<LossBatch> {
+    Ok(match &micro_batch.experience.pairs {
+        None => LossBatch::Tokens(tokens(micro_batch, pass.stats(), pass.values(), asked)),
+        Some(_) => {
+            let mean_logits = if asked.needs.mean_logits { Some(pass.mean_logits()?) } else { None };
+            LossBatch::Pairs(pairs(micro_batch, pass.stats(), mean_logits.as_deref(), asked))
+        }
+    })
+}
+
+/// The columns of completions. Weights that have not changed since the generation give
+/// the old log-probabilities too, so that the first update's ratios are exactly one.
+fn tokens(micro_batch: &MicroBatch, stats: &TokenStats, values: Option<&[f32]>, asked: &Asked) -> Tokens {
+    let MicroBatch { experience: e, items: rows } = micro_batch;
+    let Asked { needs, at, scale } = asked;
+    let range = e.tokens(rows);
+    let first = e.offsets[rows.start];
+    let on_policy = e.generated_at == at.step;
+    let old_values = if on_policy { values } else { e.values.as_ref().map(|values| &values[range.clone()]) };
+    Tokens {
+        step: at.step,
+        offsets: e.offsets[rows.start..=rows.end].iter().map(|o| o - first).collect(),
+        mask: e.advantages.mask[range.clone()].to_vec(),
+        advantages: e.advantages.advantages[range.clone()].to_vec(),
+        logp: stats.logp.clone(),
+        old_logp: if on_policy { stats.logp.clone() } else { e.logp[range.clone()].to_vec() },
+        ref_logp: e.ref_logp.as_ref().map(|r| r[range.clone()].to_vec()),
+        sampling_logp: needs.sampling_logp.then(|| e.logp[range.clone()].to_vec()),
+        entropy: needs.entropy.then(|| stats.entropy.clone()),
+        values: values.map(<[f32]>::to_vec),
+        old_values: old_values.map(<[f32]>::to_vec),
+        returns: e.advantages.returns.as_ref().map(|r| r[range].to_vec()),
+        scale: *scale,
+    }
+}
+
+/// The columns of pairs.
+fn pairs(micro_batch: &MicroBatch, stats: &TokenStats, mean_logits: Option<&[f32]>, asked: &Asked) -> Pairs {
+    let e = &micro_batch.experience;
+    let empty = || Side {
+        offsets: vec![0],
+        logp: Vec::new(),
+        ref_logp: e.ref_logp.as_ref().map(|_| Vec::new()),
+        mean_logits: mean_logits.map(|_| Vec::new()),
+    };
+    let (mut chosen, mut rejected) = (empty(), empty());
+    let mut at = 0;
+    for (i, row) in micro_batch.rows().into_iter().enumerate() {
+        let side = if i % 2 == 0 { &mut chosen } else { &mut rejected };
+        let length = e.rollouts[row].tokens.len();
+        side.logp.extend(&stats.logp[at..at + length]);
+        if let (Some(into), Some(from)) = (&mut side.mean_logits, mean_logits) {
+            into.extend(&from[at..at + length]);
+        }
+        if let (Some(into), Some(from)) = (&mut side.ref_logp, &e.ref_logp) {
+            // As long as both are one model, they differ by rounding alone, and a pair would have
+            // an accuracy by chance.
+            let same = asked.at.is_reference;
+            into.extend(if same { &stats.logp[at..at + length] } else { &from[e.tokens(&(row..row + 1))] });
+        }
+        side.offsets.push(side.logp.len() as u32);
+        at += length;
+    }
+    Pairs { step: asked.at.step, chosen, rejected, scale: asked.scale }
+}
+
+/// The host's own figures of a pass: how often the given token was the likeliest, of completions that the policy did not write
+/// and of chosen ones; and the entropy, of pairs.
+pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, generates: bool) -> Vec<Metric> {
+    let e = &micro_batch.experience;
+    if e.pairs.is_some() {
+        let tokens = stats.entropy.len() as f64;
+        let entropy = stats.entropy.iter().map(|h| f64::from(*h)).sum::<f64>() / tokens;
+        return vec![Metric::mean("entropy", entropy, tokens), token_accuracy(&chosen(micro_batch, &stats.top))];
+    }
+    if generates {
+        return Vec::new();
+    }
+    let mask = &e.advantages.mask[e.tokens(&micro_batch.items)];
+    let counted: Vec<bool> = stats.top.iter().zip(mask).filter(|(_, m)| **m == 1).map(|(top, _)| *top).collect();
+    vec![token_accuracy(&counted)]
+}
+
+/// Of a column of pairs the part of the chosen completions.
+fn chosen(micro_batch: &MicroBatch, column: &[bool]) -> Vec<bool> {
+    let e: &Experience = &micro_batch.experience;
+    let (mut at, mut chosen) = (0, Vec::new());
+    for (i, row) in micro_batch.rows().into_iter().enumerate() {
+        let length = e.rollouts[row].tokens.len();
+        if i % 2 == 0 {
+            chosen.extend(&column[at..at + length]);
+        }
+        at += length;
+    }
+    chosen
+}
+
+/// How often the given token was the likeliest.
+fn token_accuracy(top: &[bool]) -> Metric {
+    let right = top.iter().filter(|top| **top).count() as f64;
+    Metric::mean("mean_token_accuracy", right / (top.len() as f64).max(1.0), top.len() as f64)
+}

@@ -1,0 +1,84 @@
+//! Whether a loss may be cut anywhere.
+
+use crate::plugin::{self, AnyPlugin, Needs, Pairs, Scale, Side, Tokens};
+use std::ops::Range;
+
+/// Rows or pairs, and tokens of each, on which a loss is tried.
+const TRIED: usize = 6;
+const LENGTH: usize = 2;
+
+/// Tries on made-up completions whether an algorithm's loss is the sum of its rows' losses, as it
+/// must be to be cut anywhere. A loss may also compare the rows of a micro-batch with one another,
+/// and that the host can't know otherwise. Afterwards the plugin is as if it had never been called.
+///
+/// # Errors
+/// If the plugin's loss fails.
+pub(in crate::train) fn is_separable(algorithm: &mut AnyPlugin, needs: &Needs) -> plugin::Result<bool> {
+    let each = (0..TRIED).map(|row| row..row + 1);
+    let mut derivatives = |rows: Range<usize>| -> plugin::Result<Vec<f32>> {
+        Ok(match algorithm {
+            AnyPlugin::Policy(policy) => policy.loss(&made_up_tokens(rows, needs))?.d_logp,
+            AnyPlugin::Preference(preference) => {
+                let gradient = preference.loss(&made_up_pairs(rows, needs))?;
+                gradient
+                    .d_chosen
+                    .chunks(LENGTH)
+                    .zip(gradient.d_rejected.chunks(LENGTH))
+                    .flat_map(|(c, r)| [c, r].concat())
+                    .collect()
+            }
+            AnyPlugin::Reward(_) => Vec::new(),
+        })
+    };
+    let together = derivatives(0..TRIED)?;
+    let alone = each.map(derivatives).collect::<plugin::Result<Vec<_>>>()?.concat();
+    algorithm.plugin_mut().rewind(None);
+    let size = together.iter().fold(1e-6f32, |m, d| m.max(d.abs()));
+    Ok(together.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= 1e-4 * size))
+}
+
+const SCALE: Scale = Scale { rows: TRIED as u32, tokens: (TRIED * LENGTH) as u64, max_completion_length: LENGTH as u32 };
+
+/// A column of `rows` that goes up and down, at its own pace for each `kind`.
+fn wave(rows: &Range<usize>, kind: f32) -> Vec<f32> {
+    (rows.start * LENGTH..rows.end * LENGTH).map(|i| (i as f32 * (1.0 + 0.7 * kind)).sin()).collect()
+}
+
+/// Log-probabilities that differ from one another by so much.
+fn logp(rows: &Range<usize>, kind: f32, by: f32) -> Vec<f32> {
+    wave(rows, kind).into_iter().map(|w| -1.5 + by * w).collect()
+}
+
+fn offsets(rows: &Range<usize>) -> Vec<u32> {
+    (0..=rows.len()).map(|row| (row * LENGTH) as u32).collect()
+}
+
+fn made_up_tokens(rows: Range<usize>, needs: &Needs) -> Tokens {
+    let critic = |kind: f32| needs.values.then(|| wave(&rows, kind));
+    Tokens {
+        step: 0,
+        offsets: offsets(&rows),
+        mask: vec![1; rows.len() * LENGTH],
+        advantages: rows.clone().flat_map(|row| [if row % 2 == 0 { 1.0 } else { -0.6 }; LENGTH]).collect(),
+        logp: logp(&rows, 1.0, 0.1),
+        old_logp: logp(&rows, 2.0, 0.1),
+        ref_logp: needs.ref_logp.then(|| logp(&rows, 3.0, 0.1)),
+        sampling_logp: needs.sampling_logp.then(|| logp(&rows, 4.0, 0.1)),
+        entropy: needs.entropy.then(|| wave(&rows, 5.0).into_iter().map(|w| 2.0 + w).collect()),
+        values: critic(6.0),
+        old_values: critic(7.0),
+        returns: critic(8.0),
+        scale: SCALE,
+    }
+}
+
+fn made_up_pairs(rows: Range<usize>, needs: &Needs) -> Pairs {
+    // By enough that a loss which is nearly a straight line where the policy is the reference is no line any more.
+    let side = |kind: f32| Side {
+        offsets: offsets(&rows),
+        logp: logp(&rows, kind, 1.0),
+        ref_logp: needs.ref_logp.then(|| logp(&rows, kind + 1.0, 1.0)),
+        mean_logits: needs.mean_logits.then(|| wave(&rows, kind + 2.0)),
+    };
+    Pairs { step: 0, chosen: side(1.0), rejected: side(4.0), scale: SCALE }
+}

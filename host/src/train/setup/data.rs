@@ -1,0 +1,72 @@
+//! The datasets of a run: read, and put in order.
+
+use crate::config::Config;
+use crate::data::{Dataset, Loader, Tokenizer, pack};
+use crate::dist::World;
+use crate::train::collector::Data;
+use crate::train::dataset::{self, Learned, Prompt};
+use crate::train::flow::Flow;
+use crate::train::ranks::after_the_first;
+use crate::train::{Error, Result, named};
+use std::sync::Arc;
+
+/// What a run learns from, and what it is evaluated on.
+pub(super) struct Datasets {
+    pub data: Data,
+    pub evaluated: Option<Vec<Arc<Prompt>>>,
+}
+
+/// Reads the datasets that the configuration names, for a model of so large a `context`: the one that is learned from, and the
+/// one of evaluations. Gives the configuration with names that mean the same wherever the run is resumed.
+pub(super) fn read(
+    mut config: Config,
+    flow: Flow,
+    tokenizer: &Tokenizer,
+    context: usize,
+    world: &World,
+) -> Result<(Config, Datasets)> {
+    let (given, name) = after_the_first(world, || named::dataset_of(&config))?.unzip();
+    config.dataset = name;
+    let (held_out, name) = after_the_first(world, || named::held_out(&config))?.unzip();
+    config.eval_dataset = name;
+
+    let longest = config.max_length.unwrap_or(context).min(context);
+    let read = |path: Option<&Dataset>| match flow {
+        Flow::Generated | Flow::GeneratedPairs => dataset::prompts(path, tokenizer, context),
+        Flow::GivenPairs => dataset::pairs(path, tokenizer, longest),
+        Flow::Given => {
+            let (whole, turns) = (!config.completion_only_loss, config.assistant_only_loss);
+            dataset::completions(path, tokenizer, longest, Learned { whole, turns })
+        }
+    };
+    let prompts = read(given.as_ref())?;
+    let evaluated = held_out.as_ref().map(|dataset| read(Some(dataset))).transpose()?;
+    let packs = packs(&config, flow, &prompts, longest)?;
+    let loader = loader(&config, flow, packs.as_ref().map_or(prompts.len(), Vec::len))?;
+    let fingerprint = dataset::fingerprint(&prompts)?;
+    let data = Data::new(prompts, evaluated.as_deref(), fingerprint, loader, packs);
+    Ok((config, Datasets { data, evaluated }))
+}
+
+/// Rows that are dealt together, where they are packed.
+fn packs(config: &Config, flow: Flow, prompts: &[Arc<Prompt>], longest: usize) -> Result<Option<Vec<Vec<usize>>>> {
+    if !config.packing {
+        return Ok(None);
+    }
+    if flow != Flow::Given {
+        return Err(Error::Unfit("packing: only for algorithms that learn from given completions".into()));
+    }
+    let lengths: Vec<usize> = prompts.iter().map(|p| p.length()).collect();
+    Ok(Some(pack(&lengths, longest)))
+}
+
+/// The order in which so many rows come.
+fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
+    let generates = flow.generates();
+    let batch = if generates { config.prompts_per_generation() } else { config.batch_size() };
+    if generates && rows < batch {
+        let detail = format!("the dataset has {rows} prompts and one generation takes {batch}");
+        return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
+    }
+    Ok(Loader::new(rows, batch, config.seed, config.shuffle_dataset, !generates))
+}

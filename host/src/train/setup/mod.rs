@@ -1,0 +1,226 @@
+//! From a configuration to a run, in stages of which each takes what the ones before it made: plugins, model, data, what
+//! learns, and the run's folder. Everything is read, checked and loaded before the folder is made, so that a mistake leaves
+//! nothing behind.
+
+mod data;
+mod model;
+mod models;
+mod plugins;
+mod schedule;
+
+use super::collector::{Collector, Data, Turns, micro_batches_per_batch};
+use super::evaluation::Evaluation;
+use super::figures::Clock;
+use super::journal::{Journal, Parent};
+use super::learner::Learner;
+use super::origin::{Beginning, Origin};
+use super::ranks::{compare_set_ups, compare_weights};
+use super::snapshot::Restored;
+use super::trainer::{State, Trainer};
+use super::{Error, Result, RunFolder};
+use crate::config::{Config, LooseKey};
+use crate::dist::World;
+use crate::metrics::Prometheus;
+use crate::model::{Frozen, ModelFolder, Place};
+use crate::optim::{AdamW, Settings};
+use data::Datasets;
+use model::Opened;
+use models::policy_and_reference;
+use plugins::Loaded;
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Loads everything that `config` names, on each rank of the `world`. `loose` are keys that only the
+/// algorithm can know.
+///
+/// # Errors
+/// If anything in the configuration is wrong or does not fit.
+pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
+    config.ranks = world.size();
+    world.set_patience(config.dist_timeout_s);
+    let (config, mut plugins) = plugins::load(config, loose, beginning, &world)?;
+    let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
+    let (config, opened) = model::open(config, &folder, beginning, &world)?;
+    let (config, Datasets { data, evaluated }) = data::read(config, plugins.flow, &opened.tokenizer, opened.context(), &world)?;
+    let (trial, mut warnings) = plugins.try_on(&data, &config)?;
+    warnings.extend(too_long(&config, &plugins, &data, &opened));
+
+    let place = Place::choose(config.device, config.bf16)?;
+    world.meet_on(place.device())?;
+    let max_steps = max_steps(&config, data.batches_per_epoch() * micro_batches_per_batch(plugins.flow, &config));
+    let (config, learner, reference) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;
+    let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, max_steps));
+    let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: place.describe() };
+    let restored = run.restored(&data)?;
+    let (journal, source, turns) = run.begin(folder, &plugins, opened, warnings)?;
+
+    let Run { settings, world, .. } = run;
+    let collector = Collector::new(world.clone(), settings.clone(), plugins.flow, data, turns, reference);
+    let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial);
+    let (state, clock) = (State::default(), Clock::default());
+    let mut trainer =
+        Trainer { settings, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps };
+    trainer.begin_as(beginning, restored)?;
+    trainer.plugins.watch(engine, &trainer.journal)?;
+    Ok(trainer)
+}
+
+/// The folder that the run will have, which the configuration names from then on.
+fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, world: &World) -> Result<(Config, PathBuf)> {
+    let folder = world.broadcast("the run's folder", || match (beginning, config.output_dir.as_deref()) {
+        (Beginning::Resume { origin, .. }, _) => Ok(origin.run.clone()),
+        (Beginning::Over, Some(given)) => Ok(PathBuf::from(given)),
+        _ => RunFolder::choose(&config, plugins.algorithm_source.name()),
+    })?;
+    config.output_dir = Some(folder.display().to_string());
+    if config.precompute_ref_log_probs && plugins.flow.generates() {
+        let detail = "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training";
+        return Err(Error::Unfit(detail.into()));
+    }
+    Ok((config, folder))
+}
+
+/// Warns of completions that the model's context ends.
+fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> Option<String> {
+    let longest = data.prompts().iter().map(|p| p.tokens.len()).max().unwrap_or(0);
+    let (most, context) = (config.max_completion_length, opened.context());
+    (plugins.flow.generates() && longest + most > context).then(|| {
+        format!(
+            "completions of the longest prompt ({longest} tokens) end at the model's context of {context} tokens, before \
+             max_completion_length {most}"
+        )
+    })
+}
+
+/// Optimizer steps of the run, whose pass over the data has so many micro-batches.
+fn max_steps(config: &Config, micro_batches: usize) -> u64 {
+    if let Ok(steps) = u64::try_from(config.max_steps) {
+        return steps;
+    }
+    let updates = micro_batches.div_ceil(config.gradient_accumulation_steps);
+    ((config.num_train_epochs * updates as f64).ceil() as u64).max(1)
+}
+
+/// What learns, and the reference model. Gives the configuration with the learning rate.
+fn learner(
+    config: Config,
+    plugins: &Loaded,
+    opened: &Opened,
+    beginning: &Beginning,
+    place: &Place,
+    max_steps: u64,
+    world: &Rc<World>,
+) -> Result<(Config, Learner, Option<Frozen>)> {
+    let needs = plugins.about().needs;
+    let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, &needs, beginning, place)?;
+    let parameters = policy.weights().parameters();
+    let (config, schedule) = schedule::schedule(config, plugins.flow, parameters, opened.lora.is_some(), max_steps);
+    let settings = Settings {
+        beta1: config.adam_beta1,
+        beta2: config.adam_beta2,
+        eps: config.adam_epsilon,
+        weight_decay: config.weight_decay,
+        max_grad_norm: config.max_grad_norm,
+    };
+    let optimizer = AdamW::new(settings, &policy.weights().trained())?;
+    let learner = Learner::new(world.clone(), Rc::new(config.clone()), plugins.flow, policy, optimizer, schedule)?;
+    Ok((config, learner, reference))
+}
+
+/// A run whose settings are all known.
+struct Run<'a> {
+    settings: Rc<Config>,
+    world: Rc<World>,
+    beginning: &'a Beginning,
+    max_steps: u64,
+    /// Where it computes.
+    device: String,
+}
+
+impl Run<'_> {
+    /// What the checkpoint that it begins from says.
+    fn restored(&self, data: &Data) -> Result<Option<Restored>> {
+        let read = |origin: &Origin| Restored::read(origin, data.fingerprint(), self.beginning.may_change());
+        self.beginning.origin().map(read).transpose()
+    }
+
+    /// Makes the run's folder, and says there how the run begins.
+    fn begin(
+        &self,
+        path: PathBuf,
+        plugins: &Loaded,
+        opened: Opened,
+        warnings: Vec<String>,
+    ) -> Result<(Journal, ModelFolder, Turns)> {
+        // By one rank: it is also the one that then writes config.toml anew.
+        let changes = if self.world.is_first() { self.beginning.changes(&self.settings)? } else { Map::new() };
+        let scraped = self.serve(&path)?;
+        let go_on_from = match self.beginning {
+            Beginning::New | Beginning::Fork { .. } => None,
+            Beginning::Over | Beginning::Resume { .. } => Some(self.beginning.step()),
+        };
+        let mut folder = match self.world.is_first() {
+            true => RunFolder::open(path, &self.settings, go_on_from)?,
+            false => RunFolder::elsewhere(path),
+        };
+        let turns = Turns::new(self.settings.clone(), opened.tokenizer.clone(), &opened.source.architecture().eos_token_ids);
+        let source = opened.keep(folder.path(), self.world.is_first())?;
+        folder.event(self.name(), self.described(&source, changes))?;
+        plugins.keep(&self.settings, &mut folder)?;
+        for text in warnings {
+            tracing::warn!("{text}");
+            folder.event("warning", json!({ "text": text }))?;
+        }
+        Ok((Journal::new(self.settings.clone(), folder, scraped), source, turns))
+    }
+
+    /// How it begins, as its first event says.
+    fn name(&self) -> &'static str {
+        match self.beginning {
+            Beginning::New | Beginning::Over => "started",
+            Beginning::Resume { .. } => "resumed",
+            Beginning::Fork { .. } => "forked",
+        }
+    }
+
+    fn described(&self, source: &ModelFolder, changes: Map<String, Value>) -> Value {
+        json!({
+            "step": self.beginning.step(),
+            "checkpoint": self.beginning.origin().map(|o| o.checkpoint.display().to_string()),
+            "changed": changes,
+            "version": env!("CARGO_PKG_VERSION"),
+            "model": source.path().display().to_string(),
+            "max_steps": self.max_steps,
+            "device": self.device,
+        })
+    }
+
+    /// Serves the run's figures, where that is asked for.
+    fn serve(&self, folder: &Path) -> Result<Option<Prometheus>> {
+        let serve = |port: u16| {
+            let run = folder.file_name().unwrap_or_default().to_string_lossy();
+            Prometheus::serve(&self.settings.metrics_address, port, &run, self.max_steps)
+        };
+        let port = self.settings.metrics_port.filter(|_| self.world.is_first());
+        port.map(serve).transpose().map_err(|e| Error::Unfit(format!("metrics_port: {e}")))
+    }
+}
+
+impl Trainer {
+    /// Goes to where the run begins, and makes sure that all ranks stand there.
+    fn begin_as(&mut self, beginning: &Beginning, restored: Option<Restored>) -> Result<()> {
+        if let (Some(origin), Some(restored)) = (beginning.origin(), restored) {
+            self.restore(&origin.checkpoint, restored, beginning.may_change())?;
+        }
+        if let Beginning::Fork { origin, .. } = beginning {
+            let checkpoint = std::path::absolute(&origin.checkpoint).unwrap_or_else(|_| origin.checkpoint.clone());
+            self.journal.become_fork(Parent { checkpoint, step: origin.step });
+        }
+        compare_set_ups(&self.world, &self.settings, self.collector.data().fingerprint())?;
+        // What an adapter leaves as it is, too.
+        compare_weights(&self.world, &self.learner.policy().weights().named(), self.state.global_step)?;
+        let evaluated = self.evaluation.as_ref().map(Evaluation::prompts).unwrap_or_default();
+        self.collector.precompute_reference(evaluated, self.moment())
+    }
+}

@@ -1,0 +1,100 @@
+//! The model that a run begins with: found, and opened.
+
+use super::models::settle_adapter;
+use crate::config::{Config, files};
+use crate::data::Tokenizer;
+use crate::dist::World;
+use crate::model::{Lora, ModelFolder, builtin};
+use crate::train::journal::{MADE_MODEL, put};
+use crate::train::origin::Beginning;
+use crate::train::ranks::after_the_first;
+use crate::train::{Error, Result, named};
+use std::path::{Path, PathBuf};
+
+/// A model's files, opened.
+pub(super) struct Opened {
+    pub source: ModelFolder,
+    /// Where the run is to keep it, it is not there yet.
+    made: Option<Made>,
+    pub lora: Option<Lora>,
+    pub tokenizer: Tokenizer,
+}
+
+/// A model that a run keeps in its own folder, before it is there.
+enum Made {
+    BuiltIn(tempfile::TempDir),
+    /// A fork's, in the folder of its parent.
+    Parents(PathBuf),
+}
+
+impl Made {
+    fn path(&self) -> &Path {
+        match self {
+            Self::BuiltIn(temporary) => temporary.path(),
+            Self::Parents(path) => path,
+        }
+    }
+}
+
+/// Opens the model that the configuration names, for a run in this folder. Gives the configuration with the name that means the
+/// same wherever the run is resumed, and all settings of the adapter.
+pub(super) fn open(mut config: Config, folder: &Path, beginning: &Beginning, world: &World) -> Result<(Config, Opened)> {
+    let named_model = || config.model.as_deref().map(named::model_of).transpose();
+    let (model, name) = after_the_first(world, named_model)?.unzip();
+    config.model = name;
+    let (source, made) = open_model(model, beginning, folder.join(MADE_MODEL))?;
+    let lora = settle_adapter(&mut config, &source)?;
+    let tokenizer = Tokenizer::open(source.tokenizer())?;
+    let (tokens, rows) = (tokenizer.vocab_size(), source.architecture().vocab_size);
+    if tokens > rows {
+        let path = source.path().display();
+        return Err(Error::Unfit(format!("{path}: the tokenizer has {tokens} tokens and the model only {rows}")));
+    }
+    Ok((config, Opened { source, made, lora, tokenizer }))
+}
+
+/// The model that a run begins with, or began with: the one that was named, or the one that the
+/// binary brings, which the run keeps.
+fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> Result<(ModelFolder, Option<Made>)> {
+    if let Some(path) = named {
+        return Ok((ModelFolder::open(path)?, None));
+    }
+    if let Beginning::Resume { .. } = beginning {
+        return Ok((ModelFolder::open(kept)?, None));
+    }
+    if let Beginning::Fork { origin, .. } = beginning {
+        let parents = origin.run.join(MADE_MODEL);
+        return Ok((ModelFolder::open(&parents)?, Some(Made::Parents(parents))));
+    }
+    let temporary = tempfile::tempdir().map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
+    builtin::write(temporary.path())?;
+    Ok((ModelFolder::open(temporary.path())?, Some(Made::BuiltIn(temporary))))
+}
+
+impl Opened {
+    /// The model's context.
+    pub(super) fn context(&self) -> usize {
+        self.source.architecture().max_positions
+    }
+
+    /// Puts a model that the run is to keep into the run's folder, where the run `writes` one, and gives it as it lies there.
+    pub(super) fn keep(self, folder: &Path, writes: bool) -> Result<ModelFolder> {
+        match &self.made {
+            Some(made) if writes => keep_model(made.path(), &folder.join(MADE_MODEL)),
+            _ => Ok(self.source),
+        }
+    }
+}
+
+fn keep_model(from: &Path, to: &Path) -> Result<ModelFolder> {
+    let fail = |path: &Path| {
+        let path = path.to_owned();
+        |source| Error::Write { path, source }
+    };
+    files::own_folder(to).map_err(fail(to))?;
+    for entry in std::fs::read_dir(from).map_err(fail(from))?.filter_map(std::result::Result::ok) {
+        let bytes = files::read(&entry.path(), u64::MAX).map_err(fail(&entry.path()))?;
+        put(&to.join(entry.file_name()), &bytes)?;
+    }
+    Ok(ModelFolder::open(to)?)
+}

@@ -1,0 +1,125 @@
+//! The run's plugins: loaded, and tried on what they will get.
+
+use crate::config::{self, Config, LooseKey, PluginEntry};
+use crate::dist::World;
+use crate::plugin::{AnyPlugin, Engine, Info, Outline, RewardPlugin, Role, Source};
+use crate::train::collector::Data;
+use crate::train::flow::Flow;
+use crate::train::learner::is_separable;
+use crate::train::origin::Beginning;
+use crate::train::plugins::{Plugins, Reward, Slot, Trial, dry_run};
+use crate::train::ranks::same_source;
+use crate::train::{Error, Result, RunFolder};
+use serde_json::{Map, Value};
+use std::rc::Rc;
+
+/// The plugins that a configuration names.
+pub(super) struct Loaded {
+    engine: Engine,
+    pub flow: Flow,
+    role: Role,
+    algorithm: AnyPlugin,
+    pub algorithm_source: Source,
+    rewards: Vec<Reward>,
+    reward_sources: Vec<Source>,
+}
+
+/// Loads the plugins. Gives the configuration with all settings that are the algorithm's to know or to choose: its own, the
+/// `loose` ones that only it can know, those of the rewards, and the size of groups.
+pub(super) fn load(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, world: &World) -> Result<(Config, Loaded)> {
+    let engine = Engine::new()?;
+    let algorithm_source = same_source(world, || beginning.plugin(&config.algorithm))?;
+    settle_loose_keys(&mut config, loose, &engine, &algorithm_source)?;
+    let role = Outline::of(&engine, &algorithm_source, &config.loss_limits)?.role(&algorithm_source)?;
+    // One that is no algorithm is refused when it is loaded as one, in words.
+    let (role, flow) = match Flow::of(role, config.learn_from) {
+        Some(flow) => (role, flow),
+        None => (Role::Policy, Flow::Generated),
+    };
+    let algorithm = AnyPlugin::load(&engine, &algorithm_source, role, &config.loss, &config.loss_limits, config.seed)?;
+    config.loss = algorithm.plugin().config();
+    if flow.generates() {
+        config.num_generations.get_or_insert(if flow.has_pairs() { 2 } else { 8 });
+        config.check_generation()?;
+    }
+    let source = |entry: &PluginEntry| same_source(world, || beginning.plugin(&entry.path));
+    let reward_sources = config.plugin.iter().map(source).collect::<Result<Vec<_>>>()?;
+    let mut rewards = Vec::with_capacity(reward_sources.len());
+    for (entry, source) in config.plugin.iter_mut().zip(&reward_sources) {
+        let plugin = RewardPlugin::load(&engine, source, &entry.config, &entry.limits, config.seed)?;
+        entry.config = plugin.config();
+        rewards.push(Reward::new(plugin, entry));
+    }
+    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources }))
+}
+
+/// Keys that the host does not know go to the algorithm if its schema has them.
+fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine, algorithm: &Source) -> Result<()> {
+    if loose.is_empty() {
+        return Ok(());
+    }
+    let role = Outline::of(engine, algorithm, &config.loss_limits)?.role(algorithm)?;
+    let plain = AnyPlugin::load(engine, algorithm, role, &Map::new(), &config.loss_limits, config.seed)?;
+    let schema: Value = serde_json::from_str(&plain.plugin().info().config_schema).unwrap_or_default();
+    let known: Vec<String> = schema["properties"].as_object().map(|p| p.keys().cloned().collect()).unwrap_or_default();
+    for LooseKey { key, value, place } in loose {
+        if !known.contains(&key) {
+            let host = config::keys();
+            let names = host.iter().map(|(name, ..)| name.as_str()).chain(known.iter().map(String::as_str));
+            let detail = match config::nearest(&key, names) {
+                Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
+                None => {
+                    format!("unknown key `{key}`, neither rlhost's nor {}'s; `rlhost train --help` lists all", algorithm.name())
+                }
+            };
+            return Err(config::Error::Invalid { place, detail }.into());
+        }
+        let value = serde_json::to_value(&value).map_err(|e| Error::Unfit(format!("{place}: {e}")))?;
+        config.loss.insert(key, value);
+    }
+    Ok(())
+}
+
+impl Loaded {
+    /// What the algorithm says of itself.
+    pub(super) fn about(&self) -> &Info {
+        self.algorithm.plugin().info()
+    }
+
+    /// Tries all plugins on made-up completions of the dataset's first prompts, which it gives, with what is to be warned of.
+    pub(super) fn try_on(&mut self, data: &Data, config: &Config) -> Result<(Trial, Vec<String>)> {
+        let needs = self.about().needs;
+        let trial = Trial::made_up(data.prompts(), data.columns(), &needs);
+        dry_run(&trial, &mut self.algorithm, &mut self.rewards)?;
+        let cut = config.max_tokens_per_microbatch.is_some();
+        if !(cut || config.ranks > 1) || is_separable(&mut self.algorithm, &needs)? {
+            return Ok((trial, Vec::new()));
+        }
+        let name = self.algorithm_source.name();
+        let detail = format!("the loss of {name}, with its settings, compares the rows of a micro-batch with one another");
+        if cut {
+            return Err(Error::Unfit(format!("max_tokens_per_microbatch: {detail}; it can't be cut by tokens")));
+        }
+        let warning = format!("{detail}: each process compares its own, and one process alone would learn something else");
+        Ok((trial, vec![warning]))
+    }
+
+    /// Keeps the plugins in the run's folder, and says that they were loaded.
+    pub(super) fn keep(&self, config: &Config, folder: &mut RunFolder) -> Result<()> {
+        let settings = Value::Object(config.loss.clone());
+        folder.keep_plugin(&self.algorithm_source, "algorithm", &self.about().version, &settings)?;
+        for (plugin, source) in self.rewards.iter().map(Reward::plugin).zip(&self.reward_sources) {
+            folder.keep_plugin(source, "reward", &plugin.info().version, &Value::Object(plugin.config()))?;
+        }
+        Ok(())
+    }
+
+    /// The plugins in their places, and the engine that they were loaded by.
+    pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> (Plugins, Engine) {
+        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, .. } = self;
+        let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin())];
+        let places = config.plugin.iter().zip(reward_sources).zip(&rewards);
+        slots.extend(places.map(|((entry, source), reward)| Slot::reward(entry, source, reward.plugin())));
+        (Plugins::new(world, config.clone(), algorithm, rewards, slots, trial), engine)
+    }
+}
