@@ -101,3 +101,72 @@ fn no_file_is_longer_than_about_six_hundred_lines() {
         }
     }
 }
+
+/// Structs that have more than a dozen fields, and why each may.
+const LARGE: [(&str, &str); 5] = [
+    ("Config", "a field for each key"),
+    ("Architecture", "a field for each size and switch of config.json"),
+    ("Rest", "a file, field by field"),
+    ("Summary", "a line of JSON, field by field"),
+    ("Settings", "a field for each setting of grpo"),
+];
+
+/// Structs of a source, with the number of their fields.
+fn structs(source: &str) -> Vec<(String, usize)> {
+    let mut found = Vec::new();
+    let mut lines = source.lines();
+    while let Some(line) = lines.next() {
+        let indent = line.len() - line.trim_start().len();
+        let Some((before, after)) = line.split_once("struct ") else { continue };
+        if !(before.trim().is_empty() || before.trim().starts_with("pub")) || !line.ends_with('{') {
+            continue;
+        }
+        let name: String = after.chars().take_while(|c| c.is_alphanumeric()).collect();
+        let inside = lines.by_ref().take_while(|line| line.trim_end() != format!("{}}}", " ".repeat(indent)));
+        let is_field = |line: &str| {
+            let text = line.trim_start();
+            line.len() - text.len() == indent + 4 && !text.starts_with(['/', '#', '}', ')']) && text.contains(':')
+        };
+        found.push((name, inside.filter(|line| is_field(line)).count()));
+    }
+    found
+}
+
+#[test]
+fn no_struct_has_more_than_about_a_dozen_fields() {
+    let mut large = BTreeSet::new();
+    for folder in ["host", "plugin-sdk", "plugins", "tests"] {
+        for file in rust_files(&root().join(folder)).into_iter().filter(|file| !file.ends_with("bindings/generated.rs")) {
+            let found = structs(&fs::read_to_string(&file).unwrap());
+            large.extend(found.into_iter().filter(|(_, fields)| *fields > 12).map(|(name, _)| name));
+        }
+    }
+    assert_eq!(large, LARGE.iter().map(|(name, _)| (*name).to_owned()).collect());
+    let counted = structs("pub struct A<T> {\n    /// x: y\n    pub a: T,\n    b: Vec<(u8, u8)>,\n}\nstruct B(u8);\n");
+    assert_eq!(counted, [("A".to_owned(), 2)]);
+}
+
+#[test]
+fn rooms_hand_on_nothing_of_another_room() {
+    // The operations are a crate of their own, and the library that others see has them.
+    let may = |line: &str| line.contains("crate::ops");
+    for file in rust_files(&root().join("host/src")) {
+        let room = file.strip_prefix(root().join("host/src")).unwrap().components().next().unwrap();
+        let own = format!("crate::{}::", room.as_os_str().to_str().unwrap());
+        for line in fs::read_to_string(&file).unwrap().lines().map(str::trim) {
+            let handed_on = line.starts_with("pub use crate::") && !line.contains(&own);
+            assert!(!handed_on || may(line), "{}: {line}", file.display());
+        }
+    }
+}
+
+#[test]
+fn the_trainer_is_known_by_those_alone_who_compose_it() {
+    let composing = ["trainer.rs", "step.rs", "evaluation.rs", "measure.rs", "snapshot.rs", "setup/mod.rs"];
+    let train = root().join("host/src/train");
+    for file in rust_files(&train) {
+        let text = fs::read_to_string(&file).unwrap();
+        let composes = composing.iter().any(|name| file == train.join(name));
+        assert!(composes || !text.contains("trainer::Trainer") && !text.contains("impl Trainer"), "{}", file.display());
+    }
+}

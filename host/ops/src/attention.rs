@@ -169,6 +169,7 @@ pub struct Kept<'a> {
 }
 
 /// Gradients of `q`, `k` and `v` from that of the output.
+#[expect(clippy::too_many_lines, reason = "one loop nest over what one task owns; its parts would share a dozen variables")]
 pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor, Tensor)> {
     let n = check(kept.q, kept.k, kept.v, forest, h)?;
     on_device!(d_out, cuda::attention::backward(kept, d_out, forest, h));

@@ -3,7 +3,7 @@
 use super::Failure;
 use super::progress::Progress;
 use crate::checkpoint;
-use crate::config::{self, Config, LooseKey, Overrides};
+use crate::config::{self, Config, Key, LooseKey, Overrides};
 use crate::dist::World;
 use crate::report;
 use crate::train::{self, Beginning, Finished, Origin, Trainer};
@@ -71,37 +71,37 @@ pub(super) fn command() -> Command {
             .action(ArgAction::SetTrue)
             .help("When going on, accept settings that make the run another than it was"),
     );
-    for (name, description, kind) in config::keys() {
-        if name == "plugin" || TABLES.contains(&name.as_str()) {
-            continue;
-        }
-        let flag = name.replace('_', "-");
-        // A switch's value may be left out, so that what follows it must not be taken for one.
-        let mut arg = Arg::new(name.clone()).long(flag.clone()).help(description).allow_hyphen_values(kind != "boolean");
-        if flag != name {
-            arg = arg.alias(name.clone());
-        }
-        arg = match kind {
-            "boolean" => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true"),
-            "array" => arg.value_name("TEXT").action(ArgAction::Append),
-            "integer" => arg.value_name("N"),
-            "number" => arg.value_name("NUMBER"),
-            _ => arg.value_name("TEXT"),
-        };
-        if name == "lora_target_modules" {
-            // As TRL takes them, after one flag.
-            arg = arg.num_args(1..).allow_hyphen_values(false);
-        }
-        if kind != "array" {
-            // Of a flag given twice the last holds.
-            arg = arg.overrides_with(name.clone());
-        }
-        if name == "save_total_limit" {
-            arg = arg.aliases(["max-ckpt-num", "max_ckpt_num"]);
-        }
-        command = command.arg(arg);
+    command.args(config::keys().iter().filter(|key| key.name != "plugin" && !TABLES.contains(&key.name.as_str())).map(flag))
+}
+
+/// The flag of a key.
+fn flag(key: &Key) -> Arg {
+    let Key { name, help, kind, alias, .. } = key;
+    let flag = name.replace('_', "-");
+    // A switch's value may be left out, so that what follows it must not be taken for one.
+    let mut arg = Arg::new(name).long(flag.clone()).help(help).allow_hyphen_values(*kind != "boolean");
+    if flag != *name {
+        arg = arg.alias(name);
     }
-    command
+    arg = match *kind {
+        "boolean" => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true"),
+        "array" => arg.value_name("TEXT").action(ArgAction::Append),
+        "integer" => arg.value_name("N"),
+        "number" => arg.value_name("NUMBER"),
+        _ => arg.value_name("TEXT"),
+    };
+    if name == "lora_target_modules" {
+        // As TRL takes them, after one flag.
+        arg = arg.num_args(1..).allow_hyphen_values(false);
+    }
+    if *kind != "array" {
+        // Of a flag given twice the last holds.
+        arg = arg.overrides_with(name);
+    }
+    match alias {
+        Some(alias) => arg.aliases([alias.replace('_', "-"), alias.clone()]),
+        None => arg,
+    }
 }
 
 /// Takes flags out of a command's `arguments` that it does not have: they may be the algorithm's.
@@ -197,11 +197,11 @@ impl Given {
     /// What stands in the arguments, after `first`.
     pub(super) fn of(matches: &ArgMatches, loose: Vec<LooseKey>, first: Vec<(String, String)>) -> Self {
         let mut overrides = Overrides { loose, plugins: texts(matches, "plugin"), sets: texts(matches, "set"), flags: first };
-        for (name, ..) in config::keys() {
+        for Key { name, .. } in config::keys() {
             if name == "plugin" || TABLES.contains(&name.as_str()) {
                 continue;
             }
-            overrides.flags.extend(texts(matches, &name).into_iter().map(|text| (name.clone(), text)));
+            overrides.flags.extend(texts(matches, name).into_iter().map(|text| (name.clone(), text)));
         }
         Self { file: matches.get_one::<PathBuf>("config").cloned(), overrides }
     }

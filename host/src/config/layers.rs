@@ -1,6 +1,6 @@
 //! A configuration file, flags over it, `--set` over both.
 
-use super::{Config, Error, PluginEntry, Result, files, nearest};
+use super::{Config, Error, Key, PluginEntry, Result, files, keys, nearest};
 use std::ops::Range;
 use std::path::Path;
 use toml::{Table, Value};
@@ -30,25 +30,6 @@ pub struct LooseKey {
     pub place: String,
 }
 
-/// Name, description and JSON type of every top-level key.
-pub fn keys() -> Vec<(String, String, &'static str)> {
-    let schema = schemars::schema_for!(Config);
-    let properties = schema.as_value().get("properties").and_then(serde_json::Value::as_object).cloned().unwrap_or_default();
-    properties
-        .into_iter()
-        .map(|(name, property)| {
-            let text = property.get("description").and_then(serde_json::Value::as_str).unwrap_or_default();
-            let has = |wanted: &str| match property.get("type") {
-                Some(serde_json::Value::String(t)) => t == wanted,
-                Some(serde_json::Value::Array(all)) => all.iter().any(|t| t == wanted),
-                _ => false,
-            };
-            let kind = ["boolean", "integer", "number", "array", "object"].into_iter().find(|k| has(k)).unwrap_or("string");
-            (name, text.split_whitespace().collect::<Vec<_>>().join(" "), kind)
-        })
-        .collect()
-}
-
 /// Most bytes of a configuration's file.
 pub const LARGEST: u64 = 4 << 20;
 
@@ -60,9 +41,6 @@ fn text_of(path: &Path) -> Result<String> {
 /// What a run does that names neither a model nor a dataset.
 const BUILT_IN_RUN: &str = include_str!("../../../examples/builtin-model/run.toml");
 
-/// Names of keys that other programs give them.
-const ALIASES: [(&str, &str); 1] = [("max_ckpt_num", "save_total_limit")];
-
 /// Reads files, the keys of each over those of the ones before, applies the command line, and
 /// checks the whole.
 ///
@@ -70,14 +48,14 @@ const ALIASES: [(&str, &str); 1] = [("max_ckpt_num", "save_total_limit")];
 /// Names the file and line, or the flag, and what would be right.
 pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides) -> Result<(Config, Vec<LooseKey>)> {
     let known = keys();
-    let aliases = ALIASES.iter().map(|(alias, _)| *alias);
-    let known_names: Vec<&str> = known.iter().map(|(name, ..)| name.as_str()).chain(aliases).collect();
+    let aliases = known.iter().filter_map(|key| key.alias.as_deref());
+    let known_names: Vec<&str> = known.iter().map(|key| key.name.as_str()).chain(aliases).collect();
     let mut loose = Vec::new();
     let mut table = Table::new();
     for path in files {
         let text = text_of(path)?;
         for (key, value) in parse_file(path, &text, &known_names, &mut loose)? {
-            let own = ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, own)| (*own).to_owned());
+            let own = known.iter().find(|own| own.alias.as_ref() == Some(&key)).map_or(key, |own| own.name.clone());
             table.insert(own, value);
         }
     }
@@ -89,7 +67,7 @@ pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides
             table.entry(key).or_insert(value);
         }
     }
-    for (key, _, kind) in &known {
+    for Key { name: key, kind, .. } in known {
         let given: Vec<&String> = overrides.flags.iter().filter(|(k, _)| k == key).map(|(_, text)| text).collect();
         let Some(last) = given.last() else { continue };
         let value = match *kind {

@@ -4,6 +4,7 @@
 mod changes;
 mod device;
 pub mod files;
+mod keys;
 mod layers;
 mod lora;
 mod options;
@@ -13,7 +14,8 @@ mod validate;
 
 pub use changes::{changes, same};
 pub use device::Device;
-pub use layers::{LARGEST, LooseKey, Overrides, keys, output_dir, read, scalar};
+pub use keys::{Key, OnResume, key, keys};
+pub use layers::{LARGEST, LooseKey, Overrides, output_dir, read, scalar};
 pub use options::{
     Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry, ReduceDtype, ReportTo,
 };

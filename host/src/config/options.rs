@@ -199,29 +199,39 @@ impl PluginEntry {
     }
 }
 
-/// A training run.
+/// A training run. What else is known of a key stands beside it and is read by [`super::keys`]: `on_resume`, whether it may
+/// change when a run goes on (`free`), since it changes nothing of what was computed, or is `compared` in a way of its own; `rank`,
+/// whether each process of a run has its `own`, which the others need not have; and the `alias` that other programs give it.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Folder of a Hugging Face model (Llama, Qwen2 or Qwen3), or its name on the hub, as in
     /// OWNER/NAME or OWNER/NAME@REVISION; a small built-in one if not given.
+    #[schemars(extend("rank" = "own"))]
     pub model: Option<String>,
     /// JSON lines, Parquet or text, packed or not, or a folder of shards, with a column "prompt";
     /// or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET. Built-in forum posts to summarise if
     /// not given.
+    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub dataset: Option<String>,
     /// The split of a dataset on the hub.
+    #[schemars(extend("on_resume" = "free"))]
     pub dataset_train_split: String,
     /// Dataset to evaluate on, of the same kind as the training one; no evaluation if not given.
+    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub eval_dataset: Option<String>,
     /// The split of an eval_dataset on the hub.
+    #[schemars(extend("on_resume" = "free"))]
     pub dataset_test_split: String,
     /// Columns of the dataset that are read under other names, as in prompt=question; several with
     /// commas between them, or the flag more than once.
+    #[schemars(extend("on_resume" = "free"))]
     pub columns: Vec<String>,
     /// Folder of the run; runs/<time> if not given.
+    #[schemars(extend("on_resume" = "compared"))]
     pub output_dir: Option<String>,
     /// The algorithm: a policy plugin's path, or the name of an embedded one.
+    #[schemars(extend("on_resume" = "compared"))]
     pub algorithm: String,
     /// What completions an algorithm learns from: the policy's own (generation), or the dataset's.
     pub learn_from: LearnFrom,
@@ -229,20 +239,25 @@ pub struct Config {
     pub seed: u64,
     /// Where to compute: cuda or cuda:N, which is an NVIDIA device and needs a build with the feature
     /// cuda; cpu; or auto, which is the first of these that there is.
+    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub device: Device,
     /// On an NVIDIA device: compute in bf16, with weights and moments in f32 beside that for the updates;
     /// true if not given, and false for f32 throughout. On the CPU everything is f32.
+    #[schemars(extend("on_resume" = "free"))]
     pub bf16: Option<bool>,
     /// Threads for arithmetic; if not given, one for each processor that the process may run on. What
     /// another number brings, `rlhost bench --num-threads N` measures.
+    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub num_threads: Option<usize>,
     /// How long a process waits for the others of its run, in seconds, before it ends the run.
+    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub dist_timeout_s: f64,
     /// What gradients are sent to the other processes of a run as: float32, or bfloat16, which takes
     /// half the bytes, and rounds what a process sends and what comes of all to eight binary digits.
     pub reduce_dtype: ReduceDtype,
     /// Sum the gradients of layers that are done with over the processes while the backward pass
     /// goes on with the others: the same sums, to the bit.
+    #[schemars(extend("on_resume" = "free"))]
     pub overlap_comm: bool,
     /// Processes of the run; the launcher says how many, and no file does.
     #[serde(skip)]
@@ -265,6 +280,7 @@ pub struct Config {
     /// Strings that end a completion; may be given more than once.
     pub stop: Vec<String>,
     /// Most sequences generated side by side.
+    #[schemars(extend("on_resume" = "free"))]
     pub max_num_seqs: usize,
 
     /// Let the reference model follow the policy (TR-DPO, arXiv 2404.09656).
@@ -289,6 +305,7 @@ pub struct Config {
     /// Completions, or pairs, in a micro-batch of each process.
     pub per_device_train_batch_size: usize,
     /// The same in an evaluation; as in training if not given.
+    #[schemars(extend("on_resume" = "free"))]
     pub per_device_eval_batch_size: Option<usize>,
     /// Micro-batches in an optimizer step.
     pub gradient_accumulation_steps: usize,
@@ -298,14 +315,18 @@ pub struct Config {
     pub num_iterations: usize,
     /// Most tokens in a micro-batch, a prompt counted once for all its completions: a step's rows
     /// are parted by that rather than by their number. A row that is longer goes alone.
+    #[schemars(extend("on_resume" = "free"))]
     pub max_tokens_per_microbatch: Option<usize>,
     /// Keep only the layers' inputs for the backward pass, and run each layer again in it: the same
     /// result in less memory. Off if not given, since it takes about a fifth more time, and what is
     /// kept is small here, without padding and with each prompt once.
+    #[schemars(extend("on_resume" = "free"))]
     pub gradient_checkpointing: bool,
     /// Optimizer steps of the run; -1 for as many as num_train_epochs takes.
+    #[schemars(extend("on_resume" = "free"))]
     pub max_steps: i64,
     /// Passes over the dataset, where max_steps is not given.
+    #[schemars(extend("on_resume" = "free"))]
     pub num_train_epochs: f64,
     /// Draw prompts in random order.
     pub shuffle_dataset: bool,
@@ -347,50 +368,68 @@ pub struct Config {
     pub max_grad_norm: f64,
 
     /// Steps between logged figures, or a fraction of the run.
+    #[schemars(extend("on_resume" = "free"))]
     pub logging_steps: Period,
     /// Steps between evaluations, or a fraction of the run; save_steps if not given. There is one
     /// more at the end.
+    #[schemars(extend("on_resume" = "free"))]
     pub eval_steps: Option<Period>,
     /// Evaluate before the first step too.
+    #[schemars(extend("on_resume" = "free"))]
     pub eval_on_start: bool,
     /// Steps between checkpoints, or a fraction of the run; one more is saved at the end.
+    #[schemars(extend("on_resume" = "free"))]
     pub save_steps: Period,
     /// Most checkpoints kept; all if not given. The newest and the best always are.
+    #[schemars(extend("on_resume" = "free", "alias" = "max_ckpt_num"))]
     #[serde(alias = "max_ckpt_num")]
     pub save_total_limit: Option<usize>,
     /// Save the model alone: smaller checkpoints, from which no run can go on.
+    #[schemars(extend("on_resume" = "free"))]
     pub save_only_model: bool,
     /// When a checkpoint can't be written: fail, or continue to the next save.
+    #[schemars(extend("on_resume" = "free"))]
     pub on_save_error: OnSaveError,
     /// End with the best checkpoint by metric_for_best_model rather than with the last.
+    #[schemars(extend("on_resume" = "free"))]
     pub load_best_model_at_end: bool,
     /// The figure by which checkpoints are compared: of the last evaluation (eval_...), or averaged
     /// over the steps since the checkpoint before; "reward" if load_best_model_at_end is set. The
     /// best is never removed.
+    #[schemars(extend("on_resume" = "free"))]
     pub metric_for_best_model: Option<String>,
     /// Whether more of it is better; if not given, unless its name ends in "loss".
+    #[schemars(extend("on_resume" = "free"))]
     pub greater_is_better: Option<bool>,
     /// Which completions go to completions.jsonl.
+    #[schemars(extend("on_resume" = "free"))]
     pub log_completions: LogCompletions,
 
     /// Where figures go beside metrics.jsonl.
+    #[schemars(extend("on_resume" = "free"))]
     pub report_to: ReportTo,
     /// Serve the newest figures over HTTP on this port, under /metrics, for Prometheus.
+    #[schemars(extend("on_resume" = "free"))]
     pub metrics_port: Option<u16>,
     /// Address on which they are served.
+    #[schemars(extend("on_resume" = "free"))]
     pub metrics_address: String,
 
     /// Take up changes of plugin files and of the run's config.toml while the run goes on.
     pub hot_reload: bool,
     /// Settings of the algorithm's plugin.
+    #[schemars(extend("on_resume" = "compared"))]
     pub loss: Map<String, Value>,
     /// What the algorithm's plugin may use.
+    #[schemars(extend("on_resume" = "free"))]
     pub loss_limits: Limits,
     /// Reward plugins.
+    #[schemars(extend("on_resume" = "compared"))]
     pub plugin: Vec<PluginEntry>,
 }
 
 impl Default for Config {
+    #[expect(clippy::too_many_lines, reason = "a line for each key")]
     fn default() -> Self {
         Self {
             model: None,

@@ -11,6 +11,17 @@ const MOST_THREADS: usize = 1024;
 impl Config {
     /// The first thing that is wrong: key and what would be right.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
+        self.check_counts()?;
+        self.check_values()?;
+        self.check_together()?;
+        self.check_columns()?;
+        self.check_adapter()?;
+        self.check_optimizer()?;
+        self.check_plugins()
+    }
+
+    /// Counts that are zero, or absurd.
+    fn check_counts(&self) -> Result<(), (&'static str, String)> {
         let at_least_one: [(&'static str, usize); 10] = [
             ("num_generations", self.num_generations.unwrap_or(2)),
             ("max_length", self.max_length.unwrap_or(1)),
@@ -48,6 +59,11 @@ impl Config {
                 return Err((key, format!("is {count}; it is at most {MOST}")));
             }
         }
+        Ok(())
+    }
+
+    /// Values that lie outside of what they may be.
+    fn check_values(&self) -> Result<(), (&'static str, String)> {
         if self.output_dir.as_deref() == Some("") {
             return Err(("output_dir", "is empty; name a folder that is not there yet, or leave it out".into()));
         }
@@ -75,6 +91,11 @@ impl Config {
         if self.dist_timeout_s.is_nan() || self.dist_timeout_s <= 0.0 {
             return Err(("dist_timeout_s", format!("is {}; it must be greater than 0", self.dist_timeout_s)));
         }
+        Ok(())
+    }
+
+    /// Keys that don't go together.
+    fn check_together(&self) -> Result<(), (&'static str, String)> {
         let of_evaluation = self.metric_for_best_model.as_deref().filter(|name| name.starts_with("eval_"));
         if let (Some(name), None) = (of_evaluation, &self.eval_dataset) {
             return Err(("metric_for_best_model", format!("{name} is a figure of evaluations; give an eval_dataset")));
@@ -88,10 +109,7 @@ impl Config {
         if self.sync_ref_model && self.precompute_ref_log_probs {
             return Err(("precompute_ref_log_probs", "needs a reference model that stays; sync_ref_model moves it".into()));
         }
-        self.check_columns()?;
-        self.check_adapter()?;
-        self.check_optimizer()?;
-        self.check_plugins()
+        Ok(())
     }
 
     /// What a run that generates completions needs beyond that.

@@ -10,6 +10,7 @@
 //! that dies is the launcher's to notice (`mpirun` and `srun` end the others), and one that hangs
 //! the watchdog's.
 
+mod launcher;
 #[cfg(feature = "mpi")]
 mod mpi;
 #[cfg(feature = "nccl")]
@@ -123,15 +124,6 @@ pub struct World {
     failed: Cell<bool>,
 }
 
-/// Rank and number of the processes that a launcher started together with this one.
-fn launched() -> Option<(usize, usize)> {
-    let number = |name: &str| std::env::var(name).ok()?.parse().ok();
-    // Open MPI; MPICH and Slurm's PMI-2; Slurm's PMIx.
-    let known =
-        [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("PMIX_RANK", "SLURM_STEP_NUM_TASKS")];
-    known.iter().find_map(|(rank, size)| Some((number(rank)?, number(size)?)))
-}
-
 impl World {
     fn new(rank: usize, size: usize, others: Option<(Ranks, Watchdog)>) -> Self {
         Self {
@@ -167,7 +159,7 @@ impl World {
     /// Whether this process was started as the first of several, or by itself: the one that speaks
     /// to the user. Known before [`World::join`].
     pub fn speaks() -> bool {
-        launched().is_none_or(|(rank, _)| rank == 0)
+        launcher::launched().is_none_or(|(rank, _)| rank == 0)
     }
 
     /// Has the ranks' devices meet, where they compute on such, so that sums go from one to the other
@@ -189,6 +181,11 @@ impl World {
             let _ = self.devices.set(devices);
         }
         Ok(())
+    }
+
+    /// Number of this process among those on its machine.
+    pub fn local_rank(&self) -> usize {
+        launcher::local_rank()
     }
 
     /// Number of this process, from 0.

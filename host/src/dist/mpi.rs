@@ -1,7 +1,8 @@
 //! The ranks over MPI. Only the thread that joined may call in here, and, while it does not, the
 //! one that sums.
 
-use super::{Error, Result, launched};
+use super::launcher::launched;
+use super::{Error, Result};
 use mpi::Threading;
 use mpi::collective::SystemOperation;
 use mpi::datatype::PartitionMut;

@@ -1,6 +1,7 @@
 //! What stands in for MPI in a build without it: nobody to talk to.
 
-use super::{Error, Result, launched};
+use super::launcher::launched;
+use super::{Error, Result};
 
 /// No rank can join, so that there is no value of this.
 pub(super) enum Ranks {}

@@ -12,17 +12,6 @@ pub struct Place {
     dtype: DType,
 }
 
-/// What launchers call the number of a process among those of its machine.
-const LOCAL_RANKS: [&str; 7] = [
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "MPI_LOCALRANKID",
-    "MV2_COMM_WORLD_LOCAL_RANK",
-    "PALS_LOCAL_RANKID",
-    "PMI_LOCAL_RANK",
-    "FLUX_TASK_LOCAL_ID",
-    "SLURM_LOCALID",
-];
-
 impl Place {
     /// The CPU, where everything is f32.
     pub fn cpu() -> Self {
@@ -34,11 +23,12 @@ impl Place {
         Ok(Self { device: ops::device::open(number)?, dtype: if bf16 { DType::BF16 } else { DType::F32 } })
     }
 
-    /// Where a run computes that asked for `device`; on an NVIDIA device in bf16 unless that is turned off.
+    /// Where a run computes that asked for `device`; on an NVIDIA device in bf16 unless that is turned off. Where no number of a
+    /// device is given, the processes of a machine take them in turn, this one as the one of this `local_rank`.
     ///
     /// # Errors
     /// If a device is asked for that is not there; the message says what is missing.
-    pub fn choose(device: config::Device, bf16: Option<bool>) -> Result<Self> {
+    pub fn choose(device: config::Device, bf16: Option<bool>, local_rank: usize) -> Result<Self> {
         let missing = |detail: String| Err(Error::Device(format!("{device}: {detail}")));
         let count = ops::device::count();
         if let (config::Device::Auto, true, Err(reason)) = (device, ops::device::BUILT, &count) {
@@ -62,7 +52,7 @@ impl Place {
                 return missing(format!("the driver has {count}, from 0 to {}", count - 1));
             }
             (config::Device::Cuda(Some(number)), _) => number,
-            (config::Device::Cuda(None) | config::Device::Auto, Ok(count)) => local_rank() % count,
+            (config::Device::Cuda(None) | config::Device::Auto, Ok(count)) => local_rank % count,
         };
         match Self::cuda(number, bf16.unwrap_or(true)) {
             Err(e) if device == config::Device::Auto => {
@@ -106,10 +96,4 @@ impl Place {
         let t = t.to_device(&self.device)?;
         Ok(if t.dims().len() > 1 { ops::cast(&t, self.dtype)? } else { t })
     }
-}
-
-/// The number of this process among those of its machine, where a launcher has said it.
-fn local_rank() -> usize {
-    let said = LOCAL_RANKS.iter().find_map(|name| std::env::var(name).ok());
-    said.and_then(|rank| rank.parse().ok()).unwrap_or(0)
 }

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use wasmparser::{
-    BinaryReaderError, ComponentAlias, ComponentExternalKind, ComponentInstance, ComponentOuterAliasKind, ComponentType,
-    ComponentTypeDeclaration, ComponentTypeRef, Instance, InstanceTypeDeclaration, Parser, Payload,
+    BinaryReaderError, ComponentAlias, ComponentExport, ComponentExternalKind, ComponentInstance, ComponentOuterAliasKind,
+    ComponentType, ComponentTypeDeclaration, ComponentTypeRef, Instance, InstanceTypeDeclaration, Parser, Payload,
 };
 
 /// Kinds of things in a component.
@@ -234,6 +234,18 @@ impl Frame {
         Ok(())
     }
 
+    /// An export is a new name of what it exports.
+    fn export(&mut self, export: &ComponentExport<'_>) -> Result<(), Refusal> {
+        self.definition.each(Kind::Exports, 1);
+        let list = match export.kind {
+            ComponentExternalKind::Module => &mut self.modules,
+            ComponentExternalKind::Component => &mut self.components,
+            _ => return Ok(()),
+        };
+        list.push(named(list, export.index)?);
+        Ok(())
+    }
+
     fn component(&mut self, payload: Payload<'_>, outer: &[Self]) -> Result<(), Refusal> {
         let holds = &mut self.definition;
         match payload {
@@ -254,15 +266,7 @@ impl Frame {
             }
             Payload::ComponentExportSection(section) => {
                 for export in section {
-                    let export = export?;
-                    holds.each(Kind::Exports, 1);
-                    // An export is a new name of what it exports.
-                    let list = match export.kind {
-                        ComponentExternalKind::Module => &mut self.modules,
-                        ComponentExternalKind::Component => &mut self.components,
-                        _ => continue,
-                    };
-                    list.push(named(list, export.index)?);
+                    self.export(&export?)?;
                 }
             }
             Payload::ComponentAliasSection(section) => {

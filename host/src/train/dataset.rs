@@ -197,47 +197,7 @@ pub(super) fn completions(
     };
     let rows = data::read_completions(dataset)?;
     let all = rows.len();
-    let prepare = |(_, row): (usize, CompletionRow)| {
-        let parts = match &row.prompt {
-            Some(prompt) => answered(prompt, [&row.completion], tokenizer)
-                .map(|Answered { text, tokens, answers: [a], .. }| (text, tokens, a)),
-            None => whole(&row.completion, tokenizer).map(|tokens| (String::new(), Vec::new(), tokens)),
-        };
-        let (text, mut tokens, mut chosen) = parts.map_err(|e| row.place.wrong(e.to_string()))?;
-        let mut learned = match (&row.prompt, &row.completion) {
-            _ if !what.turns => None,
-            (None, Asked::Chat(messages)) => {
-                Some(assistant_turns(messages, &chosen, tokenizer).map_err(|detail| row.place.wrong(detail))?)
-            }
-            (Some(Asked::Chat(prompt)), Asked::Chat(completion)) => {
-                let (messages, all) = ([&prompt[..], completion].concat(), [&tokens[..], &chosen].concat());
-                let mut mask = assistant_turns(&messages, &all, tokenizer).map_err(|detail| row.place.wrong(detail))?;
-                if !what.whole {
-                    mask.drain(..tokens.len());
-                }
-                Some(mask)
-            }
-            _ => {
-                let detail = "assistant_only_loss: this is a string, in which nobody can tell who speaks; it needs messages";
-                return Err(row.place.wrong(detail).into());
-            }
-        };
-        if what.whole {
-            chosen.splice(0..0, tokens.drain(..));
-        }
-        if tokens.is_empty() && !chosen.is_empty() {
-            tokens.push(chosen.remove(0));
-            learned = learned.map(|mask| mask[1..].to_vec());
-        }
-        let room = longest.saturating_sub(tokens.len());
-        chosen.truncate(room);
-        learned.iter_mut().for_each(|mask| mask.truncate(room));
-        if chosen.is_empty() || learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
-            return Ok(None);
-        }
-        let answers = Some(Answers { chosen, learned, rejected: Vec::new() });
-        Ok(Some(Prompt { row: 0, text, tokens, columns: row.columns, answers, ref_logp: OnceLock::new() }))
-    };
+    let prepare = |(_, row): (usize, CompletionRow)| completion(row, tokenizer, longest, what);
     let kept = each(rows, prepare)?.into_iter().flatten().enumerate();
     let kept: Vec<_> = kept.map(|(row, prompt)| Arc::new(Prompt { row, ..prompt })).collect();
     if kept.len() < all {
@@ -250,6 +210,55 @@ pub(super) fn completions(
         return Err(Error::Unfit(format!("{dataset}: no row is left; raise max_length")));
     }
     Ok(kept)
+}
+
+/// A row of given completions; none where nothing of it is left to learn.
+fn completion(row: CompletionRow, tokenizer: &Tokenizer, longest: usize, what: Learned) -> Result<Option<Prompt>> {
+    let parts = match &row.prompt {
+        Some(prompt) => {
+            answered(prompt, [&row.completion], tokenizer).map(|Answered { text, tokens, answers: [a], .. }| (text, tokens, a))
+        }
+        None => whole(&row.completion, tokenizer).map(|tokens| (String::new(), Vec::new(), tokens)),
+    };
+    let (text, mut tokens, mut chosen) = parts.map_err(|e| row.place.wrong(e.to_string()))?;
+    let mut learned = learned_of(&row, &tokens, &chosen, tokenizer, what).map_err(|detail| row.place.wrong(detail))?;
+    if what.whole {
+        chosen.splice(0..0, tokens.drain(..));
+    }
+    if tokens.is_empty() && !chosen.is_empty() {
+        tokens.push(chosen.remove(0));
+        learned = learned.map(|mask| mask[1..].to_vec());
+    }
+    let room = longest.saturating_sub(tokens.len());
+    chosen.truncate(room);
+    learned.iter_mut().for_each(|mask| mask.truncate(room));
+    if chosen.is_empty() || learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
+        return Ok(None);
+    }
+    let answers = Some(Answers { chosen, learned, rejected: Vec::new() });
+    Ok(Some(Prompt { row: 0, text, tokens, columns: row.columns, answers, ref_logp: OnceLock::new() }))
+}
+
+/// Which tokens of a row are learned, where not all are; the error says why nobody can tell.
+fn learned_of(
+    row: &CompletionRow,
+    asked: &[u32],
+    answered: &[u32],
+    tokenizer: &Tokenizer,
+    what: Learned,
+) -> std::result::Result<Option<Vec<u8>>, String> {
+    match (&row.prompt, &row.completion) {
+        _ if !what.turns => Ok(None),
+        (None, Asked::Chat(messages)) => assistant_turns(messages, answered, tokenizer).map(Some),
+        (Some(Asked::Chat(prompt)), Asked::Chat(completion)) => {
+            let mut mask = assistant_turns(&[&prompt[..], completion].concat(), &[asked, answered].concat(), tokenizer)?;
+            if !what.whole {
+                mask.drain(..asked.len());
+            }
+            Ok(Some(mask))
+        }
+        _ => Err("assistant_only_loss: this is a string, in which nobody can tell who speaks; it needs messages".into()),
+    }
 }
 
 /// Which tokens of a conversation are the assistant's: those by which the conversation up to a turn's

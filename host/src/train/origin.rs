@@ -5,7 +5,7 @@ use super::journal::WRITTEN_CONFIG;
 use super::plugins::{LIVE, cant_change};
 use super::{Error, Result};
 use crate::checkpoint;
-use crate::config::{self, Config, Overrides, PluginEntry, files, same};
+use crate::config::{self, Config, OnResume, Overrides, PluginEntry, files, same};
 use crate::plugin::Source;
 use serde_json::{Map, Value, json};
 use std::io;
@@ -13,47 +13,6 @@ use std::path::{Path, PathBuf};
 
 /// Most processes that a run may have had.
 const MOST_RANKS: u64 = 1 << 20;
-
-/// Keys that may change when a run goes on, since they change nothing of what was computed.
-const FREE: &[&str] = &[
-    "max_steps",
-    "num_train_epochs",
-    "logging_steps",
-    "eval_dataset",
-    "eval_steps",
-    "eval_on_start",
-    "per_device_eval_batch_size",
-    "save_steps",
-    "save_total_limit",
-    "save_only_model",
-    "on_save_error",
-    "load_best_model_at_end",
-    "metric_for_best_model",
-    "greater_is_better",
-    "log_completions",
-    "report_to",
-    "metrics_port",
-    "metrics_address",
-    "device",
-    "bf16",
-    "num_threads",
-    "dist_timeout_s",
-    "overlap_comm",
-    "gradient_checkpointing",
-    "max_tokens_per_microbatch",
-    "max_num_seqs",
-    "output_dir",
-    "loss_limits",
-    // By its contents, which the checkpoint knows; see `Trainer::restore`.
-    "dataset",
-    "columns",
-    "dataset_train_split",
-    "dataset_test_split",
-    // Compared one by one.
-    "plugin",
-    "algorithm",
-    "loss",
-];
 
 /// A checkpoint, verified, and the run that it is of.
 #[derive(Clone, Debug)]
@@ -289,7 +248,8 @@ fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String
         if !["output_dir", "plugin", "loss"].contains(&key.as_str()) {
             // What counts is the batch of all processes.
             let same_batch = key == "per_device_train_batch_size" && old.batch_size() == new.batch_size();
-            let into = if FREE.contains(&key.as_str()) || same_batch { &mut free } else { &mut other };
+            let fixed = config::key(&key).is_none_or(|known| known.on_resume == OnResume::Fixed);
+            let into = if fixed && !same_batch { &mut other } else { &mut free };
             into.insert(key, change);
         }
     }

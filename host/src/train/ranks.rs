@@ -11,9 +11,6 @@ use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// Keys that ranks need not agree on: files, whose contents are compared, and what is each rank's own.
-const OWN: [&str; 6] = ["model", "dataset", "eval_dataset", "device", "num_threads", "dist_timeout_s"];
-
 /// What a rank was told and has read.
 #[derive(Deserialize, Serialize)]
 struct SetUp {
@@ -82,7 +79,8 @@ pub(super) fn compare_set_ups(world: &World, config: &Config, dataset: &str) -> 
     let Some(first) = set_ups.first() else { return Ok(()) };
     for (rank, SetUp { config, dataset }) in set_ups.iter().enumerate() {
         let keys = config::changes(&first.config, config).map_err(|e| Error::Unfit(e.to_string()))?;
-        let differ: Vec<&str> = keys.keys().map(String::as_str).filter(|key| !OWN.contains(key)).collect();
+        let own = |key: &&str| config::key(key).is_some_and(|key| key.own_of_rank);
+        let differ: Vec<&str> = keys.keys().map(String::as_str).filter(|key| !own(key)).collect();
         if !differ.is_empty() {
             let keys = differ.join(", ");
             return Err(Error::Unfit(format!("rank {rank} was started with other settings than rank 0: {keys}")));

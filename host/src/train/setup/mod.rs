@@ -46,7 +46,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
     let (trial, mut warnings) = plugins.try_on(&data, &config)?;
     warnings.extend(too_long(&config, &plugins, &data, &opened));
 
-    let place = Place::choose(config.device, config.bf16)?;
+    let place = Place::choose(config.device, config.bf16, world.local_rank())?;
     world.meet_on(place.device())?;
     let max_steps = max_steps(&config, data.batches_per_epoch() * micro_batches_per_batch(plugins.flow, &config));
     let (config, learner, reference) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;

@@ -64,8 +64,7 @@ fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine,
     let known: Vec<String> = schema["properties"].as_object().map(|p| p.keys().cloned().collect()).unwrap_or_default();
     for LooseKey { key, value, place } in loose {
         if !known.contains(&key) {
-            let host = config::keys();
-            let names = host.iter().map(|(name, ..)| name.as_str()).chain(known.iter().map(String::as_str));
+            let names = config::keys().iter().map(|key| key.name.as_str()).chain(known.iter().map(String::as_str));
             let detail = match config::nearest(&key, names) {
                 Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
                 None => {
