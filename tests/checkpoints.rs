@@ -202,7 +202,8 @@ fn a_full_disk_ends_a_run_with_one_line_and_leaves_what_was_saved() {
     let place = Place::new();
     let model = small().join(" ");
     let plugin = "--plugin tldr_length_reward.wasm --max-completion-length 24";
-    let run = format!("$RLHOST {model} {plugin} --max-steps 6 --save-steps 2 --output-dir run");
+    // A checkpoint that finds no room is known by the next save, two steps before the end.
+    let run = format!("$RLHOST {model} {plugin} --max-steps 8 --save-steps 2 --output-dir run");
     for (how, to_the_end) in [("fail", false), ("continue", true)] {
         // A line that finds no room is left out, and not in half.
         let after = "code=$?; $RLHOST checkpoint verify run; cat run/metrics.jsonl; exit $code";
@@ -216,6 +217,6 @@ fn a_full_disk_ends_a_run_with_one_line_and_leaves_what_was_saved() {
         assert!(stdout.contains("run/checkpoint-2: whole"), "{stdout}");
         let lines = stdout.lines().filter(|l| l.starts_with('{')).map(|l| serde_json::from_str::<Value>(l).unwrap());
         assert!(lines.count() >= 2, "{how}: {stdout}");
-        assert_eq!(stdout.contains("6/6 "), to_the_end, "{how}: {stdout}");
+        assert_eq!(stdout.contains("8/8 "), to_the_end, "{how}: {stdout}");
     }
 }
