@@ -88,9 +88,11 @@ impl Naive<'_> {
         let (b, t) = ids.dims2()?;
         let (a, h) = (self.a, self.a.heads);
         let mut x = self.var("model.embed_tokens.weight").index_select(&ids.flatten_all()?, 0)?.reshape((b, t, a.hidden_size))?;
-        let mask: Vec<f32> = (0..t).flat_map(|i| (0..t).map(move |j| if j > i { f32::NEG_INFINITY } else { 0.0 })).collect();
-        let mask = Tensor::from_vec(mask, (t, t), &Device::Cpu)?;
         for l in 0..a.layers {
+            let window = a.windows[l].unwrap_or(t);
+            let hides = |i: usize, j: usize| if j > i || j + window <= i { f32::NEG_INFINITY } else { 0.0 };
+            let mask: Vec<f32> = (0..t).flat_map(|i| (0..t).map(move |j| hides(i, j))).collect();
+            let mask = Tensor::from_vec(mask, (t, t), &Device::Cpu)?;
             let name = |part: &str| format!("model.layers.{l}.{part}");
             let y = self.norm(&x, &name("input_layernorm"))?;
             let qk = |part: &str| a.qk_norm.then(|| name(part));
@@ -191,8 +193,12 @@ fn relative(got: &[f32], want: &[f32]) -> f32 {
 
 #[test]
 fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
-    for name in ["llama", "llama_biased", "qwen2", "qwen3"] {
-        let (policy, mut a) = policy(name);
+    for name in ["llama", "llama_biased", "qwen2", "qwen3", "llama, windows", "qwen3, windows", "mistral"] {
+        let (policy, mut a) = policy(name.split(',').next().unwrap());
+        // Shorter than a completion; longer than a block, and than some prompts.
+        if name.ends_with("windows") {
+            a.windows = [Some(3), Some(69)].into_iter().cycle().take(a.layers).collect();
+        }
         // The reference has no scaling of its own: linear scaling is a slower rotation.
         if name == "llama_biased" {
             a.rope_scaling = rlhost::model::RopeScaling::None;

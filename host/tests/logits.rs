@@ -6,7 +6,17 @@ use rlhost::model::{Decode, Frozen, ModelFolder};
 use rlhost::ops::Forest;
 use std::path::{Path, PathBuf};
 
-const MODELS: [&str; 7] = ["llama", "llama3_scaled", "llama3_parameters", "llama_biased", "qwen2", "qwen2_sharded", "qwen3"];
+const MODELS: [&str; 9] = [
+    "llama",
+    "llama3_scaled",
+    "llama3_parameters",
+    "llama_biased",
+    "mistral",
+    "qwen2",
+    "qwen2_sharded",
+    "qwen2_sliding",
+    "qwen3",
+];
 const TOLERANCE: f32 = 1e-4;
 
 fn folder(name: &str) -> PathBuf {

@@ -1,5 +1,5 @@
 //! Causal attention over a forest of segments: a token attends to the earlier tokens of its
-//! segment, itself, and every token of the segments that lead to it.
+//! segment, itself, and every token of the segments that lead to it, as far back as its window reaches.
 //!
 //! Queries are taken in blocks. A block's scores against each visible run of keys are one
 //! matrix product; the forward pass keeps only the logarithm of each softmax's normaliser and
@@ -43,30 +43,89 @@ impl Heads {
     }
 }
 
+/// How a layer attends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attention {
+    /// Sizes of its heads.
+    pub heads: Heads,
+    /// Newest positions that a token sees, itself among them; all if there is none (sliding windows, Beltagy et al. 2020,
+    /// arXiv 2004.05150).
+    pub window: Option<usize>,
+}
+
+impl From<Heads> for Attention {
+    fn from(heads: Heads) -> Self {
+        Self { heads, window: None }
+    }
+}
+
+impl Attention {
+    /// Positions that a token at this one does not see, since they are too far back.
+    pub(super) fn hidden(self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+
+    /// Refuses what only the CPU can compute.
+    #[cfg(feature = "cuda")]
+    pub(super) fn on_device(self) -> Result<Heads> {
+        match self.window {
+            None => Ok(self.heads),
+            Some(_) => Err(Error::Shape { op: "attention", detail: "sliding windows are computed on the CPU alone".into() }),
+        }
+    }
+}
+
 /// Runs of keys that a segment's queries see: those of the leading segments, whole, and its
-/// own up to the query.
+/// own up to the query; less what lies too far back.
 struct Visible {
     before: Vec<Range<usize>>,
     own: Range<usize>,
+    attention: Attention,
+}
+
+/// The keys that a block of queries sees.
+struct Keys {
+    /// Each run with the column that it begins at; none is empty.
+    runs: Vec<(Range<usize>, usize)>,
+    /// Columns of all.
+    total: usize,
+    /// Positions before the first column.
+    skipped: usize,
 }
 
 impl Visible {
-    fn of(forest: &Forest, segment: usize) -> Self {
+    fn of(forest: &Forest, segment: usize, attention: Attention) -> Self {
         let mut runs: Vec<_> = forest.path(segment).into_iter().map(|s| forest.segments()[s].range()).collect();
         let own = runs.pop().unwrap_or(0..0);
-        Self { before: runs, own }
+        Self { before: runs, own, attention }
     }
 
-    /// Key runs for the queries `block` (packed places), with the column each begins at.
-    fn runs(&self, block: &Range<usize>) -> (Vec<(Range<usize>, usize)>, usize) {
-        let mut column = 0;
+    /// Position of a packed place of the segment: the tokens of all runs before it.
+    fn position(&self, place: usize) -> usize {
+        self.before.iter().map(ExactSizeIterator::len).sum::<usize>() + place - self.own.start
+    }
+
+    /// Keys for the queries `block` (packed places).
+    fn keys(&self, block: &Range<usize>) -> Keys {
+        let skipped = self.attention.hidden(self.position(block.start));
+        let (mut column, mut position) = (0, 0);
         let mut runs = Vec::with_capacity(self.before.len() + 1);
         for run in self.before.iter().cloned().chain(std::iter::once(self.own.start..block.end)) {
-            let width = run.len();
-            runs.push((run, column));
-            column += width;
+            let seen = run.start + skipped.saturating_sub(position).min(run.len())..run.end;
+            position += run.len();
+            if !seen.is_empty() {
+                let width = seen.len();
+                runs.push((seen, column));
+                column += width;
+            }
         }
-        (runs, column)
+        Keys { runs, total: column, skipped }
+    }
+
+    /// Columns of `keys` that query `i` of a block sees.
+    fn seen(&self, block: &Range<usize>, i: usize, keys: &Keys) -> Range<usize> {
+        let hidden = self.attention.hidden(self.position(block.start + i)) - keys.skipped;
+        hidden..keys.total - (block.len() - 1 - i)
     }
 
     fn blocks(&self) -> impl Iterator<Item = Range<usize>> {
@@ -94,35 +153,41 @@ fn head<'a>(data: &'a Read<'_>, range: &Range<usize>, head: usize, heads: usize,
     Mat::strided(&data[range.start * stride + head * c..], range.len(), c, stride)
 }
 
-/// Number of columns that query `i` of a block sees, of `total`.
-fn seen(block: &Range<usize>, i: usize, total: usize) -> usize {
-    total - (block.len() - 1 - i)
-}
-
 /// `q: [N, H * C]`, `k, v: [N, K * C]` to the heads' outputs `[N, H * C]` and the logarithms of
 /// the softmax normalisers, `[N, H]` in f32, which the backward pass needs.
-pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor)> {
+pub fn forward(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    forest: &Forest,
+    attention: impl Into<Attention>,
+) -> Result<(Tensor, Tensor)> {
+    let attention = attention.into();
+    let h = attention.heads;
     let n = check(q, k, v, forest, h)?;
-    on_device!(q, cuda::attention::forward(q, k, v, forest, h));
+    on_device!(q, cuda::attention::forward(q, k, v, forest, attention.on_device()?));
     let (qs, ks, vs) = (read(q)?, read(k)?, read(v)?);
     let (mut out, mut log_sum) = (vec![0f32; n * h.heads * h.head_dim], vec![0f32; n * h.heads]);
     let (out_at, log_sum_at) = (Shared::new(&mut out), Shared::new(&mut log_sum));
-    let visible: Vec<Visible> = (0..forest.segments().len()).map(|s| Visible::of(forest, s)).collect();
+    let visible: Vec<Visible> = (0..forest.segments().len()).map(|s| Visible::of(forest, s, attention)).collect();
     let tasks: Vec<(&Visible, Range<usize>, usize)> =
         visible.iter().flat_map(|v| v.blocks().flat_map(move |b| (0..h.heads).map(move |head| (v, b.clone(), head)))).collect();
     tasks.into_par_iter().for_each_init(Vec::new, |scores, (visible, block, head_index)| {
-        let (runs, total) = visible.runs(&block);
+        let keys = visible.keys(&block);
+        let (runs, total) = (&keys.runs, keys.total);
         let (c, kv) = (h.head_dim, head_index / h.per_kv());
         scores.resize(block.len() * total, 0f32);
         let q = head(&qs, &block, head_index, h.heads, c);
-        for (run, column) in &runs {
+        for (run, column) in runs {
             let k = head(&ks, run, kv, h.kv_heads, c);
             matmul(&mut scores[*column..], total, Dst::Replace, q, k.t(), h.scale(), Parallelism::None);
         }
         for (i, row) in scores.chunks_mut(total).enumerate() {
-            let (row, masked) = row.split_at_mut(seen(&block, i, total));
+            let seen = visible.seen(&block, i, &keys);
+            row[..seen.start].fill(0.0);
+            row[seen.end..].fill(0.0);
+            let row = &mut row[seen];
             let (top, sum) = wide!(softmax(row));
-            masked.fill(0.0);
             // SAFETY: this token and head belong to this task alone.
             unsafe { *log_sum_at.at((block.start + i) * h.heads + head_index) = top + sum.ln() };
         }
@@ -170,9 +235,16 @@ pub struct Kept<'a> {
 
 /// Gradients of `q`, `k` and `v` from that of the output.
 #[expect(clippy::too_many_lines, reason = "one loop nest over what one task owns; its parts would share a dozen variables")]
-pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor, Tensor)> {
+pub fn backward(
+    kept: &Kept<'_>,
+    d_out: &Tensor,
+    forest: &Forest,
+    attention: impl Into<Attention>,
+) -> Result<(Tensor, Tensor, Tensor)> {
+    let attention = attention.into();
+    let h = attention.heads;
     let n = check(kept.q, kept.k, kept.v, forest, h)?;
-    on_device!(d_out, cuda::attention::backward(kept, d_out, forest, h));
+    on_device!(d_out, cuda::attention::backward(kept, d_out, forest, attention.on_device()?));
     let log_sums = read(kept.log_sum)?;
     let (qs, ks, vs, outs, d_outs) = (read(kept.q)?, read(kept.k)?, read(kept.v)?, read(kept.out)?, read(d_out)?);
     let (c, width, kv_width) = (h.head_dim, h.heads * h.head_dim, h.kv_heads * h.head_dim);
@@ -185,14 +257,15 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Heads) -> R
     tasks.into_par_iter().for_each_init(Default::default, |scratch: &mut (Vec<f32>, Vec<f32>), (tree, kv)| {
         let (probs, d_scores) = (&mut scratch.0, &mut scratch.1);
         for (segment, head_index) in tree.iter().flat_map(|&s| (0..h.per_kv()).map(move |i| (s, kv * h.per_kv() + i))) {
-            let visible = Visible::of(forest, segment);
+            let visible = Visible::of(forest, segment, attention);
             for block in visible.blocks() {
-                let (runs, total) = visible.runs(&block);
+                let keys = visible.keys(&block);
+                let (runs, total) = (&keys.runs, keys.total);
                 probs.resize(block.len() * total, 0.0);
                 d_scores.resize(block.len() * total, 0.0);
                 let q = head(&qs, &block, head_index, h.heads, c);
                 let d_o = head(&d_outs, &block, head_index, h.heads, c);
-                for (run, column) in &runs {
+                for (run, column) in runs {
                     let k = head(&ks, run, kv, h.kv_heads, c);
                     let v = head(&vs, run, kv, h.kv_heads, c);
                     matmul(&mut probs[*column..], total, Dst::Replace, q, k.t(), h.scale(), Parallelism::None);
@@ -203,13 +276,15 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Heads) -> R
                     let at = token * width + head_index * c;
                     let along = wide!(dot(&outs[at..at + c], &d_outs[at..at + c]));
                     let log_sum = log_sums[token * h.heads + head_index];
-                    let seen = seen(&block, i, total);
-                    wide!(for (p, ds) in p[..seen].iter_mut().zip(&mut ds[..seen]) {
+                    let seen = visible.seen(&block, i, &keys);
+                    wide!(for (p, ds) in p[seen.clone()].iter_mut().zip(&mut ds[seen.clone()]) {
                         *p = exp(*p - log_sum);
                         *ds = *p * (*ds - along);
                     });
-                    p[seen..].fill(0.0);
-                    ds[seen..].fill(0.0);
+                    for row in [p, ds] {
+                        row[..seen.start].fill(0.0);
+                        row[seen.end..].fill(0.0);
+                    }
                 }
                 for (r, (run, column)) in runs.iter().enumerate() {
                     let p = Mat::strided(&probs[*column..], block.len(), run.len(), total);

@@ -1,7 +1,7 @@
 //! Attention of one new token a sequence over cached keys and values, where sequences that
 //! continue the same prompt share its cache and its matrix products.
 
-use super::attention::Heads;
+use super::attention::{Attention, Heads};
 use super::cpu::{Shared, read, tensor};
 use super::gemm::{Dst, Mat, matmul};
 use super::math::{exp, max, sum_by};
@@ -111,7 +111,9 @@ pub struct Group<'a> {
 }
 
 /// `q: [B, H * C]` to the heads' outputs `[B, H * C]`. Every row of the batch is in one group.
-pub fn forward(q: &Tensor, groups: &[Group<'_>], h: Heads) -> Result<Tensor> {
+pub fn forward(q: &Tensor, groups: &[Group<'_>], attention: impl Into<Attention>) -> Result<Tensor> {
+    let attention = attention.into();
+    let h = attention.heads;
     let (b, width) = matrix_dims(q);
     let rows: usize = groups.iter().map(|g| g.sequences.len()).sum();
     if width != h.heads * h.head_dim || rows != b {
@@ -123,7 +125,7 @@ pub fn forward(q: &Tensor, groups: &[Group<'_>], h: Heads) -> Result<Tensor> {
     let tasks: Vec<(&Group<'_>, usize)> = groups.iter().flat_map(|g| (0..h.kv_heads).map(move |kv| (g, kv))).collect();
     team::each(tasks.len(), |task| {
         let ((group, kv), mut scratch) = (tasks[task], Scratch::default());
-        scratch.attend(&qs, group, kv, h);
+        scratch.attend(&qs, group, kv, attention);
         let (c, per_kv) = (h.head_dim, h.per_kv());
         for (i, (row, _)) in group.sequences.iter().enumerate() {
             let from = &scratch.out[i * per_kv * c..(i + 1) * per_kv * c];
@@ -147,7 +149,8 @@ struct Scratch {
 impl Scratch {
     /// Fills `self.out` with the outputs of key/value head `kv`'s query heads, sequence by
     /// sequence.
-    fn attend(&mut self, qs: &[f32], group: &Group<'_>, kv: usize, h: Heads) {
+    fn attend(&mut self, qs: &[f32], group: &Group<'_>, kv: usize, attention: Attention) {
+        let h: Heads = attention.heads;
         let (c, per_kv, width, kv_width) = (h.head_dim, h.per_kv(), h.heads * h.head_dim, h.kv_heads * h.head_dim);
         let (heads, prompt_len) = (group.sequences.len() * per_kv, group.prompt.len);
         self.q.clear();
@@ -166,7 +169,13 @@ impl Scratch {
             for index in i * per_kv..(i + 1) * per_kv {
                 let first = self.own.len();
                 cache.scores(&self.q[index * c..(index + 1) * c], kv, kv_width, h.scale(), &mut self.own);
-                normalise(&mut self.shared[index * prompt_len..(index + 1) * prompt_len], &mut self.own[first..]);
+                let (shared, own) = (&mut self.shared[index * prompt_len..(index + 1) * prompt_len], &mut self.own[first..]);
+                let hidden = attention.hidden(prompt_len + cache.len - 1);
+                let (far, shared) = shared.split_at_mut(hidden.min(prompt_len));
+                let (far_own, own) = own.split_at_mut(hidden.saturating_sub(prompt_len));
+                far.fill(0.0);
+                far_own.fill(0.0);
+                normalise(shared, own);
             }
         });
 

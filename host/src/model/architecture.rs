@@ -1,10 +1,10 @@
-//! `config.json` of Hugging Face's Llama, Qwen2 and Qwen3 models.
+//! `config.json` of Hugging Face's Llama, Mistral, Qwen2 and Qwen3 models.
 
 use super::json::Object;
 use super::rope_scaling::{RopeScaling, resolve};
 use super::{Error, Result};
 use crate::config::printable;
-use crate::ops::attention::Heads;
+use crate::ops::attention::{Attention, Heads};
 use std::path::Path;
 
 /// Greatest `hidden_size`; no known model has a tenth of it. So with the others.
@@ -36,11 +36,17 @@ const MOST_PARAMETERS: u128 = 1_000_000_000_000;
 pub enum Family {
     /// `LlamaForCausalLM`
     Llama,
+    /// `MistralForCausalLM`: sliding windows.
+    Mistral,
     /// `Qwen2ForCausalLM`: biases on the query, key and value projections.
     Qwen2,
     /// `Qwen3ForCausalLM`: norms on each query and key head.
     Qwen3,
 }
+
+/// `model_type` of each family.
+const FAMILIES: [(&str, Family); 4] =
+    [("llama", Family::Llama), ("mistral", Family::Mistral), ("qwen2", Family::Qwen2), ("qwen3", Family::Qwen3)];
 
 /// The sizes and switches of a decoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +77,8 @@ pub struct Architecture {
     pub mlp_bias: bool,
     /// Norms on query and key heads.
     pub qk_norm: bool,
+    /// Newest positions that each layer sees, for those that don't see all.
+    pub windows: Vec<Option<usize>>,
     /// Rotary embedding's base.
     pub rope_theta: f64,
     /// Rotary embedding's scaling.
@@ -99,24 +107,19 @@ impl Architecture {
     }
 
     fn of(config: &Object) -> std::result::Result<Self, String> {
-        let family = match config.text("model_type")? {
-            Some("llama") => Family::Llama,
-            Some("qwen2") => Family::Qwen2,
-            Some("qwen3") => Family::Qwen3,
-            Some(other) => {
-                return Err(format!("model_type {:?} is not supported; llama, qwen2 and qwen3 are", printable(other, 80)));
-            }
-            None => return Err("model_type is missing; llama, qwen2 and qwen3 are supported".into()),
-        };
+        let family = family(config.text("model_type")?)?;
         if let Some(act) = config.text("hidden_act")?.filter(|act| *act != "silu") {
             return Err(format!("hidden_act {:?} is not supported; silu is", printable(act, 80)));
         }
-        if config.flag("use_sliding_window")? == Some(true) {
-            return Err("use_sliding_window is not supported".into());
-        }
         let hidden_size = config.needed_size("hidden_size", MOST_HIDDEN)?;
         let heads = heads(config, hidden_size)?;
-        let default_positions = if family == Family::Llama { 2048 } else { 32_768 };
+        let default_positions = match family {
+            Family::Llama => 2048,
+            Family::Mistral => 131_072,
+            Family::Qwen2 | Family::Qwen3 => 32_768,
+        };
+        let layers = config.needed_size("num_hidden_layers", MOST_LAYERS)?;
+        let max_positions = config.size("max_position_embeddings", MOST_POSITIONS)?.unwrap_or(default_positions);
         let (rope_theta, rope_scaling) = resolve(config, heads.head_dim)?;
         let rms_norm_eps = config.number("rms_norm_eps")?.unwrap_or(1e-6);
         if !(0.0..=1.0).contains(&rms_norm_eps) {
@@ -127,16 +130,20 @@ impl Architecture {
             family,
             hidden_size,
             intermediate_size: config.needed_size("intermediate_size", MOST_INTERMEDIATE)?,
-            layers: config.needed_size("num_hidden_layers", MOST_LAYERS)?,
+            layers,
             heads,
             vocab_size: config.needed_size("vocab_size", MOST_TOKENS)?,
-            max_positions: config.size("max_position_embeddings", MOST_POSITIONS)?.unwrap_or(default_positions),
+            max_positions,
             rms_norm_eps,
             tied: config.flag("tie_word_embeddings")?.unwrap_or(false),
             qkv_bias: attention_bias || family == Family::Qwen2,
             output_bias: attention_bias && family != Family::Qwen2,
             mlp_bias: family == Family::Llama && config.flag("mlp_bias")?.unwrap_or(false),
             qk_norm: family == Family::Qwen3,
+            windows: windows(config, family, layers)?
+                .into_iter()
+                .map(|size| size.filter(|size| *size < max_positions))
+                .collect(),
             rope_theta,
             rope_scaling,
             eos_token_ids: config.tokens("eos_token_id")?.unwrap_or_default(),
@@ -149,6 +156,11 @@ impl Architecture {
             ));
         }
         Ok(this)
+    }
+
+    /// How this layer attends.
+    pub fn attention(&self, layer: usize) -> Attention {
+        Attention { heads: self.heads, window: self.windows.get(layer).copied().flatten() }
     }
 
     /// Values of all matrices.
@@ -170,6 +182,39 @@ impl Architecture {
     }
 }
 
+fn family(model_type: Option<&str>) -> std::result::Result<Family, String> {
+    let known = FAMILIES.map(|(name, _)| name).join(", ");
+    let Some(given) = model_type else { return Err(format!("model_type is missing; {known} are supported")) };
+    let found = FAMILIES.iter().find(|(name, _)| *name == given);
+    found.map(|(_, family)| *family).ok_or_else(|| {
+        let given = printable(given, 80);
+        format!("model_type {given:?} is not supported; {known} are")
+    })
+}
+
+/// Each layer's sliding window, as its family says that it has one.
+fn windows(config: &Object, family: Family, layers: usize) -> std::result::Result<Vec<Option<usize>>, String> {
+    const SLIDING: &str = "sliding_attention";
+    let size = config.size("sliding_window", MOST_POSITIONS)?;
+    let (size, first) = match family {
+        Family::Llama => (None, 0),
+        Family::Mistral => (size, 0),
+        Family::Qwen2 | Family::Qwen3 if config.flag("use_sliding_window")? != Some(true) => (None, 0),
+        // As transformers has them where they are left out.
+        Family::Qwen2 | Family::Qwen3 => {
+            (Some(size.unwrap_or(4096)), config.count("max_window_layers", MOST_LAYERS)?.unwrap_or(28))
+        }
+    };
+    let types = config.words("layer_types", &["full_attention", SLIDING], layers)?;
+    let slides = |layer: usize| types.as_ref().map_or(layer >= first, |types| types[layer] == SLIDING);
+    if let (None, Some(types)) = (size, &types)
+        && types.contains(&SLIDING)
+    {
+        return Err(format!("layer_types has {SLIDING:?} and there is no sliding_window"));
+    }
+    Ok((0..layers).map(|layer| size.filter(|_| slides(layer))).collect())
+}
+
 fn heads(config: &Object, hidden_size: usize) -> std::result::Result<Heads, String> {
     let heads = config.needed_size("num_attention_heads", MOST_HEADS)?;
     let kv_heads = config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(heads);
@@ -189,6 +234,28 @@ fn heads(config: &Object, hidden_size: usize) -> std::result::Result<Heads, Stri
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+
+    #[test]
+    fn each_layer_has_the_window_that_its_family_says() {
+        let windows = |more: Value| {
+            let mut config = json!({
+                "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 257,
+                "max_position_embeddings": 128, "sliding_window": 16,
+            });
+            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            Architecture::parse(&config.to_string()).unwrap().windows
+        };
+        assert_eq!(windows(json!({ "model_type": "llama" })), [None; 3]);
+        assert_eq!(windows(json!({ "model_type": "mistral" })), [Some(16); 3]);
+        assert_eq!(windows(json!({ "model_type": "mistral", "sliding_window": null })), [None; 3]);
+        // Of texts that are no longer than it, it hides nothing.
+        assert_eq!(windows(json!({ "model_type": "mistral", "sliding_window": 128 })), [None; 3]);
+        assert_eq!(windows(json!({ "model_type": "qwen2", "max_window_layers": 1 })), [None; 3]);
+        let sliding = json!({ "model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 1 });
+        assert_eq!(windows(sliding), [None, Some(16), Some(16)]);
+        let types = ["sliding_attention", "full_attention", "sliding_attention"];
+        assert_eq!(windows(json!({ "model_type": "mistral", "layer_types": types })), [Some(16), None, Some(16)]);
+    }
 
     #[test]
     fn what_is_absurd_or_of_the_wrong_type_is_refused_by_its_key() {
@@ -213,6 +280,10 @@ mod tests {
             ("hidden_act", json!("gelu\u{1b}")),
             ("eos_token_id", json!(-1)),
             ("eos_token_id", json!([1, "x"])),
+            ("sliding_window", json!(0)),
+            ("layer_types", json!(["full_attention"])),
+            ("layer_types", json!(["full_attention", "sliding_attention"])),
+            ("layer_types", json!(["full_attention", "chunked_attention"])),
             ("rope_theta", json!(0)),
             ("rope_theta", json!(1e-300)),
             ("rope_theta", json!([1])),

@@ -1,8 +1,9 @@
-//! The decoder's forward pass over a forest of segments and, beside it, its backward pass.
+//! The decoder's forward pass over a forest of segments and, beside it, its backward pass. What a layer is stands in `layer.rs`.
 //!
 //! There is no tape: a decoder is a fixed composition, so that each layer keeps exactly what
 //! its gradient needs, and frees it as soon as the gradient has passed.
 
+use super::layer::{self, Attended, LayerKept, Maps, Product};
 use super::rope_scaling::rotation;
 use super::weights::{Layer, Linear, Weights};
 use super::{Architecture, Lora, Place, Result};
@@ -21,21 +22,6 @@ pub struct Decoder {
     pub(super) rotation: Arc<Rotation>,
 }
 
-/// What one layer's backward pass needs. Elementwise parts are computed again instead.
-pub(super) struct LayerKept {
-    input: Tensor,
-    /// Query and key heads before their norms, where the family has these.
-    unnormed: Option<(Tensor, Tensor)>,
-    q: Tensor,
-    pub(super) k: Tensor,
-    pub(super) v: Tensor,
-    attended: Tensor,
-    log_sum: Tensor,
-    middle: Tensor,
-    gate: Tensor,
-    up: Tensor,
-}
-
 /// A layer's kept values, or what they can be computed from again (gradient checkpointing, Chen et
 /// al. 2016, arXiv 1604.06174).
 enum Stored {
@@ -51,14 +37,6 @@ pub(super) struct Kept {
 
 /// The gradient of each parameter that is trained.
 type Wanted = Option<Tensor>;
-
-fn apply(l: &Linear, x: &Tensor) -> ops::Result<Tensor> {
-    let y = linear::forward(x, &l.weight, l.bias.as_ref())?;
-    if let Some(adapter) = &l.adapter {
-        adapter.low_rank().forward_into(x, &y)?;
-    }
-    Ok(y)
-}
 
 /// Adds the gradients of a linear layer's parameters into `grad`; gives that of its input.
 fn apply_backward(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
@@ -83,11 +61,10 @@ fn backward_parameters(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted
     adapter.low_rank().backward(x, dy, gradient, Some(dx))
 }
 
-/// What a layer hands to the next.
-fn layer_output(w: &Layer, kept: &LayerKept) -> Result<Tensor> {
-    let out = apply(&w.down, &swiglu::forward(&kept.gate, &kept.up)?)?;
-    ops::add_into(&out, &kept.middle)?;
-    Ok(out)
+/// What attention over a forest keeps for its gradient.
+fn log_sum(kept: &LayerKept) -> ops::Result<&Tensor> {
+    let missing = || ops::Error::Shape { op: "attention", detail: "a forward pass that kept nothing for its gradient".into() };
+    kept.attended.log_sum.as_ref().ok_or_else(missing)
 }
 
 impl Decoder {
@@ -99,7 +76,11 @@ impl Decoder {
     }
 
     /// The same as it computes in another place. What is trained is rounded there; see [`super::Policy::at`].
+    ///
+    /// # Errors
+    /// If its memory does not suffice, or it can't compute what the model does.
     pub fn at(self, place: &Place) -> Result<Self> {
+        place.check(&self.architecture)?;
         Ok(Self { weights: self.weights.map(|_, t| place.computed(t))?, ..self })
     }
 
@@ -123,10 +104,10 @@ impl Decoder {
         mut keep: impl FnMut(usize, LayerKept) -> Result<()>,
     ) -> Result<(Tensor, Tensor)> {
         let mut x = embedding::forward(&self.weights.embedding, forest.tokens())?;
-        for (i, layer) in self.weights.layers.iter().enumerate() {
+        for (i, w) in self.weights.layers.iter().enumerate() {
             let rows = (i + 1 == self.weights.layers.len()).then_some(rows);
-            let kept = self.layer(layer, x, forest, rows)?;
-            x = layer_output(layer, &kept)?;
+            let kept = self.layer(i, x, forest, rows)?;
+            x = self.layer_of(w, w.maps()).output(&kept)?;
             keep(i, kept)?;
         }
         let hidden = norm::forward(&x, &self.weights.norm, self.architecture.rms_norm_eps)?;
@@ -147,43 +128,22 @@ impl Decoder {
         Ok((hidden, Kept { layers, last }))
     }
 
-    /// All of a layer but its last product, which [`layer_output`] adds and no gradient needs.
-    fn layer(&self, w: &Layer, x: Tensor, forest: &Forest, rows: Option<&[usize]>) -> Result<LayerKept> {
-        let (eps, heads) = (self.architecture.rms_norm_eps, self.architecture.heads);
-        let h = norm::forward(&x, &w.input_norm, eps)?;
-        let (mut q, mut k, v) = (apply(&w.q, &h)?, apply(&w.k, &h)?, apply(&w.v, &h)?);
-        let mut unnormed = None;
-        if let Some((q_norm, k_norm)) = &w.qk_norm {
-            let (normed_q, normed_k) = (self.head_norm(&q, q_norm)?, self.head_norm(&k, k_norm)?);
-            unnormed = Some((q, k));
-            (q, k) = (normed_q, normed_k);
-        }
-        rope::forward(&q, &self.rotation, forest)?;
-        rope::forward(&k, &self.rotation, forest)?;
-        let (attended, log_sum) = attention::forward(&q, &k, &v, forest, heads)?;
-        let middle = match rows {
-            None => {
-                let middle = apply(&w.o, &attended)?;
-                ops::add_into(&middle, &x)?;
-                middle
-            }
-            Some(rows) => {
-                let middle = apply(&w.o, &ops::gather_rows(&attended, rows)?)?;
-                ops::add_into(&middle, &ops::gather_rows(&x, rows)?)?;
-                middle
-            }
-        };
-        let h = norm::forward(&middle, &w.post_norm, eps)?;
-        let (gate, up) = (apply(&w.gate, &h)?, apply(&w.up, &h)?);
-        Ok(LayerKept { input: x, unnormed, q, k, v, attended, log_sum, middle, gate, up })
+    /// All of layer `i` but its last product.
+    fn layer(&self, i: usize, x: Tensor, forest: &Forest, rows: Option<&[usize]>) -> Result<LayerKept> {
+        let (w, attention) = (&self.weights.layers[i], self.architecture.attention(i));
+        let layer = self.layer_of(w, w.maps());
+        layer.forward(x, forest, rows, |q, k, v| {
+            let (out, log_sum) = attention::forward(q, k, v, forest, attention)?;
+            Ok(Attended { out, log_sum: Some(log_sum) })
+        })
     }
 
-    /// Norm over each head of packed heads `[N, heads * C]`.
-    pub(super) fn head_norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-        let per_head = x.reshape(((), self.architecture.heads.head_dim))?;
-        Ok(norm::forward(&per_head, weight, self.architecture.rms_norm_eps)?.reshape(x.shape())?)
+    /// A layer whose products these are.
+    pub(super) fn layer_of<'a, P: Product>(&'a self, w: &'a Layer, maps: Maps<&'a P>) -> layer::Layer<'a, P> {
+        layer::Layer { architecture: &self.architecture, rotation: &self.rotation, norms: w, maps }
     }
 
+    /// Gradient of [`layer::Layer::head_norm`].
     fn head_norm_backward(&self, x: &Tensor, weight: &Tensor, dy: &Tensor, d_weight: Option<&Tensor>) -> Result<Tensor> {
         let dx = ops::zeros_like(x)?;
         let per_head = |t: &Tensor| t.reshape(((), self.architecture.heads.head_dim));
@@ -208,12 +168,12 @@ impl Decoder {
         done();
         let last = kept.layers.len() - 1;
         for (i, stored) in kept.layers.into_iter().enumerate().rev() {
-            let (layer, rows) = (&self.weights.layers[i], (i == last).then_some(rows));
+            let rows = (i == last).then_some(rows);
             let kept = match stored {
                 Stored::Whole(kept) => kept,
-                Stored::Input(x) => self.layer(layer, x, forest, rows)?,
+                Stored::Input(x) => self.layer(i, x, forest, rows)?,
             };
-            dx = self.layer_backward(layer, kept, forest, rows, dx, &grads.layers[i])?;
+            dx = self.layer_backward(i, kept, forest, rows, dx, &grads.layers[i])?;
             done();
         }
         if let Some(d_embedding) = &grads.embedding {
@@ -226,14 +186,14 @@ impl Decoder {
     /// Takes the gradient of a layer's output, gives that of its input.
     fn layer_backward(
         &self,
-        w: &Layer,
+        i: usize,
         kept: LayerKept,
         forest: &Forest,
         rows: Option<&[usize]>,
         d_out: Tensor,
         g: &Layer<Wanted>,
     ) -> Result<Tensor> {
-        let (eps, heads) = (self.architecture.rms_norm_eps, self.architecture.heads);
+        let (w, eps) = (&self.weights.layers[i], self.architecture.rms_norm_eps);
         // The residual passes the output's gradient on: from here `d_middle` is that of `middle`.
         let d_middle = d_out;
         {
@@ -245,17 +205,17 @@ impl Decoder {
             norm::backward(&kept.middle, &w.post_norm, eps, &dh, &d_middle, g.post_norm.as_ref())?;
         }
         let (d_attended, dx) = match rows {
-            None => (apply_backward(&w.o, &kept.attended, &d_middle, &g.o)?, d_middle),
+            None => (apply_backward(&w.o, &kept.attended.out, &d_middle, &g.o)?, d_middle),
             Some(rows) => {
-                let d_attended = apply_backward(&w.o, &ops::gather_rows(&kept.attended, rows)?, &d_middle, &g.o)?;
-                let (all, dx) = (ops::zeros_like(&kept.attended)?, ops::zeros_like(&kept.input)?);
+                let d_attended = apply_backward(&w.o, &ops::gather_rows(&kept.attended.out, rows)?, &d_middle, &g.o)?;
+                let (all, dx) = (ops::zeros_like(&kept.attended.out)?, ops::zeros_like(&kept.input)?);
                 ops::scatter_add_rows(&all, &d_attended, rows)?;
                 ops::scatter_add_rows(&dx, &d_middle, rows)?;
                 (all, dx)
             }
         };
-        let from = attention::Kept { q: &kept.q, k: &kept.k, v: &kept.v, out: &kept.attended, log_sum: &kept.log_sum };
-        let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, heads)?;
+        let from = attention::Kept { q: &kept.q, k: &kept.k, v: &kept.v, out: &kept.attended.out, log_sum: log_sum(&kept)? };
+        let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, self.architecture.attention(i))?;
         rope::backward(&dq, &self.rotation, forest)?;
         rope::backward(&dk, &self.rotation, forest)?;
         if let (Some((q, k)), Some((q_norm, k_norm)), Some((dq_norm, dk_norm))) = (&kept.unnormed, &w.qk_norm, &g.qk_norm) {

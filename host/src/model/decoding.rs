@@ -3,11 +3,12 @@
 use super::decoder::Decoder;
 #[cfg(feature = "cuda")]
 use super::device_decoding::Joined;
+use super::layer::{Attended, Maps};
 use super::weights::Linear;
 use super::{Architecture, Cache, Prefix, Result};
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
 use crate::ops::panels::Panels;
-use crate::ops::{self, Forest, embedding, norm, rope, swiglu};
+use crate::ops::{self, Forest, embedding, norm};
 use candle_core::Tensor;
 
 /// A frozen decoder for one generation. On the CPU its weights are a copy made when it was. On a device some
@@ -20,20 +21,9 @@ pub struct Decoding {
 /// The weights of products.
 enum LaidOut {
     /// Of each layer, and the output matrix.
-    Host { layers: Vec<Products>, output: Panels },
+    Host { layers: Vec<Maps<Panels>>, output: Panels },
     #[cfg(feature = "cuda")]
     Device(Vec<Joined>),
-}
-
-/// A layer's linear maps.
-struct Products {
-    q: Panels,
-    k: Panels,
-    v: Panels,
-    o: Panels,
-    gate: Panels,
-    up: Panels,
-    down: Panels,
 }
 
 /// One new token of each of `B` sequences.
@@ -62,18 +52,7 @@ impl Decoding {
             let layers = decoder.weights.layers.iter().map(Joined::new).collect::<ops::Result<_>>()?;
             return Ok(Self { decoder, laid_out: LaidOut::Device(layers) });
         }
-        let layer = |w: &super::weights::Layer| -> ops::Result<Products> {
-            Ok(Products {
-                q: panels(&w.q)?,
-                k: panels(&w.k)?,
-                v: panels(&w.v)?,
-                o: panels(&w.o)?,
-                gate: panels(&w.gate)?,
-                up: panels(&w.up)?,
-                down: panels(&w.down)?,
-            })
-        };
-        let layers = decoder.weights.layers.iter().map(layer).collect::<ops::Result<_>>()?;
+        let layers = decoder.weights.layers.iter().map(|w| w.maps().map(panels)).collect::<ops::Result<_>>()?;
         let output = Panels::new(decoder.weights.output(), None)?;
         Ok(Self { decoder, laid_out: LaidOut::Host { layers, output } })
     }
@@ -87,7 +66,7 @@ impl Decoding {
         }
     }
 
-    fn host_layout(&self) -> ops::Result<(&[Products], &Panels)> {
+    fn host_layout(&self) -> ops::Result<(&[Maps<Panels>], &Panels)> {
         match &self.laid_out {
             LaidOut::Host { layers, output } => Ok((layers, output)),
             #[cfg(feature = "cuda")]
@@ -128,31 +107,25 @@ impl Decoding {
     pub fn decode(&self, step: Decode<'_>) -> Result<Tensor> {
         let (layers, output) = self.host_layout()?;
         let d = &self.decoder;
-        let (eps, heads) = (d.architecture.rms_norm_eps, d.architecture.heads);
-        let mut x = embedding::forward(&d.weights.embedding, step.tokens)?;
-        for (l, (w, t)) in d.weights.layers.iter().zip(layers).enumerate() {
-            let h = norm::forward(&x, &w.input_norm, eps)?;
-            let (mut q, mut k, v) = (t.q.forward(&h)?, t.k.forward(&h)?, t.v.forward(&h)?);
-            if let Some((q_norm, k_norm)) = &w.qk_norm {
-                (q, k) = (d.head_norm(&q, q_norm)?, d.head_norm(&k, k_norm)?);
-            }
-            rope::forward(&q, &d.rotation, step.positions)?;
-            rope::forward(&k, &d.rotation, step.positions)?;
-            for (row, own) in step.own.iter_mut().enumerate() {
-                own.layers[l].push(&k, &v, row)?;
-            }
-            let mut groups: Vec<Group<'_>> =
-                step.prompts.iter().map(|p| Group { prompt: &p.layers[l], sequences: Vec::new() }).collect();
-            for (row, (own, &prompt)) in step.own.iter().zip(step.prompt_of).enumerate() {
-                groups[prompt].sequences.push((row, &own.layers[l]));
-            }
-            let middle = t.o.forward(&cached_attention::forward(&q, &groups, heads)?)?;
-            ops::add_into(&middle, &x)?;
-            let h = norm::forward(&middle, &w.post_norm, eps)?;
-            x = t.down.forward(&swiglu::forward(&t.gate.forward(&h)?, &t.up.forward(&h)?)?)?;
-            ops::add_into(&x, &middle)?;
+        let Decode { tokens, positions, prompt_of, prompts, own } = step;
+        let mut x = embedding::forward(&d.weights.embedding, tokens)?;
+        for (l, (w, maps)) in d.weights.layers.iter().zip(layers).enumerate() {
+            let layer = d.layer_of(w, maps.each());
+            let kept = layer.forward(x, positions, None, |q, k, v| {
+                for (row, own) in own.iter_mut().enumerate() {
+                    own.layers[l].push(k, v, row)?;
+                }
+                let mut groups: Vec<Group<'_>> =
+                    prompts.iter().map(|p| Group { prompt: &p.layers[l], sequences: Vec::new() }).collect();
+                for (row, (own, &prompt)) in own.iter().zip(prompt_of).enumerate() {
+                    groups[prompt].sequences.push((row, &own.layers[l]));
+                }
+                let out = cached_attention::forward(q, &groups, d.architecture.attention(l))?;
+                Ok(Attended { out, log_sum: None })
+            })?;
+            x = layer.output(&kept)?;
         }
-        let hidden = norm::forward(&x, &d.weights.norm, eps)?;
+        let hidden = norm::forward(&x, &d.weights.norm, d.architecture.rms_norm_eps)?;
         Ok(output.forward(&hidden)?)
     }
 }

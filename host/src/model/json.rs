@@ -79,6 +79,25 @@ impl Object {
         self.typed(key, &right, |value| value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=most).contains(n)))
     }
 
+    /// A number of things, from 0 to `most`.
+    pub(super) fn count(&self, key: &str, most: usize) -> std::result::Result<Option<usize>, String> {
+        let right = format!("a whole number from 0 to {most}");
+        self.typed(key, &right, |value| value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n <= most))
+    }
+
+    /// For each of so many things which of a few words it is.
+    pub(super) fn words<'a>(
+        &'a self,
+        key: &str,
+        known: &[&str],
+        count: usize,
+    ) -> std::result::Result<Option<Vec<&'a str>>, String> {
+        let right = format!("a list of {count} words, each {}", known.join(" or "));
+        let word = |value: &'a Value| value.as_str().filter(|word| known.contains(word));
+        let words = |value: &'a Value| value.as_array()?.iter().map(word).collect::<Option<Vec<_>>>();
+        self.typed(key, &right, |value| words(value).filter(|words| words.len() == count))
+    }
+
     /// A size that must be there.
     pub(super) fn needed_size(&self, key: &str, most: usize) -> std::result::Result<usize, String> {
         self.size(key, most)?.ok_or_else(|| format!("{key} is missing; it must be a whole number from 1 to {most}"))

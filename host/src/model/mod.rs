@@ -14,6 +14,7 @@ mod decoding;
 mod device_decoding;
 mod frozen;
 mod json;
+mod layer;
 mod load;
 mod lora;
 mod peft;

@@ -1,6 +1,6 @@
 //! Where a model's tensors lie, and in which precision it computes.
 
-use super::{Error, Result};
+use super::{Architecture, Error, Result};
 use crate::config;
 use crate::ops;
 use candle_core::{DType, Device, Tensor};
@@ -62,6 +62,14 @@ impl Place {
             Err(e) => missing(e.to_string()),
             chosen => chosen,
         }
+    }
+
+    /// Refuses a model that it can't compute.
+    pub(super) fn check(&self, architecture: &Architecture) -> Result<()> {
+        if architecture.windows.iter().any(Option::is_some) && !self.device.is_cpu() {
+            return Err(Error::Device("sliding windows are computed on the CPU alone; give device = \"cpu\"".into()));
+        }
+        Ok(())
     }
 
     /// Where tensors lie.

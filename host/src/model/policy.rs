@@ -68,6 +68,7 @@ impl Policy {
     /// The same in another place. Where that computes in bf16, what is trained is kept in f32 beside the copy
     /// that it computes with, and what never changes is not.
     pub fn at(self, place: &Place) -> Result<Self> {
+        place.check(self.architecture())?;
         let all = self.weights();
         let masters = all.map(|name, t| if all.trains(&name) { place.put(t) } else { place.computed(t) })?;
         let computed = masters.map(|_, t| place.computed(t))?;

@@ -1,5 +1,6 @@
 //! All parameters of a decoder under their Hugging Face names, and their gradients.
 
+use super::layer::Maps;
 use super::lora::Lora;
 use super::{Architecture, Result};
 use crate::ops;
@@ -112,6 +113,12 @@ impl<T> Linear<T> {
 }
 
 impl<T> Layer<T> {
+    /// Its linear maps.
+    pub(super) fn maps(&self) -> Maps<&Linear<T>> {
+        let Self { q, k, v, o, gate, up, down, .. } = self;
+        Maps { q, k, v, o, gate, up, down }
+    }
+
     /// All of it, in the order of [`Layer::map`].
     fn parts(&self) -> Vec<&T> {
         let mut all = Vec::new();

@@ -2,7 +2,7 @@
 //! against. A multiplication with its addition counts as two operations, as usual; elementwise
 //! operations and what is computed twice to save memory are left out.
 
-use super::weights::{Adapter, Linear};
+use super::weights::{Adapter, Layer, Linear};
 use super::{Architecture, Weights};
 use crate::ops::Forest;
 use std::ops::AddAssign;
@@ -52,6 +52,12 @@ fn triangle(n: usize) -> f64 {
     n as f64 * (n as f64 + 1.0) / 2.0
 }
 
+/// Operations of a token's attention to one place, in one layer: its part of a score and of an
+/// output.
+fn attention_a_place(a: &Architecture) -> f64 {
+    4.0 * a.query_width() as f64
+}
+
 impl Weights {
     /// A pass over a forest in which so many places predict, forward and, where anything is to be
     /// learned, backward. The last layer works behind its attention for those places alone.
@@ -65,9 +71,9 @@ impl Weights {
         for (i, layer) in self.layers.iter().enumerate() {
             let all = forest.len();
             let behind = if i + 1 == self.layers.len() { selected } else { all };
-            let before = [&layer.q, &layer.k, &layer.v].map(|l| (l, all));
-            let after = [&layer.o, &layer.gate, &layer.up, &layer.down].map(|l| (l, behind));
-            for (Linear { weight, adapter, .. }, rows) in before.into_iter().chain(after) {
+            let (reading, rest) = layer.maps().before_and_behind();
+            let rows = reading.map(|l| (l, all)).into_iter().chain(rest.map(|l| (l, behind)));
+            for (Linear { weight, adapter, .. }, rows) in rows {
                 matrix(weight.elem_count(), rows, trained);
                 if let Some(Adapter { a, b, .. }) = adapter {
                     matrix(a.elem_count() + b.elem_count(), rows, true);
@@ -75,16 +81,13 @@ impl Weights {
             }
         }
         matrix(self.output().elem_count(), selected, trained);
-        let seen: f64 = forest.positions().iter().map(|&position| f64::from(position) + 1.0).sum();
-        let attention = seen * self.attention_a_place(a);
+        let seen = |layer: usize| -> f64 {
+            let most = a.attention(layer).window.map_or(f64::INFINITY, |window| window as f64);
+            forest.positions().iter().map(|&position| (f64::from(position) + 1.0).min(most)).sum()
+        };
+        let attention = (0..self.layers.len()).map(seen).sum::<f64>() * attention_a_place(a);
         sum += Passed { forward: attention, backward: 2.0 * attention };
         sum
-    }
-
-    /// Operations of a token's attention to one place, in all layers: its part of a score and of an
-    /// output.
-    fn attention_a_place(&self, a: &Architecture) -> f64 {
-        4.0 * a.query_width() as f64 * self.layers.len() as f64
     }
 
     /// Completions of these prompts, each with the lengths of its completions, of which at most so
@@ -105,13 +108,16 @@ impl Weights {
             longest = longest.max(rounds);
         }
         let rounds = longest.max(tokens.div_ceil(most.max(1))) as f64;
-        let matrices = self.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down]);
-        let elements = matrices.map(|l| l.weight.elem_count()).sum::<usize>() + self.output().elem_count();
+        let of_layer = |layer: &Layer| {
+            let (reading, rest) = layer.maps().before_and_behind();
+            reading.into_iter().chain(rest).map(|l| l.weight.elem_count()).sum::<usize>()
+        };
+        let elements = self.layers.iter().map(of_layer).sum::<usize>() + self.output().elem_count();
         let cached = 2.0 * a.kv_width() as f64 * self.layers.len() as f64;
         let size = self.output().dtype().size_in_bytes() as f64;
         Generated {
             prefill: self.passed(a, &forest, prompts.len()).forward,
-            decode: 2.0 * elements as f64 * tokens as f64 + places * self.attention_a_place(a),
+            decode: 2.0 * elements as f64 * tokens as f64 + places * self.layers.len() as f64 * attention_a_place(a),
             bytes: size * (elements as f64 * rounds + cached * read),
             rounds,
         }
