@@ -333,14 +333,23 @@ fn a_version_with_other_settings_has_its_own_defaults_beside_what_the_user_chose
 
 #[cfg(unix)]
 #[test]
-fn a_pipe_in_a_plugins_place_holds_nothing_up() {
+fn what_is_no_file_in_a_plugins_place_is_said_once_and_holds_nothing_up() {
     let run = Running::start(&[]);
     let (pipe, file) = (run.place.path("pipe"), run.place.path("versioned.wasm"));
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     fs::rename(&pipe, &file).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    fs::remove_file(&file).unwrap();
-    run.on(1);
+    run.wait(|| run.count("plugin_refused") == 1);
+    // As large as no plugin is, without a byte on the disk.
+    let huge = fs::File::create(run.place.path("huge")).unwrap();
+    huge.set_len(1 << 40).unwrap();
+    fs::rename(run.place.path("huge"), &file).unwrap();
+    run.wait(|| run.count("plugin_refused") == 2);
+    let said: Vec<String> = run.events("plugin_refused").iter().map(|e| e["reason"].to_string()).collect();
+    assert!(said.iter().all(|reason| reason.contains("can't be read")) && said[0] != said[1], "{said:?}");
+    // What was there before is no news when it comes back.
+    run.place.write("versioned.wasm", version(1));
+    run.on(5);
+    assert_eq!((run.count("plugin_refused"), run.count("plugin_swapped")), (2, 0));
     run.place.write("versioned.wasm", version(2));
     run.wait(|| run.count("plugin_swapped") == 1);
 }

@@ -26,7 +26,7 @@ fn steps(c: &mut Criterion) {
         let mut group = c.benchmark_group(format!("optim {model}"));
         group.throughput(Throughput::Elements(policy.weights().parameters() as u64));
         group.bench_function("step, with clipping", |b| {
-            b.iter(|| optimizer.step(&trained, &policy.rounded(), &gradients.named(), 1e-6).unwrap());
+            b.iter(|| optimizer.step(&policy.parameters(&gradients), 1e-6).unwrap());
         });
         group.bench_function("gradients to zero", |b| {
             b.iter(|| gradients.named().iter().for_each(|(_, gradient)| ops::fill_zero(gradient).unwrap()));

@@ -86,7 +86,7 @@ fn steps(policy: &Policy) -> Figures {
             assert_eq!(gradient.dtype(), DType::F32);
             all.push((format!("gradient of {name} in step {step}"), ops::to_vec(gradient).unwrap()));
         }
-        let update = optimizer.step(&policy.weights().trained(), &policy.rounded(), &gradients.named(), 0.05).unwrap();
+        let update = optimizer.step(&policy.parameters(&gradients), 0.05).unwrap();
         let Update::Made(norm) = update else { panic!("{update:?}") };
         all.push((format!("norm of step {step}"), vec![norm as f32]));
     }

@@ -51,7 +51,7 @@ fn trained(base: &Decoder) -> Policy {
         let gradients = policy.zero_gradients().unwrap();
         let d_logp: Vec<f32> = (0..selected.len()).map(|i| (i as f32 * 0.8).cos()).collect();
         policy.forward(&forest, &selected, 1.0).unwrap().backward(&d_logp, None, None, &gradients, &|| ()).unwrap();
-        optimizer.step(&policy.weights().trained(), &policy.rounded(), &gradients.named(), 0.01).unwrap();
+        optimizer.step(&policy.parameters(&gradients), 0.01).unwrap();
     }
     assert_eq!(optimizer.state().unwrap().1.len(), 2 * 2 * 7 * base.weights().layers.len(), "moments of the adapter alone");
     policy

@@ -8,6 +8,19 @@ use super::{Error, Result, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
+/// A parameter that is trained, with all that an update reads and writes but the moments.
+#[derive(Clone, Debug)]
+pub struct Parameter<'a> {
+    /// Its name.
+    pub name: String,
+    /// Its values, f32.
+    pub master: &'a Tensor,
+    /// The copy that a model computes with, where it rounds.
+    pub rounded: Option<&'a Tensor>,
+    /// Its gradient, f32.
+    pub gradient: &'a Tensor,
+}
+
 /// The scalars of one update.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {

@@ -16,7 +16,7 @@ pub(super) const LARGEST_CONFIG: u64 = 4 << 20;
 pub(super) struct Args {
     /// Folder to make
     folder: PathBuf,
-    /// A config.json of a Llama, Qwen2 or Qwen3 model; its sizes are taken
+    /// A config.json of a model; its sizes are taken
     #[arg(long)]
     config: PathBuf,
     /// Folder whose tokenizer is taken

@@ -2,6 +2,7 @@
 
 use super::decoder::{Decoder, Kept};
 use super::{Architecture, Error, Frozen, Gradients, Place, Result, Weights, critic};
+use crate::ops::adamw::Parameter;
 use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{self, Forest};
 use candle_core::{DType, Device, Tensor};
@@ -120,11 +121,16 @@ impl Policy {
         &self.decoder.weights
     }
 
-    /// For each parameter that is trained, in the order of [`Weights::trained`], the rounded copy that the
-    /// model computes with, if it does.
-    pub fn rounded(&self) -> Vec<Option<&Tensor>> {
-        let copies = self.decoder.weights.trained().into_iter();
-        copies.map(|(_, t)| Some(t).filter(|t| t.dtype() != DType::F32)).collect()
+    /// Each parameter that is trained with all that belongs to it, in the order of [`Weights::trained`]; the gradients are those
+    /// that [`Policy::zero_gradients`] gave.
+    pub fn parameters<'a>(&'a self, gradients: &'a Gradients) -> Vec<Parameter<'a>> {
+        let (masters, computing) = (self.weights().trained(), self.decoder.weights.trained());
+        let all = masters.into_iter().zip(computing).zip(gradients.named());
+        all.map(|(((name, master), (_, copy)), (_, gradient))| {
+            let rounded = Some(copy).filter(|t| t.dtype() != DType::F32);
+            Parameter { name, master, rounded, gradient }
+        })
+        .collect()
     }
 
     /// Zeroed gradients of what is trained.

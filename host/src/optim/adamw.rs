@@ -1,6 +1,7 @@
 //! AdamW with f32 moments under the parameters' names.
 
-use crate::ops::{self, adamw};
+use crate::ops::adamw::{self, Parameter};
+use crate::ops;
 use candle_core::{DType, Tensor};
 use std::collections::HashMap;
 
@@ -26,9 +27,16 @@ pub type Named<'a> = [(String, &'a Tensor)];
 pub struct AdamW {
     settings: Settings,
     updates: u64,
-    moments: Vec<(String, Tensor, Tensor)>,
+    moments: Vec<Moments>,
     /// What no parameter is greater than, either way; none where that has to be looked at again.
     reach: Option<f64>,
+}
+
+/// The moments of a parameter.
+struct Moments {
+    name: String,
+    m: Tensor,
+    v: Tensor,
 }
 
 /// What became of an update.
@@ -52,14 +60,14 @@ impl AdamW {
     /// Zero moments for every parameter.
     pub fn new(settings: Settings, parameters: &Named<'_>) -> ops::Result<Self> {
         let zeros = |t: &Tensor| Tensor::zeros(t.shape(), DType::F32, t.device());
-        let moments = parameters.iter().map(|(name, t)| Ok((name.clone(), zeros(t)?, zeros(t)?)));
+        let moments = parameters.iter().map(|(name, t)| Ok(Moments { name: name.clone(), m: zeros(t)?, v: zeros(t)? }));
         Ok(Self { settings, updates: 0, moments: moments.collect::<ops::Result<_>>()?, reach: None })
     }
 
     /// Number of updates, and copies of the moments in host memory as `<parameter>.m` and `<parameter>.v`.
     pub fn state(&self) -> ops::Result<(u64, HashMap<String, Tensor>)> {
         let mut moments = HashMap::with_capacity(2 * self.moments.len());
-        for (name, m, v) in &self.moments {
+        for Moments { name, m, v } in &self.moments {
             moments.insert(format!("{name}.m"), ops::on_host(m)?);
             moments.insert(format!("{name}.v"), ops::on_host(v)?);
         }
@@ -68,7 +76,7 @@ impl AdamW {
 
     /// Takes a state that [`AdamW::state`] gave; the error names what does not fit.
     pub fn restore(&mut self, updates: u64, mut state: HashMap<String, Tensor>) -> Result<(), String> {
-        for (name, m, v) in &mut self.moments {
+        for Moments { name, m, v } in &mut self.moments {
             for (moment, suffix) in [(m, "m"), (v, "v")] {
                 let key = format!("{name}.{suffix}");
                 let saved = state.remove(&key).ok_or_else(|| format!("there is no {key}"))?;
@@ -82,45 +90,42 @@ impl AdamW {
         Ok(())
     }
 
-    /// Updates all parameters from the gradients, unless a value would not be finite afterwards. `rounded` are the copies of
-    /// the parameters that a model computes with, where it does, and follow them.
-    pub fn step(
-        &mut self,
-        parameters: &Named<'_>,
-        rounded: &[Option<&Tensor>],
-        gradients: &Named<'_>,
-        lr: f64,
-    ) -> ops::Result<Update> {
+    /// Updates all parameters from their gradients, unless a value would not be finite afterwards. They are those that it was
+    /// made for, in that order.
+    pub fn step(&mut self, parameters: &[Parameter<'_>], lr: f64) -> ops::Result<Update> {
         let s = self.settings;
-        let norm = ops::sum_of_squares(gradients.iter().map(|(_, g)| *g))?.sqrt();
+        if !parameters.iter().map(|p| &p.name).eq(self.moments.iter().map(|moments| &moments.name)) {
+            return Err(ops::Error::Shape { op: "adamw", detail: "other parameters than it has moments of".into() });
+        }
+        let norm = ops::sum_of_squares(parameters.iter().map(|p| p.gradient))?.sqrt();
         if !norm.is_finite() {
             return Ok(Update::NotFinite(norm));
         }
         // torch.nn.utils.clip_grad_norm_ divides by the norm plus 1e-6.
         let clip = if s.max_grad_norm > 0.0 { (s.max_grad_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
-        let of = |name: &str, p: &Tensor| {
-            let decayed = p.dims().len() > 1 && !name.contains("norm");
+        let of = |p: &Parameter<'_>| {
+            let decayed = p.master.dims().len() > 1 && !p.name.contains("norm");
             let weight_decay = if decayed { s.weight_decay } else { 0.0 };
             let (beta1, beta2, eps, t) = (s.beta1, s.beta2, s.eps, self.updates + 1);
             adamw::Step { lr, beta1, beta2, eps, weight_decay, t, grad_scale: clip as f32 }
         };
         let reach = match self.reach {
             Some(reach) => reach,
-            None => ops::sum_of_squares(parameters.iter().map(|(_, p)| *p))?.sqrt(),
+            None => ops::sum_of_squares(parameters.iter().map(|p| p.master))?.sqrt(),
         };
         let reach = reach * (1.0 - lr * s.weight_decay).abs().max(1.0) + lr.abs() * longest_update(s);
         // The kernel multiplies by the rate before it divides, and below this eps second moments vanish before it counts.
         let product = (lr / (1.0 - s.beta1)).abs() * SAFE_GRADIENT;
         let safe = reach < SAFE && norm * clip < SAFE_GRADIENT && product < SAFE && s.eps >= 1e-20;
         if !safe {
-            for (((name, p), (_, g)), (_, m, v)) in parameters.iter().zip(gradients).zip(&self.moments) {
-                if adamw::overflows(p, g, m, v, of(name, p))? {
-                    return Ok(Update::Overflow(name.clone()));
+            for (p, Moments { m, v, .. }) in parameters.iter().zip(&self.moments) {
+                if adamw::overflows(p.master, p.gradient, m, v, of(p))? {
+                    return Ok(Update::Overflow(p.name.clone()));
                 }
             }
         }
-        for ((((name, p), copy), (_, g)), (_, m, v)) in parameters.iter().zip(rounded).zip(gradients).zip(&self.moments) {
-            adamw::update(p, g, m, v, *copy, of(name, p))?;
+        for (p, Moments { m, v, .. }) in parameters.iter().zip(&self.moments) {
+            adamw::update(p.master, p.gradient, m, v, p.rounded, of(p))?;
         }
         self.updates += 1;
         self.reach = safe.then_some(reach);
@@ -139,7 +144,7 @@ fn longest_update(s: Settings) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{AdamW, Settings, Update};
-    use crate::ops::adamw::{Step, update};
+    use crate::ops::adamw::{Parameter, Step, update};
     use crate::ops::to_vec;
     use candle_core::{Device, Tensor};
 
@@ -152,11 +157,11 @@ mod tests {
             [(1.0, 0.5, 1e39, 1.0, 0), (1.0, 0.5, 1e11, 1.0, 3), (1.0, 1e25, 1e-3, 0.0, 0), (f32::NAN, 0.5, 1e-3, 1.0, 0)]
         {
             let (p, g) = (one(weight), one(gradient));
-            let parameters = [("w".to_owned(), &p)];
-            let mut optimizer = AdamW::new(settings(longest), &parameters).unwrap();
+            let mut optimizer = AdamW::new(settings(longest), &[("w".to_owned(), &p)]).unwrap();
+            let parameters = [Parameter { name: "w".to_owned(), master: &p, rounded: None, gradient: &g }];
             for step in 0..=after {
                 let before = to_vec(&p).unwrap()[0];
-                let update = optimizer.step(&parameters, &[None], &[("w".to_owned(), &g)], lr).unwrap();
+                let update = optimizer.step(&parameters, lr).unwrap();
                 let now = to_vec(&p).unwrap()[0];
                 if step < after {
                     assert!(

@@ -16,7 +16,7 @@ use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
 /// Bytes of a plugin's state.
-const LARGEST_STATE: usize = 64 << 20;
+pub const LARGEST_STATE: usize = 64 << 20;
 
 /// State that a plugin has given out of its hands, to have it back in another instance.
 #[derive(Clone, Debug, PartialEq, Eq)]

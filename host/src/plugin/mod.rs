@@ -30,7 +30,7 @@ pub use any::{AnyPlugin, Outline, as_component};
 pub use compiler::{CompileOrder, compile_apart};
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
-pub use instance::{Memory, Plugin};
+pub use instance::{LARGEST_STATE, Memory, Plugin};
 pub use loaded::Info;
 pub use policy::{Advantages, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens};
 pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Side};

@@ -39,6 +39,7 @@ pub(super) fn about(event: &Event) -> String {
         }
         "checkpoint_saved" => took(event, "written in "),
         "checkpoint_failed" | "failed" => text("reason").to_owned(),
+        "checkpoint_kept" => text("reason").to_owned(),
         "checkpoint_superseded" => format!("now {}", text("path")),
         "checkpoints_removed" => {
             let steps = event.fields.get("steps").and_then(Value::as_array).into_iter().flatten();

@@ -112,8 +112,11 @@ impl Origin {
         }
         let (_, other) = changes(&written, &edited)?;
         let is_live = |key: &str| key.split_once('.').is_some_and(|(table, _)| LIVE.contains(&table));
-        match other.keys().find(|key| !is_live(key)) {
-            Some(key) => Err(refuse(format!("{}; --allow-changed accepts it now", cant_change(key)))),
+        match other.iter().find(|(key, _)| !is_live(key)) {
+            Some((key, change)) => {
+                let advice = format!("it was {}: put that back, or accept the change with --allow-changed", change[0]);
+                Err(refuse(format!("{}; {advice}", cant_change(key))))
+            }
             None => Ok(()),
         }
     }

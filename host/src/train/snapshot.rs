@@ -12,10 +12,11 @@ use super::plugins::{Seen, Swap};
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
 use crate::checkpoint;
+use crate::config::files;
 use crate::data::Cursor;
 use crate::metrics::Window;
 use crate::model::{self, Architecture, Frozen, ModelFolder, Weights};
-use crate::plugin::{Advantages, Memory, RewardColumn};
+use crate::plugin::{Advantages, LARGEST_STATE, Memory, RewardColumn};
 use crate::rollout::Rollout;
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const REST: &str = "snapshot.json";
+/// Bytes of it: a token that waits to be trained on takes some hundred, with all its columns.
+const LARGEST_REST: u64 = 8 << 30;
 /// The reference model, where it is not the one that the run began with.
 pub(super) const REFERENCE: &str = "reference.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -157,7 +160,7 @@ impl Restored {
     pub(super) fn read(origin: &Origin, dataset: &str, changed: bool) -> Result<Self> {
         let checkpoint = origin.checkpoint.as_path();
         let unfit = |detail: String| Error::Unfit(format!("{}: {detail}", checkpoint.display()));
-        let text = fs::read(checkpoint.join(REST)).map_err(|e| match e.kind() {
+        let text = files::read(&checkpoint.join(REST), LARGEST_REST).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => unfit("holds the model alone (save_only_model); no run can go on from it".into()),
             _ => unfit(format!("{REST}: {e}")),
         })?;
@@ -334,7 +337,7 @@ impl Trainer {
         let saved = |name: &str| {
             let written_by = rest.memories.get(name)?.clone();
             let file = memory_file(checkpoint, name);
-            let bytes = fs::read(&file).map_err(|e| Error::Unfit(format!("{}: {e}", file.display())));
+            let bytes = files::read(&file, LARGEST_STATE as u64).map_err(|e| Error::Unfit(format!("{}: {e}", file.display())));
             Some(bytes.map(|bytes| Memory { bytes: bytes.into(), written_by }))
         };
         self.plugins.recall(saved, changed)?;

@@ -3,7 +3,7 @@
 use super::collector::{Collector, Moment, Position, Sample};
 use super::evaluation::Evaluation;
 use super::figures::Clock;
-use super::journal::Journal;
+use super::journal::{Event, Journal};
 use super::learner::Learner;
 use super::plugins::{Memories, Plugins};
 use super::ranks::{self, known_to_all};
@@ -11,7 +11,6 @@ use super::{Error, Result};
 use crate::config::Config;
 use crate::dist::World;
 use crate::model::ModelFolder;
-use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -124,8 +123,8 @@ impl Trainer {
         }
         let step = self.state.global_step;
         let checkpoint = self.last_checkpoint()?;
-        let how = if stopped { "stopped" } else { "finished" };
-        self.journal.event(how, json!({ "step": step, "seconds": self.journal.took().as_secs_f64() }))?;
+        let seconds = self.journal.took().as_secs_f64();
+        self.journal.event(&if stopped { Event::Stopped { step, seconds } } else { Event::Finished { step, seconds } })?;
         let after = if stopped { None } else { self.collector.sample(self.learner.policy(), step)? };
         Ok(Finished {
             folder: self.journal.path().to_owned(),
@@ -233,7 +232,7 @@ impl Trainer {
         }
         let step = self.state.global_step;
         // The failure itself is what the user must see, whether or not these succeed.
-        let _ = self.journal.event("failed", json!({ "step": step, "reason": error.to_string() }));
+        let _ = self.journal.event(&Event::Failed { step, reason: error.to_string() });
         let of_saving = matches!(error, Error::Checkpoint(_));
         if step > 0 && !of_saving && !self.journal.has_checkpoint(step) {
             let saved = self.last_checkpoint().or_else(|e| match e {

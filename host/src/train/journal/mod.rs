@@ -1,10 +1,12 @@
 //! What a run writes down: its folder's files, figures, events, and checkpoints.
 
 mod best;
+mod events;
 mod run_folder;
 mod saving;
 
 pub(super) use best::Best;
+pub(super) use events::{Begun, Event, Scoring};
 pub use run_folder::{INBOX, RunFolder};
 pub(super) use run_folder::{MADE_MODEL, WRITTEN_CONFIG, keep_bytes, put};
 
@@ -16,7 +18,7 @@ use crate::metrics::{self, Metric, Prometheus, Reduction, Window};
 use crate::plugin::Source;
 use saving::Saves;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::Map;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -84,8 +86,8 @@ impl Journal {
     }
 
     /// Adds to events.jsonl.
-    pub(super) fn event(&mut self, event: &str, details: Value) -> Result<()> {
-        self.folder.event(event, details)
+    pub(super) fn event(&mut self, event: &Event<'_>) -> Result<()> {
+        self.folder.event(event)
     }
 
     /// Says that a reward has failed, and what that cost.
@@ -95,9 +97,8 @@ impl Journal {
         let what =
             if rows.is_empty() { "went well when tried again".to_owned() } else { format!("rows without a score: {rows:?}") };
         tracing::warn!("{error}; {what}");
-        let reasons: Vec<&String> = failed.iter().take(3).map(|(_, error)| error).collect();
-        let details = json!({ "plugin": name, "step": step, "reason": error, "rows": rows, "row_reasons": reasons });
-        self.event("plugin_error", details)
+        let row_reasons = failed.iter().take(3).map(|(_, error)| error.as_str()).collect();
+        self.event(&Event::PluginError { plugin: name, step, reason: error, rows, row_reasons })
     }
 
     /// Writes a generation's completions down, where they are logged.

@@ -1,5 +1,6 @@
 //! The folder of a run and the files that grow in it.
 
+use super::events::Event;
 use crate::checkpoint;
 use crate::config::{Config, LogCompletions, OnSaveError, ReportTo, files};
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
@@ -253,7 +254,7 @@ impl RunFolder {
         }
         for (step, path) in aside {
             tracing::warn!("the run goes on from before step {step}; its checkpoint of that step is now {}", path.display());
-            this.event("checkpoint_superseded", json!({ "step": step, "path": path.display().to_string() }))?;
+            this.event(&Event::CheckpointSuperseded { step, path: path.display().to_string() })?;
         }
         Ok(this)
     }
@@ -330,13 +331,12 @@ impl RunFolder {
         Self::line(&mut files.metrics, self.lenient, line)
     }
 
-    /// Appends to events.jsonl: time, what happened, and the details' keys.
-    pub fn event(&mut self, event: &str, details: Value) -> Result<()> {
+    /// Appends to events.jsonl: time, what happened, and its details.
+    pub(in crate::train) fn event(&mut self, event: &Event<'_>) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let mut line = Line::new();
         line.insert("time".into(), now().into());
-        line.insert("event".into(), event.into());
-        if let Value::Object(details) = details {
+        if let Value::Object(details) = json!(event) {
             line.extend(details);
         }
         Self::line(&mut files.events, self.lenient, line)
@@ -348,9 +348,7 @@ impl RunFolder {
             keep_bytes(&self.path, source)?;
         }
         self.plugins.push((source.name().to_owned(), source.hash().to_owned()));
-        let details =
-            json!({ "role": role, "plugin": source.name(), "version": version, "hash": source.hash(), "config": config });
-        self.event("plugin_loaded", details)
+        self.event(&Event::PluginLoaded { role, plugin: source.name(), version, hash: source.hash(), config })
     }
 
     /// Appends a generation's completions.

@@ -1,6 +1,6 @@
 //! When checkpoints are made, which of them is the best, and which are removed.
 
-use super::{Best, Journal};
+use super::{Best, Event, Journal};
 use crate::checkpoint::{self, Retained, Writer, Written};
 use crate::config::OnSaveError;
 use crate::metrics::{Metric, Window};
@@ -124,8 +124,8 @@ impl Journal {
         };
         self.saves.best_written = self.saves.best;
         self.saves.failure = None;
-        let details = json!({ "step": step, "path": path.display().to_string(), "seconds": took.as_secs_f64() });
-        self.event("checkpoint_saved", details)?;
+        let path = path.display().to_string();
+        self.event(&Event::CheckpointSaved { step, path, seconds: took.as_secs_f64() })?;
         match self.settings.save_total_limit {
             Some(limit) => self.retain(limit),
             None => Ok(()),
@@ -138,12 +138,13 @@ impl Journal {
         let Retained { removed, left_alone } =
             retained.map_err(|source| Error::Write { path: self.path().to_owned(), source })?;
         if !removed.is_empty() {
-            self.event("checkpoints_removed", json!({ "steps": removed }))?;
+            self.event(&Event::CheckpointsRemoved { steps: removed })?;
         }
         for (step, reason) in left_alone {
             if self.saves.left_alone.insert(step) {
                 let path = checkpoint::folder(self.path(), step);
                 tracing::warn!("{} is kept, beside the {limit} of save_total_limit: {reason}", path.display());
+                self.event(&Event::CheckpointKept { step, path: path.display().to_string(), reason })?;
             }
         }
         Ok(())
@@ -155,7 +156,7 @@ impl Journal {
             return Err(error.into());
         }
         tracing::warn!("{error}; going on to the next save");
-        self.event("checkpoint_failed", json!({ "step": step, "reason": error.to_string() }))?;
+        self.event(&Event::CheckpointFailed { step, reason: error.to_string() })?;
         self.saves.failure = Some(error);
         Ok(())
     }

@@ -169,8 +169,7 @@ impl Learner {
     pub(super) fn update(&mut self, step: u64) -> Result<(Updated, Figures)> {
         let mut figures = Figures::begin();
         let lr = self.schedule.at(step - 1);
-        let (weights, rounded) = (self.policy.weights().trained(), self.policy.rounded());
-        let update = self.optimizer.step(&weights, &rounded, &self.gradients.named(), lr)?;
+        let update = self.optimizer.step(&self.policy.parameters(&self.gradients), lr)?;
         figures.lap("optimizer");
         match update {
             Update::Made(grad_norm) => Ok((Updated { grad_norm, learning_rate: lr }, figures)),

@@ -11,7 +11,7 @@ mod schedule;
 use super::collector::{Collector, Data, Turns, micro_batches_per_batch};
 use super::evaluation::Evaluation;
 use super::figures::Clock;
-use super::journal::{Journal, Parent};
+use super::journal::{Begun, Event, Journal, Parent};
 use super::learner::Learner;
 use super::origin::{Beginning, Origin};
 use super::ranks::{compare_set_ups, compare_weights};
@@ -27,7 +27,7 @@ use data::Datasets;
 use model::Opened;
 use models::policy_and_reference;
 use plugins::Loaded;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -166,34 +166,31 @@ impl Run<'_> {
         };
         let turns = Turns::new(self.settings.clone(), opened.tokenizer.clone(), &opened.source.architecture().eos_token_ids);
         let source = opened.keep(folder.path(), self.world.is_first())?;
-        folder.event(self.name(), self.described(&source, changes))?;
+        folder.event(&self.event(&source, changes))?;
         plugins.keep(&self.settings, &mut folder)?;
         for text in warnings {
             tracing::warn!("{text}");
-            folder.event("warning", json!({ "text": text }))?;
+            folder.event(&Event::Warning { text: &text })?;
         }
         Ok((Journal::new(self.settings.clone(), folder, scraped), source, turns))
     }
 
-    /// How it begins, as its first event says.
-    fn name(&self) -> &'static str {
+    /// How it begins.
+    fn event(&self, source: &ModelFolder, changed: Map<String, Value>) -> Event<'_> {
+        let begun = Begun {
+            step: self.beginning.step(),
+            checkpoint: self.beginning.origin().map(|o| o.checkpoint.display().to_string()),
+            changed,
+            version: env!("CARGO_PKG_VERSION"),
+            model: source.path().display().to_string(),
+            max_steps: self.max_steps,
+            device: &self.device,
+        };
         match self.beginning {
-            Beginning::New | Beginning::Over => "started",
-            Beginning::Resume { .. } => "resumed",
-            Beginning::Fork { .. } => "forked",
+            Beginning::New | Beginning::Over => Event::Started(begun),
+            Beginning::Resume { .. } => Event::Resumed(begun),
+            Beginning::Fork { .. } => Event::Forked(begun),
         }
-    }
-
-    fn described(&self, source: &ModelFolder, changes: Map<String, Value>) -> Value {
-        json!({
-            "step": self.beginning.step(),
-            "checkpoint": self.beginning.origin().map(|o| o.checkpoint.display().to_string()),
-            "changed": changes,
-            "version": env!("CARGO_PKG_VERSION"),
-            "model": source.path().display().to_string(),
-            "max_steps": self.max_steps,
-            "device": self.device,
-        })
     }
 
     /// Serves the run's figures, where that is asked for.

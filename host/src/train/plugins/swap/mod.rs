@@ -15,10 +15,9 @@ use super::Plugins;
 use crate::config::OnError;
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::{AnyPlugin, Engine, Pairs, Plugin, RewardBatch, RewardColumn, Rollouts, Tokens};
-use crate::train::journal::Journal;
+use crate::train::journal::{Event, Journal, Scoring};
 use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use slots::Board;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, channel};
@@ -157,8 +156,7 @@ impl Plugins {
         let Refusal { name, hash, origin, reason } = refusal;
         self.swaps.settle(name, origin, *hash);
         tracing::warn!("{name} is not swapped: {reason}");
-        let details = json!({ "plugin": name, "hash": hash, "step": step, "request": origin.request(), "reason": reason });
-        journal.event("plugin_refused", details)
+        journal.event(&Event::PluginRefused { plugin: name, hash: *hash, step, request: origin.request(), reason })
     }
 
     /// Puts a plugin that passed its trial into its place.
@@ -191,13 +189,20 @@ impl Plugins {
         }
         let swap = Swap { step, plugin: name.clone(), from: from.clone(), to: to.clone(), rolled_back: false };
         self.note_swap(&slot, swap, journal)?;
-        let pause = begun.elapsed().as_secs_f64() * 1e3;
+        let pause_ms = begun.elapsed().as_secs_f64() * 1e3;
         tracing::info!("{name} is swapped at step {step}: {} -> {}", &from[..12], &to[..12]);
-        let details = json!({
-            "plugin": name, "from": from, "to": to, "step": step, "noticed_at_step": noticed, "request": origin.request(),
-            "config": slot.config, "state_handed_over": handed_over, "shadow": report, "pause_ms": pause,
-        });
-        journal.event("plugin_swapped", details)
+        journal.event(&Event::PluginSwapped {
+            plugin: &name,
+            from: &from,
+            to: &to,
+            step,
+            noticed_at_step: noticed,
+            request: origin.request(),
+            config: &slot.config,
+            state_handed_over: handed_over,
+            shadow: report,
+            pause_ms,
+        })
     }
 
     /// After a step that failed and was undone: whether the one at fault was new in its place, and
@@ -218,8 +223,7 @@ impl Plugins {
         let swap = Swap { step, plugin: name.to_owned(), from: from.clone(), to: to.clone(), rolled_back: true };
         self.note_swap(&slot, swap, journal)?;
         tracing::warn!("{error}; {name} is taken back to {}", &to[..12]);
-        let details = json!({ "plugin": name, "from": from, "to": to, "step": step, "reason": error.to_string() });
-        journal.event("plugin_rolled_back", details)?;
+        journal.event(&Event::PluginRolledBack { plugin: name, from: &from, to: &to, step, reason: error.to_string() })?;
         self.world.go_on();
         Ok(true)
     }
@@ -228,14 +232,13 @@ impl Plugins {
     fn take_settings(&mut self, name: &str, weight: f64, on_error: OnError, step: u64, journal: &mut Journal) -> Result<()> {
         let Some(index) = self.rewards.iter().position(|r| r.name() == name) else { return Ok(()) };
         let entry = &mut self.config.plugin[index];
-        let was = json!({ "weight": entry.weight, "on_error": entry.on_error });
+        let from = Scoring { weight: entry.weight, on_error: entry.on_error };
         (entry.weight, entry.on_error) = (weight, on_error);
         self.rewards[index].set(weight as f32, on_error);
         self.swaps.with(|board| board.config = self.config.clone());
         journal.set_config(&self.config)?;
         tracing::info!("{name} has weight {weight} from step {step} on");
-        let now = json!({ "weight": weight, "on_error": on_error });
-        journal.event("settings_changed", json!({ "plugin": name, "step": step, "from": was, "to": now }))
+        journal.event(&Event::SettingsChanged { plugin: name, step, from, to: Scoring { weight, on_error } })
     }
 
     /// The plugin of that name.

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -76,6 +77,8 @@ pub(super) struct Watching {
     proposals: Sender<Proposal>,
     /// Hash of each file that a proposal was made of, or tried to.
     noticed: BTreeMap<String, String>,
+    /// Why the file of a plugin can't be read, where it has been said.
+    unreadable: BTreeMap<String, String>,
     /// The configuration's text when it was last dealt with.
     config: Vec<u8>,
     stamps: BTreeMap<PathBuf, Option<(SystemTime, u64)>>,
@@ -95,7 +98,8 @@ impl Watching {
         let engine = engine.beside(threads);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("plugin-trial-{i}")).build();
         let pool = pool.map_err(|e| e.to_string())?;
-        Ok(Self { engine, pool, board, run, inbox, proposals, noticed, config, stamps: BTreeMap::new() })
+        let (unreadable, stamps) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { engine, pool, board, run, inbox, proposals, noticed, unreadable, config, stamps })
     }
 
     /// Starts the thread; it ends when nobody wants its proposals any more.
@@ -191,11 +195,17 @@ impl Watching {
 
     /// What to do about a file, when it holds something new and has stopped changing.
     fn changed_file(&mut self, slot: &Slot, file: &Path) -> Option<Proposal> {
+        let bytes = match read_file(file) {
+            Ok(bytes) => bytes,
+            Err(error) => return self.not_read(slot, &error),
+        };
+        self.unreadable.remove(&slot.name);
+        let mut given = Some(Source::new(slot.name.clone(), Cow::Owned(bytes)));
         let read = || Some(Source::new(slot.name.clone(), Cow::Owned(read_file(file).ok()?)));
         let mut last_try = false;
         // One that keeps changing is left for the next time it is told of.
         for _ in 0..20 {
-            let first = read()?;
+            let first = given.take().or_else(read)?;
             if self.noticed.get(&slot.name).is_some_and(|hash| hash == first.hash()) {
                 return None;
             }
@@ -216,6 +226,20 @@ impl Watching {
             return Some(proposal);
         }
         None
+    }
+
+    /// What to do about a file that is no plugin's, and can't be read as one: once it is there, that is said once.
+    fn not_read(&mut self, slot: &Slot, error: &io::Error) -> Option<Proposal> {
+        // It is being replaced.
+        if error.kind() == io::ErrorKind::NotFound {
+            return None;
+        }
+        let reason = error.to_string();
+        let known = self.unreadable.insert(slot.name.clone(), reason.clone());
+        (known.as_ref() != Some(&reason)).then(|| {
+            let (name, origin) = (slot.name.clone(), Origin::File);
+            Proposal::Refused { name, hash: None, origin, reason: format!("its file can't be read: {reason}") }
+        })
     }
 
     fn candidate(&self, slot: Slot, origin: Origin) -> Proposal {
