@@ -155,13 +155,7 @@ fn head<'a>(data: &'a Read<'_>, range: &Range<usize>, head: usize, heads: usize,
 
 /// `q: [N, H * C]`, `k, v: [N, K * C]` to the heads' outputs `[N, H * C]` and the logarithms of
 /// the softmax normalisers, `[N, H]` in f32, which the backward pass needs.
-pub fn forward(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    forest: &Forest,
-    attention: impl Into<Attention>,
-) -> Result<(Tensor, Tensor)> {
+pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: impl Into<Attention>) -> Result<(Tensor, Tensor)> {
     let attention = attention.into();
     let h = attention.heads;
     let n = check(q, k, v, forest, h)?;

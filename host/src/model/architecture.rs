@@ -140,10 +140,7 @@ impl Architecture {
             output_bias: attention_bias && family != Family::Qwen2,
             mlp_bias: family == Family::Llama && config.flag("mlp_bias")?.unwrap_or(false),
             qk_norm: family == Family::Qwen3,
-            windows: windows(config, family, layers)?
-                .into_iter()
-                .map(|size| size.filter(|size| *size < max_positions))
-                .collect(),
+            windows: windows(config, family, layers)?.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
             rope_theta,
             rope_scaling,
             eos_token_ids: config.tokens("eos_token_id")?.unwrap_or_default(),

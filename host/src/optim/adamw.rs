@@ -1,7 +1,7 @@
 //! AdamW with f32 moments under the parameters' names.
 
-use crate::ops::adamw::{self, Parameter};
 use crate::ops;
+use crate::ops::adamw::{self, Parameter};
 use candle_core::{DType, Tensor};
 use std::collections::HashMap;
 
