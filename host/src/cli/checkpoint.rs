@@ -22,9 +22,9 @@ enum Action {
         /// Folder of the run
         run: PathBuf,
     },
-    /// Check every byte of a checkpoint, or of all of a run
+    /// Verify every byte of a checkpoint, or of all checkpoints of a run
     Verify {
-        /// Folder of the run or of the checkpoint
+        /// Folder of the run or of one checkpoint
         path: PathBuf,
     },
 }

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 /// Arguments of `export`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of a model, or a checkpoint
+    /// Folder of a model or checkpoint
     from: PathBuf,
-    /// Folder to make
+    /// Folder to create
     to: PathBuf,
     /// Precision of the weights: f32, bf16 or f16
     #[arg(long, default_value = "bf16", value_parser = dtype)]

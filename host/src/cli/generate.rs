@@ -18,13 +18,13 @@ const SENSIBLE: RangeInclusive<f32> = 0.0001..=10_000.0;
 /// Arguments of `generate`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of a Hugging Face model, or its name on the hub; the built-in one if not given
+    /// Hugging Face model folder, or its name on the hub [default: the built-in model]
     #[arg(long, short)]
     model: Option<String>,
-    /// Text to continue
+    /// Prompt to continue
     #[arg(long, short)]
     prompt: String,
-    /// Longest continuation, in tokens
+    /// Maximum number of tokens to generate
     #[arg(
         long,
         alias = "max_new_tokens",
@@ -33,28 +33,28 @@ pub(super) struct Args {
         default_value_t = 128
     )]
     max_new_tokens: usize,
-    /// Sampling temperature; 0 takes the likeliest token each time
+    /// Sampling temperature; 0 for greedy decoding
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     temperature: f32,
-    /// Sample from the likeliest tokens that together have this probability
+    /// Cumulative probability of the most likely tokens to sample from
     #[arg(long, alias = "top_p", default_value_t = 1.0)]
     top_p: f32,
-    /// Sample from this many likeliest tokens; 0 for all
+    /// Number of most likely tokens to sample from; 0 for all
     #[arg(long, alias = "top_k", default_value_t = 0)]
     top_k: usize,
-    /// Drop tokens less likely than this fraction of the likeliest
+    /// Minimum probability of a token, relative to the most likely token's
     #[arg(long, alias = "min_p", default_value_t = 0.0)]
     min_p: f32,
-    /// Divides the logits of tokens that occurred already
+    /// Penalty on tokens that already occurred: divides their logits if positive, multiplies them if negative
     #[arg(long, alias = "repetition_penalty", default_value_t = 1.0)]
     repetition_penalty: f32,
-    /// String that ends the text; may be given more than once
+    /// String that ends the text; may be repeated
     #[arg(long)]
     stop: Vec<String>,
-    /// How many continuations
+    /// Number of continuations to generate
     #[arg(long, short = 'n', alias = "num_generations", alias = "num-generations", default_value_t = 1)]
     samples: usize,
-    /// Seed of the sampling
+    /// Random seed for sampling
     #[arg(long, default_value_t = 42)]
     seed: u64,
 }

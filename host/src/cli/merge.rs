@@ -8,9 +8,9 @@ use std::path::PathBuf;
 /// Arguments of `merge`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of the adapter: a checkpoint of a run with LoRA, or one that peft has written
+    /// Folder of the adapter: a checkpoint of a LoRA run, or an adapter saved by peft
     adapter: PathBuf,
-    /// Folder to make
+    /// Folder to create
     to: PathBuf,
 }
 

@@ -20,13 +20,13 @@ const SHOWN: usize = 5;
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// The reward: a path, or the file name of an embedded one
+    /// Reward plugin: a path, or the file name of an embedded plugin
     #[arg(long)]
     plugin: String,
-    /// A setting of it, as in --set target=8
+    /// Setting of the plugin, as in --set target=8; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Compare with this reward of the run alone
+    /// Compare only with this reward of the run
     #[arg(long)]
     with: Option<String>,
 }

@@ -13,18 +13,18 @@ use std::rc::Rc;
 /// Arguments of `resume`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of the run, or of one of its checkpoints
+    /// Folder of the run or of one of its checkpoints
     run: PathBuf,
-    /// Step of the checkpoint; the newest whole one if not given
+    /// Step of the checkpoint to resume from [default: the newest intact one]
     #[arg(long)]
     step: Option<u64>,
-    /// New length of the run, in optimizer steps
+    /// New total number of optimizer steps
     #[arg(long, alias = "max_steps")]
     max_steps: Option<i64>,
-    /// Change a key, as in --set save_steps=100
+    /// Change a key, as in --set save_steps=100; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Accept changes that make the run another than it was
+    /// Allow settings that change results
     #[arg(long, alias = "allow_changed")]
     allow_changed: bool,
 }

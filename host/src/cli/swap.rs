@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// The plugin's name in the run, and the file that is to take its place
+    /// Name of the plugin in the run, and the file to replace it with
     #[arg(value_name = "NAME=FILE")]
     swap: String,
-    /// Don't wait for the run's answer
+    /// Don't wait for the run to answer
     #[arg(long, alias = "no_wait")]
     no_wait: bool,
 }

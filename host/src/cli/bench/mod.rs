@@ -43,28 +43,28 @@ pub(super) fn command() -> Command {
     let switch = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
     training::command()
         .name("bench")
-        .about("Measure how fast a model is generated from and trained, and what the machine could do")
+        .about("Measure generation and training speed against the machine's limits")
         .after_help(
-            "Takes steps of `rlhost train` with the same flags, in a temporary folder, and prints the time of their parts, tokens a \
-             second, the process's greatest size, and two bounds that are measured in the same process: reading memory, for \
-             generation, and large matrix products, for training. Without --dataset prompts are made up, and answers too for \
-             algorithms that learn from a dataset; without --plugin the reward is tldr_length_reward.wasm. Unless --config or a \
-             flag says otherwise a batch has 16 completions of 64 tokens. One step, or as many as learn from one generation, \
-             comes first and is not counted. To compare numbers of threads, give --num-threads in several runs.",
+            "Runs steps of `rlhost train` with the same flags in a temporary folder. Prints the time of each part of a step, tokens \
+             per second, peak memory, and two limits measured in the same process: memory bandwidth for generation and large \
+             matrix products for training. Without --dataset, prompts are synthetic, and so are the answers for algorithms that \
+             learn from a dataset. Without --plugin, the reward is tldr_length_reward.wasm. A batch has 16 completions of 64 \
+             tokens unless --config or a flag changes that. The first step, or all steps of the first generation, is a warm-up \
+             and is not counted. To compare thread counts, run it again with another --num-threads.",
         )
         .arg(
             path("model-config", "FILE")
                 .alias("model_config")
                 .conflicts_with("model")
-                .help("A config.json of a Llama, Qwen2 or Qwen3 model, which gets random weights"),
+                .help("Measure a model with random weights and the sizes in this config.json (Llama, Mistral, Qwen2 or Qwen3)"),
         )
-        .arg(switch("random-weights").alias("random_weights").help("Measure --model's sizes with random weights; a folder without weights will do"))
-        .arg(path("tokenizer", "FOLDER").help("Folder of the tokenizer that goes with random weights; one is learned if not given"))
-        .arg(number("steps").default_value("5").help("Optimizer steps that are measured; whole generations, so that it may become some more"))
+        .arg(switch("random-weights").alias("random_weights").help("Measure --model with random weights; its folder needs no weights"))
+        .arg(path("tokenizer", "FOLDER").help("Folder of the tokenizer for random weights [default: train one]"))
+        .arg(number("steps").default_value("5").help("Number of optimizer steps to measure, rounded up to whole generations"))
         .arg(number("prompt-length").alias("prompt_length").conflicts_with("dataset").help(
-            "Tokens of a made-up prompt; 512 if not given, or what the model's context leaves",
+            "Length of synthetic prompts, in tokens [default: 512, or less if the model's context is shorter]",
         ))
-        .arg(switch("json").help("Print one line of JSON"))
+        .arg(switch("json").help("Print the result as one line of JSON"))
 }
 
 pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Failure> {

@@ -22,26 +22,25 @@ pub(super) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Begin a reward of your own: a project that builds with its language's own tools
+    /// Create a plugin project that builds with its language's own tools
     New(new::Args),
-    /// Show what a plugin is: its role, settings, needs, imports and size
+    /// Show a plugin's role, settings, needs, imports and size
     Inspect(Given),
-    /// Check a plugin as a run would use it: contract, limits, determinism, gradients, speed
+    /// Check a plugin the way a run uses it: contract, limits, determinism, gradients, speed
     Check {
         #[command(flatten)]
         given: Given,
-        /// The loss holds a part of itself fixed (stop-gradient), so that its derivatives are not those of the loss: say how far
-        /// they are from them, and go on
+        /// Report gradients that differ from the loss's without failing, for a loss with a stop-gradient
         #[arg(long)]
         stop_gradient: bool,
     },
     /// Time a plugin's calls
     Bench(Given),
-    /// Make a component of a core module, and check that it is a plugin
+    /// Turn a core module into a component and check that it is a plugin
     Build {
-        /// The core module
+        /// Core module to convert
         file: PathBuf,
-        /// Where the component goes; beside the module, as NAME.component.wasm, if not given
+        /// File to write [default: NAME.component.wasm beside the module]
         #[arg(long, short)]
         output: Option<PathBuf>,
     },
@@ -50,12 +49,12 @@ enum Action {
 /// A plugin and its settings.
 #[derive(clap::Args)]
 struct Given {
-    /// A path, or the file name of an embedded plugin
+    /// Plugin: a path, or the file name of an embedded plugin
     plugin: String,
-    /// A setting, as in --set target=8
+    /// Setting of the plugin, as in --set target=8; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// JSON lines whose prompts and columns a reward is tried on
+    /// JSON Lines file with prompts and columns to try a reward on
     #[arg(long)]
     dataset: Option<PathBuf>,
 }

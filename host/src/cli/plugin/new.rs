@@ -24,13 +24,13 @@ const SHORT: [(&str, &str); 5] =
 /// Arguments of `new`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The plugin's name, which is also that of its folder
+    /// Name of the plugin and of its folder
     name: String,
-    /// rust, c, cpp, zig, assemblyscript, go, javascript, typescript or python; rust-loss or c-loss
+    /// Language: rust, c, cpp, zig, assemblyscript, go, javascript, typescript or python; rust-loss or c-loss
     /// for an algorithm
     #[arg(long, default_value = "rust")]
     lang: String,
-    /// Where the folder is made
+    /// Where to create the folder
     #[arg(long, default_value = ".")]
     path: PathBuf,
 }
