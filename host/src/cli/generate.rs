@@ -98,21 +98,21 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
     ensure!(
         args.temperature == 0.0 || SENSIBLE.contains(&args.temperature),
-        "--temperature {} must be 0, or lie from {} to {}",
+        "--temperature {} must be 0 or between {} and {}",
         args.temperature,
         SENSIBLE.start(),
         SENSIBLE.end()
     );
-    ensure!(args.top_p > 0.0 && args.top_p <= 1.0, "--top-p {} must lie above 0 and up to 1", args.top_p);
-    ensure!((0.0..=1.0).contains(&args.min_p), "--min-p {} must lie from 0 to 1", args.min_p);
+    ensure!(args.top_p > 0.0 && args.top_p <= 1.0, "--top-p {} must be above 0 and at most 1", args.top_p);
+    ensure!((0.0..=1.0).contains(&args.min_p), "--min-p {} must be between 0 and 1", args.min_p);
     ensure!(
         SENSIBLE.contains(&args.repetition_penalty),
-        "--repetition-penalty {} must lie from {} to {}",
+        "--repetition-penalty {} must be between {} and {}",
         args.repetition_penalty,
         SENSIBLE.start(),
         SENSIBLE.end()
     );
-    ensure!((1..=MOST_SAMPLES).contains(&args.samples), "-n {} must lie from 1 to {MOST_SAMPLES}", args.samples);
+    ensure!((1..=MOST_SAMPLES).contains(&args.samples), "-n {} must be between 1 and {MOST_SAMPLES}", args.samples);
     ensure!(args.max_new_tokens > 0, "--max-new-tokens must be at least 1");
     ensure!(!args.stop.iter().any(String::is_empty), "--stop must not be empty");
     let temporary = tempfile::tempdir()?;
@@ -128,13 +128,13 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
     let (context, vocabulary) = (folder.architecture().max_positions, folder.architecture().vocab_size);
     if let Some(unknown) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
         return Err(anyhow!(
-            "the tokenizer gives the prompt a token {unknown}, and the model has {vocabulary}; they are not of one model"
+            "the prompt has token {unknown}, but the model has only {vocabulary} tokens; the tokenizer does not belong to this model"
         ));
     }
-    ensure!(!tokens.is_empty(), "the prompt has no tokens, and this model has no beginning token");
+    ensure!(!tokens.is_empty(), "the prompt has no tokens, and this model has no beginning-of-sequence token");
     if tokens.len() >= context {
         return Err(anyhow!(
-            "the prompt is {} tokens long; the model's context is {context}, continuation included",
+            "the prompt is {} tokens long; the model's context, including the continuation, is {context}",
             tokens.len()
         ));
     }

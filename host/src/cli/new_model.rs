@@ -35,13 +35,13 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let parameters = make(args).map_err(Failure::mistake)?;
-    say!("{}: {:.2} million parameters, random", args.folder.display(), parameters as f64 / 1e6);
+    say!("{}: {:.2} million random parameters", args.folder.display(), parameters as f64 / 1e6);
     Ok(())
 }
 
 fn make(args: &Args) -> anyhow::Result<usize> {
     let folder = &args.folder;
-    ensure!(!folder.exists(), "{}: is there already; name another folder, or remove it", folder.display());
+    ensure!(!folder.exists(), "{} already exists; choose another folder or remove it", folder.display());
     let text =
         files::read_text(&args.config, LARGEST_CONFIG).map_err(|e| anyhow!("can't read {}: {e}", args.config.display()))?;
     let mut config: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{}: {e}", args.config.display()))?;

@@ -38,8 +38,8 @@ fn go_on_with(args: &Args, world: &Rc<World>) -> Result<(), Failure> {
     let origin = Origin::find(&path).map_err(Failure::mistake)?;
     let mut sets = args.set.clone();
     if sets.iter().any(|set| set.starts_with("output_dir=")) {
-        let advice = "rlhost train --resume-from-checkpoint with another --output-dir begins a new run from a checkpoint";
-        return Err(Failure::mistake(anyhow!("resume goes on in the run's own folder; {advice}")));
+        let advice = "to start a new run from a checkpoint, use rlhost train --resume-from-checkpoint with another --output-dir";
+        return Err(Failure::mistake(anyhow!("resume continues in the run's own folder; {advice}")));
     }
     sets.extend(args.max_steps.map(|steps| format!("max_steps={steps}")));
     let given = Given { file: None, overrides: Overrides { sets, ..Overrides::default() } };

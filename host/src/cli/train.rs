@@ -238,14 +238,14 @@ impl Given {
 /// Goes on with the run of the output directory, or begins it if there is nothing to go on from.
 fn go_on_with_latest(given: &Given, allow_changed: bool, world: &Rc<World>) -> Result<(), Failure> {
     let Some(run) = given.output_dir().map_err(Failure::mistake)? else {
-        let detail = "--resume-from-checkpoint needs a path, or --output-dir to look for the latest checkpoint in";
+        let detail = "--resume-from-checkpoint needs a path, or --output-dir to find the latest checkpoint in";
         return Err(Failure::mistake(anyhow!(detail)));
     };
     let run = PathBuf::from(run);
     if checkpoint::steps(&run).is_ok_and(|steps| !steps.is_empty()) {
         return go_on(given, Origin::find(&run).map_err(Failure::mistake)?, allow_changed, world);
     }
-    tracing::info!("{} holds no checkpoint: the run begins at its first step", run.display());
+    tracing::info!("{} has no checkpoint; starting from the first step", run.display());
     // The lock is the first thing that a run puts into its folder.
     start(given, if run.join(".lock").exists() { &Beginning::Over } else { &Beginning::New }, world)
 }
@@ -293,7 +293,7 @@ fn finish(trainer: Trainer, world: &World) -> Result<(), Failure> {
     }
     let report = report::write(&finished.folder);
     if let Err(error) = &report {
-        tracing::warn!("{error}; there is no report");
+        tracing::warn!("{error}; no report was written");
     }
     if tracing::enabled!(tracing::Level::INFO) {
         summary(&finished, report.ok().as_deref());
@@ -309,13 +309,13 @@ fn summary(finished: &Finished, report: Option<&Path>) {
     let folder = finished.folder.display();
     let took = HumanDuration(finished.took);
     if finished.stopped {
-        say!("stopped after {} steps; go on with: rlhost resume {folder}", finished.steps);
+        say!("stopped after {} steps; resume with: rlhost resume {folder}", finished.steps);
         return;
     }
     if let [before, after] = &finished.samples[..] {
-        say!("\nto the prompt\n{}", indented(&before.prompt));
+        say!("\nprompt:\n{}", indented(&before.prompt));
         for sample in [before, after] {
-            say!("after {} steps, in {} tokens:\n{}", sample.step, sample.tokens, indented(&sample.completion));
+            say!("after {} steps, {} tokens:\n{}", sample.step, sample.tokens, indented(&sample.completion));
         }
         say!("");
     }

@@ -25,9 +25,9 @@ const OWN_DEFAULTS: [(&str, &str); 2] = [("per_device_train_batch_size", "16"), 
 
 /// Flags of `train` that mean nothing here, and what does.
 const FOREIGN: [(&str, &str); 4] = [
-    ("max_steps", "give --steps"),
-    ("output_dir", "nothing of a measurement stays"),
-    ("resume_from_checkpoint", "name the checkpoint by --model"),
+    ("max_steps", "use --steps"),
+    ("output_dir", "a benchmark keeps no files"),
+    ("resume_from_checkpoint", "pass the checkpoint as --model"),
     ("eval_dataset", "evaluations are not measured"),
 ];
 
@@ -74,7 +74,7 @@ pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Fail
 fn measure(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Result<(), Failure> {
     let foreign = FOREIGN.iter().find(|(flag, _)| matches.value_source(flag) == Some(ValueSource::CommandLine));
     if let Some((flag, advice)) = foreign {
-        return Err(Failure::mistake(anyhow!("--{}: not for a measurement; {advice}", flag.replace('_', "-"))));
+        return Err(Failure::mistake(anyhow!("--{} does not apply to bench; {advice}", flag.replace('_', "-"))));
     }
     let temporary = tempfile::tempdir().map_err(Failure::failed)?;
     let made = temporary.path().join("model");
@@ -146,7 +146,7 @@ fn model(matches: &ArgMatches, config: &Config, made: &Path) -> anyhow::Result<P
     let sizes = matches.get_one::<PathBuf>("model-config").cloned();
     let random = matches.get_flag("random-weights") || sizes.is_some();
     let tokenizer = matches.get_one::<PathBuf>("tokenizer").map(PathBuf::as_path);
-    ensure!(random || tokenizer.is_none(), "--tokenizer: goes with --model-config or --random-weights; a model brings its own");
+    ensure!(random || tokenizer.is_none(), "--tokenizer needs --model-config or --random-weights; a model has its own tokenizer");
     let named = config.model.as_deref().filter(|_| sizes.is_none());
     match (random, named) {
         (false, Some(named)) => Ok(train::model_of(named)?.0),
@@ -159,7 +159,8 @@ fn model(matches: &ArgMatches, config: &Config, made: &Path) -> anyhow::Result<P
             let folder = named.map(|named| Ok::<_, train::Error>(train::model_of(named)?.0)).transpose()?;
             let Some(file) = sizes.or_else(|| Some(folder.as_ref()?.join("config.json"))) else {
                 bail!(
-                    "--random-weights: of which sizes? Give --model-config FILE, or --model with a folder that has a config.json"
+                    "--random-weights needs the sizes of a model: pass --model-config FILE, or --model with a folder that has a \
+                     config.json"
                 );
             };
             let own = folder.as_deref().filter(|folder| folder.join("tokenizer.json").exists());

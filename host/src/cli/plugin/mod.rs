@@ -103,9 +103,9 @@ fn list(names: &[String]) -> String {
 
 fn keeps(plugin: &plugin::Plugin) -> &'static str {
     match (plugin.info().stateless, plugin.forgets()) {
-        (true, _) => "nothing: calls may be split by rows and run side by side",
-        (false, false) => "a state, which goes through checkpoints and swaps",
-        (false, true) => "a state that it can't hand over: a resumed run will not be the same (export `state`)",
+        (true, _) => "nothing: calls may be split by rows and run in parallel",
+        (false, false) => "state, which survives checkpoints and swaps",
+        (false, true) => "state that it can't export: a resumed run will differ (export `state`)",
     }
 }
 
@@ -116,7 +116,7 @@ fn needs(needs: &plugin::Needs) -> String {
         ("token ids", needs.token_ids),
         ("dataset columns", needs.dataset_columns),
         ("log-probabilities of a reference model", needs.ref_logp),
-        ("log-probabilities when sampled", needs.sampling_logp),
+        ("log-probabilities at sampling", needs.sampling_logp),
         ("values of a critic", needs.values),
         ("entropies", needs.entropy),
         ("mean logits", needs.mean_logits),
@@ -133,7 +133,7 @@ fn settings(schema: &str, config: &Map<String, Value>) -> Vec<String> {
         return vec!["none".to_owned()];
     }
     let line = |(name, property): (&String, &Value)| {
-        let value = config.get(name).map_or_else(|| "not given".to_owned(), ToString::to_string);
+        let value = config.get(name).map_or_else(|| "not set".to_owned(), ToString::to_string);
         let text = property["description"].as_str().unwrap_or_default();
         format!("{name} = {value}  {}", text.split_whitespace().collect::<Vec<_>>().join(" "))
     };

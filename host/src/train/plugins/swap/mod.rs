@@ -127,7 +127,7 @@ impl Plugins {
         let watching = Watching::new(engine, self.swaps.board.clone(), journal.path().to_owned(), inbox, sender);
         match watching.and_then(Watching::begin) {
             Ok(()) => self.swaps.proposals = Some(proposals),
-            Err(error) => tracing::warn!("changes of plugins won't be seen: {error}"),
+            Err(error) => tracing::warn!("plugin changes won't be detected: {error}"),
         }
         Ok(())
     }
@@ -156,7 +156,7 @@ impl Plugins {
     fn refuse(&mut self, refusal: &Refusal<'_>, step: u64, journal: &mut Journal) -> Result<()> {
         let Refusal { name, hash, origin, reason } = refusal;
         self.swaps.settle(name, origin, *hash);
-        tracing::warn!("{name} is not swapped: {reason}");
+        tracing::warn!("{name} was not swapped: {reason}");
         let details = json!({ "plugin": name, "hash": hash, "step": step, "request": origin.request(), "reason": reason });
         journal.event("plugin_refused", details)
     }
@@ -192,7 +192,7 @@ impl Plugins {
         let swap = Swap { step, plugin: name.clone(), from: from.clone(), to: to.clone(), rolled_back: false };
         self.note_swap(&slot, swap, journal)?;
         let pause = begun.elapsed().as_secs_f64() * 1e3;
-        tracing::info!("{name} is swapped at step {step}: {} -> {}", &from[..12], &to[..12]);
+        tracing::info!("{name} was swapped at step {step}: {} -> {}", &from[..12], &to[..12]);
         let details = json!({
             "plugin": name, "from": from, "to": to, "step": step, "noticed_at_step": noticed, "request": origin.request(),
             "config": slot.config, "state_handed_over": handed_over, "shadow": report, "pause_ms": pause,
@@ -217,7 +217,7 @@ impl Plugins {
         self.exchange(loaded, &slot);
         let swap = Swap { step, plugin: name.to_owned(), from: from.clone(), to: to.clone(), rolled_back: true };
         self.note_swap(&slot, swap, journal)?;
-        tracing::warn!("{error}; {name} is taken back to {}", &to[..12]);
+        tracing::warn!("{error}; {name} is rolled back to {}", &to[..12]);
         let details = json!({ "plugin": name, "from": from, "to": to, "step": step, "reason": error.to_string() });
         journal.event("plugin_rolled_back", details)?;
         self.world.go_on();
