@@ -178,7 +178,7 @@ fn mistakes_in_pairs_are_named() {
     assert!(say(&[]).contains("chosen"));
     let half = say(&["--dataset", "half.jsonl"]);
     assert!(half.contains("half.jsonl:2") && half.contains("rejected") && half.contains("prompt, chosen"), "{half}");
-    assert!(say(&["--dataset", "mixed.json"]).contains("one kind"));
+    assert!(say(&["--dataset", "mixed.json"]).contains("must be both strings"));
     assert!(say(&["--dataset", "pairs.jsonl", "--max-length", "2"]).contains("max_length"));
     assert!(say(&["--dataset", "pairs.jsonl", "--loss-type", "sigmoyd"]).contains("loss_type"));
 }

@@ -135,7 +135,7 @@ fn mistakes_are_explained() {
         (&["--steps", "0"], &["--steps", "0"]),
         (&["--steps", "many"], &["--steps", "many"]),
         (&["--max-steps", "3"], &["--max-steps", "--steps"]),
-        (&["--output-dir", "run"], &["--output-dir", "nothing"]),
+        (&["--output-dir", "run"], &["--output-dir", "keeps no files"]),
         (&["--model-config", "nowhere.json"], &["nowhere.json"]),
         (&["--model-config", "config.json"], &["config.json", "gpt2"]),
         (&["--model-config", "config.json", "--model", "x"], &["--model-config", "--model"]),

@@ -76,7 +76,7 @@ fn the_best_can_be_the_least_and_an_unknown_figure_is_refused() {
     assert_eq!(json(&place.path("loss/checkpoint-4/trainer_state.json"))["best_metric"], least);
     let wrong = place.train("wrong", &["--max-steps", "4", "--metric-for-best-model", "rewrd"]);
     assert_eq!(wrong.code, Some(1));
-    assert!(wrong.error().contains("did you mean \"reward\""), "{}", wrong.error());
+    assert!(wrong.error().contains("Did you mean \"reward\""), "{}", wrong.error());
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_model_alone_is_small_and_no_run_goes_on_from_it() {
     generated.succeeded();
     let refused = place.run(&["resume", "run", "--max-steps", "3"]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.error().contains("model alone"), "{}", refused.error());
+    assert!(refused.error().contains("holds only the model"), "{}", refused.error());
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn latest_begins_anew_where_there_is_nothing_to_go_on_from() {
     fs::remove_file(place.path("run/checkpoint-2/manifest.json")).unwrap();
     let refused = place.train("run", &arguments);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.error().contains("no whole checkpoint") && refused.error().contains("manifest.json"), "{}", refused.error());
+    assert!(refused.error().contains("no intact checkpoint") && refused.error().contains("manifest.json"), "{}", refused.error());
     let nowhere = place.run(&["--plugin", "tldr_length_reward.wasm", "--resume-from-checkpoint"]);
     assert!(nowhere.error().contains("--output-dir"), "{}", nowhere.error());
 }
@@ -191,7 +191,7 @@ fn a_run_that_is_told_to_goes_on_to_the_next_save() {
     let place = Place::new();
     let went_on = blocked(&place, "continue");
     went_on.succeeded();
-    assert!(went_on.stderr.contains("going on to the next save"), "{}", went_on.stderr);
+    assert!(went_on.stderr.contains("continuing to the next save"), "{}", went_on.stderr);
     assert_eq!(place.events("run", "checkpoint_failed")[0]["step"], 4);
     assert_eq!(place.run(&["checkpoint", "verify", "run/checkpoint-6"]).code, Some(0));
 }
@@ -214,7 +214,7 @@ fn a_full_disk_ends_a_run_with_one_line_and_leaves_what_was_saved() {
         assert_eq!(code, Some(1), "{stderr}");
         let errors: Vec<&str> = stderr.lines().filter(|l| l.starts_with("error:")).collect();
         assert!(errors.len() == 1 && errors[0].contains("No space left"), "{stderr}");
-        assert!(stdout.contains("run/checkpoint-2: whole"), "{stdout}");
+        assert!(stdout.contains("run/checkpoint-2: intact"), "{stdout}");
         let lines = stdout.lines().filter(|l| l.starts_with('{')).map(|l| serde_json::from_str::<Value>(l).unwrap());
         assert!(lines.count() >= 2, "{how}: {stdout}");
         assert_eq!(stdout.contains("8/8 "), to_the_end, "{how}: {stdout}");

@@ -71,7 +71,7 @@ fn damaged_and_infinite_checkpoints_are_shown_and_make_no_good_one_go() {
     assert!(!line("1").contains("can't be used"), "{}", list.stdout);
     let verified = place.run(&["checkpoint", "verify", "run"]);
     assert_eq!(verified.code, Some(1));
-    assert!(verified.stdout.contains("not finite") && verified.stdout.contains("checkpoint-1: whole"), "{}", verified.stdout);
+    assert!(verified.stdout.contains("not finite") && verified.stdout.contains("checkpoint-1: intact"), "{}", verified.stdout);
     let resumed = place.run(&["resume", "run"]);
     resumed.succeeded();
     assert!(resumed.stdout.contains("from step 1"), "{}", resumed.stdout);
@@ -153,7 +153,7 @@ fn a_start_without_room_leaves_nothing_in_the_way() {
     assert!(tried.stdout.contains("code ") && !tried.stdout.contains("code 0"), "{}", tried.stderr);
     assert!(tried.stderr.contains("No space left"), "{}", tried.stderr);
     assert_eq!(tried.code, Some(0), "{}", tried.stderr);
-    assert!(tried.stdout.contains("run/checkpoint-1: whole"), "{}", tried.stdout);
+    assert!(tried.stdout.contains("run/checkpoint-1: intact"), "{}", tried.stdout);
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn an_edited_configuration_counts_when_a_run_is_resumed() {
     place.run(&["resume", "run", "--max-steps", "4"]).succeeded();
     assert_eq!(place.figure("run", "step").len(), 4);
     let refused = place.run(&["resume", "run", "--max-steps", "5", "--set", "loss.beta=0.5"]);
-    assert!(refused.error().contains("loss.beta would make this another run"), "{}", refused.error());
+    assert!(refused.error().contains("changing loss.beta would change the run's results"), "{}", refused.error());
     // What is left out has its default.
     edit("beta = 0.25\n", "");
     place.run(&["resume", "run", "--max-steps", "5"]).succeeded();
@@ -191,7 +191,7 @@ fn an_edited_configuration_counts_when_a_run_is_resumed() {
     // What may not change, by its key, and what is no key or no TOML.
     let whole = fs::read_to_string(&file).unwrap();
     for (from, to, expected) in [
-        ("temperature = 1.0", "temperature = 0.5", "temperature can't change while the run goes on"),
+        ("temperature = 1.0", "temperature = 0.5", "temperature can't change during a run"),
         ("seed = 42", "seed = 43", "seed can't change"),
         ("path = \"tldr_length_reward.wasm\"", "path = \"grpo.wasm\"", "plugin can't change"),
         (
@@ -225,8 +225,8 @@ fn numbers_in_a_snapshot_that_lead_nowhere_are_one_line() {
     place.train("run", &parts).succeeded();
     type Change = fn(&mut Value);
     let changes: &[(&str, Change)] = &[
-        ("prompt is row", |s| s["experiences"][0]["prompts"][0] = json!(1_000_000_000u64)),
-        ("of prompt", |s| s["experiences"][0]["rollouts"][0]["prompt"] = json!(1_000_000)),
+        ("prompt refers to row", |s| s["experiences"][0]["prompts"][0] = json!(1_000_000_000u64)),
+        ("belongs to prompt", |s| s["experiences"][0]["rollouts"][0]["prompt"] = json!(1_000_000)),
         ("token", |s| s["experiences"][0]["rollouts"][0]["tokens"][0] = json!(999_999)),
         ("tokens after a prompt", |s| s["experiences"][0]["rollouts"][0]["tokens"] = json!(vec![1; 1000])),
         ("log-probabilities", |s| s["experiences"][0]["rollouts"][0]["logp"] = json!([])),
@@ -238,7 +238,7 @@ fn numbers_in_a_snapshot_that_lead_nowhere_are_one_line() {
         ("micro-batch", |s| s["pending"][0] = json!([7, 0, 1])),
         ("micro-batch", |s| s["pending"][0] = json!([0, 5, 1])),
         ("micro-batch", |s| s["pending"][0] = json!([0, 0, 1_000_000])),
-        ("of step 9", |s| s["state"]["global_step"] = json!(9)),
+        ("from step 9", |s| s["state"]["global_step"] = json!(9)),
         ("num_tokens", |s| s["state"]["num_tokens"] = json!(u64::MAX)),
         ("epoch", |s| s["cursor"]["epoch"] = json!(u64::MAX)),
         ("optimizer_updates", |s| s["optimizer_updates"] = json!(u64::MAX)),
@@ -335,7 +335,7 @@ fn what_is_no_file_in_a_checkpoint_is_refused_and_not_read() {
         place.copy("run", "copy");
         seal(&place.path("copy/checkpoint-1"), &[(name, json!({ "bytes": 7, "sha256": secret }))]);
         let said = verify();
-        assert!(said.contains("does not lie in it"), "{name}: {said}");
+        assert!(said.contains("is not inside it"), "{name}: {said}");
         fs::remove_dir_all(place.path("copy")).unwrap();
     }
     // A report waits for none either.

@@ -56,7 +56,7 @@ fn what_a_model_writes_and_what_files_are_called_moves_no_cursor() {
     let hidden = |text: &str| text.chars().any(|c| c.is_control() && c != '\n');
     assert!(!hidden(&trained.stdout), "{:?}", trained.stdout);
     assert!(!hidden(&trained.stderr), "{:?}", trained.stderr);
-    assert!(trained.stdout.contains("to the prompt"), "{}", trained.stdout);
+    assert!(trained.stdout.contains("prompt:"), "{}", trained.stdout);
 
     fs::create_dir(place.path("data")).unwrap();
     place.write("data/a\nerror: forged \x1b[2J.jsonl", "{\"prompt\": \n");

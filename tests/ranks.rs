@@ -232,7 +232,7 @@ fn a_checkpoint_goes_on_at_another_number_of_ranks_if_the_batch_stays() {
     }
     let refused = place.run(&["resume", "two", "--step", "3"]);
     assert_eq!(refused.code, Some(2));
-    let words = "2 processes x per_device_train_batch_size 4 = 8, and would be 1 process x per_device_train_batch_size 4 = 4";
+    let words = "2 processes x per_device_train_batch_size 4 = 8 and would become 1 process x per_device_train_batch_size 4 = 4";
     assert!(refused.error().contains(words), "{}", refused.error());
     assert!(refused.error().contains("per_device_train_batch_size=8 keeps it"), "{}", refused.error());
 }
@@ -248,8 +248,8 @@ fn a_mistake_is_said_once_and_by_the_rank_that_made_it() {
     assert!(wrong.error().contains("lerning_rate"), "{}", wrong.error());
     let common = ["--algorithm", "dpo", "--model", tiny(), "--output-dir", "run", "--max-steps", "1", "--dataset"];
     for (own, words) in [
-        (&["pairs.jsonl", "--seed", "7"][..], "rank 1 was started with other settings than rank 0: seed"),
-        (&["few.jsonl"], "rank 1 has read another dataset"),
+        (&["pairs.jsonl", "--seed", "7"][..], "rank 1 was started with different settings from rank 0: seed"),
+        (&["few.jsonl"], "rank 1 has read a different dataset"),
         (&["none.jsonl"], "rank 1: can't read "),
     ] {
         place.write("few.jsonl", fs::read_to_string(place.path("pairs.jsonl")).unwrap().lines().next().unwrap());

@@ -129,7 +129,7 @@ fn a_failure_that_does_not_come_again_costs_nothing() {
     let (place, calm) = (Place::new(), Place::new());
     let outcome = hostile(&place, "trap_on_call", &[]);
     outcome.succeeded();
-    assert!(outcome.stderr.contains("went well when tried again"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("succeeded when retried"), "{}", outcome.stderr);
     hostile(&calm, "none", &[]).succeeded();
     assert_eq!(place.figure("run", "loss"), calm.figure("run", "loss"));
 }

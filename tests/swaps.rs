@@ -97,7 +97,7 @@ fn a_hundred_swaps_from_outside_each_land_within_two_steps() {
             running.place.write("bad.wasm", b"\0asm\x0d\0\x01\0rubbish");
             let refused = swap("bad.wasm");
             assert_eq!(refused.code, Some(1));
-            assert!(refused.error().contains("versioned is not swapped"), "{}", refused.error());
+            assert!(refused.error().contains("versioned was not swapped"), "{}", refused.error());
             running.on(2);
             assert_eq!(running.reward(), f64::from(last_good));
         }
@@ -106,7 +106,7 @@ fn a_hundred_swaps_from_outside_each_land_within_two_steps() {
         running.place.run(&["plugin", "inspect", "next.wasm"]).succeeded();
         let outcome = swap("next.wasm");
         outcome.succeeded();
-        assert!(outcome.stdout.contains("is swapped at step"), "{}", outcome.stdout);
+        assert!(outcome.stdout.contains("was swapped at step"), "{}", outcome.stdout);
         last_good = number;
     }
     running.on(1);
@@ -292,7 +292,7 @@ fn a_resumed_run_has_the_plugin_it_had_and_sees_what_changed_meanwhile() {
     assert_eq!(place.figure("run", "rewards/versioned/mean").last(), Some(&8.0));
     let refused = place.run(&["swap", "run", "versioned=sent.wasm"]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.error().contains("no rlhost is at work"), "{}", refused.error());
+    assert!(refused.error().contains("no rlhost process is running"), "{}", refused.error());
 }
 
 #[test]

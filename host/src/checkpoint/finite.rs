@@ -23,7 +23,7 @@ pub(super) fn not_finite(path: &Path) -> io::Result<Option<String>> {
     file.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);
     if length > LARGEST_HEADER || length > file.metadata()?.len() {
-        return Err(io::Error::other("its header is longer than it can be"));
+        return Err(io::Error::other("its header is too long"));
     }
     let mut header = vec![0; length as usize];
     file.read_exact(&mut header)?;

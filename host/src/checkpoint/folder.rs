@@ -75,9 +75,9 @@ pub fn newest(run: &Path) -> Result<(u64, PathBuf, Vec<Error>), Error> {
     }
     let reasons: Vec<String> = passed_over.iter().map(ToString::to_string).collect();
     Err(none(if reasons.is_empty() {
-        "holds no checkpoint".to_owned()
+        "has no checkpoint".to_owned()
     } else {
-        format!("holds no whole checkpoint: {}", reasons.join("; "))
+        format!("has no intact checkpoint: {}", reasons.join("; "))
     }))
 }
 
@@ -102,7 +102,7 @@ pub fn sweep(run: &Path) -> io::Result<()> {
         if left && entry.file_type()?.is_dir() {
             // Remains that can't be removed keep nobody from going on.
             if let Err(e) = fs::remove_dir_all(entry.path()) {
-                tracing::warn!("{} is left of a checkpoint and can't be removed: {e}", entry.path().display());
+                tracing::warn!("{} is left over from a checkpoint and can't be removed: {e}", entry.path().display());
             }
         }
     }

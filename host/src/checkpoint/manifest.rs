@@ -78,10 +78,10 @@ impl Manifest {
             return Err(damaged(format!("{MANIFEST} has changed since it was written")));
         }
         if !checkpoint.ends_with(format!("checkpoint-{}", manifest.step)) {
-            return Err(damaged(format!("its manifest is of step {}", manifest.step)));
+            return Err(damaged(format!("its manifest is from step {}", manifest.step)));
         }
         if let Some(name) = manifest.files.keys().find(|name| !is_inside(name)) {
-            return Err(damaged(format!("{MANIFEST} names {:?}, which does not lie in it", printable(name, SHOWN))));
+            return Err(damaged(format!("{MANIFEST} names {:?}, which is not inside it", printable(name, SHOWN))));
         }
         Ok(manifest)
     }
@@ -123,7 +123,7 @@ impl Manifest {
             false => of.is_file() && (name == MANIFEST || self.files.contains_key(name)),
         };
         if let Some((name, _)) = found.iter().find(|(name, of)| !written(name, **of)) {
-            return Some(format!("{} in it is not the run's", printable(name, SHOWN)));
+            return Some(format!("it contains {}, which the run did not write", printable(name, SHOWN)));
         }
         let small = self.files.iter().filter(|(_, wanted)| wanted.bytes <= SMALL);
         let changed = small.filter(|(name, wanted)| Entry::of(&checkpoint.join(name)).is_ok_and(|found| found != **wanted));
@@ -148,7 +148,7 @@ fn is_inside(name: &str) -> bool {
 }
 
 fn wrong_size(name: &str, found: u64, wanted: u64) -> String {
-    format!("{name} has {found} bytes of {wanted}")
+    format!("{name} has {found} bytes instead of {wanted}")
 }
 
 /// All that lies below `folder`, by its path inside; links are not followed.
@@ -225,7 +225,7 @@ pub fn verify(checkpoint: &Path) -> Result<Manifest, Error> {
             && let Some(tensor) = not_finite(&path).map_err(|e| damaged(format!("{name}: {e}")))?
         {
             let tensor = printable(&tensor, SHOWN);
-            return Err(damaged(format!("{tensor} in {name} is not finite: no run can go on from it")));
+            return Err(damaged(format!("{tensor} in {name} is not finite, so it can't be resumed")));
         }
     }
     Ok(manifest)

@@ -64,7 +64,7 @@ fn remove(run: &Path, step: u64) -> io::Result<()> {
     fs::rename(folder(run, step), temporary.path().join(step.to_string()))?;
     let place = temporary.path().to_owned();
     if let Err(e) = temporary.close() {
-        tracing::warn!("{}: a part of checkpoint {step}, which is removed, is left there: {e}", place.display());
+        tracing::warn!("{}: part of the removed checkpoint {step} is left: {e}", place.display());
     }
     Ok(())
 }

@@ -22,9 +22,9 @@ enum Action {
         /// Folder of the run
         run: PathBuf,
     },
-    /// Check every byte of a checkpoint, or of all of a run
+    /// Verify every byte of a checkpoint, or of all checkpoints of a run
     Verify {
-        /// Folder of the run or of the checkpoint
+        /// Folder of the run or of one checkpoint
         path: PathBuf,
     },
 }
@@ -46,7 +46,7 @@ const LARGEST_STATE: u64 = 4 << 20;
 fn folders(run: &Path) -> Result<Vec<PathBuf>, Failure> {
     let steps = checkpoint::steps(run).map_err(|e| Failure::mistake(anyhow!("{}: {e}", run.display())))?;
     if steps.is_empty() {
-        return Err(Failure::mistake(anyhow!("{}: holds no checkpoint", run.display())));
+        return Err(Failure::mistake(anyhow!("{}: no checkpoint found", run.display())));
     }
     Ok(steps.into_iter().map(|step| checkpoint::folder(run, step)).collect())
 }
@@ -90,7 +90,7 @@ fn notes(folder: &Path) -> String {
         notes.push(format!("forked from {}", printable(parent["checkpoint"].as_str().unwrap_or_default(), NOTE)));
     }
     if !folder.join("optimizer.safetensors").exists() {
-        notes.push("model alone".to_owned());
+        notes.push("model only".to_owned());
     }
     notes.join(", ")
 }
@@ -104,7 +104,7 @@ fn verify(path: &Path) -> Result<(), Failure> {
     let mut damaged = 0;
     for folder in &all {
         match checkpoint::verify(folder) {
-            Ok(manifest) => say!("{}: whole, {} files, {}", folder.display(), manifest.files.len(), size(manifest.bytes())),
+            Ok(manifest) => say!("{}: intact, {} files, {}", folder.display(), manifest.files.len(), size(manifest.bytes())),
             Err(error) => {
                 damaged += 1;
                 say!("{error}");

@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
                         For zsh:   rlhost completions zsh > \"${fpath[1]}/_rlhost\"\n\
                         For fish:  rlhost completions fish > ~/.config/fish/completions/rlhost.fish")]
 pub(super) struct Args {
-    /// The shell
+    /// Shell to print completions for
     shell: Shell,
 }
 
 /// Arguments of `man`.
 #[derive(clap::Args)]
 pub(super) struct ManArgs {
-    /// The command whose page is printed, as in `rlhost man plugin check`; rlhost's own if not given
+    /// Command whose page to print, as in `rlhost man plugin check` [default: rlhost itself]
     command: Vec<String>,
     /// Write the pages of all commands to this folder instead
     #[arg(long, value_name = "FOLDER", conflicts_with = "command")]

@@ -15,19 +15,19 @@ use std::rc::Rc;
 pub(super) fn command() -> Command {
     training::command()
         .name("eval")
-        .about("Evaluate a model, or a run's checkpoint, on a dataset")
+        .about("Evaluate a model or a run's checkpoint on a dataset")
         .after_help(
-            "The figures are those of training, under eval_. With RUN, its configuration holds and its newest whole checkpoint is \
-             evaluated, on --eval-dataset or else on the dataset it has; without, the flags are those of `rlhost train`, and \
-             --model is evaluated.",
+            "Prints the metrics of training, prefixed with eval_. With RUN, evaluates the run's newest intact checkpoint with the \
+             run's configuration, on --eval-dataset or otherwise on the run's own dataset. Without RUN, evaluates --model; the \
+             flags are those of `rlhost train`.",
         )
         .arg(
             Arg::new("run")
                 .value_name("RUN")
                 .value_parser(value_parser!(PathBuf))
-                .help("Folder of a run, or of one of its checkpoints"),
+                .help("Folder of a run or of one of its checkpoints"),
         )
-        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print one line of JSON"))
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the result as one line of JSON"))
 }
 
 pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Failure> {

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 /// Arguments of `export`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of a model, or a checkpoint
+    /// Folder of a model or checkpoint
     from: PathBuf,
-    /// Folder to make
+    /// Folder to create
     to: PathBuf,
     /// Precision of the weights: f32, bf16 or f16
     #[arg(long, default_value = "bf16", value_parser = dtype)]
@@ -18,7 +18,7 @@ pub(super) struct Args {
 }
 
 fn dtype(name: &str) -> Result<Dtype, String> {
-    serde_json::from_value(name.into()).map_err(|_| "f32, bf16 and f16 are known".to_owned())
+    serde_json::from_value(name.into()).map_err(|_| "expected f32, bf16 or f16".to_owned())
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -33,6 +33,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn check(args: &Args) -> anyhow::Result<ModelFolder> {
-    ensure!(!args.to.exists(), "{}: is there already; name another folder, or remove it", args.to.display());
+    ensure!(!args.to.exists(), "{} already exists; choose another folder or remove it", args.to.display());
     Ok(ModelFolder::open(&args.from)?)
 }

@@ -18,13 +18,13 @@ const SENSIBLE: RangeInclusive<f32> = 0.0001..=10_000.0;
 /// Arguments of `generate`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of a Hugging Face model, or its name on the hub; the built-in one if not given
+    /// Hugging Face model folder, or its name on the hub [default: the built-in model]
     #[arg(long, short)]
     model: Option<String>,
-    /// Text to continue
+    /// Prompt to continue
     #[arg(long, short)]
     prompt: String,
-    /// Longest continuation, in tokens
+    /// Maximum number of tokens to generate
     #[arg(
         long,
         alias = "max_new_tokens",
@@ -33,28 +33,28 @@ pub(super) struct Args {
         default_value_t = 128
     )]
     max_new_tokens: usize,
-    /// Sampling temperature; 0 takes the likeliest token each time
+    /// Sampling temperature; 0 for greedy decoding
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     temperature: f32,
-    /// Sample from the likeliest tokens that together have this probability
+    /// Cumulative probability of the most likely tokens to sample from
     #[arg(long, alias = "top_p", default_value_t = 1.0)]
     top_p: f32,
-    /// Sample from this many likeliest tokens; 0 for all
+    /// Number of most likely tokens to sample from; 0 for all
     #[arg(long, alias = "top_k", default_value_t = 0)]
     top_k: usize,
-    /// Drop tokens less likely than this fraction of the likeliest
+    /// Minimum probability of a token, relative to the most likely token's
     #[arg(long, alias = "min_p", default_value_t = 0.0)]
     min_p: f32,
-    /// Divides the logits of tokens that occurred already
+    /// Penalty on tokens that already occurred: divides their logits if positive, multiplies them if negative
     #[arg(long, alias = "repetition_penalty", default_value_t = 1.0)]
     repetition_penalty: f32,
-    /// String that ends the text; may be given more than once
+    /// String that ends the text; may be repeated
     #[arg(long)]
     stop: Vec<String>,
-    /// How many continuations
+    /// Number of continuations to generate
     #[arg(long, short = 'n', alias = "num_generations", alias = "num-generations", default_value_t = 1)]
     samples: usize,
-    /// Seed of the sampling
+    /// Random seed for sampling
     #[arg(long, default_value_t = 42)]
     seed: u64,
 }
@@ -98,21 +98,21 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
     ensure!(
         args.temperature == 0.0 || SENSIBLE.contains(&args.temperature),
-        "--temperature {} must be 0, or lie from {} to {}",
+        "--temperature {} must be 0 or between {} and {}",
         args.temperature,
         SENSIBLE.start(),
         SENSIBLE.end()
     );
-    ensure!(args.top_p > 0.0 && args.top_p <= 1.0, "--top-p {} must lie above 0 and up to 1", args.top_p);
-    ensure!((0.0..=1.0).contains(&args.min_p), "--min-p {} must lie from 0 to 1", args.min_p);
+    ensure!(args.top_p > 0.0 && args.top_p <= 1.0, "--top-p {} must be above 0 and at most 1", args.top_p);
+    ensure!((0.0..=1.0).contains(&args.min_p), "--min-p {} must be between 0 and 1", args.min_p);
     ensure!(
         SENSIBLE.contains(&args.repetition_penalty),
-        "--repetition-penalty {} must lie from {} to {}",
+        "--repetition-penalty {} must be between {} and {}",
         args.repetition_penalty,
         SENSIBLE.start(),
         SENSIBLE.end()
     );
-    ensure!((1..=MOST_SAMPLES).contains(&args.samples), "-n {} must lie from 1 to {MOST_SAMPLES}", args.samples);
+    ensure!((1..=MOST_SAMPLES).contains(&args.samples), "-n {} must be between 1 and {MOST_SAMPLES}", args.samples);
     ensure!(args.max_new_tokens > 0, "--max-new-tokens must be at least 1");
     ensure!(!args.stop.iter().any(String::is_empty), "--stop must not be empty");
     let temporary = tempfile::tempdir()?;
@@ -128,13 +128,13 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
     let (context, vocabulary) = (folder.architecture().max_positions, folder.architecture().vocab_size);
     if let Some(unknown) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
         return Err(anyhow!(
-            "the tokenizer gives the prompt a token {unknown}, and the model has {vocabulary}; they are not of one model"
+            "the prompt has token {unknown}, but the model has only {vocabulary} tokens; the tokenizer does not belong to this model"
         ));
     }
-    ensure!(!tokens.is_empty(), "the prompt has no tokens, and this model has no beginning token");
+    ensure!(!tokens.is_empty(), "the prompt has no tokens, and this model has no beginning-of-sequence token");
     if tokens.len() >= context {
         return Err(anyhow!(
-            "the prompt is {} tokens long; the model's context is {context}, continuation included",
+            "the prompt is {} tokens long; the model's context, including the continuation, is {context}",
             tokens.len()
         ));
     }

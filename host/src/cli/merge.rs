@@ -8,18 +8,18 @@ use std::path::PathBuf;
 /// Arguments of `merge`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of the adapter: a checkpoint of a run with LoRA, or one that peft has written
+    /// Folder of the adapter: a checkpoint of a LoRA run, or an adapter saved by peft
     adapter: PathBuf,
-    /// Folder to make
+    /// Folder to create
     to: PathBuf,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let to = &args.to;
     let prepare = || {
-        ensure!(!to.exists(), "{}: is there already; name another folder, or remove it", to.display());
+        ensure!(!to.exists(), "{} already exists; choose another folder or remove it", to.display());
         let folder = ModelFolder::open(&args.adapter)?;
-        ensure!(folder.lora().is_some(), "{}: holds no adapter; there is nothing to merge", args.adapter.display());
+        ensure!(folder.lora().is_some(), "{}: not an adapter; there is nothing to merge", args.adapter.display());
         Ok(folder)
     };
     let folder = prepare().map_err(Failure::mistake)?;

@@ -64,29 +64,29 @@ impl Failure {
 
 #[derive(Subcommand)]
 enum Other {
-    /// Continue a prompt with a model
+    /// Generate text from a prompt
     Generate(generate::Args),
-    /// Make a model of random weights, with a tokenizer of its own
+    /// Create a model with random weights and its own tokenizer
     NewModel(new_model::Args),
-    /// Copy a model with its weights in another precision
+    /// Copy a model, converting its weights to another precision
     Export(export::Args),
-    /// Make one model of an adapter and the model that it is for
+    /// Merge an adapter into its base model
     Merge(merge::Args),
-    /// Go on with a run from its newest whole checkpoint
+    /// Resume a run from its newest intact checkpoint
     Resume(resume::Args),
-    /// Give a run that is under way another plugin
+    /// Replace a plugin of a running run
     Swap(swap::Args),
-    /// Score a run's completions with another reward, and compare
+    /// Score a run's completions with another reward and compare the scores
     Replay(replay::Args),
-    /// Write a page about a run: its figures, completions, plugins and events
+    /// Write an HTML report of a run: metrics, completions, plugins and events
     Report(report::Args),
-    /// Tools for those who write plugins
+    /// Create, inspect, check, time and build plugins
     Plugin(plugin::Args),
-    /// List a run's checkpoints, or check that they are whole
+    /// List or verify a run's checkpoints
     Checkpoint(checkpoint::Args),
-    /// Print completions for a shell
+    /// Print shell completions
     Completions(completions::Args),
-    /// Print the manual page of rlhost, or of one of its commands
+    /// Print the manual page of rlhost or of one of its commands
     Man(completions::ManArgs),
 }
 
@@ -100,10 +100,10 @@ fn command() -> Command {
         .about("RL post-training of language models, with rewards and losses as WebAssembly plugins")
         .long_about(
             "RL post-training of language models, with rewards and losses as WebAssembly plugins.\n\n\
-             Without a subcommand, `rlhost` is `rlhost train`:\n    rlhost --plugin tldr_length_reward.wasm",
+             Without a subcommand, `rlhost` runs `rlhost train`:\n    rlhost --plugin tldr_length_reward.wasm",
         )
-        .arg(flag("quiet", 'q', "Say nothing but warnings and errors").action(ArgAction::SetTrue))
-        .arg(flag("verbose", 'v', "Say more; twice for everything").action(ArgAction::Count))
+        .arg(flag("quiet", 'q', "Print only warnings and errors").action(ArgAction::SetTrue))
+        .arg(flag("verbose", 'v', "Print debug messages; twice for everything").action(ArgAction::Count))
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(train::command())

@@ -14,34 +14,34 @@ pub(super) const LARGEST_CONFIG: u64 = 4 << 20;
 /// Arguments of `new-model`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder to make
+    /// Folder to create
     folder: PathBuf,
-    /// A config.json of a model; its sizes are taken
+    /// config.json of a Llama, Mistral, Qwen2 or Qwen3 model, for the sizes
     #[arg(long)]
     config: PathBuf,
-    /// Folder whose tokenizer is taken
+    /// Folder to copy the tokenizer from
     #[arg(long, conflicts_with = "corpus")]
     tokenizer: Option<PathBuf>,
-    /// Dataset from which a byte-level BPE tokenizer is learned; may be given more than once
+    /// Dataset to train a byte-level BPE tokenizer on; may be repeated
     #[arg(long, required_unless_present = "tokenizer")]
     corpus: Vec<PathBuf>,
-    /// Tokens of a learned tokenizer
+    /// Vocabulary size of the trained tokenizer
     #[arg(long, alias = "vocab_size", default_value_t = 4096)]
     vocab_size: usize,
-    /// Seed of the weights
+    /// Random seed for the weights
     #[arg(long, default_value_t = 42)]
     seed: u64,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let parameters = make(args).map_err(Failure::mistake)?;
-    say!("{}: {:.2} million parameters, random", args.folder.display(), parameters as f64 / 1e6);
+    say!("{}: {:.2} million random parameters", args.folder.display(), parameters as f64 / 1e6);
     Ok(())
 }
 
 fn make(args: &Args) -> anyhow::Result<usize> {
     let folder = &args.folder;
-    ensure!(!folder.exists(), "{}: is there already; name another folder, or remove it", folder.display());
+    ensure!(!folder.exists(), "{} already exists; choose another folder or remove it", folder.display());
     let text =
         files::read_text(&args.config, LARGEST_CONFIG).map_err(|e| anyhow!("can't read {}: {e}", args.config.display()))?;
     let mut config: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{}: {e}", args.config.display()))?;

@@ -41,7 +41,7 @@ impl Progress {
         let quiet = !shown || !tracing::enabled!(tracing::Level::INFO);
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
-            let template = "{bar:30} {pos}/{len}  {elapsed} so far, {eta} to go";
+            let template = "{bar:30} {pos}/{len}  {elapsed} elapsed, {eta} left";
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style);
             }

@@ -20,13 +20,13 @@ const SHOWN: usize = 5;
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// The reward: a path, or the file name of an embedded one
+    /// Reward plugin: a path, or the file name of an embedded plugin
     #[arg(long)]
     plugin: String,
-    /// A setting of it, as in --set target=8
+    /// Setting of the plugin, as in --set target=8; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Compare with this reward of the run alone
+    /// Compare only with this reward of the run
     #[arg(long)]
     with: Option<String>,
 }
@@ -55,7 +55,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     };
     let recorded = text.lines().enumerate().map(parse).collect::<anyhow::Result<Vec<_>>>()?;
     if recorded.is_empty() {
-        return Err(anyhow!("{}: holds no completions (log_completions = none?)", file.display()));
+        return Err(anyhow!("{}: no completions (was log_completions = none?)", file.display()));
     }
     let settings = settings_given(&args.set)?;
     let (config, _) = read([args.run.join("config.toml").as_path()], &Overrides::default())?;
@@ -87,7 +87,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
             c.max_difference
         );
         if c.one_sided > 0 {
-            say!("{:<28} {} completions are scored by one of the two alone", "", c.one_sided);
+            say!("{:<28} {} completions are scored by only one of the two", "", c.one_sided);
         }
     }
     show_furthest(&recorded, wanted[0], &scores);
@@ -141,9 +141,9 @@ fn show_furthest(recorded: &[Recorded], name: &str, scores: &[Option<f32>]) {
     all.sort_by(|a, b| distance(b).total_cmp(&distance(a)));
     all.retain(|pair| distance(pair) > 0.0);
     if all.is_empty() {
-        return say!("no completion has another score");
+        return say!("no completion has a different score");
     }
-    say!("furthest from {name}:");
+    say!("largest differences from {name}:");
     for (r, new) in all.into_iter().take(SHOWN) {
         let short: String = r.completion.chars().take(60).collect();
         let figure = |score: Option<f32>| score.map_or_else(|| "none".to_owned(), |s| format!("{s:.4}"));

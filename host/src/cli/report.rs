@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Arguments of `report`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of the run, which may be under way
+    /// Folder of the run, which may still be running
     run: PathBuf,
 }
 

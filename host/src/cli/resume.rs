@@ -13,18 +13,18 @@ use std::rc::Rc;
 /// Arguments of `resume`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of the run, or of one of its checkpoints
+    /// Folder of the run or of one of its checkpoints
     run: PathBuf,
-    /// Step of the checkpoint; the newest whole one if not given
+    /// Step of the checkpoint to resume from [default: the newest intact one]
     #[arg(long)]
     step: Option<u64>,
-    /// New length of the run, in optimizer steps
+    /// New total number of optimizer steps
     #[arg(long, alias = "max_steps")]
     max_steps: Option<i64>,
-    /// Change a key, as in --set save_steps=100
+    /// Change a key, as in --set save_steps=100; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Accept changes that make the run another than it was
+    /// Allow settings that change results
     #[arg(long, alias = "allow_changed")]
     allow_changed: bool,
 }
@@ -38,8 +38,8 @@ fn go_on_with(args: &Args, world: &Rc<World>) -> Result<(), Failure> {
     let origin = Origin::find(&path).map_err(Failure::mistake)?;
     let mut sets = args.set.clone();
     if sets.iter().any(|set| set.starts_with("output_dir=")) {
-        let advice = "rlhost train --resume-from-checkpoint with another --output-dir begins a new run from a checkpoint";
-        return Err(Failure::mistake(anyhow!("resume goes on in the run's own folder; {advice}")));
+        let advice = "to start a new run from a checkpoint, use rlhost train --resume-from-checkpoint with another --output-dir";
+        return Err(Failure::mistake(anyhow!("resume continues in the run's own folder; {advice}")));
     }
     sets.extend(args.max_steps.map(|steps| format!("max_steps={steps}")));
     let given = Given { file: None, overrides: Overrides { sets, ..Overrides::default() } };

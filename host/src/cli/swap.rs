@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// The plugin's name in the run, and the file that is to take its place
+    /// Name of the plugin in the run, and the file to replace it with
     #[arg(value_name = "NAME=FILE")]
     swap: String,
-    /// Don't wait for the run's answer
+    /// Don't wait for the run to answer
     #[arg(long, alias = "no_wait")]
     no_wait: bool,
 }
@@ -43,10 +43,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let answer = wait(&args.run, &events, end, &request).map_err(Failure::Failed)?;
     if answer["event"] == "plugin_refused" {
-        return Err(Failure::failed(anyhow!("{name} is not swapped: {}", answer["reason"].as_str().unwrap_or_default())));
+        return Err(Failure::failed(anyhow!("{name} was not swapped: {}", answer["reason"].as_str().unwrap_or_default())));
     }
     let short = |key: &str| answer[key].as_str().map(|h| h.chars().take(12).collect::<String>()).unwrap_or_default();
-    say!("{name} is swapped at step {}: {} -> {}", answer["step"], short("from"), short("to"));
+    say!("{name} was swapped at step {}: {} -> {}", answer["step"], short("from"), short("to"));
     if let Some(shadow) = answer["shadow"].as_object() {
         let figure = |key: &str| shadow.get(key).and_then(Value::as_f64);
         if let (Some(old), Some(new), Some(rows)) = (figure("old_mean"), figure("new_mean"), figure("rows")) {
@@ -59,9 +59,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Whether a run is under way there that has a plugin of this name.
 fn check(run: &Path, name: &str) -> anyhow::Result<()> {
-    let lock = files::open(&run.join(".lock")).map_err(|_| anyhow!("{}: is not the folder of a run", run.display()))?;
+    let lock = files::open(&run.join(".lock")).map_err(|_| anyhow!("{} is not the folder of a run", run.display()))?;
     if lock.try_lock().is_ok() {
-        return Err(anyhow!("{}: no rlhost is at work in this run", run.display()));
+        return Err(anyhow!("{}: no rlhost process is running this run", run.display()));
     }
     let (config, _) = read([run.join("config.toml").as_path()], &Overrides::default())?;
     if !config.hot_reload {
@@ -71,7 +71,7 @@ fn check(run: &Path, name: &str) -> anyhow::Result<()> {
     let names: Vec<&str> = config.plugin.iter().map(PluginEntry::name).chain([algorithm.as_str()]).collect();
     if !names.contains(&name) {
         let meant = nearest(name, names.iter().copied()).map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
-        return Err(anyhow!("this run has no plugin {name:?}{meant} It has {}", names.join(", ")));
+        return Err(anyhow!("this run has no plugin {name:?}; it has {}{meant}", names.join(", ")));
     }
     Ok(())
 }
@@ -104,7 +104,7 @@ fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<V
             return Err(anyhow!("{}: the run ended before the swap", run.display()));
         }
         if !told && begun.elapsed() > Duration::from_secs(2) {
-            tracing::info!("waiting for the end of the step");
+            tracing::info!("waiting for the current step to end");
             told = true;
         }
         std::thread::sleep(Duration::from_millis(5));

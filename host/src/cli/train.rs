@@ -26,7 +26,7 @@ pub(super) fn command() -> Command {
     let mut command = Command::new("train")
         .about("Train a model (the default command)")
         .after_help(
-            "Flags may be written with dashes or underscores. A flag that is not listed goes to the algorithm's plugin: \
+            "Flags can be written with dashes or underscores. Flags not listed here are passed to the algorithm's plugin: \
              grpo takes --beta, --epsilon, --epsilon-high, --delta, --loss-type, --scale-rewards, --mask-truncated-completions.",
         )
         .arg(
@@ -35,22 +35,18 @@ pub(super) fn command() -> Command {
                 .short('c')
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
-                .help("TOML file with the same keys; flags win over it"),
+                .help("TOML configuration file with the same keys; flags override it"),
         )
         .arg(
             Arg::new("plugin")
                 .long("plugin")
                 .value_name("WASM")
                 .action(ArgAction::Append)
-                .help("Reward plugin: a path, or the file name of an embedded one; may be given more than once"),
+                .help("Reward plugin: a path, or the file name of an embedded plugin; may be repeated"),
         )
-        .arg(
-            Arg::new("set")
-                .long("set")
-                .value_name("KEY=VALUE")
-                .action(ArgAction::Append)
-                .help("Set any key, as in --set loss.beta=0.04 or --set plugin.tldr_length_reward.config.target=30"),
-        );
+        .arg(Arg::new("set").long("set").value_name("KEY=VALUE").action(ArgAction::Append).help(
+            "Set any key, over files and flags, as in --set loss.beta=0.04 or --set plugin.tldr_length_reward.config.target=30",
+        ));
     command = command.arg(
         Arg::new("resume_from_checkpoint")
             .long("resume-from-checkpoint")
@@ -60,8 +56,9 @@ pub(super) fn command() -> Command {
             .default_missing_value("latest")
             .action(ArgAction::Append)
             .help(
-                "Go on from a checkpoint, or from the newest of a run's folder; `latest`, or nothing, for that of \
-                 --output-dir, which begins anew if it has none. With another --output-dir: a new run from that state",
+                "Resume from this checkpoint, or from the newest checkpoint of a run's folder. `latest`, or no value, resumes \
+                 the run in --output-dir and starts it if it has no checkpoint. With another --output-dir, start a new run \
+                 from that state",
             ),
     );
     command = command.arg(
@@ -69,7 +66,7 @@ pub(super) fn command() -> Command {
             .long("allow-changed")
             .alias("allow_changed")
             .action(ArgAction::SetTrue)
-            .help("When going on, accept settings that make the run another than it was"),
+            .help("Allow settings that change results when resuming"),
     );
     command.args(config::keys().iter().filter(|key| key.name != "plugin" && !TABLES.contains(&key.name.as_str())).map(flag))
 }
@@ -148,15 +145,15 @@ fn is_switch(command: &Command, flag: &str) -> bool {
         || command.get_arguments().any(|a| a.get_long() == Some(&plain) && a.get_num_args().is_some_and(|n| n.min_values() == 0))
 }
 
-/// `rlhost sft`: the same, with other beginnings.
+/// Builds `rlhost sft`: the flags of `train` with other defaults.
 pub(super) fn sft_command() -> Command {
-    command().name("sft").about("Fine-tune a model on given completions, texts or conversations").after_help(
-        "The same as `rlhost train --algorithm sft --learn-from dataset`, at TRL's learning rate for it, 2e-5, and more for models \
-         below 100 million parameters.",
-    )
+    command()
+        .name("sft")
+        .about("Fine-tune a model on given completions, texts or conversations (SFT)")
+        .after_help("Runs `rlhost train --algorithm sft --learn-from dataset`.")
 }
 
-/// What `rlhost sft` says before its flags.
+/// Runs `rlhost sft`, which sets two keys before its flags.
 pub(super) fn sft(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Failure> {
     let first = [("algorithm", "sft"), ("learn_from", "dataset")];
     run_with(matches, loose, first.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec())
@@ -241,14 +238,14 @@ impl Given {
 /// Goes on with the run of the output directory, or begins it if there is nothing to go on from.
 fn go_on_with_latest(given: &Given, allow_changed: bool, world: &Rc<World>) -> Result<(), Failure> {
     let Some(run) = given.output_dir().map_err(Failure::mistake)? else {
-        let detail = "--resume-from-checkpoint needs a path, or --output-dir to look for the latest checkpoint in";
+        let detail = "--resume-from-checkpoint needs a path, or --output-dir to find the latest checkpoint in";
         return Err(Failure::mistake(anyhow!(detail)));
     };
     let run = PathBuf::from(run);
     if checkpoint::steps(&run).is_ok_and(|steps| !steps.is_empty()) {
         return go_on(given, Origin::find(&run).map_err(Failure::mistake)?, allow_changed, world);
     }
-    tracing::info!("{} holds no checkpoint: the run begins at its first step", run.display());
+    tracing::info!("{} has no checkpoint; starting from the first step", run.display());
     // The lock is the first thing that a run puts into its folder.
     start(given, if run.join(".lock").exists() { &Beginning::Over } else { &Beginning::New }, world)
 }
@@ -296,7 +293,7 @@ fn finish(trainer: Trainer, world: &World) -> Result<(), Failure> {
     }
     let report = report::write(&finished.folder);
     if let Err(error) = &report {
-        tracing::warn!("{error}; there is no report");
+        tracing::warn!("{error}; no report was written");
     }
     if tracing::enabled!(tracing::Level::INFO) {
         summary(&finished, report.ok().as_deref());
@@ -312,13 +309,13 @@ fn summary(finished: &Finished, report: Option<&Path>) {
     let folder = finished.folder.display();
     let took = HumanDuration(finished.took);
     if finished.stopped {
-        say!("stopped after {} steps; go on with: rlhost resume {folder}", finished.steps);
+        say!("stopped after {} steps; resume with: rlhost resume {folder}", finished.steps);
         return;
     }
     if let [before, after] = &finished.samples[..] {
-        say!("\nto the prompt\n{}", indented(&before.prompt));
+        say!("\nprompt:\n{}", indented(&before.prompt));
         for sample in [before, after] {
-            say!("after {} steps, in {} tokens:\n{}", sample.step, sample.tokens, indented(&sample.completion));
+            say!("after {} steps, {} tokens:\n{}", sample.step, sample.tokens, indented(&sample.completion));
         }
         say!("");
     }

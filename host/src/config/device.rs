@@ -31,7 +31,7 @@ impl FromStr for Device {
             Some(("cuda", number)) if number.bytes().all(|b| b.is_ascii_digit()) => {
                 number.parse().map(|number| Self::Cuda(Some(number))).map_err(|e| format!("{text:?}: {e}"))
             }
-            _ => Err(format!("{text:?} is no device; it is auto, cpu, cuda or cuda:N")),
+            _ => Err(format!("{text:?} is not a device; use auto, cpu, cuda or cuda:N")),
         }
     }
 }

@@ -79,7 +79,7 @@ pub fn all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
             1024..0x10_0000 => format!("{} KiB", limit >> 10),
             _ => format!("{} MiB", limit >> 20),
         };
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is larger than {most}, the most it may have")));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is larger than the limit of {most}")));
     }
     Ok(bytes)
 }
@@ -125,7 +125,7 @@ pub fn own_folder(path: &Path) -> io::Result<()> {
         made => return made,
     }
     let found = fs::symlink_metadata(path)?.file_type();
-    if found.is_dir() { Ok(()) } else { Err(io::Error::other(format!("it is {}; a folder is expected", kind(found)))) }
+    if found.is_dir() { Ok(()) } else { Err(io::Error::other(format!("it is {}, not a folder", kind(found)))) }
 }
 
 #[cfg(unix)]
@@ -156,7 +156,7 @@ mod tests {
         assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
         let _listening = UnixListener::bind(at("socket")).unwrap();
         assert_eq!((read(&at("file"), 3).unwrap(), read(&at("link"), 3).unwrap()), (b"abc".to_vec(), b"abc".to_vec()));
-        assert!(read(&at("file"), 2).unwrap_err().to_string().contains("larger than 2 bytes"));
+        assert!(read(&at("file"), 2).unwrap_err().to_string().contains("larger than the limit of 2 bytes"));
         assert_eq!(read(&at("none"), 9).unwrap_err().kind(), io::ErrorKind::NotFound);
         fs::write(at("bytes"), b"\xff").unwrap();
         assert!(read_text(&at("bytes"), 9).unwrap_err().to_string().contains("UTF-8"));

@@ -1,17 +1,17 @@
-//! What is known of each key of the configuration, read from where it is declared.
+//! What is known of each configuration key, read from its declaration.
 
 use super::Config;
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
 
-/// Whether a key may change when a run goes on.
+/// Whether a key may change when a run resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnResume {
-    /// It would be another run.
+    /// It may not: the results would change.
     Fixed,
-    /// It changes nothing of what was computed.
+    /// It may: the results do not depend on it.
     Free,
-    /// What it names is compared in a way of its own.
+    /// What it names is compared separately.
     Compared,
 }
 
@@ -24,11 +24,11 @@ pub struct Key {
     pub help: String,
     /// The JSON type of its value.
     pub kind: &'static str,
-    /// Whether it may change when a run goes on.
+    /// Whether it may change when a run resumes.
     pub on_resume: OnResume,
-    /// Whether each process of a run has its own, which the others need not have.
+    /// Whether each process of a run may have its own value.
     pub own_of_rank: bool,
-    /// The name that other programs give it.
+    /// Its name in other programs.
     pub alias: Option<String>,
 }
 
@@ -55,7 +55,7 @@ impl Key {
     }
 }
 
-/// Every top-level key, in the order in which they are declared.
+/// Returns every top-level key, in order of declaration.
 pub fn keys() -> &'static [Key] {
     static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
         let schema = schemars::schema_for!(Config).to_value();
@@ -66,7 +66,7 @@ pub fn keys() -> &'static [Key] {
     &KEYS
 }
 
-/// The key of this name.
+/// Returns the key of this name.
 pub fn key(name: &str) -> Option<&'static Key> {
     keys().iter().find(|key| key.name == name)
 }
@@ -74,6 +74,21 @@ pub fn key(name: &str) -> Option<&'static Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_states_the_default_of_every_scalar_key() {
+        let defaults = serde_json::to_value(Config::default()).unwrap();
+        for Key { name, help, .. } in keys() {
+            let default = &defaults[name.as_str()];
+            if default.is_null() || default.is_array() || default.is_object() {
+                continue;
+            }
+            let (_, rest) = help.split_once("[default: ").unwrap_or_else(|| panic!("{name}: {help}"));
+            let text = rest.split([']', ',']).next().unwrap();
+            let stated = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
+            assert!(super::super::same(&stated, default), "{name}: {help}");
+        }
+    }
 
     #[test]
     fn a_key_knows_what_stands_beside_its_declaration() {

@@ -178,7 +178,7 @@ fn typed(table: Table, known: &[&str], place: &str) -> Result<Config> {
 fn unknown(key: &str, known: &[&str]) -> String {
     match nearest(key, known.iter().copied()) {
         Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
-        None => format!("unknown key `{key}`; `rlhost train --help` lists all"),
+        None => format!("unknown key `{key}`; `rlhost train --help` lists all keys"),
     }
 }
 
@@ -198,7 +198,7 @@ fn apply_set(config: Config, set: &str, known: &[&str]) -> Result<Config> {
     let (path, text) = set.split_once('=').ok_or_else(|| invalid("expected KEY=VALUE".into()))?;
     let value = scalar(text);
     if let Some((_, number)) = not_finite(&value) {
-        return Err(invalid(format!("is {number}; it must be a finite number (a text stands in quotes)")));
+        return Err(invalid(format!("is {number}; it must be a finite number (put text in quotes)")));
     }
     let mut parts: Vec<String> = path.trim().split('.').map(|p| p.replace('-', "_")).collect();
     let mut config = config;
@@ -214,7 +214,7 @@ fn apply_set(config: Config, set: &str, known: &[&str]) -> Result<Config> {
         return Ok(config);
     }
     if parts.len() > 1 && parts[0] != "loss" && parts[0] != "loss_limits" {
-        return Err(invalid(format!("no table is named `{}`; there are loss, loss_limits and plugin.NAME", parts[0])));
+        return Err(invalid(format!("no table is named `{}`; the tables are loss, loss_limits and plugin.NAME", parts[0])));
     }
     if parts.len() == 1 && !known.contains(&parts[0].as_str()) {
         return Err(invalid(unknown(&parts[0], known)));

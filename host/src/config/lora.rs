@@ -35,11 +35,11 @@ impl Config {
             return Err(("lora_alpha", format!("is {alpha}; it must be greater than 0")));
         }
         if self.lora_dropout != 0.0 {
-            return Err(("lora_dropout", format!("is {}; there is no dropout here, so that only 0 will do", self.lora_dropout)));
+            return Err(("lora_dropout", format!("is {}; LoRA dropout is not supported, so it must be 0", self.lora_dropout)));
         }
         if let Some(name) = self.lora_modules().find(|name| *name != ALL && !MODULES.contains(name)) {
-            let meant = nearest(name, MODULES).map(|near| format!("did you mean {near:?}? ")).unwrap_or_default();
-            let detail = format!("no linear layer is named {name:?}; {meant}There are {} and {ALL}", MODULES.join(", "));
+            let meant = nearest(name, MODULES).map(|near| format!("Did you mean {near:?}? ")).unwrap_or_default();
+            let detail = format!("no linear layer is named {name:?}. {meant}Choose from {} and {ALL}", MODULES.join(", "));
             return Err(("lora_target_modules", detail));
         }
         Ok(())

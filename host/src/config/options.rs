@@ -1,4 +1,4 @@
-//! The keys of a run. Doc comments are what `rlhost train --help` prints.
+//! The configuration keys of a run. `rlhost train --help` prints their doc comments.
 
 use super::{Device, Period};
 use schemars::JsonSchema;
@@ -6,104 +6,104 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::time::Duration;
 
-/// How the learning rate goes on after the warmup.
+/// The learning rate schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LrSchedule {
-    /// Falls in a straight line to zero at the end of the run.
+    /// Decays linearly to zero at the end of the run.
     Linear,
-    /// Falls along half a cosine to zero at the end of the run.
+    /// Decays along half a cosine to zero at the end of the run.
     Cosine,
-    /// Stays, without warmup.
+    /// Constant, without warmup.
     Constant,
-    /// Stays, after the warmup.
+    /// Constant after the warmup.
     ConstantWithWarmup,
 }
 
-/// What an algorithm that learns from completions learns from.
+/// Which completions an algorithm trains on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LearnFrom {
-    /// The policy's own, generated and rewarded.
+    /// The policy's own: generated and rewarded.
     Generation,
     /// The dataset's.
     Dataset,
 }
 
-/// Which completions go to completions.jsonl.
+/// Which completions are written to completions.jsonl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogCompletions {
-    /// None.
+    /// No completions.
     #[serde(alias = "false")]
     None,
-    /// The first prompt's of each generation.
+    /// Those of each generation's first prompt.
     Sample,
-    /// All.
+    /// All completions.
     #[serde(alias = "true")]
     All,
 }
 
-/// Where figures go beside metrics.jsonl.
+/// Where metrics are reported besides metrics.jsonl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReportTo {
     /// Nowhere.
     None,
-    /// Event files in the run's folder, for TensorBoard.
+    /// TensorBoard event files in the run's folder.
     Tensorboard,
 }
 
-/// What gradients are sent to the other processes as.
+/// The precision in which gradients are sent to other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReduceDtype {
-    /// As they are.
+    /// Full precision.
     #[serde(alias = "fp32", alias = "f32")]
     Float32,
-    /// Rounded, in half the bytes, and summed in f32.
+    /// Rounded to half the bytes and summed in f32.
     #[serde(alias = "bf16")]
     Bfloat16,
 }
 
-/// What happens when a checkpoint can't be written.
+/// What to do when a checkpoint can't be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnSaveError {
     /// The run ends.
     Fail,
-    /// The run goes on to the next save; only the last one must succeed.
+    /// The run continues to the next save; only the last save must succeed.
     Continue,
 }
 
-/// What happens when a reward fails, also on a fresh instance.
+/// What to do when a reward fails, and fails again on a fresh instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
-    /// The run ends, after a checkpoint.
+    /// The run saves a checkpoint and ends.
     #[default]
     Fail,
-    /// The rows that fail by themselves have no score.
+    /// Rows that fail on their own get no score.
     Unscorable,
 }
 
-/// What a plugin may use.
+/// Resource limits of a plugin.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Memory of an instance as a whole, in MiB.
+    /// Maximum memory of one instance, in MiB.
     pub memory_mb: u64,
-    /// Longest time of one call, in seconds.
+    /// Maximum duration of one call, in seconds.
     pub call_timeout_s: f64,
-    /// Elements of each table.
+    /// Maximum number of elements of each table.
     pub table_elements: u32,
-    /// How much of what it prints is kept for error messages, in KiB.
+    /// Amount of printed output kept for error messages, in KiB.
     pub output_kb: u32,
-    /// Memory of all its instances together, in MiB.
+    /// Maximum memory of all its instances together, in MiB.
     pub total_memory_mb: u64,
-    /// Address space of the process that compiles it, in MiB.
+    /// Maximum address space of the process that compiles it, in MiB.
     pub compile_memory_mb: u64,
-    /// Longest processor time of compiling it, in seconds; by the clock on the wall it may take four times that.
+    /// Maximum CPU time for compiling it, in seconds; wall-clock time may be four times that.
     pub compile_timeout_s: u64,
 }
 
@@ -122,32 +122,32 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// A number of MiB in bytes.
+    /// Converts MiB to bytes.
     fn bytes(mebibytes: u64) -> usize {
         usize::try_from(mebibytes).unwrap_or(usize::MAX).saturating_mul(1 << 20)
     }
 
-    /// Bytes of memory that an instance may have.
+    /// Returns the maximum memory of one instance, in bytes.
     pub fn memory(&self) -> usize {
         Self::bytes(self.memory_mb)
     }
 
-    /// Bytes of memory that all instances together may have.
+    /// Returns the maximum memory of all instances together, in bytes.
     pub fn total_memory(&self) -> usize {
         Self::bytes(self.total_memory_mb)
     }
 
-    /// Bytes of address space that compiling it may take.
+    /// Returns the maximum address space of the compiler process, in bytes.
     pub fn compile_memory(&self) -> usize {
         Self::bytes(self.compile_memory_mb)
     }
 
-    /// Longest time of a call.
+    /// Returns the maximum duration of a call.
     pub fn call_timeout(&self) -> Duration {
         Duration::try_from_secs_f64(self.call_timeout_s).unwrap_or(Duration::MAX).min(LONGEST_CALL)
     }
 
-    /// What is no limit, by its key.
+    /// Returns an error that names the limit that is out of range.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         if self.call_timeout_s.is_nan() || self.call_timeout_s <= 0.0 {
             return Err("limits.call_timeout_s must be greater than 0");
@@ -159,25 +159,25 @@ impl Limits {
     }
 }
 
-/// What a longer limit on a call's time counts as.
+/// The largest call timeout; larger ones are reduced to it.
 const LONGEST_CALL: Duration = Duration::from_secs(1 << 32);
 
 /// A reward plugin of the run.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PluginEntry {
-    /// A path, or the file name of an embedded plugin.
+    /// Path of the plugin, or the file name of an embedded one.
     pub path: String,
-    /// Factor on its rewards.
+    /// Weight of its rewards in the sum.
     #[serde(default = "one")]
     pub weight: f64,
-    /// Its own settings.
+    /// The plugin's own settings.
     #[serde(default)]
     pub config: Map<String, Value>,
-    /// When it fails: fail, or unscorable.
+    /// What to do if it fails: fail (save and end the run) or unscorable (give its rows no score).
     #[serde(default)]
     pub on_error: OnError,
-    /// What it may use.
+    /// Its resource limits.
     #[serde(default)]
     pub limits: Limits,
 }
@@ -187,243 +187,240 @@ fn one() -> f64 {
 }
 
 impl PluginEntry {
-    /// An entry with defaults.
+    /// Creates an entry with default settings.
     pub fn new(path: String) -> Self {
         Self { path, weight: 1.0, config: Map::new(), on_error: OnError::Fail, limits: Limits::default() }
     }
 
-    /// The name in metrics and in `--set plugin.NAME...`: the file's, without extension.
+    /// Returns the name used in metrics and in `--set plugin.NAME...`: the file name without its extension.
     pub fn name(&self) -> &str {
         let file = self.path.rsplit(['/', '\\']).next().unwrap_or(&self.path);
         file.strip_suffix(".wasm").unwrap_or(file)
     }
 }
 
-/// A training run. What else is known of a key stands beside it and is read by [`super::keys`]: `on_resume`, whether it may
-/// change when a run goes on (`free`), since it changes nothing of what was computed, or is `compared` in a way of its own; `rank`,
-/// whether each process of a run has its `own`, which the others need not have; and the `alias` that other programs give it.
+/// A training run. Attributes beside a key hold what else [`super::keys`] knows of it. `on_resume = "free"`: the key may change
+/// when the run resumes, since it does not change results; `"compared"`: what it names is compared separately. `rank = "own"`: each
+/// process has its own value. `alias`: its name in other programs.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Folder of a Hugging Face model (Llama, Qwen2 or Qwen3), or its name on the hub, as in
-    /// OWNER/NAME or OWNER/NAME@REVISION; a small built-in one if not given.
+    /// Hugging Face model folder (Llama, Mistral, Qwen2 or Qwen3), or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
+    /// [default: a small built-in model]
     #[schemars(extend("rank" = "own"))]
     pub model: Option<String>,
-    /// JSON lines, Parquet or text, packed or not, or a folder of shards, with a column "prompt";
-    /// or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET. Built-in forum posts to summarise if
-    /// not given.
+    /// Training dataset with a column "prompt": a JSON Lines, Parquet or text file, optionally compressed, a folder of shards, or
+    /// a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub dataset: Option<String>,
-    /// The split of a dataset on the hub.
+    /// Split of a hub dataset to train on [default: train]
     #[schemars(extend("on_resume" = "free"))]
     pub dataset_train_split: String,
-    /// Dataset to evaluate on, of the same kind as the training one; no evaluation if not given.
+    /// Dataset to evaluate on, in the same formats as the training dataset [default: none, no evaluation]
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub eval_dataset: Option<String>,
-    /// The split of an eval_dataset on the hub.
+    /// Split of a hub dataset to evaluate on [default: test]
     #[schemars(extend("on_resume" = "free"))]
     pub dataset_test_split: String,
-    /// Columns of the dataset that are read under other names, as in prompt=question; several with
-    /// commas between them, or the flag more than once.
+    /// Rename dataset columns, as in prompt=question; separate several with commas or repeat the flag
     #[schemars(extend("on_resume" = "free"))]
     pub columns: Vec<String>,
-    /// Folder of the run; runs/<time> if not given.
+    /// Output directory of the run [default: runs/TIME]
     #[schemars(extend("on_resume" = "compared"))]
     pub output_dir: Option<String>,
-    /// The algorithm: a policy plugin's path, or the name of an embedded one.
+    /// Algorithm: the name of an embedded plugin, or the path of one [default: grpo]
     #[schemars(extend("on_resume" = "compared"))]
     pub algorithm: String,
-    /// What completions an algorithm learns from: the policy's own (generation), or the dataset's.
+    /// Completions to train on: the policy's own (generation) or the dataset's (dataset) [default: generation]
     pub learn_from: LearnFrom,
-    /// Seed of everything random.
+    /// Random seed [default: 42]
     pub seed: u64,
-    /// Where to compute: cuda or cuda:N, which is an NVIDIA device and needs a build with the feature
-    /// cuda; cpu; or auto, which is the first of these that there is.
+    /// Compute device: cuda or cuda:N (NVIDIA, needs a build with the feature cuda), cpu, or auto for the first of these that is
+    /// available [default: auto]
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub device: Device,
-    /// On an NVIDIA device: compute in bf16, with weights and moments in f32 beside that for the updates;
-    /// true if not given, and false for f32 throughout. On the CPU everything is f32.
+    /// Compute in bf16 on an NVIDIA device, with f32 weights and moments for the updates; false for f32 throughout. The CPU
+    /// always computes in f32 [default: true]
     #[schemars(extend("on_resume" = "free"))]
     pub bf16: Option<bool>,
-    /// Threads for arithmetic; if not given, one for each processor that the process may run on. What
-    /// another number brings, `rlhost bench --num-threads N` measures.
+    /// Number of CPU threads; to compare, run `rlhost bench --num-threads N` [default: one per processor available to the
+    /// process]
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub num_threads: Option<usize>,
-    /// How long a process waits for the others of its run, in seconds, before it ends the run.
+    /// Seconds to wait for the other processes of the run before ending it [default: 1800]
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub dist_timeout_s: f64,
-    /// What gradients are sent to the other processes of a run as: float32, or bfloat16, which takes
-    /// half the bytes, and rounds what a process sends and what comes of all to eight binary digits.
+    /// Precision of gradients sent between processes: float32, or bfloat16, which halves the bytes and rounds each process's
+    /// values and their sum to 8 bits of precision [default: float32]
     pub reduce_dtype: ReduceDtype,
-    /// Sum the gradients of layers that are done with over the processes while the backward pass
-    /// goes on with the others: the same sums, to the bit.
+    /// Sum the gradients of finished layers over the processes while the backward pass continues; results are bit-identical
+    /// [default: true]
     #[schemars(extend("on_resume" = "free"))]
     pub overlap_comm: bool,
-    /// Processes of the run; the launcher says how many, and no file does.
+    /// Number of processes; set by the launcher, never by a file.
     #[serde(skip)]
     pub ranks: usize,
 
-    /// Completions of each prompt; 8 if not given, and 2 for algorithms that pair them.
+    /// Number of completions to sample per prompt [default: 8, or 2 for algorithms that learn from pairs]
     pub num_generations: Option<usize>,
-    /// Longest completion, in tokens.
+    /// Maximum length of a completion, in tokens [default: 512]
     pub max_completion_length: usize,
-    /// Sampling temperature.
+    /// Sampling temperature [default: 1]
     pub temperature: f64,
-    /// Sample from the most likely tokens that together have this probability.
+    /// Cumulative probability of the most likely tokens to sample from [default: 1]
     pub top_p: f64,
-    /// Sample from this many most likely tokens; 0 for all.
+    /// Number of most likely tokens to sample from; 0 for all [default: 0]
     pub top_k: usize,
-    /// Drop tokens less likely than this fraction of the likeliest.
+    /// Minimum probability of a token, relative to the most likely token's [default: none]
     pub min_p: Option<f64>,
-    /// Divides the logits of tokens that occurred already.
+    /// Penalty on tokens that already occurred: divides their logits if positive, multiplies them if negative; 1 for none
+    /// [default: 1]
     pub repetition_penalty: f64,
-    /// Strings that end a completion; may be given more than once.
+    /// String that ends a completion; may be repeated
     pub stop: Vec<String>,
-    /// Most sequences generated side by side.
+    /// Maximum number of sequences generated at once [default: 256]
     #[schemars(extend("on_resume" = "free"))]
     pub max_num_seqs: usize,
 
-    /// Let the reference model follow the policy (TR-DPO, arXiv 2404.09656).
+    /// Synchronize the reference model with the policy during training (TR-DPO, arXiv 2404.09656) [default: false]
     pub sync_ref_model: bool,
-    /// Then: the policy's part when the two are mixed; the reference keeps the rest.
+    /// With sync_ref_model: weight of the policy in the mix; the reference model has the rest [default: 0.6]
     pub ref_model_mixup_alpha: f64,
-    /// Then: steps between mixings.
+    /// With sync_ref_model: steps between synchronizations [default: 512]
     pub ref_model_sync_steps: u64,
-    /// Ask the reference model once for a dataset's answers, before training, and let it go.
+    /// Compute the reference model's log-probabilities of the dataset once, before training, then free the model [default: false]
     pub precompute_ref_log_probs: bool,
 
-    /// Longest prompt with a given answer, or text, in tokens; longer ones lose their end.
+    /// Maximum length of a text, or of a prompt with its given completion, in tokens; longer ones are truncated at the end
+    /// [default: 1024]
     pub max_length: Option<usize>,
-    /// Learn from completions alone, and not from their prompts, where both are given.
+    /// Compute the loss only on the completion, where the dataset has prompts and completions [default: true]
     pub completion_only_loss: bool,
-    /// Learn from the assistant's turns alone, where a whole conversation is given.
+    /// Compute the loss only on the assistant's turns of a conversation [default: false]
     pub assistant_only_loss: bool,
-    /// Put given texts together until they fill max_length; per_device_train_batch_size then counts
-    /// such packs. Texts don't see each other.
+    /// Pack texts of the dataset into sequences of max_length tokens; texts do not attend to each other, and
+    /// per_device_train_batch_size counts packs [default: false]
     pub packing: bool,
 
-    /// Completions, or pairs, in a micro-batch of each process.
+    /// Batch size per process for training, in completions or pairs per micro-batch [default: 8]
     pub per_device_train_batch_size: usize,
-    /// The same in an evaluation; as in training if not given.
+    /// Batch size per process for evaluation [default: per_device_train_batch_size]
     #[schemars(extend("on_resume" = "free"))]
     pub per_device_eval_batch_size: Option<usize>,
-    /// Micro-batches in an optimizer step.
+    /// Number of micro-batches to accumulate gradients over before an update [default: 1]
     pub gradient_accumulation_steps: usize,
-    /// Micro-batches that one generation supplies; gradient_accumulation_steps if not given.
+    /// Number of micro-batches per generation [default: gradient_accumulation_steps]
     pub steps_per_generation: Option<usize>,
-    /// How often each generation is trained on.
+    /// Number of times to train on each generation [default: 1]
     pub num_iterations: usize,
-    /// Most tokens in a micro-batch, a prompt counted once for all its completions: a step's rows
-    /// are parted by that rather than by their number. A row that is longer goes alone.
+    /// Maximum number of tokens in a micro-batch; a step's rows are then split by tokens instead of by count. A prompt counts
+    /// once for all its completions, and a longer row goes alone [default: none]
     #[schemars(extend("on_resume" = "free"))]
     pub max_tokens_per_microbatch: Option<usize>,
-    /// Keep only the layers' inputs for the backward pass, and run each layer again in it: the same
-    /// result in less memory. Off if not given, since it takes about a fifth more time, and what is
-    /// kept is small here, without padding and with each prompt once.
+    /// Save memory by recomputing each layer in the backward pass: same results, about a fifth slower. It saves little here,
+    /// without padding and with each prompt stored once [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub gradient_checkpointing: bool,
-    /// Optimizer steps of the run; -1 for as many as num_train_epochs takes.
+    /// Total number of optimizer steps; -1 to use num_train_epochs [default: -1]
     #[schemars(extend("on_resume" = "free"))]
     pub max_steps: i64,
-    /// Passes over the dataset, where max_steps is not given.
+    /// Number of epochs to train, if max_steps is not set [default: 3]
     #[schemars(extend("on_resume" = "free"))]
     pub num_train_epochs: f64,
-    /// Draw prompts in random order.
+    /// Shuffle the training dataset [default: true]
     pub shuffle_dataset: bool,
 
-    /// Train a low-rank adapter (LoRA, arXiv 2106.09685) and leave the model's own weights as they
-    /// are; so does lora_r. If the model is an adapter's folder, training goes on with that one.
+    /// Train a LoRA adapter (arXiv 2106.09685) and leave the model's weights unchanged; implied by lora_r. If the model is an
+    /// adapter's folder, continue with that adapter [default: false]
     pub use_peft: bool,
-    /// Rank of a new adapter; 16 if not given.
+    /// Rank of a new adapter [default: 16]
     pub lora_r: Option<usize>,
-    /// What the adapter adds is multiplied by this over its rank; 32 if not given.
+    /// LoRA alpha: the adapter's output is scaled by lora_alpha / lora_r [default: 32]
     pub lora_alpha: Option<f64>,
-    /// Multiply by lora_alpha over the root of the rank (rsLoRA, arXiv 2312.03732).
+    /// Scale by lora_alpha / sqrt(lora_r) instead (rsLoRA, arXiv 2312.03732) [default: false]
     pub use_rslora: Option<bool>,
-    /// Linear layers that have a part in a new adapter, of q_proj, k_proj, v_proj, o_proj, gate_proj,
-    /// up_proj and down_proj; all-linear, which is all of them, if not given.
+    /// Linear layers to adapt: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or all-linear for all of them
+    /// [default: all-linear]
     pub lora_target_modules: Option<Vec<String>>,
-    /// Dropout before the adapter; there is none here, so that only 0 will do.
+    /// LoRA dropout; not supported, so it must be 0 [default: 0]
     pub lora_dropout: f64,
 
-    /// Peak learning rate. If not given: 1e-6, as in TRL, from 100 million parameters upward,
-    /// and for smaller models 1e-6 times 100 million over their number of parameters, or times
-    /// the root of that for algorithms that learn from pairs; ten times that for an adapter.
+    /// Peak learning rate [default: 1e-6, as in TRL, from 100 million parameters upward; for smaller models multiplied by 100
+    /// million / parameters, or by the square root of that for algorithms that learn from pairs or given completions; ten times
+    /// that for an adapter]
     pub learning_rate: Option<f64>,
-    /// How the learning rate goes on after the warmup.
+    /// Learning rate schedule: linear, cosine, constant or constant_with_warmup [default: linear]
     pub lr_scheduler_type: LrSchedule,
-    /// Steps in which the learning rate rises from zero, or, below 1, a fraction of the run.
+    /// Number of steps of linear warmup from 0; below 1, a fraction of the run [default: 0]
     pub warmup_steps: f64,
-    /// The same as a fraction of the run, where warmup_steps is 0.
+    /// Warmup as a fraction of the run, used if warmup_steps is 0 [default: 0]
     pub warmup_ratio: f64,
-    /// Decoupled weight decay of AdamW.
+    /// Decoupled weight decay of AdamW [default: 0]
     pub weight_decay: f64,
-    /// AdamW's decay of the first moment.
+    /// beta1 of AdamW [default: 0.9]
     pub adam_beta1: f64,
-    /// AdamW's decay of the second moment.
+    /// beta2 of AdamW [default: 0.999]
     pub adam_beta2: f64,
-    /// AdamW's epsilon.
+    /// Epsilon of AdamW [default: 1e-8]
     pub adam_epsilon: f64,
-    /// Longest gradient; longer ones are scaled down to it. 0 for no limit.
+    /// Clip the gradient norm to this value; 0 for no limit [default: 1]
     pub max_grad_norm: f64,
 
-    /// Steps between logged figures, or a fraction of the run.
+    /// Log every N steps; below 1, a fraction of the run [default: 10]
     #[schemars(extend("on_resume" = "free"))]
     pub logging_steps: Period,
-    /// Steps between evaluations, or a fraction of the run; save_steps if not given. There is one
-    /// more at the end.
+    /// Evaluate every N steps and at the end; below 1, a fraction of the run [default: save_steps]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_steps: Option<Period>,
-    /// Evaluate before the first step too.
+    /// Also evaluate before the first step [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_on_start: bool,
-    /// Steps between checkpoints, or a fraction of the run; one more is saved at the end.
+    /// Save a checkpoint every N steps and at the end; below 1, a fraction of the run [default: 500]
     #[schemars(extend("on_resume" = "free"))]
     pub save_steps: Period,
-    /// Most checkpoints kept; all if not given. The newest and the best always are.
+    /// Maximum number of checkpoints to keep; the newest and the best are always kept [default: all]
     #[schemars(extend("on_resume" = "free", "alias" = "max_ckpt_num"))]
     #[serde(alias = "max_ckpt_num")]
     pub save_total_limit: Option<usize>,
-    /// Save the model alone: smaller checkpoints, from which no run can go on.
+    /// Save only the model: smaller checkpoints that can't be resumed [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub save_only_model: bool,
-    /// When a checkpoint can't be written: fail, or continue to the next save.
+    /// If a checkpoint can't be written: fail, or continue to the next save [default: fail]
     #[schemars(extend("on_resume" = "free"))]
     pub on_save_error: OnSaveError,
-    /// End with the best checkpoint by metric_for_best_model rather than with the last.
+    /// End with the best checkpoint by metric_for_best_model instead of the last [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub load_best_model_at_end: bool,
-    /// The figure by which checkpoints are compared: of the last evaluation (eval_...), or averaged
-    /// over the steps since the checkpoint before; "reward" if load_best_model_at_end is set. The
-    /// best is never removed.
+    /// Metric to compare checkpoints by, from the last evaluation (eval_...) or averaged over the steps since the previous
+    /// checkpoint. The best checkpoint is never removed [default: reward if load_best_model_at_end is set]
     #[schemars(extend("on_resume" = "free"))]
     pub metric_for_best_model: Option<String>,
-    /// Whether more of it is better; if not given, unless its name ends in "loss".
+    /// Whether a greater metric_for_best_model is better [default: true, unless its name ends in "loss"]
     #[schemars(extend("on_resume" = "free"))]
     pub greater_is_better: Option<bool>,
-    /// Which completions go to completions.jsonl.
+    /// Completions to write to completions.jsonl: none, sample (those of each generation's first prompt) or all [default: sample]
     #[schemars(extend("on_resume" = "free"))]
     pub log_completions: LogCompletions,
 
-    /// Where figures go beside metrics.jsonl.
+    /// Where to report metrics besides metrics.jsonl: none or tensorboard [default: tensorboard]
     #[schemars(extend("on_resume" = "free"))]
     pub report_to: ReportTo,
-    /// Serve the newest figures over HTTP on this port, under /metrics, for Prometheus.
+    /// Port on which to serve the latest metrics to Prometheus, at /metrics [default: none]
     #[schemars(extend("on_resume" = "free"))]
     pub metrics_port: Option<u16>,
-    /// Address on which they are served.
+    /// Address on which to serve them [default: 127.0.0.1]
     #[schemars(extend("on_resume" = "free"))]
     pub metrics_address: String,
 
-    /// Take up changes of plugin files and of the run's config.toml while the run goes on.
+    /// Reload plugin files and the run's config.toml when they change during training [default: true]
     pub hot_reload: bool,
-    /// Settings of the algorithm's plugin.
+    /// Settings of the algorithm's plugin
     #[schemars(extend("on_resume" = "compared"))]
     pub loss: Map<String, Value>,
-    /// What the algorithm's plugin may use.
+    /// Resource limits of the algorithm's plugin
     #[schemars(extend("on_resume" = "free"))]
     pub loss_limits: Limits,
-    /// Reward plugins.
+    /// Reward plugins
     #[schemars(extend("on_resume" = "compared"))]
     pub plugin: Vec<PluginEntry>,
 }
@@ -514,46 +511,45 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Micro-batches that one generation supplies.
+    /// Returns the number of micro-batches per generation.
     pub fn steps_per_generation(&self) -> usize {
         self.steps_per_generation.unwrap_or(self.gradient_accumulation_steps)
     }
 
-    /// Completions, or pairs, in a micro-batch of all processes together.
+    /// Returns the number of completions or pairs in a micro-batch of all processes together.
     pub fn batch_size(&self) -> usize {
         self.per_device_train_batch_size * self.ranks
     }
 
-    /// The same in an evaluation.
+    /// Returns the same number for evaluation.
     pub fn eval_batch_size(&self) -> usize {
         self.per_device_eval_batch_size.unwrap_or(self.per_device_train_batch_size) * self.ranks
     }
 
-    /// Columns of the dataset that are read under other names: the name that is wanted, and the
-    /// dataset's own.
+    /// Returns the renamed columns of the dataset: the new name and the dataset's own.
     pub fn columns(&self) -> Vec<(String, String)> {
         let parts = self.columns.iter().flat_map(|given| given.split(','));
         let pair = |(name, own): (&str, &str)| (name.trim().to_owned(), own.trim().to_owned());
         parts.filter_map(|part| part.split_once('=').map(pair)).collect()
     }
 
-    /// Completions in one generation.
+    /// Returns the number of completions in one generation.
     pub fn generation_batch_size(&self) -> usize {
         self.batch_size() * self.steps_per_generation()
     }
 
-    /// Completions of each prompt.
+    /// Returns the number of completions per prompt.
     pub fn group(&self) -> usize {
         self.num_generations.unwrap_or(8)
     }
 
-    /// The figure by which checkpoints are compared, and whether more of it is better.
+    /// Returns the metric by which checkpoints are compared, and whether a greater value is better.
     pub fn best_by(&self) -> Option<(&str, bool)> {
         let name = self.metric_for_best_model.as_deref().or_else(|| self.load_best_model_at_end.then_some("reward"))?;
         Some((name, self.greater_is_better.unwrap_or(!name.ends_with("loss"))))
     }
 
-    /// Prompts in one generation.
+    /// Returns the number of prompts in one generation.
     pub fn prompts_per_generation(&self) -> usize {
         self.generation_batch_size() / self.group()
     }

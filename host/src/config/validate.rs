@@ -56,7 +56,7 @@ impl Config {
             ("lora_r", self.lora_r),
         ] {
             if let Some(count) = count.filter(|count| *count > MOST) {
-                return Err((key, format!("is {count}; it is at most {MOST}")));
+                return Err((key, format!("is {count}; the maximum is {MOST}")));
             }
         }
         Ok(())
@@ -65,16 +65,16 @@ impl Config {
     /// Values that lie outside of what they may be.
     fn check_values(&self) -> Result<(), (&'static str, String)> {
         if self.output_dir.as_deref() == Some("") {
-            return Err(("output_dir", "is empty; name a folder that is not there yet, or leave it out".into()));
+            return Err(("output_dir", "is empty; name a new folder or leave it out".into()));
         }
         if !(self.temperature > 0.0 && self.temperature.is_finite()) {
-            return Err(("temperature", format!("is {}; training samples at a temperature above 0", self.temperature)));
+            return Err(("temperature", format!("is {}; training needs a temperature above 0", self.temperature)));
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(("top_p", format!("is {}; it lies above 0 and up to 1", self.top_p)));
+            return Err(("top_p", format!("is {}; it must be above 0 and at most 1", self.top_p)));
         }
         if self.min_p.is_some_and(|p| !(0.0..=1.0).contains(&p)) {
-            return Err(("min_p", "lies from 0 to 1".into()));
+            return Err(("min_p", "must be between 0 and 1".into()));
         }
         if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
             return Err(("repetition_penalty", format!("is {}; it must be greater than 0", self.repetition_penalty)));
@@ -83,10 +83,10 @@ impl Config {
             return Err(("max_steps", format!("is {}; give a number of steps, or -1 for num_train_epochs", self.max_steps)));
         }
         if self.stop.iter().any(String::is_empty) {
-            return Err(("stop", "holds an empty string, which would end every completion".into()));
+            return Err(("stop", "contains an empty string, which would end every completion".into()));
         }
         if self.num_threads.is_some_and(|threads| threads == 0 || threads > MOST_THREADS) {
-            return Err(("num_threads", format!("lies from 1 to {MOST_THREADS}")));
+            return Err(("num_threads", format!("must be between 1 and {MOST_THREADS}")));
         }
         if self.dist_timeout_s.is_nan() || self.dist_timeout_s <= 0.0 {
             return Err(("dist_timeout_s", format!("is {}; it must be greater than 0", self.dist_timeout_s)));
@@ -98,16 +98,16 @@ impl Config {
     fn check_together(&self) -> Result<(), (&'static str, String)> {
         let of_evaluation = self.metric_for_best_model.as_deref().filter(|name| name.starts_with("eval_"));
         if let (Some(name), None) = (of_evaluation, &self.eval_dataset) {
-            return Err(("metric_for_best_model", format!("{name} is a figure of evaluations; give an eval_dataset")));
+            return Err(("metric_for_best_model", format!("{name} is an evaluation metric; set eval_dataset")));
         }
         if !(0.0..=1.0).contains(&self.ref_model_mixup_alpha) {
-            return Err(("ref_model_mixup_alpha", format!("is {}; it lies from 0 to 1", self.ref_model_mixup_alpha)));
+            return Err(("ref_model_mixup_alpha", format!("is {}; it must be between 0 and 1", self.ref_model_mixup_alpha)));
         }
         if self.ref_model_sync_steps == 0 {
             return Err(("ref_model_sync_steps", "must be at least 1".into()));
         }
         if self.sync_ref_model && self.precompute_ref_log_probs {
-            return Err(("precompute_ref_log_probs", "needs a reference model that stays; sync_ref_model moves it".into()));
+            return Err(("precompute_ref_log_probs", "needs a fixed reference model; sync_ref_model changes it".into()));
         }
         Ok(())
     }
@@ -119,17 +119,18 @@ impl Config {
     pub fn check_generation(&self) -> Result<(), Error> {
         let invalid = |key: &str, detail: String| Err(Error::Invalid { place: key.to_owned(), detail });
         if self.group() < 2 {
-            return invalid("num_generations", "must be at least 2: a completion is judged beside others of its prompt".into());
+            return invalid("num_generations", "must be at least 2: completions of a prompt are compared with each other".into());
         }
         if self.plugin.is_empty() {
-            let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm; an algorithm that learns from \
-                          the dataset's own completions, as `rlhost sft` does, takes --learn-from dataset";
+            let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm. To learn from the \
+                          dataset's own completions, as `rlhost sft` does, use --learn-from dataset";
             return invalid("plugin", detail.into());
         }
         if !self.generation_batch_size().is_multiple_of(self.group()) {
             let ranks = if self.ranks > 1 { format!(" x {} processes", self.ranks) } else { String::new() };
             let detail = format!(
-                "{} must divide the completions of a generation, per_device_train_batch_size {}{ranks} x steps_per_generation {} = {}",
+                "{} must divide the number of completions in a generation, per_device_train_batch_size {}{ranks} x \
+                 steps_per_generation {} = {}",
                 self.group(),
                 self.per_device_train_batch_size,
                 self.steps_per_generation(),
@@ -150,11 +151,11 @@ impl Config {
         }
         for (i, (name, _)) in pairs.iter().enumerate() {
             if pairs[..i].iter().any(|(other, _)| other == name) {
-                return Err(("columns", format!("reads two columns as {name:?}")));
+                return Err(("columns", format!("maps two columns to {name:?}")));
             }
         }
         if !pairs.is_empty() && self.dataset.is_none() {
-            return Err(("columns", "is given, and no dataset whose columns they are".into()));
+            return Err(("columns", "needs a dataset".into()));
         }
         Ok(())
     }
@@ -169,12 +170,12 @@ impl Config {
         ];
         for (key, value) in not_negative {
             if !(value >= 0.0 && value.is_finite()) {
-                return Err((key, format!("is {value}; it must be a number from 0 upward")));
+                return Err((key, format!("is {value}; it must be 0 or greater")));
             }
         }
         for (key, value) in [("adam_beta1", self.adam_beta1), ("adam_beta2", self.adam_beta2)] {
             if !(0.0..1.0).contains(&value) {
-                return Err((key, format!("is {value}; it lies from 0 to below 1")));
+                return Err((key, format!("is {value}; it must be at least 0 and less than 1")));
             }
         }
         if self.adam_epsilon.is_nan() || self.adam_epsilon <= 0.0 {
@@ -184,7 +185,7 @@ impl Config {
             return Err(("num_train_epochs", format!("is {}; it must be greater than 0", self.num_train_epochs)));
         }
         if self.warmup_ratio > 1.0 {
-            return Err(("warmup_ratio", format!("is {}; it is a fraction of the run, up to 1", self.warmup_ratio)));
+            return Err(("warmup_ratio", format!("is {}; it is a fraction of the run, at most 1", self.warmup_ratio)));
         }
         Ok(())
     }
@@ -197,7 +198,7 @@ impl Config {
             }
             entry.limits.check().map_err(|wrong| ("plugin", format!("{}: {wrong}", entry.name())))?;
             if self.plugin[..i].iter().any(|other| other.name() == entry.name()) {
-                return Err(("plugin", format!("{} is named twice; two rewards need two file names", entry.name())));
+                return Err(("plugin", format!("{} is listed twice; rewards need different file names", entry.name())));
             }
         }
         Ok(())
@@ -222,6 +223,6 @@ mod tests {
             let (key, detail) = said(&[bad]).check().unwrap_err();
             assert!(key == "columns" && detail.contains(expected), "{detail}");
         }
-        assert!(Config { dataset: None, ..good }.check().unwrap_err().1.contains("no dataset"));
+        assert!(Config { dataset: None, ..good }.check().unwrap_err().1.contains("needs a dataset"));
     }
 }

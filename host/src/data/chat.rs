@@ -77,7 +77,7 @@ impl ChatTemplate {
     /// Says what is wrong with it, mostly in Jinja's words.
     pub fn new(source: String, bos: String, eos: String) -> Result<Self, String> {
         if source.len() > LARGEST {
-            return Err(format!("it has {} bytes; {LARGEST} are the most", source.len()));
+            return Err(format!("it has {} bytes; the maximum is {LARGEST}", source.len()));
         }
         let pace = Arc::new(Pace::default());
         let compiled = pace.run(source.len(), move || environment(&source)).map_err(|e| e.to_string())?;

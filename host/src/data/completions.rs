@@ -33,10 +33,10 @@ fn completion(place: &Place, mut columns: Map<String, Value>) -> std::result::Re
     let found = rows::names(&columns);
     if let Some(value) = columns.shift_remove("completion") {
         let completion = text_or_chat("completion", value)?;
-        let missing = || format!("has a column \"completion\" and no \"prompt\"; it has {found}");
+        let missing = || format!("has a column \"completion\" but no \"prompt\"; it has {found}");
         let prompt = text_or_chat("prompt", columns.shift_remove("prompt").ok_or_else(missing)?)?;
         if matches!(prompt, Prompt::Chat(_)) != matches!(completion, Prompt::Chat(_)) {
-            return Err("prompt and completion are not of one kind: both strings, or both lists of messages".into());
+            return Err("prompt and completion must be both strings or both lists of messages".into());
         }
         return Ok(CompletionRow { place: place.clone(), prompt: Some(prompt), completion, columns });
     }

@@ -49,7 +49,7 @@ fn preference(place: &Place, mut columns: Map<String, Value>) -> std::result::Re
     };
     let kind = |p: &Prompt| matches!(p, Prompt::Chat(_));
     if kind(&prompt) != kind(&chosen) || kind(&prompt) != kind(&rejected) {
-        return Err("prompt, chosen and rejected are not of one kind: all strings, or all lists of messages".into());
+        return Err("prompt, chosen and rejected must be all strings or all lists of messages".into());
     }
     Ok(PreferenceRow { place: place.clone(), prompt, chosen, rejected, columns })
 }
@@ -57,7 +57,7 @@ fn preference(place: &Place, mut columns: Map<String, Value>) -> std::result::Re
 /// Splits off what two answers begin with in common, as TRL's `extract_prompt` does: whole
 /// messages, or characters up to a space that precedes the difference.
 fn in_common(chosen: Prompt, rejected: Prompt) -> std::result::Result<(Prompt, Prompt, Prompt), String> {
-    let nothing = || "has no column \"prompt\", and its answers have no beginning in common".to_owned();
+    let nothing = || "has no column \"prompt\", and its answers have no common beginning".to_owned();
     match (chosen, rejected) {
         (Prompt::Chat(mut chosen), Prompt::Chat(mut rejected)) => {
             let same = chosen.iter().zip(&rejected).take_while(|(a, b)| a == b).count();
@@ -67,7 +67,7 @@ fn in_common(chosen: Prompt, rejected: Prompt) -> std::result::Result<(Prompt, P
             let prompt: Vec<Message> = chosen.drain(..same).collect();
             rejected.drain(..same);
             if chosen.is_empty() || rejected.is_empty() {
-                return Err("one of its answers is but the beginning of the other".into());
+                return Err("one of its answers is only the beginning of the other".into());
             }
             Ok((Prompt::Chat(prompt), Prompt::Chat(chosen), Prompt::Chat(rejected)))
         }
@@ -83,7 +83,7 @@ fn in_common(chosen: Prompt, rejected: Prompt) -> std::result::Result<(Prompt, P
             let rest = |text: &str| Prompt::Text(text[same..].to_owned());
             Ok((Prompt::Text(chosen[..same].to_owned()), rest(&chosen), rest(&rejected)))
         }
-        _ => Err("chosen and rejected are not of one kind: both strings, or both lists of messages".into()),
+        _ => Err("chosen and rejected must be both strings or both lists of messages".into()),
     }
 }
 
@@ -127,8 +127,8 @@ mod tests {
     fn what_is_missing_or_mixed_is_named() {
         let missing = read(json!({"prompt": "p", "chosen": "c"})).unwrap_err();
         assert!(missing.contains("\"rejected\"") && missing.contains("prompt, chosen"), "{missing}");
-        assert!(read(json!({"chosen": "a", "rejected": "b"})).unwrap_err().contains("in common"));
+        assert!(read(json!({"chosen": "a", "rejected": "b"})).unwrap_err().contains("common beginning"));
         let mixed = read(json!({"prompt": "p", "chosen": "c", "rejected": [{"role": "assistant", "content": "r"}]}));
-        assert!(mixed.unwrap_err().contains("one kind"));
+        assert!(mixed.unwrap_err().contains("must be all strings"));
     }
 }

@@ -60,7 +60,7 @@ fn short_enough(column: &str, bytes: usize) -> std::result::Result<(), String> {
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
     if bytes > LONGEST {
         let (has, most) = (mib(bytes), LONGEST >> 20);
-        return Err(format!("column {column:?} has {has:.1} MiB of text, and {most} MiB is the most that is tokenized at once"));
+        return Err(format!("column {column:?} has {has:.1} MiB of text; at most {most} MiB can be tokenized at once"));
     }
     Ok(())
 }
@@ -77,7 +77,7 @@ pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<Pr
         }
         Value::Array(messages) => {
             let messages: Vec<Message> = serde_json::from_value(Value::Array(messages))
-                .map_err(|e| format!("column {column:?} is no list of messages with \"role\" and \"content\": {e}"))?;
+                .map_err(|e| format!("column {column:?} is not a list of messages with \"role\" and \"content\": {e}"))?;
             if messages.is_empty() {
                 return Err(format!("column {column:?} is an empty conversation"));
             }

@@ -56,7 +56,7 @@ fn read(path: &Path, limit: u64) -> Result<Option<String>> {
 fn load(path: &Path) -> Result<tokenizers::Tokenizer> {
     let wrong = |detail: String| Error::Tokenizer { path: path.to_owned(), detail: printable(&detail, SHOWN) };
     let bytes = files::read(path, LARGEST).map_err(|source| match source.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => wrong("no such file; a model folder brings its tokenizer".into()),
+        ErrorKind::NotFound | ErrorKind::NotADirectory => wrong("no such file; a model folder must contain its tokenizer".into()),
         _ => Error::Io { path: path.to_owned(), source },
     })?;
     let bounds = Bounds { memory: (256 << 20) + 32 * bytes.len(), time: Duration::from_secs(120) };
@@ -73,7 +73,7 @@ fn load(path: &Path) -> Result<tokenizers::Tokenizer> {
     let (read, _) = within(bounds, read).map_err(|e| wrong(format!("not a tokenizer: reading it {e}")))?;
     let (inner, longest) = read.map_err(|e| wrong(format!("not a tokenizer: {e}")))?;
     if longest > LONGEST_TOKEN {
-        return Err(wrong(format!("it has a token of {longest} bytes; {LONGEST_TOKEN} are the most")));
+        return Err(wrong(format!("it has a token of {longest} bytes; the maximum is {LONGEST_TOKEN}")));
     }
     Ok(inner)
 }
@@ -152,9 +152,7 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
         if text.len() > LONGEST_TEXT {
             let most = LONGEST_TEXT >> 20;
-            return Err(
-                self.wrong(&format!("a text of {} bytes is too long to be made tokens; {most} MiB are the most", text.len()))
-            );
+            return Err(self.wrong(&format!("a text of {} bytes is too long to tokenize; the maximum is {most} MiB", text.len())));
         }
         let (inner, owned) = (Arc::clone(&self.inner), text.to_owned());
         let encode = move || inner.encode_fast(owned, special).map(|e| e.get_ids().to_vec()).map_err(|e| e.to_string());
@@ -171,7 +169,7 @@ impl Tokenizer {
         } else {
             quietly(|| self.inner.decode(ids, true).map_err(|e| e.to_string())).flatten()
         };
-        decoded.map_err(|e| self.wrong(&format!("{} tokens can't be made text: {e}", ids.len())))
+        decoded.map_err(|e| self.wrong(&format!("{} tokens can't be decoded: {e}", ids.len())))
     }
 
     fn wrong(&self, detail: &str) -> Error {
@@ -183,7 +181,7 @@ impl Tokenizer {
         let fail = |detail: String| Error::Tokenizer { path: self.path.clone(), detail };
         let chat = self.chat.as_ref().ok_or_else(|| {
             fail(
-                "the prompt is a conversation, and this model's tokenizer has no chat template; give prompts as plain strings"
+                "the prompt is a conversation, but this model's tokenizer has no chat template; use plain strings as prompts"
                     .into(),
             )
         })?;

@@ -38,9 +38,7 @@ const PIECE: usize = 64 << 10;
 pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<TrainedTokenizer> {
     let fail = |detail: String| Error::Tokenizer { path: PathBuf::from("tokenizer"), detail };
     if !(257..=MOST_TOKENS).contains(&vocab_size) {
-        return Err(fail(format!(
-            "a byte-level vocabulary has from 257 to {MOST_TOKENS} tokens, and vocab_size is {vocab_size}"
-        )));
+        return Err(fail(format!("vocab_size is {vocab_size}; a byte-level vocabulary must have 257 to {MOST_TOKENS} tokens")));
     }
     let mut texts = Vec::new();
     for path in datasets {

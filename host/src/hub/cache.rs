@@ -119,7 +119,7 @@ impl Cache {
         let lock = append(&path)?;
         match lock.try_lock() {
             Err(TryLockError::WouldBlock) => {
-                tracing::info!("waiting for another process that fetches {file}");
+                tracing::info!("waiting for another process that is downloading {file}");
                 lock.lock().map_err(io(&path))?;
             }
             // Some network file systems have no locks; what two processes wrote shows in the hash.

@@ -44,7 +44,7 @@ impl Hub {
     /// A commit's file, from the cache or by way of it. What is fetched is taken off the bytes that are `left`.
     pub(super) fn fetch(&self, repo: &Repo, cache: &Cache, commit: &str, file: &str, left: &mut u64) -> Result<PathBuf> {
         if !is_inside(file) {
-            return Err(broken(repo, format!("{file:?} is no name of a file")));
+            return Err(broken(repo, format!("{file:?} is not a file name")));
         }
         let path = cache.snapshot(commit).join(file);
         if path.exists() {
@@ -53,14 +53,14 @@ impl Hub {
         if self.settings.offline {
             return Err(Error::Unreachable {
                 name: repo.id.clone(),
-                detail: format!("{file} is not in the cache, and HF_HUB_OFFLINE forbids to fetch it"),
+                detail: format!("{file} is not in the cache, and HF_HUB_OFFLINE forbids downloading it"),
             });
         }
         let url = repo.file(&self.settings.endpoint, commit, file);
         let content = self.content(repo, &url, file)?;
         *left = left.checked_sub(content.most()).ok_or_else(|| {
             let (size, left) = (HumanBytes(content.most()), HumanBytes(*left));
-            broken(repo, format!("{file} is said to have {size}, and {left} is the most that is fetched of it"))
+            broken(repo, format!("{file} is {size} according to the hub; at most {left} are downloaded"))
         })?;
         let _lock = cache.lock(&content.hash, file)?;
         let blob = cache.blob(&content.hash);
@@ -93,7 +93,7 @@ impl Hub {
         let hash = etag.trim_start_matches("W/").trim_matches('"').to_owned();
         if !is_hash(&hash) || text(&answer, COMMIT).is_empty() {
             let endpoint = &self.settings.endpoint;
-            return Err(broken(repo, format!("{endpoint} does not say of {file} what a hub says of a file; check HF_ENDPOINT")));
+            return Err(broken(repo, format!("{endpoint} does not describe {file} the way a hub does; check HF_ENDPOINT")));
         }
         let size = match text(&answer, "x-linked-size") {
             "" if answer.status().is_redirection() => "",
@@ -110,8 +110,8 @@ impl Hub {
         let mut into = append(part)?;
         let mut have = into.metadata().map_err(io)?.len();
         let of = content.size.map(|size| format!(" ({})", HumanBytes(size))).unwrap_or_default();
-        let from = if have > 0 { format!(", from {} on", HumanBytes(have)) } else { String::new() };
-        tracing::info!("fetching {} {file}{of}{from}", repo.id);
+        let from = if have > 0 { format!(", resuming at {}", HumanBytes(have)) } else { String::new() };
+        tracing::info!("downloading {} {file}{of}{from}", repo.id);
         let bar = bar(file, content.size);
         let mut tries = 0;
         while content.size != Some(have) {
@@ -129,8 +129,8 @@ impl Hub {
             tries = if closer { 1 } else { tries + 1 };
             if tries >= TRIES {
                 let of = content.size.map(|size| format!(" of {}", HumanBytes(size))).unwrap_or_default();
-                let detail = format!("{file} came no further than {}{of} ({stop})", HumanBytes(now));
-                return Err(broken(repo, format!("{detail}; the same command goes on from there")));
+                let detail = format!("{file} stopped at {}{of} ({stop})", HumanBytes(now));
+                return Err(broken(repo, format!("{detail}; run the same command again to resume there")));
             }
             have = now;
             self.wait(tries);
@@ -140,8 +140,9 @@ impl Hub {
         if content.sha256 && sha256(&mut into).map_err(io)? != content.hash {
             std::fs::remove_file(part).map_err(io)?;
             let endpoint = &self.settings.endpoint;
-            let detail = format!("{file} did not come as {endpoint} has it: its SHA-256 differs; what came is removed");
-            return Err(broken(repo, format!("{detail}, and the same command fetches it anew")));
+            let detail =
+                format!("{file} differs from the file on {endpoint}: its SHA-256 does not match; the download was removed");
+            return Err(broken(repo, format!("{detail}, and running the same command again restarts it")));
         }
         Ok(())
     }
@@ -161,7 +162,7 @@ impl Hub {
             failure if failure.passes() => Stop::Broken(failure.to_string()),
             // More lies there than the file has: of no use.
             Failure::Refused { status: StatusCode::RANGE_NOT_SATISFIABLE, .. } => match into.set_len(0) {
-                Ok(()) => Stop::Broken("the file has another size than it had".into()),
+                Ok(()) => Stop::Broken("the size of the file has changed".into()),
                 Err(source) => full(source),
             },
             refused => Stop::Final(self.explain(repo, refused)),
@@ -182,7 +183,7 @@ impl Hub {
             let Some(rest) = room.checked_sub(read as u64) else {
                 into.set_len(0).map_err(full)?;
                 let most = HumanBytes(content.most());
-                return Err(Stop::Final(broken(repo, format!("{} sends more of a file than the {most} it has", host(url)))));
+                return Err(Stop::Final(broken(repo, format!("{} sends more than the {most} that the file has", host(url)))));
             };
             room = rest;
             into.write_all(&buffer[..read]).map_err(full)?;

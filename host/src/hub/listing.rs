@@ -68,7 +68,7 @@ impl Hub {
             return cached().ok_or_else(|| Error::Unreachable {
                 name: repo.id.clone(),
                 detail: format!(
-                    "there is no such path, the cache {} does not hold all of this {}, and HF_HUB_OFFLINE forbids to fetch it",
+                    "there is no such path, the cache {} does not hold all of this {}, and HF_HUB_OFFLINE forbids downloading it",
                     self.settings.cache.display(),
                     repo.noun()
                 ),
@@ -76,7 +76,7 @@ impl Hub {
         }
         self.ask(repo).or_else(|error| match cached() {
             Some(listing) => {
-                tracing::warn!("{error}; going on with what the cache holds");
+                tracing::warn!("{error}; continuing with what the cache holds");
                 Ok(listing)
             }
             None => Err(error),
@@ -90,21 +90,21 @@ impl Hub {
         let text = text.map_err(|e| self.explain(repo, Failure::Silent(e.to_string())))?;
         let foreign = || Error::Unfit {
             name: repo.id.clone(),
-            detail: format!("what {url} answers is not what a hub says of a {}; check HF_ENDPOINT", repo.noun()),
+            detail: format!("{url} does not describe a {} the way a hub does; check HF_ENDPOINT", repo.noun()),
         };
         let answer: Answer = serde_json::from_str(&text).map_err(|_| foreign())?;
         if !is_hash(&answer.sha) {
             return Err(foreign());
         }
         if answer.siblings.len() > MOST_FILES {
-            let detail = format!("{url} lists {} files; {MOST_FILES} is the most that is read", answer.siblings.len());
+            let detail = format!("{url} lists {} files; the maximum is {MOST_FILES}", answer.siblings.len());
             return Err(Error::Unfit { name: repo.id.clone(), detail });
         }
         let (mut files, outside): (Vec<String>, Vec<String>) =
             answer.siblings.into_iter().map(|s| s.rfilename).partition(|file| is_inside(file));
         if let Some(first) = outside.first() {
             let first = printable(first, 128);
-            tracing::warn!("{}: {} files are passed over, since they can't be called so: {first}", repo.id, outside.len());
+            tracing::warn!("{}: skipped {} files whose names can't be used: {first}", repo.id, outside.len());
         }
         files.sort_unstable();
         files.dedup();
@@ -127,7 +127,7 @@ impl Hub {
         let known = self.settings.token.is_some();
         match (status, code.as_str()) {
             (_, "RevisionNotFound") => {
-                Error::Missing { name, detail: format!("{endpoint} has this {noun}, and no revision {:?} of it", repo.revision) }
+                Error::Missing { name, detail: format!("{endpoint} has this {noun}, but no revision {:?} of it", repo.revision) }
             }
             (_, "EntryNotFound") => {
                 Error::Unfit { name, detail: format!("{endpoint} lists a file that it does not have ({status})") }
@@ -138,14 +138,11 @@ impl Hub {
                 } else {
                     "set HF_TOKEN, and ask for access at"
                 };
-                Error::Denied {
-                    name,
-                    detail: format!("{endpoint} lets only those read this {noun} who were given access ({status}); {who} {page}"),
-                }
+                Error::Denied { name, detail: format!("{endpoint} restricts access to this {noun} ({status}); {who} {page}") }
             }
             (401, _) if known => {
                 let detail = format!(
-                    "{endpoint} refuses the token that was sent, or has no such {noun} ({status}); check HF_TOKEN and {page}"
+                    "{endpoint} rejects the token that was sent, or has no such {noun} ({status}); check HF_TOKEN and {page}"
                 );
                 Error::Denied { name, detail }
             }

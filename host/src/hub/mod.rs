@@ -170,17 +170,18 @@ impl Hub {
         if listing.has(INDEX) {
             let path = self.fetch(&repo, &cache, &listing.commit, INDEX, &mut { SMALL })?;
             let text = files::read_text(&path, SMALL).map_err(|source| Error::Io { path, source })?;
-            let index: Index = serde_json::from_str(&text).map_err(|e| unfit(format!("{INDEX} is no index of shards: {e}")))?;
+            let index: Index =
+                serde_json::from_str(&text).map_err(|e| unfit(format!("{INDEX} is not an index of shards: {e}")))?;
             let shards: BTreeSet<String> = index.weight_map.into_values().collect();
             if let Some(shard) = shards.iter().find(|shard| !listing.has(shard)) {
-                return Err(unfit(format!("has no {shard}, of which {INDEX} speaks")));
+                return Err(unfit(format!("has no {shard}, which {INDEX} lists")));
             }
             wanted.push(INDEX.to_owned());
             wanted.extend(shards);
         } else if listing.has(WEIGHTS) {
             wanted.push(WEIGHTS.to_owned());
         } else {
-            return Err(unfit(format!("has no {WEIGHTS}, the form of weights that is read; it has {}", listing.names())));
+            return Err(unfit(format!("has no {WEIGHTS}, the only supported weight format; it has {}", listing.names())));
         }
         self.snapshot(&repo, &cache, &listing, &wanted)
     }

@@ -123,7 +123,7 @@ impl Wire {
             }
             if is_secure(&url) && !is_secure(&next) {
                 let (from, to) = (origin(&url), origin(&next));
-                return Err(Failure::Insecure(format!("{from} redirects from https to {to}, where nothing protects what comes")));
+                return Err(Failure::Insecure(format!("{from} redirects from https to {to}, which is not encrypted")));
             }
             url = next;
         }

@@ -109,7 +109,7 @@ impl Architecture {
     fn of(config: &Object) -> std::result::Result<Self, String> {
         let family = family(config.text("model_type")?)?;
         if let Some(act) = config.text("hidden_act")?.filter(|act| *act != "silu") {
-            return Err(format!("hidden_act {:?} is not supported; silu is", printable(act, 80)));
+            return Err(format!("hidden_act {:?} is not supported; only silu is", printable(act, 80)));
         }
         let hidden_size = config.needed_size("hidden_size", MOST_HIDDEN)?;
         let heads = heads(config, hidden_size)?;
@@ -123,7 +123,7 @@ impl Architecture {
         let (rope_theta, rope_scaling) = resolve(config, heads.head_dim)?;
         let rms_norm_eps = config.number("rms_norm_eps")?.unwrap_or(1e-6);
         if !(0.0..=1.0).contains(&rms_norm_eps) {
-            return Err(format!("rms_norm_eps {rms_norm_eps} must lie from 0 to 1"));
+            return Err(format!("rms_norm_eps {rms_norm_eps} must be between 0 and 1"));
         }
         let attention_bias = config.flag("attention_bias")?.unwrap_or(false);
         let this = Self {
@@ -148,8 +148,8 @@ impl Architecture {
         let parameters = this.matrices();
         if parameters > MOST_PARAMETERS {
             return Err(format!(
-                "hidden_size, intermediate_size, num_hidden_layers and vocab_size make {parameters} parameters; {MOST_PARAMETERS} \
-                 are the most"
+                "hidden_size, intermediate_size, num_hidden_layers and vocab_size give {parameters} parameters; the maximum is \
+                 {MOST_PARAMETERS}"
             ));
         }
         Ok(this)
@@ -207,7 +207,7 @@ fn windows(config: &Object, family: Family, layers: usize) -> std::result::Resul
     if let (None, Some(types)) = (size, &types)
         && types.contains(&SLIDING)
     {
-        return Err(format!("layer_types has {SLIDING:?} and there is no sliding_window"));
+        return Err(format!("layer_types has {SLIDING:?}, but there is no sliding_window"));
     }
     Ok((0..layers).map(|layer| size.filter(|_| slides(layer))).collect())
 }
@@ -220,9 +220,7 @@ fn heads(config: &Object, hidden_size: usize) -> std::result::Result<Heads, Stri
     }
     let head_dim = config.size("head_dim", MOST_HEAD_DIM)?.unwrap_or(hidden_size / heads);
     if head_dim == 0 || !head_dim.is_multiple_of(2) {
-        return Err(format!(
-            "head_dim {head_dim} must be even and not zero; without it, it is hidden_size over num_attention_heads"
-        ));
+        return Err(format!("head_dim {head_dim} must be even and not zero; it defaults to hidden_size / num_attention_heads"));
     }
     Ok(Heads { heads, kv_heads, head_dim })
 }

@@ -132,7 +132,7 @@ impl DeviceDecoding<'_> {
             let recorded = self.session.record(|session| step(decoder, layers, &drawing, session));
             // Without recordings a generation is the same, and slower.
             self.may_record = recorded.is_ok();
-            self.recorded = recorded.inspect_err(|e| tracing::warn!("steps of generation can't be recorded: {e}")).ok();
+            self.recorded = recorded.inspect_err(|e| tracing::warn!("can't record generation steps as a CUDA graph: {e}")).ok();
         }
         Ok(())
     }

@@ -115,7 +115,7 @@ impl Object {
 
     /// A text.
     pub(super) fn text(&self, key: &str) -> std::result::Result<Option<&str>, String> {
-        self.typed(key, "a text", Value::as_str)
+        self.typed(key, "a string", Value::as_str)
     }
 
     /// An object in this one.
@@ -126,7 +126,7 @@ impl Object {
     /// A token's number or several.
     pub(super) fn tokens(&self, key: &str) -> std::result::Result<Option<Vec<u32>>, String> {
         let token = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-        self.typed(key, "a token's number or a list of them", |value| match value {
+        self.typed(key, "a token id or a list of token ids", |value| match value {
             Value::Array(ids) => ids.iter().map(token).collect(),
             one => token(one).map(|id| vec![id]),
         })

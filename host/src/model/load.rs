@@ -89,7 +89,7 @@ impl ModelFolder {
 
     fn decoder_of(&self, mut shards: Shards) -> Result<Decoder> {
         let missing = |name: &str| {
-            let detail = format!("the weights hold no {name}, which config.json asks for");
+            let detail = format!("the weights have no {name}, which config.json requires");
             Error::Weights { path: self.base.clone(), detail }
         };
         // All before the first is read.

@@ -80,7 +80,7 @@ pub enum Error {
         detail: String,
     },
     /// A weight can't be written in the precision that was asked for.
-    #[error("{}: {tensor} holds values that {dtype} can't, or that are not finite; bfloat16 and float32 reach to 3e38", path.display())]
+    #[error("{}: {tensor} has values that are not finite or too large for {dtype}; bfloat16 and float32 go up to 3e38", path.display())]
     OutOfRange {
         /// The model.
         path: PathBuf,
@@ -91,8 +91,8 @@ pub enum Error {
     },
     /// What the model computes is not finite.
     #[error(
-        "the model's log-probabilities are infinite or not numbers, though its weights are finite: they are too large to compute \
-         with, or the temperature is too near to 0"
+        "the model's log-probabilities are infinite or NaN, though its weights are finite: the weights are too large to compute \
+         with, or the temperature is too close to 0"
     )]
     NotFinite,
     /// An operation failed.

@@ -62,8 +62,8 @@ fn parse(text: &str) -> std::result::Result<(Lora, String), String> {
     let config = Object::parse(text)?;
     match config.text("peft_type")? {
         Some("LORA") => {}
-        Some(other) => return Err(format!("peft_type {:?} is not supported; LORA is", printable(other, 80))),
-        None => return Err("peft_type is missing; LORA is supported".into()),
+        Some(other) => return Err(format!("peft_type {:?} is not supported; only LORA is", printable(other, 80))),
+        None => return Err("peft_type is missing; only LORA is supported".into()),
     }
     let off = |value: &Value| match value {
         Value::Bool(false) => true,
@@ -76,7 +76,7 @@ fn parse(text: &str) -> std::result::Result<(Lora, String), String> {
         return Err(format!("{key} is not supported: {}", printable(&value.to_string(), 80)));
     }
     if let Some(bias) = config.text("bias")?.filter(|bias| *bias != "none") {
-        return Err(format!("bias {:?} is not supported; \"none\" is", printable(bias, 80)));
+        return Err(format!("bias {:?} is not supported; only \"none\" is", printable(bias, 80)));
     }
     // Some of the others change the base model's weights too.
     let begun = config.get("init_lora_weights").unwrap_or(&Value::Bool(true));
@@ -89,10 +89,10 @@ fn parse(text: &str) -> std::result::Result<(Lora, String), String> {
         use_rslora: config.flag("use_rslora")?.unwrap_or(false),
     };
     if !lora.scale().is_finite() {
-        return Err(format!("lora_alpha {} with r {} makes a factor that is not finite", lora.alpha, lora.r));
+        return Err(format!("lora_alpha {} with r {} gives a scale that is not finite", lora.alpha, lora.r));
     }
     let base = config.text("base_model_name_or_path")?.filter(|base| !base.is_empty());
-    let base = base.ok_or("base_model_name_or_path is missing; give it the folder of the adapter's model")?;
+    let base = base.ok_or("base_model_name_or_path is missing; set it to the folder of the adapter's base model")?;
     Ok((lora, base.to_owned()))
 }
 
@@ -108,7 +108,7 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
         match parts {
             (Some(a), Some(b)) => Ok(Some((a, b))),
             (None, None) => Ok(None),
-            _ => Err(fail(format!("{name} has one of lora_A and lora_B without the other"))),
+            _ => Err(fail(format!("{name} has only one of lora_A and lora_B"))),
         }
     })?;
     match shards.left() {

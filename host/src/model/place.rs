@@ -40,7 +40,7 @@ impl Place {
                     tracing::warn!("bf16: on the CPU everything is computed in f32");
                 }
                 if !ops::wide_registers() {
-                    tracing::warn!("this processor has no AVX2 and FMA: everything works, but several times slower");
+                    tracing::warn!("this processor has no AVX2 and FMA; everything works, but several times slower");
                 }
                 return Ok(Self::cpu());
             }
@@ -49,7 +49,7 @@ impl Place {
                 return missing("there is no NVIDIA driver (libcuda.so.1), or it has no device".into());
             }
             (config::Device::Cuda(Some(number)), Ok(count)) if number >= count => {
-                return missing(format!("the driver has {count}, from 0 to {}", count - 1));
+                return missing(format!("the driver has {count} device(s), numbered 0 to {}", count - 1));
             }
             (config::Device::Cuda(Some(number)), _) => number,
             (config::Device::Cuda(None) | config::Device::Auto, Ok(count)) => local_rank % count,
@@ -67,7 +67,7 @@ impl Place {
     /// Refuses a model that it can't compute.
     pub(super) fn check(&self, architecture: &Architecture) -> Result<()> {
         if architecture.windows.iter().any(Option::is_some) && !self.device.is_cpu() {
-            return Err(Error::Device("sliding windows are computed on the CPU alone; give device = \"cpu\"".into()));
+            return Err(Error::Device("sliding windows are only supported on the CPU; set device = \"cpu\"".into()));
         }
         Ok(())
     }

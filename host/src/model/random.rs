@@ -16,7 +16,7 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
         let n = shape.iter().product();
         let mut values: Vec<f32> = Vec::new();
         if values.try_reserve_exact(n).is_err() {
-            let detail = format!("there is no memory for {name} of shape {shape:?}; lower the sizes");
+            let detail = format!("not enough memory for {name} of shape {shape:?}; use smaller sizes");
             return Err(Error::Config { path: "config.json".into(), detail });
         }
         if name.ends_with(".bias") {

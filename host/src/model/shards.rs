@@ -62,7 +62,9 @@ impl Shards {
             let inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
             if name.is_empty() || name.contains('\\') || !inside {
                 let name = printable(name, SHOWN);
-                return Err(wrong(format!("names the file {name:?}, which is not in the folder; shards lie beside their index")));
+                return Err(wrong(format!(
+                    "names the file {name:?}, which is outside the folder; shards must be beside their index"
+                )));
             }
             this.add(&folder.join(name))?;
         }
@@ -96,7 +98,7 @@ impl Shards {
         let wrong = |detail: String| Err(Error::Weights { path: self.files[*file].path.clone(), detail });
         if info.shape != shape {
             let has = printable(&format!("{:?}", info.shape), SHOWN);
-            return wrong(format!("{name} has shape {has}; by {by} it should have {shape:?}"));
+            return wrong(format!("{name} has shape {has}; by {by} it must have {shape:?}"));
         }
         if dtype(info.dtype).is_none() {
             return wrong(format!("{name} has type {:?}; f32, f16 and bf16 are supported", info.dtype));
@@ -129,8 +131,7 @@ impl Shards {
         let values = values.to_dtype(DType::F32)?;
         // Squares of f32 are finite in f64, and so is their sum.
         if !ops::sum_of_squares([&values])?.is_finite() {
-            let detail =
-                format!("{name} holds values that are infinite or not a number; the model itself is damaged, take a whole one");
+            let detail = format!("{name} has infinite or NaN values; the model itself is damaged, get an intact copy");
             return Err(Error::Weights { path: shard.path.clone(), detail });
         }
         Ok(Some(values))
@@ -173,18 +174,18 @@ fn header(file: &mut File) -> std::result::Result<(u64, Metadata), Unread> {
     file.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);
     if length > LARGEST_HEADER {
-        return Err(Unread::Damaged(format!("its header has {length} bytes; {LARGEST_HEADER} are the most")));
+        return Err(Unread::Damaged(format!("its header has {length} bytes; the maximum is {LARGEST_HEADER}")));
     }
     let begin = 8 + length;
     if begin > whole {
-        return damaged("it is cut off within its header");
+        return damaged("it is truncated within its header");
     }
     let mut text = Vec::new();
     file.take(length).read_to_end(&mut text)?;
     let header: Metadata = serde_json::from_slice(&text).map_err(|e| Unread::Damaged(format!("its header is wrong: {e}")))?;
     match (header.data_len() as u64).cmp(&(whole - begin)) {
         std::cmp::Ordering::Equal => Ok((begin, header)),
-        std::cmp::Ordering::Greater => damaged("it is cut off: its header speaks of more bytes than there are"),
+        std::cmp::Ordering::Greater => damaged("it is truncated: its header lists more bytes than there are"),
         std::cmp::Ordering::Less => damaged("it is longer than its header says"),
     }
 }

@@ -124,14 +124,14 @@ pub(super) fn pairs(given: Option<&Dataset>, tokenizer: &Tokenizer, longest: usi
         pairs.push(Arc::new(Prompt { row: pairs.len(), text, tokens, columns, answers, ref_logp: OnceLock::new() }));
     }
     if pairs.len() < all {
-        tracing::warn!("{} of {all} pairs are left out: their prompts alone have {longest} tokens or more", all - pairs.len());
+        tracing::warn!("skipped {} of {all} pairs whose prompts alone have {longest} tokens or more", all - pairs.len());
     }
     if pairs.is_empty() {
         return Err(Error::Unfit(format!("{dataset}: no pair is left; raise max_length")));
     }
     if merged > 0 {
         tracing::warn!(
-            "in {merged} pairs the prompt's last tokens merge with an answer's first; there the answer begins earlier"
+            "in {merged} pairs the prompt's last tokens merge with an answer's first; there the answer starts earlier"
         );
     }
     Ok(pairs)
@@ -201,10 +201,7 @@ pub(super) fn completions(
     let kept = each(rows, prepare)?.into_iter().flatten().enumerate();
     let kept: Vec<_> = kept.map(|(row, prompt)| Arc::new(Prompt { row, ..prompt })).collect();
     if kept.len() < all {
-        tracing::warn!(
-            "{} of {all} rows are left out: nothing of them is left to learn within {longest} tokens",
-            all - kept.len()
-        );
+        tracing::warn!("skipped {} of {all} rows with nothing to learn within {longest} tokens", all - kept.len());
     }
     if kept.is_empty() {
         return Err(Error::Unfit(format!("{dataset}: no row is left; raise max_length")));
@@ -257,7 +254,7 @@ fn learned_of(
             }
             Ok(Some(mask))
         }
-        _ => Err("assistant_only_loss: this is a string, in which nobody can tell who speaks; it needs messages".into()),
+        _ => Err("assistant_only_loss needs messages, which say who speaks; this is a plain string".into()),
     }
 }
 
@@ -274,7 +271,10 @@ fn assistant_turns(messages: &[Message], all: &[u32], tokenizer: &Tokenizer) -> 
         let (asked, answered) = (encode(&messages[..i], true)?, encode(&messages[..=i], false)?);
         let (begin, end) = (same(&asked), same(&answered));
         if begin < asked.len() || end <= begin {
-            return Err(format!("assistant_only_loss: the chat template writes turn {} otherwise when others follow", i + 1));
+            return Err(format!(
+                "assistant_only_loss: the chat template renders turn {} differently when other turns follow",
+                i + 1
+            ));
         }
         learned[begin..end].fill(1);
     }

@@ -73,7 +73,7 @@ pub enum Error {
     #[error("{0}")]
     Unfit(String),
     /// The step counter moved by something other than one: a bug.
-    #[error("the step counter went from {from} to {to}; this is a bug of rlhost's, and the run ends before it does harm")]
+    #[error("the step counter went from {from} to {to}; this is a bug in rlhost, so the run stops")]
     Counter {
         /// Before the step.
         from: u64,
@@ -81,7 +81,7 @@ pub enum Error {
         to: u64,
     },
     /// The loss or gradient left the finite numbers.
-    #[error("the gradient at step {step} is {norm}; the weights are left as they were")]
+    #[error("the gradient at step {step} is {norm}; the weights were not changed")]
     NotFinite {
         /// The step.
         step: u64,
@@ -90,7 +90,7 @@ pub enum Error {
     },
     /// The weights would have left the finite numbers.
     #[error(
-        "the update at step {step} would make {parameter} infinite or not a number; the weights are left as they were. The learning \
+        "the update at step {step} would make {parameter} infinite or NaN; the weights were not changed. The learning \
          rate is {lr:e}: lower learning_rate, unless the model's own weights are like that"
     )]
     Overflow {
@@ -102,7 +102,7 @@ pub enum Error {
         lr: f64,
     },
     /// The weights are not finite numbers, which only a model that came so can be.
-    #[error("the weights are not all finite, and are not saved: a checkpoint of them would be of no use")]
+    #[error("some weights are not finite, so they are not saved: a checkpoint of them would be useless")]
     WeightsNotFinite,
 }
 

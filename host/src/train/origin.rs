@@ -59,7 +59,7 @@ impl Origin {
         }
         let (step, checkpoint, passed_over) = checkpoint::newest(path)?;
         for damaged in passed_over {
-            tracing::warn!("{damaged}; passed over");
+            tracing::warn!("{damaged}; skipping it");
         }
         Ok(Self { run: path.to_owned(), checkpoint, step })
     }
@@ -204,8 +204,8 @@ impl Beginning {
         }
         if !self.may_change() && !other.is_empty() {
             let keys = other.keys().cloned().collect::<Vec<_>>().join(", ");
-            let advice = "--allow-changed accepts that, and another --output-dir makes a new run of it";
-            return Err(Error::Unfit(format!("{keys} would make this another run than it was; {advice}")));
+            let advice = "--allow-changed allows that, and another --output-dir starts a new run instead";
+            return Err(Error::Unfit(format!("changing {keys} would change the run's results; {advice}")));
         }
         if let Some(edited) = edited {
             let keys = if all.is_empty() { "nothing".to_owned() } else { all.keys().cloned().collect::<Vec<_>>().join(", ") };
@@ -238,9 +238,9 @@ fn other_batch(old: &Config, new: &Config) -> String {
     };
     let advice = match old.batch_size() {
         size if size.is_multiple_of(new.ranks) => format!("per_device_train_batch_size={} keeps it", size / new.ranks),
-        size => format!("{size} can't be dealt to {} processes alike", new.ranks),
+        size => format!("{size} can't be divided equally among {} processes", new.ranks),
     };
-    format!("the run's batch was {}, and would be {}; {advice}", batch(old), batch(new))
+    format!("the run's batch was {} and would become {}; {advice}", batch(old), batch(new))
 }
 
 /// Keys with their old and new values: those that may differ, and those that may not.

@@ -67,8 +67,8 @@ pub(super) fn compare_weights(world: &World, weights: &[(String, &Tensor)], step
     match all.iter().position(|sums| *sums != all[0]) {
         None => Ok(()),
         Some(rank) => {
-            let detail = "a processor, a library or the network does not compute or carry what the others do";
-            Err(Error::Unfit(format!("after step {step} the weights of rank {rank} are not those of rank 0: {detail}")))
+            let detail = "a processor, a library or the network computes or transmits something different";
+            Err(Error::Unfit(format!("after step {step} the weights of rank {rank} differ from those of rank 0: {detail}")))
         }
     }
 }
@@ -83,10 +83,10 @@ pub(super) fn compare_set_ups(world: &World, config: &Config, dataset: &str) -> 
         let differ: Vec<&str> = keys.keys().map(String::as_str).filter(|key| !own(key)).collect();
         if !differ.is_empty() {
             let keys = differ.join(", ");
-            return Err(Error::Unfit(format!("rank {rank} was started with other settings than rank 0: {keys}")));
+            return Err(Error::Unfit(format!("rank {rank} was started with different settings from rank 0: {keys}")));
         }
         if *dataset != first.dataset {
-            return Err(Error::Unfit(format!("rank {rank} has read another dataset than rank 0")));
+            return Err(Error::Unfit(format!("rank {rank} has read a different dataset from rank 0")));
         }
     }
     Ok(())

@@ -161,7 +161,7 @@ impl Restored {
         let checkpoint = origin.checkpoint.as_path();
         let unfit = |detail: String| Error::Unfit(format!("{}: {detail}", checkpoint.display()));
         let text = files::read(&checkpoint.join(REST), LARGEST_REST).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => unfit("holds the model alone (save_only_model); no run can go on from it".into()),
+            std::io::ErrorKind::NotFound => unfit("holds only the model (save_only_model); it can't be resumed".into()),
             _ => unfit(format!("{REST}: {e}")),
         })?;
         let rest: Rest = serde_json::from_slice(&text).map_err(|e| unfit(format!("{REST}: {e}")))?;
@@ -173,10 +173,13 @@ impl Restored {
         if rest.dataset != dataset {
             if !changed {
                 return Err(unfit(
-                    "the dataset has changed since it was written; --allow-changed begins the new one anew".into(),
+                    "the dataset has changed since it was written; --allow-changed starts the new one from the beginning".into(),
                 ));
             }
-            tracing::warn!("the dataset is not the one that {} was written with: it begins anew", checkpoint.display());
+            tracing::warn!(
+                "the dataset is not the one that {} was written with; starting it from the beginning",
+                checkpoint.display()
+            );
         }
         Ok(Self { rest, moments })
     }

@@ -25,9 +25,9 @@ const OWN_DEFAULTS: [(&str, &str); 2] = [("per_device_train_batch_size", "16"), 
 
 /// Flags of `train` that mean nothing here, and what does.
 const FOREIGN: [(&str, &str); 4] = [
-    ("max_steps", "give --steps"),
-    ("output_dir", "nothing of a measurement stays"),
-    ("resume_from_checkpoint", "name the checkpoint by --model"),
+    ("max_steps", "use --steps"),
+    ("output_dir", "a benchmark keeps no files"),
+    ("resume_from_checkpoint", "pass the checkpoint as --model"),
     ("eval_dataset", "evaluations are not measured"),
 ];
 
@@ -43,28 +43,28 @@ pub(super) fn command() -> Command {
     let switch = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
     training::command()
         .name("bench")
-        .about("Measure how fast a model is generated from and trained, and what the machine could do")
+        .about("Measure generation and training speed against the machine's limits")
         .after_help(
-            "Takes steps of `rlhost train` with the same flags, in a temporary folder, and prints the time of their parts, tokens a \
-             second, the process's greatest size, and two bounds that are measured in the same process: reading memory, for \
-             generation, and large matrix products, for training. Without --dataset prompts are made up, and answers too for \
-             algorithms that learn from a dataset; without --plugin the reward is tldr_length_reward.wasm. Unless --config or a \
-             flag says otherwise a batch has 16 completions of 64 tokens. One step, or as many as learn from one generation, \
-             comes first and is not counted. To compare numbers of threads, give --num-threads in several runs.",
+            "Runs steps of `rlhost train` with the same flags in a temporary folder. Prints the time of each part of a step, tokens \
+             per second, peak memory, and two limits measured in the same process: memory bandwidth for generation and large \
+             matrix products for training. Without --dataset, prompts are synthetic, and so are the answers for algorithms that \
+             learn from a dataset. Without --plugin, the reward is tldr_length_reward.wasm. A batch has 16 completions of 64 \
+             tokens unless --config or a flag changes that. The first step, or all steps of the first generation, is a warm-up \
+             and is not counted. To compare thread counts, run it again with another --num-threads.",
         )
         .arg(
             path("model-config", "FILE")
                 .alias("model_config")
                 .conflicts_with("model")
-                .help("A config.json of a Llama, Qwen2 or Qwen3 model, which gets random weights"),
+                .help("Measure a model with random weights and the sizes in this config.json (Llama, Mistral, Qwen2 or Qwen3)"),
         )
-        .arg(switch("random-weights").alias("random_weights").help("Measure --model's sizes with random weights; a folder without weights will do"))
-        .arg(path("tokenizer", "FOLDER").help("Folder of the tokenizer that goes with random weights; one is learned if not given"))
-        .arg(number("steps").default_value("5").help("Optimizer steps that are measured; whole generations, so that it may become some more"))
+        .arg(switch("random-weights").alias("random_weights").help("Measure --model with random weights; its folder needs no weights"))
+        .arg(path("tokenizer", "FOLDER").help("Folder of the tokenizer for random weights [default: train one]"))
+        .arg(number("steps").default_value("5").help("Number of optimizer steps to measure, rounded up to whole generations"))
         .arg(number("prompt-length").alias("prompt_length").conflicts_with("dataset").help(
-            "Tokens of a made-up prompt; 512 if not given, or what the model's context leaves",
+            "Length of synthetic prompts, in tokens [default: 512, or less if the model's context is shorter]",
         ))
-        .arg(switch("json").help("Print one line of JSON"))
+        .arg(switch("json").help("Print the result as one line of JSON"))
 }
 
 pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Failure> {
@@ -74,7 +74,7 @@ pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Fail
 fn measure(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Result<(), Failure> {
     let foreign = FOREIGN.iter().find(|(flag, _)| matches.value_source(flag) == Some(ValueSource::CommandLine));
     if let Some((flag, advice)) = foreign {
-        return Err(Failure::mistake(anyhow!("--{}: not for a measurement; {advice}", flag.replace('_', "-"))));
+        return Err(Failure::mistake(anyhow!("--{} does not apply to bench; {advice}", flag.replace('_', "-"))));
     }
     let temporary = tempfile::tempdir().map_err(Failure::failed)?;
     let made = temporary.path().join("model");
@@ -146,7 +146,7 @@ fn model(matches: &ArgMatches, config: &Config, made: &Path) -> anyhow::Result<P
     let sizes = matches.get_one::<PathBuf>("model-config").cloned();
     let random = matches.get_flag("random-weights") || sizes.is_some();
     let tokenizer = matches.get_one::<PathBuf>("tokenizer").map(PathBuf::as_path);
-    ensure!(random || tokenizer.is_none(), "--tokenizer: goes with --model-config or --random-weights; a model brings its own");
+    ensure!(random || tokenizer.is_none(), "--tokenizer needs --model-config or --random-weights; a model has its own tokenizer");
     let named = config.model.as_deref().filter(|_| sizes.is_none());
     match (random, named) {
         (false, Some(named)) => Ok(train::model_of(named)?.0),
@@ -159,7 +159,8 @@ fn model(matches: &ArgMatches, config: &Config, made: &Path) -> anyhow::Result<P
             let folder = named.map(|named| Ok::<_, train::Error>(train::model_of(named)?.0)).transpose()?;
             let Some(file) = sizes.or_else(|| Some(folder.as_ref()?.join("config.json"))) else {
                 bail!(
-                    "--random-weights: of which sizes? Give --model-config FILE, or --model with a folder that has a config.json"
+                    "--random-weights needs the sizes of a model: pass --model-config FILE, or --model with a folder that has a \
+                     config.json"
                 );
             };
             let own = folder.as_deref().filter(|folder| folder.join("tokenizer.json").exists());

@@ -163,7 +163,7 @@ impl Summary {
         let s = &self.step_time;
         let row = |name: &str, value: String, note: String| say!("{name:<24}{value:>10} {note}");
         let seconds = |seconds: f64| format!("{seconds:.4}");
-        let spread = format!("s          ({:.4} to {:.4}, after {} to warm up)", s.least, s.greatest, self.warm_up_steps);
+        let spread = format!("s          ({:.4} to {:.4}; warm-up steps: {})", s.least, s.greatest, self.warm_up_steps);
         say!("");
         row(&format!("a step, mean of {}", self.steps), seconds(s.mean), spread);
         let mut parts: Vec<(&String, &f64)> = self.time.iter().collect();
@@ -175,11 +175,11 @@ impl Summary {
 
         say!("");
         if let Some(rate) = self.rollout_throughput {
-            row("generated", format!("{rate:.0}"), "tokens/s   (of generation)".into());
+            row("generated", format!("{rate:.0}"), "tokens/s   (during generation)".into());
         }
         let step = self.steps as f64;
         let (trained, packed) = (self.tokens.trained as f64 / step, self.tokens.packed as f64 / step);
-        let note = format!("tokens/s   (of the step, which has {trained:.0}; {packed:.0} with each prompt once)");
+        let note = format!("tokens/s   (over the whole step: {trained:.0} tokens, {packed:.0} with each prompt once)");
         row("trained", format!("{:.0}", self.throughput), note);
         row("peak memory", format!("{:.0}", self.peak_memory_mb), "MB".into());
         if let Some(peak) = self.peak_device_memory_mb {
@@ -188,7 +188,7 @@ impl Summary {
 
         let b = &self.bounds;
         say!(
-            "\nbounds, measured here: memory is read at {:.1} GB/s, large products run at {:.0} GFLOP/s",
+            "\nlimits, measured here: {:.1} GB/s of memory reads, {:.0} GFLOP/s in large matrix products",
             b.read_gb_per_s,
             b.product_gflop_per_s
         );

@@ -57,13 +57,13 @@ pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
     let memory = any.plugin().memory_used();
     report.line(true, "memory", &format!("{} of {} MiB", indicatif::HumanBytes(memory as u64), any.plugin().limits().memory_mb));
     if any.plugin().forgets() {
-        report.line(true, "state", "it keeps a state that it can't hand over; a resumed run will not be the same");
+        report.line(true, "state", "it keeps state that it can't export; a resumed run will differ");
     }
     if report.failures == 0 {
         bench::times(&mut any, given).map_err(Failure::Failed)?;
         return Ok(());
     }
-    Err(Failure::failed(anyhow!("{} of the checks failed", report.failures)))
+    Err(Failure::failed(anyhow!("{} checks failed", report.failures)))
 }
 
 fn check_reward(report: &mut Report, plugin: &mut RewardPlugin, other: &mut RewardPlugin, batch: &RewardBatch) {
@@ -75,7 +75,7 @@ fn check_reward(report: &mut Report, plugin: &mut RewardPlugin, other: &mut Rewa
     report.line(
         same,
         "determinism",
-        if same { "a second instance gives the same" } else { "a second instance gives other scores" },
+        if same { "a second instance gives the same scores" } else { "a second instance gives different scores" },
     );
     if !plugin.info().stateless {
         return;
@@ -85,18 +85,23 @@ fn check_reward(report: &mut Report, plugin: &mut RewardPlugin, other: &mut Rewa
     report.line(
         same,
         "statelessness",
-        if same { "a second call gives the same" } else { "it says stateless: true, and a second call gives other scores" },
+        if same {
+            "a second call gives the same scores"
+        } else {
+            "it declares stateless: true, but a second call gives different scores"
+        },
     );
     let turned: Vec<usize> = (0..ROWS).rev().collect();
     for row in turned {
         let Some(alone) = report.call("row independence", plugin.score(&only(batch, row))) else { return };
         if alone.rewards[0] != first.rewards[row] {
             let (together, alone) = (first.rewards[row], alone.rewards[0]);
-            let detail = format!("it says stateless: true, and row {row} has {together:?} among others and {alone:?} alone");
+            let detail =
+                format!("it declares stateless: true, but row {row} scores {together:?} with other rows and {alone:?} alone");
             return report.line(false, "row independence", &detail);
         }
     }
-    report.line(true, "row independence", "each row alone has the score it has among others");
+    report.line(true, "row independence", "each row scores the same alone as with other rows");
 }
 
 /// A batch of one row.
@@ -124,13 +129,13 @@ fn check_policy(report: &mut Report, plugin: &mut PolicyPlugin, other: &mut Poli
         report.line(
             same,
             "determinism",
-            if same { "a second instance gives the same" } else { "a second instance gives something else" },
+            if same { "a second instance gives the same result" } else { "a second instance gives a different result" },
         );
     }
     if let Some((verdicts, detached)) = report.call("gradient", gradient::policy(plugin, &tokens)) {
         gradients(report, &verdicts);
         if detached {
-            report.line(true, "stop-gradient", "ratios are held fixed in its derivative");
+            report.line(true, "stop-gradient", "its derivative treats ratios as constant");
         }
     }
 }
@@ -144,7 +149,7 @@ fn check_preference(report: &mut Report, plugin: &mut PreferencePlugin, other: &
         report.line(
             same,
             "determinism",
-            if same { "a second instance gives the same" } else { "a second instance gives something else" },
+            if same { "a second instance gives the same result" } else { "a second instance gives a different result" },
         );
     }
     if let Some(verdicts) = report.call("gradient", gradient::preference(plugin, &pairs)) {
@@ -156,11 +161,11 @@ fn gradients(report: &mut Report, verdicts: &[Verdict]) {
     for Verdict { column, distance, at, kinks } in verdicts {
         let good = verdicts.iter().any(|v| v.column == *column && v.good());
         let place = if good { String::new() } else { format!(" at token {at}") };
-        let left = if *kinks > 0 { format!(", {kinks} tokens at a kink left out") } else { String::new() };
+        let left = if *kinks > 0 { format!(", {kinks} tokens at a kink skipped") } else { String::new() };
         let hint = match (good, report.stop_gradient) {
             (true, _) => "",
             (false, true) => ", as --stop-gradient expects",
-            (false, false) => "; if the loss holds a part of itself fixed on purpose, give --stop-gradient",
+            (false, false) => "; if the loss has a stop-gradient on purpose, pass --stop-gradient",
         };
         let detail = format!("within {distance:.1e} of finite differences{place}{left}{hint}");
         report.line(good || report.stop_gradient, column, &detail);

@@ -22,26 +22,25 @@ pub(super) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Begin a reward of your own: a project that builds with its language's own tools
+    /// Create a plugin project that builds with its language's own tools
     New(new::Args),
-    /// Show what a plugin is: its role, settings, needs, imports and size
+    /// Show a plugin's role, settings, needs, imports and size
     Inspect(Given),
-    /// Check a plugin as a run would use it: contract, limits, determinism, gradients, speed
+    /// Check a plugin the way a run uses it: contract, limits, determinism, gradients, speed
     Check {
         #[command(flatten)]
         given: Given,
-        /// The loss holds a part of itself fixed (stop-gradient), so that its derivatives are not those of the loss: say how far
-        /// they are from them, and go on
+        /// Report gradients that differ from the loss's without failing, for a loss with a stop-gradient
         #[arg(long)]
         stop_gradient: bool,
     },
     /// Time a plugin's calls
     Bench(Given),
-    /// Make a component of a core module, and check that it is a plugin
+    /// Turn a core module into a component and check that it is a plugin
     Build {
-        /// The core module
+        /// Core module to convert
         file: PathBuf,
-        /// Where the component goes; beside the module, as NAME.component.wasm, if not given
+        /// File to write [default: NAME.component.wasm beside the module]
         #[arg(long, short)]
         output: Option<PathBuf>,
     },
@@ -50,12 +49,12 @@ enum Action {
 /// A plugin and its settings.
 #[derive(clap::Args)]
 struct Given {
-    /// A path, or the file name of an embedded plugin
+    /// Plugin: a path, or the file name of an embedded plugin
     plugin: String,
-    /// A setting, as in --set target=8
+    /// Setting of the plugin, as in --set target=8; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// JSON lines whose prompts and columns a reward is tried on
+    /// JSON Lines file with prompts and columns to try a reward on
     #[arg(long)]
     dataset: Option<PathBuf>,
 }
@@ -104,9 +103,9 @@ fn list(names: &[String]) -> String {
 
 fn keeps(plugin: &plugin::Plugin) -> &'static str {
     match (plugin.info().stateless, plugin.forgets()) {
-        (true, _) => "nothing: calls may be split by rows and run side by side",
-        (false, false) => "a state, which goes through checkpoints and swaps",
-        (false, true) => "a state that it can't hand over: a resumed run will not be the same (export `state`)",
+        (true, _) => "nothing: calls may be split by rows and run in parallel",
+        (false, false) => "state, which survives checkpoints and swaps",
+        (false, true) => "state that it can't export: a resumed run will differ (export `state`)",
     }
 }
 
@@ -117,7 +116,7 @@ fn needs(needs: &plugin::Needs) -> String {
         ("token ids", needs.token_ids),
         ("dataset columns", needs.dataset_columns),
         ("log-probabilities of a reference model", needs.ref_logp),
-        ("log-probabilities when sampled", needs.sampling_logp),
+        ("log-probabilities at sampling", needs.sampling_logp),
         ("values of a critic", needs.values),
         ("entropies", needs.entropy),
         ("mean logits", needs.mean_logits),
@@ -134,7 +133,7 @@ fn settings(schema: &str, config: &Map<String, Value>) -> Vec<String> {
         return vec!["none".to_owned()];
     }
     let line = |(name, property): (&String, &Value)| {
-        let value = config.get(name).map_or_else(|| "not given".to_owned(), ToString::to_string);
+        let value = config.get(name).map_or_else(|| "not set".to_owned(), ToString::to_string);
         let text = property["description"].as_str().unwrap_or_default();
         format!("{name} = {value}  {}", text.split_whitespace().collect::<Vec<_>>().join(" "))
     };

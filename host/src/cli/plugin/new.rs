@@ -24,13 +24,13 @@ const SHORT: [(&str, &str); 5] =
 /// Arguments of `new`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The plugin's name, which is also that of its folder
+    /// Name of the plugin and of its folder
     name: String,
-    /// rust, c, cpp, zig, assemblyscript, go, javascript, typescript or python; rust-loss or c-loss
+    /// Language: rust, c, cpp, zig, assemblyscript, go, javascript, typescript or python; rust-loss or c-loss
     /// for an algorithm
     #[arg(long, default_value = "rust")]
     lang: String,
-    /// Where the folder is made
+    /// Where to create the folder
     #[arg(long, default_value = ".")]
     path: PathBuf,
 }
@@ -47,16 +47,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let known = languages();
     if !known.contains(&language) {
         let meant = nearest(language, known.iter().copied()).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        return Err(anyhow!("--lang {language}: unknown language{meant} There are {}", known.join(", ")));
+        return Err(anyhow!("--lang {language}: unknown language; the languages are {}{meant}", known.join(", ")));
     }
     let fine = args.name.starts_with(|c: char| c.is_ascii_lowercase())
         && args.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_');
     if !fine {
-        return Err(anyhow!("{:?}: a plugin's name is of small letters, digits, - and _, and begins with a letter", args.name));
+        return Err(anyhow!(
+            "{:?}: a plugin's name must start with a letter and contain only lowercase letters, digits, - and _",
+            args.name
+        ));
     }
     let folder = args.path.join(&args.name);
     if folder.exists() {
-        return Err(anyhow!("{} is there already", folder.display()));
+        return Err(anyhow!("{} already exists", folder.display()));
     }
     for (_, inside, text) in FILES.iter().filter(|(of, inside, _)| *of == language && *inside != "README.md") {
         write(&folder.join(inside), adapted(text, language, &args.name).as_bytes())?;
@@ -78,7 +81,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let steps = steps(&folder);
     let about = format!("# {}\n\nA plugin for rlhost. From this folder:\n\n{}\n", args.name, indented(&steps));
     write(&folder.join("README.md"), about.as_bytes())?;
-    say!("made {}; next:\n    cd {}\n{}", folder.display(), folder.display(), indented(&steps));
+    say!("created {}; next:\n    cd {}\n{}", folder.display(), folder.display(), indented(&steps));
     Ok(())
 }
 

@@ -50,10 +50,10 @@ impl Budget {
 /// What is said of a file that becomes more than [`limit`].
 pub(super) fn too_large(limit: u64) -> String {
     let limit = HumanBytes(limit);
-    format!("becomes more than {limit} in memory, which is more than a file of its size can hold of text; it may be damaged")
+    format!("takes more than {limit} in memory, more text than a file of its size can hold; it may be damaged")
 }
 
 /// What is said of a row that has more than [`ROW`].
 pub(super) fn long_row() -> String {
-    format!("is longer than {}, the most a row may have", HumanBytes(ROW))
+    format!("is longer than {}, the maximum for a row", HumanBytes(ROW))
 }

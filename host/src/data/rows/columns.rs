@@ -15,7 +15,7 @@ pub(super) fn rename(rows: &mut [Row], wanted: &[(String, String)]) -> Result<()
         for (name, own) in wanted {
             let missing = || {
                 let found = names(columns);
-                place.wrong(format!("has no column {own:?}, which was to be read as {name:?}; it has {found}"))
+                place.wrong(format!("has no column {own:?} to read as {name:?}; it has {found}"))
             };
             renamed.push((name.clone(), columns.get(own).cloned().ok_or_else(missing)?));
         }

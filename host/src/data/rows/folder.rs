@@ -63,7 +63,9 @@ pub(super) fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
     let found = || listed(found.iter().map(|name| &**name));
     if shards.is_empty() {
         if others.iter().any(|path| path.extension().is_some_and(|e| e == "arrow")) {
-            return wrong("is a folder of Arrow files, as save_to_disk writes them; write it by to_parquet or to_json".into());
+            return wrong(
+                "is a folder of Arrow files, as save_to_disk writes; write it with to_parquet or to_json instead".into(),
+            );
         }
         let found = if others.is_empty() { "nothing else".into() } else { found() };
         return wrong(format!("is a folder without .jsonl, .json, .parquet or .txt files; it holds {found}"));
@@ -73,16 +75,12 @@ pub(super) fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
         files::open(shard).map_err(|source| Error::Io { path: shard.clone(), source })?;
     }
     if !others.is_empty() {
-        tracing::warn!(
-            "{}: not read, since they are not .jsonl, .json, .parquet or .txt files: {}",
-            printable_path(folder),
-            found()
-        );
+        tracing::warn!("{}: skipped files that are not .jsonl, .json, .parquet or .txt: {}", printable_path(folder), found());
     }
     let splits: BTreeSet<&str> = shards.iter().filter_map(|path| split(path)).collect();
     if splits.len() > 1 {
         let splits = splits.into_iter().collect::<Vec<_>>().join(", ");
-        return wrong(format!("is a folder with files of several splits ({splits}); name the file or folder of one"));
+        return wrong(format!("is a folder with files of several splits ({splits}); pass the file or folder of one split"));
     }
     Ok(shards)
 }

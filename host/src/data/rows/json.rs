@@ -134,7 +134,7 @@ impl Reader<'_> {
         let mut scan = Scan::default();
         let end = loop {
             let seen = match self.from.fill_buf() {
-                Ok([]) => return Err(self.file.wrong("is not a JSON array: it is cut off, without an end")),
+                Ok([]) => return Err(self.file.wrong("is not a JSON array: it is truncated")),
                 Ok(seen) => seen,
                 Err(e) => return Err(self.file.wrong(e.to_string())),
             };
@@ -214,7 +214,7 @@ impl Taken {
         self.text.set(self.text.get() + text as u64);
         self.values.set(self.values.get() + 1);
         if self.values.get() > VALUES {
-            return Err(E::custom(format_args!("holds more than {VALUES} values, the most a row may have")));
+            return Err(E::custom(format_args!("has more than {VALUES} values, the maximum for a row")));
         }
         Ok(())
     }

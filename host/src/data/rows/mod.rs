@@ -91,7 +91,7 @@ pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Row>> {
 }
 
 fn some(path: &Path, rows: Vec<Row>) -> Result<Vec<Row>> {
-    if rows.is_empty() { Err(File::new(path).wrong("holds no rows")) } else { Ok(rows) }
+    if rows.is_empty() { Err(File::new(path).wrong("has no rows")) } else { Ok(rows) }
 }
 
 /// Bytes of a packed file that are unpacked after a row that can't be used, to see whether the file is damaged.

@@ -56,10 +56,10 @@ impl<R: Read> Read for Metered<R> {
         let read = self.inner.read(buffer).map_err(|e| match e.kind() {
             ErrorKind::Interrupted => e,
             ErrorKind::UnexpectedEof => {
-                io::Error::other(format!("is cut off: its {kind} data has no end; fetch or write it again"))
+                io::Error::other(format!("is truncated: its {kind} data has no end; download or write it again"))
             }
             _ if e.get_ref().is_some_and(|e| e.is::<Trailing>()) => io::Error::other(Trailing),
-            _ => io::Error::other(format!("is packed by {kind} and damaged ({e}); fetch or write it again")),
+            _ => io::Error::other(format!("is compressed with {kind} and damaged ({e}); download or write it again")),
         })?;
         self.left = self.left.checked_sub(read as u64).ok_or_else(|| io::Error::other(too_large(self.limit)))?;
         Ok(read)
@@ -67,7 +67,7 @@ impl<R: Read> Read for Metered<R> {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("is packed by gzip, and after its gzip data come other bytes; cut them off, or fetch or write it again")]
+#[error("is compressed with gzip, but other bytes follow its gzip data; remove them, or download or write it again")]
 struct Trailing;
 
 /// All members of a gzip file, one after another, as `cat` joins packed shards. Zeros may follow the last, as tapes and Python's

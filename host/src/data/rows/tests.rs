@@ -50,12 +50,12 @@ fn a_packed_file_that_is_cut_off_or_damaged_is_named() {
     let lines: String = (0..400).map(|i| format!("{{\"prompt\": \"{}\"}}\n", i * i)).collect();
     for packed in [gzip(lines.as_bytes()), zstd::encode_all(lines.as_bytes(), 3).unwrap()] {
         let cut = parsed("p.jsonl.gz", &packed[..packed.len() / 2]).unwrap_err();
-        assert!(cut.starts_with("p.jsonl.gz: is cut off"), "{cut}");
+        assert!(cut.starts_with("p.jsonl.gz: is truncated"), "{cut}");
         let mut damaged = packed.clone();
         let middle = damaged.len() / 2;
         damaged[middle..middle + 20].fill(0xa5);
         let damaged = parsed("p.jsonl.gz", &damaged).unwrap_err();
-        assert!(damaged.starts_with("p.jsonl.gz: is packed by") && !damaged.contains('\n'), "{damaged}");
+        assert!(damaged.starts_with("p.jsonl.gz: is compressed with") && !damaged.contains('\n'), "{damaged}");
     }
 }
 
@@ -71,15 +71,15 @@ fn a_file_that_becomes_too_much_is_refused() {
         };
         assert_eq!(unpacked(1 << 20).unwrap(), 1 << 20);
         let error = unpacked((1 << 20) - 1).unwrap_err();
-        assert!(error.starts_with("becomes more than"), "{error}");
+        assert!(error.starts_with("takes more than"), "{error}");
     }
     let table = Bytes::from(std::fs::read(fixture("table-none.parquet")).unwrap());
     for (limit, budget) in [(1000, 1 << 20), (1 << 20, 1000)] {
         let error = parquet::rows(&file, table.clone(), limit, &mut Budget::new(budget)).unwrap_err().to_string();
-        assert!(error.contains("becomes more than"), "{error}");
+        assert!(error.contains("takes more than"), "{error}");
     }
     let mut rows: &[u8] = b"{}\n{}\n{}\n";
-    assert!(json::rows(&file, &mut rows, &mut Budget::new(200)).unwrap_err().to_string().contains("becomes more than"));
+    assert!(json::rows(&file, &mut rows, &mut Budget::new(200)).unwrap_err().to_string().contains("takes more than"));
     assert!(bounds::limit(0) >= 1 << 30 && bounds::limit(1 << 40) > 1 << 46);
 }
 
@@ -100,7 +100,7 @@ fn a_row_that_is_too_long_is_refused_before_it_is_built() {
     let many = format!("{{\"a\": [{}0]}}", "0,".repeat(bounds::VALUES as usize));
     for (name, text) in [("m.jsonl", many.clone()), ("m.json", format!("[{many}]"))] {
         let error = parsed(name, text.as_bytes()).unwrap_err();
-        assert!(error.starts_with(&format!("{name}:1: holds more than 1048576 values")), "{error}");
+        assert!(error.starts_with(&format!("{name}:1: has more than 1048576 values")), "{error}");
     }
     let deep = format!("{{\"a\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(parsed("d.jsonl", deep.as_bytes()).unwrap_err().contains("recursion limit"));
@@ -112,11 +112,11 @@ fn bytes_after_gzip_data_are_named_and_zeros_passed_over() {
     for (after, fine) in [(&[0; 700][..], true), (b"x", false), (b"hello, world", false), (&[0, 0, 1], false)] {
         match parsed("p.gz", &[&packed, after].concat()) {
             Ok(rows) => assert!(fine && rows.len() == 1, "{after:?}"),
-            Err(error) => assert!(!fine && error.contains("after its gzip data come other bytes"), "{error}"),
+            Err(error) => assert!(!fine && error.contains("other bytes follow its gzip data"), "{error}"),
         }
     }
     let second = gzip(b"{\"prompt\": \"b\"}\n");
-    assert!(parsed("p.gz", &[&packed[..], &second[..second.len() - 4]].concat()).unwrap_err().contains("is cut off"));
+    assert!(parsed("p.gz", &[&packed[..], &second[..second.len() - 4]].concat()).unwrap_err().contains("is truncated"));
 }
 
 #[test]
@@ -137,12 +137,12 @@ fn an_array_is_cut_into_rows_wherever_its_brackets_stand() {
     assert_eq!(rows, [json!({"a": "]},[\"\\"}), json!({"b": {"c": [1, {"d": "}"}]}}), json!({})]);
     for (text, said) in [
         ("[{\"a\": 1}, ]", "a.json:2: is not JSON"),
-        ("[{\"a\": 1}", "without an end"),
-        ("[{\"a\": \"]", "without an end"),
+        ("[{\"a\": 1}", "it is truncated"),
+        ("[{\"a\": \"]", "it is truncated"),
         ("[{}] {}", "something follows its end"),
         ("[{}}", "ends with }"),
         ("[{}, 1]", "a.json:2: is not a JSON object"),
-        ("[]", "holds no rows"),
+        ("[]", "has no rows"),
         ("[{\"a\" 1}]", "a.json:1: is not JSON: expected `:`"),
     ] {
         let error = parsed("a.json", text.as_bytes()).unwrap_err();
@@ -183,7 +183,7 @@ fn a_table_that_is_cut_off_or_damaged_is_one_line_and_no_panic() {
     let expected = parsed("t.parquet", &whole).unwrap();
     for length in (4..whole.len()).step_by(97) {
         let cut = parsed("t.parquet", &whole[..length]).unwrap_err();
-        assert!(cut.starts_with("t.parquet: is cut off, damaged") && !cut.contains('\n'), "{cut}");
+        assert!(cut.starts_with("t.parquet: is truncated, damaged") && !cut.contains('\n'), "{cut}");
     }
     let mut noticed = 0;
     for at in (4..whole.len()).step_by(3) {
@@ -233,7 +233,7 @@ fn a_folder_that_is_no_dataset_says_what_it_is() {
     assert!(says(&[("a.csv", ""), ("b.arff", "")]).contains("it holds a.csv, b.arff"));
     assert!(says(&[]).contains("it holds nothing else"));
     assert!(says(&[("train-0.jsonl", ""), ("test-0.jsonl", "")]).contains("several splits (test, train)"));
-    assert!(says(&[("a.jsonl", "")]).contains("holds no rows"));
+    assert!(says(&[("a.jsonl", "")]).contains("has no rows"));
     assert!(says(&[("a\x1b[2J.csv", "")]).contains("it holds a\\u{1b}[2J.csv"));
     assert!(says(&[("a\x1b.jsonl", "{")]).contains("a\\u{1b}.jsonl:1: "));
 }

@@ -46,7 +46,9 @@ fn document(file: &File, from: &mut dyn BufRead, line: usize, text: &mut Vec<u8>
             text.truncate(text.len() - END.len());
         }
         if text.len() as u64 > if marked || read == 0 { ROW } else { most } {
-            return Err(file.place(line).wrong(format!("is the beginning of a document that {}; put {END} between", long_row())));
+            return Err(file
+                .place(line)
+                .wrong(format!("is the beginning of a document that {}; put {END} between documents", long_row())));
         }
         if marked || read == 0 {
             return Ok(!marked);

@@ -94,8 +94,7 @@ impl Journal {
     pub(super) fn reward_failed(&mut self, step: u64, trouble: &Trouble) -> Result<()> {
         let Trouble { name, error, failed } = trouble;
         let rows: Vec<usize> = failed.iter().map(|(row, _)| *row).collect();
-        let what =
-            if rows.is_empty() { "went well when tried again".to_owned() } else { format!("rows without a score: {rows:?}") };
+        let what = if rows.is_empty() { "succeeded when retried".to_owned() } else { format!("rows without a score: {rows:?}") };
         tracing::warn!("{error}; {what}");
         let row_reasons = failed.iter().take(3).map(|(_, error)| error.as_str()).collect();
         self.event(&Event::PluginError { plugin: name, step, reason: error, rows, row_reasons })
@@ -130,8 +129,11 @@ impl Journal {
             return Ok(());
         }
         let meant =
-            config::nearest(name, names.iter().copied()).map(|near| format!("did you mean {near:?}? ")).unwrap_or_default();
-        Err(Error::Unfit(format!("metric_for_best_model: no figure is named {name:?}; {meant}There are {}", names.join(", "))))
+            config::nearest(name, names.iter().copied()).map(|near| format!("Did you mean {near:?}? ")).unwrap_or_default();
+        Err(Error::Unfit(format!(
+            "metric_for_best_model: no metric is named {name:?}. {meant}The metrics are {}",
+            names.join(", ")
+        )))
     }
 
     /// Adds the figures of an evaluation, for choosing the best checkpoint.
@@ -143,7 +145,7 @@ impl Journal {
         if !figures.contains_key(name) {
             let near = config::nearest(name, figures.keys().map(String::as_str));
             let meant = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
-            return Err(Error::Unfit(format!("metric_for_best_model: no figure is named {name:?}{meant}")));
+            return Err(Error::Unfit(format!("metric_for_best_model: no metric is named {name:?}{meant}")));
         }
         let mut window = Window::default();
         window.extend(figures.iter().map(|(name, value)| Metric::new(name, *value, Reduction::Last)));

@@ -101,7 +101,9 @@ fn lock(run: &Path) -> Result<File> {
     let file = files::own(&path, File::options().write(true)).map_err(write_error(&path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::Unfit(format!("{}: another rlhost is at work in this run", run.display()))),
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::Unfit(format!("{}: another rlhost process is running this run", run.display())))
+        }
         Err(TryLockError::Error(source)) => Err(Error::Write { path, source }),
     }
 }
@@ -170,10 +172,10 @@ fn is_free(path: &Path) -> bool {
 
 fn occupied(path: &Path) -> Error {
     let advice = match path.join(".lock").exists() {
-        true => "; --resume-from-checkpoint goes on with the run in it",
+        true => "; --resume-from-checkpoint resumes the run in it",
         false => "",
     };
-    Error::Unfit(format!("output_dir {} is not empty; name another folder, or remove it{advice}", path.display()))
+    Error::Unfit(format!("output_dir {} is not empty; choose another folder or remove it{advice}", path.display()))
 }
 
 /// A folder that is not there yet.
@@ -200,7 +202,7 @@ impl RunFolder {
         if let Some((owner, what)) = within(&path, &named.map(|(what, path)| (what, path.as_deref()))) {
             let owner = owner.display();
             return Err(Error::Unfit(format!(
-                "output_dir {given} lies within {owner}, which is {what} and may be removed or read as a whole; name a folder elsewhere"
+                "output_dir {given} is inside {owner}, which is {what} and may be removed or read as a whole; choose a folder elsewhere"
             )));
         }
         Ok(path)
@@ -253,7 +255,7 @@ impl RunFolder {
             tensorboard.text(go_on_from.unwrap_or(0), "config", &text).map_err(write_error(tensorboard.path()))?;
         }
         for (step, path) in aside {
-            tracing::warn!("the run goes on from before step {step}; its checkpoint of that step is now {}", path.display());
+            tracing::warn!("the run resumes from before step {step}; its checkpoint of that step is now {}", path.display());
             this.event(&Event::CheckpointSuperseded { step, path: path.display().to_string() })?;
         }
         Ok(this)
@@ -312,7 +314,7 @@ impl RunFolder {
     fn line(lines: &mut Lines, lenient: bool, line: Line) -> Result<()> {
         match lines.write(line) {
             Err(e) if lenient => {
-                tracing::warn!("can't write {}: {e}; a line is left out", lines.path().display());
+                tracing::warn!("can't write {}: {e}; skipping a line", lines.path().display());
                 Ok(())
             }
             written => written.map_err(|source| Error::Write { path: lines.path().to_owned(), source }),

@@ -143,7 +143,7 @@ impl Journal {
         for (step, reason) in left_alone {
             if self.saves.left_alone.insert(step) {
                 let path = checkpoint::folder(self.path(), step);
-                tracing::warn!("{} is kept, beside the {limit} of save_total_limit: {reason}", path.display());
+                tracing::warn!("{} is kept in addition to the {limit} of save_total_limit: {reason}", path.display());
                 self.event(&Event::CheckpointKept { step, path: path.display().to_string(), reason })?;
             }
         }
@@ -155,7 +155,7 @@ impl Journal {
         if self.settings.on_save_error == OnSaveError::Fail {
             return Err(error.into());
         }
-        tracing::warn!("{error}; going on to the next save");
+        tracing::warn!("{error}; continuing to the next save");
         self.event(&Event::CheckpointFailed { step, reason: error.to_string() })?;
         self.saves.failure = Some(error);
         Ok(())
@@ -169,7 +169,7 @@ impl Journal {
         }
         let best = self.saves.best.filter(|_| self.settings.load_best_model_at_end);
         if let (Some(best), Some((name, _))) = (best, self.settings.best_by()) {
-            tracing::info!("the best checkpoint by {name} is of step {} ({})", best.step, best.value);
+            tracing::info!("the best checkpoint by {name} is from step {} ({})", best.step, best.value);
         }
         Ok(checkpoint::folder(self.path(), best.map_or(step, |best| best.step)))
     }

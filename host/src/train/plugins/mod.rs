@@ -158,7 +158,7 @@ impl Plugins {
             match plugin.recall(memory) {
                 Ok(()) => {}
                 Err(error) if allowed => {
-                    tracing::warn!("{error}; it begins without one");
+                    tracing::warn!("{error}; it starts without one");
                     plugin.rewind(None);
                 }
                 Err(error) => return Err(error.into()),

@@ -65,7 +65,7 @@ fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
     let generates = flow.generates();
     let batch = if generates { config.prompts_per_generation() } else { config.batch_size() };
     if generates && rows < batch {
-        let detail = format!("the dataset has {rows} prompts and one generation takes {batch}");
+        let detail = format!("the dataset has {rows} prompts, but one generation takes {batch}");
         return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
     }
     Ok(Loader::new(rows, batch, config.seed, config.shuffle_dataset, !generates))

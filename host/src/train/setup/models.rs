@@ -29,7 +29,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
                 ("use_rslora", config.use_rslora == Some(true)),
             ];
             return match given.into_iter().find(|(_, given)| *given) {
-                Some((key, _)) => invalid(key, "means nothing without an adapter; give use_peft or lora_r".into()),
+                Some((key, _)) => invalid(key, "needs an adapter; set use_peft or lora_r".into()),
                 None => Ok(None),
             };
         }
@@ -42,13 +42,13 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             ("lora_target_modules", config.lora_target_modules.is_some(), "its own".into()),
         ];
         if let Some((key, _, own)) = differs.into_iter().find(|(_, differs, _)| *differs) {
-            return invalid(key, format!("the adapter in {} has {own}, and training goes on with it", source.path().display()));
+            return invalid(key, format!("the adapter in {} has {own}, and training continues with it", source.path().display()));
         }
     } else {
         config.lora_target_modules = Some(config.lora_targets());
     }
     if config.sync_ref_model {
-        let detail = "moves the reference model, which with an adapter is the model without it".to_owned();
+        let detail = "would change the reference model, which with an adapter is the base model".to_owned();
         return invalid("sync_ref_model", detail);
     }
     config.use_peft = true;
@@ -94,11 +94,11 @@ pub(super) fn policy_and_reference(
     if kept.lora() != lora || lora.is_some() && !same_place(kept.base(), source.base()) {
         let said = |lora: Option<Lora>, of: &ModelFolder| match lora {
             Some(lora) => format!("an adapter of rank {} and alpha {} for {}", lora.r, lora.alpha, of.base().display()),
-            None => "a whole model".to_owned(),
+            None => "a full model".to_owned(),
         };
         let (has, wanted) = (said(kept.lora(), &kept), said(lora, source));
-        let detail = format!("{} holds {has}, and this run trains {wanted}", origin.checkpoint.display());
-        return Err(Error::Unfit(format!("{detail}; `rlhost merge` makes a whole model, with which a new run can begin")));
+        let detail = format!("{} holds {has}, but this run trains {wanted}", origin.checkpoint.display());
+        return Err(Error::Unfit(format!("{detail}; `rlhost merge` creates a full model that a new run can start from")));
     }
     if lora.is_some() {
         let began = source.decoder()?.at(place)?;

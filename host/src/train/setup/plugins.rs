@@ -68,7 +68,10 @@ fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine,
             let detail = match config::nearest(&key, names) {
                 Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
                 None => {
-                    format!("unknown key `{key}`, neither rlhost's nor {}'s; `rlhost train --help` lists all", algorithm.name())
+                    format!(
+                        "unknown key `{key}`, neither rlhost's nor {}'s; `rlhost train --help` lists all keys",
+                        algorithm.name()
+                    )
                 }
             };
             return Err(config::Error::Invalid { place, detail }.into());
@@ -95,11 +98,11 @@ impl Loaded {
             return Ok((trial, Vec::new()));
         }
         let name = self.algorithm_source.name();
-        let detail = format!("the loss of {name}, with its settings, compares the rows of a micro-batch with one another");
+        let detail = format!("the loss of {name}, with these settings, compares the rows of a micro-batch with each other");
         if cut {
-            return Err(Error::Unfit(format!("max_tokens_per_microbatch: {detail}; it can't be cut by tokens")));
+            return Err(Error::Unfit(format!("max_tokens_per_microbatch: {detail}; micro-batches can't be split by tokens")));
         }
-        let warning = format!("{detail}: each process compares its own, and one process alone would learn something else");
+        let warning = format!("{detail}: each process compares only its own rows, so results differ from those of one process");
         Ok((trial, vec![warning]))
     }
 

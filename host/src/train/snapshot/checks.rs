@@ -10,7 +10,7 @@ impl Rest {
     pub(super) fn fault(&self, step: u64) -> Option<String> {
         let Counts { global_step, generation, num_tokens, unscored, .. } = self.state;
         if global_step != step {
-            return Some(format!("it is of step {global_step}, and the checkpoint of step {step}"));
+            return Some(format!("it is from step {global_step}, but the checkpoint is from step {step}"));
         }
         let counts = [
             ("generation", generation),
@@ -28,14 +28,14 @@ impl Saved {
     pub(super) fn fault(&self, run: &Fits<'_>) -> Option<String> {
         let (rows, generated) = (self.rollouts.len(), run.flow.generates());
         if let Some(row) = self.prompts.iter().find(|row| **row >= run.prompts.len()) {
-            return Some(format!("a prompt is row {row} of a dataset of {}", run.prompts.len()));
+            return Some(format!("a prompt refers to row {row} of a dataset of {}", run.prompts.len()));
         }
         if let Some(fault) = self.fault_of_rollouts(run) {
             return Some(fault);
         }
         let tokens: usize = self.rollouts.iter().map(|r| r.tokens.len()).sum();
         if u32::try_from(tokens).is_err() {
-            return Some(format!("there are {tokens} tokens"));
+            return Some(format!("there are too many tokens: {tokens}"));
         }
         let mut columns = vec![("texts", self.texts.len(), if generated { rows } else { 0 })];
         columns.extend(self.rewards.iter().map(|(_, _, values)| ("rewards", values.len(), rows)));
@@ -45,13 +45,13 @@ impl Saved {
             columns.extend([("advantages", self.advantages.len(), tokens), ("mask", self.mask.len(), tokens)]);
         }
         if let Some((name, found, wanted)) = columns.into_iter().find(|(_, found, wanted)| found != wanted) {
-            return Some(format!("{name} has {found} values of {wanted}"));
+            return Some(format!("{name} has {found} values instead of {wanted}"));
         }
         if self.mask.iter().any(|m| *m > 1) {
-            return Some("mask holds something else than 0 and 1".to_owned());
+            return Some("mask holds values other than 0 and 1".to_owned());
         }
         let outside = self.pairs.iter().find(|(chosen, rejected)| *chosen >= rows || *rejected >= rows);
-        outside.map(|pair| format!("there is a pair {pair:?} of {rows} completions"))
+        outside.map(|pair| format!("the pair {pair:?} is out of range for {rows} completions"))
     }
 
     fn fault_of_rollouts(&self, run: &Fits<'_>) -> Option<String> {
@@ -60,14 +60,14 @@ impl Saved {
         for (row, rollout) in self.rollouts.iter().enumerate() {
             let wrong = |detail: String| Some(format!("completion {row} {detail}"));
             let Some(prompt) = self.prompts.get(rollout.prompt).and_then(|row| run.prompts.get(*row)) else {
-                return wrong(format!("is of prompt {} of {}", rollout.prompt, self.prompts.len()));
+                return wrong(format!("belongs to prompt {} of {}", rollout.prompt, self.prompts.len()));
             };
             if rollout.prompt < before {
                 return wrong("is out of order".to_owned());
             }
             before = rollout.prompt;
             if let Some(token) = rollout.tokens.iter().find(|token| **token as usize >= architecture.vocab_size) {
-                return wrong(format!("has a token {token}, and the model {} tokens", architecture.vocab_size));
+                return wrong(format!("has token {token}, but the model has {} tokens", architecture.vocab_size));
             }
             let length = prompt.tokens.len() + rollout.tokens.len();
             if rollout.tokens.is_empty() || length > architecture.max_positions {
@@ -75,7 +75,7 @@ impl Saved {
             }
             let sampled = if run.flow.generates() { rollout.tokens.len() } else { 0 };
             if rollout.logp.len() != sampled {
-                return wrong(format!("has {} log-probabilities of {sampled}", rollout.logp.len()));
+                return wrong(format!("has {} log-probabilities instead of {sampled}", rollout.logp.len()));
             }
         }
         None

@@ -47,7 +47,7 @@ pub(super) fn metadata(file: &File, table: &impl ChunkReader) -> Result<()> {
     }
     let length = u64::from(length);
     if length > METADATA {
-        return Err(file.wrong(format!("has {} of metadata; the most is {}", HumanBytes(length), HumanBytes(METADATA))));
+        return Err(file.wrong(format!("has {} of metadata; the maximum is {}", HumanBytes(length), HumanBytes(METADATA))));
     }
     let begin = size.checked_sub(8 + length).ok_or_else(cut)?;
     let bytes = table.get_bytes(begin, length as usize).map_err(|e| damaged(file, e))?;
@@ -86,7 +86,7 @@ fn schema(metadata: &mut Compact<'_>) -> std::result::Result<(), Bad> {
                 open.push(children);
             }
             if open.len() > DEEPEST {
-                return Err(Bad::Wrong("more than 64 groups of columns within one another"));
+                return Err(Bad::Wrong("column groups nested more than 64 deep"));
             }
             while open.last().is_some_and(|left| *left <= 0) {
                 open.pop();
@@ -120,7 +120,7 @@ pub(super) fn pages(
     let mut with_lengths = Vec::new();
     let (mut all, mut values, mut rows) = (0_u64, 0_u64, 0_u64);
     for (i, group) in metadata.row_groups().iter().enumerate() {
-        let count = u64::try_from(group.num_rows()).map_err(|_| damaged(file, "it says that it has fewer than no rows"))?;
+        let count = u64::try_from(group.num_rows()).map_err(|_| damaged(file, "its number of rows is negative"))?;
         rows = rows.saturating_add(count);
         let mut at_once = 0_u64;
         for (j, column) in group.columns().iter().enumerate() {
@@ -142,7 +142,7 @@ pub(super) fn pages(
 }
 
 fn part(file: &File, table: &impl ChunkReader, column: &ColumnChunkMetaData) -> Result<Part> {
-    let wrong = || damaged(file, format!("the pages of column {} don't lie where it says", column.column_path()));
+    let wrong = || damaged(file, format!("the pages of column {} are not where it says", column.column_path()));
     let begin = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
     let (begin, length) =
         (u64::try_from(begin).map_err(|_| wrong())?, u64::try_from(column.compressed_size()).map_err(|_| wrong())?);
@@ -163,12 +163,13 @@ fn part(file: &File, table: &impl ChunkReader, column: &ColumnChunkMetaData) -> 
         at += u64::from(page.packed);
         if unpacked > PAGE {
             let most = HumanBytes(PAGE);
-            return Err(file.wrong(format!("has a page of {} in a column; the most is {most}", HumanBytes(unpacked))));
+            return Err(file.wrong(format!("has a page of {} in a column; the maximum is {most}", HumanBytes(unpacked))));
         }
         part.all = part.all.saturating_add(unpacked);
         part.values = part.values.saturating_add(page.values);
         if page.encoding == COMMON {
-            let said = "is packed by DELTA_BYTE_ARRAY, in which a few bytes may be any amount of text; write it without";
+            let said =
+                "is encoded with DELTA_BYTE_ARRAY, in which a few bytes can expand to any amount of text; write it without";
             return Err(file.wrong(format!("column {} {said}", column.column_path())));
         }
         part.lengths |= page.encoding == LENGTHS;
@@ -205,7 +206,7 @@ fn header(file: &File, table: &impl ChunkReader, at: u64, end: u64) -> Result<(H
 }
 
 fn page(header: &mut Compact<'_>) -> std::result::Result<Header, Bad> {
-    let size = |n: i64| u32::try_from(n).map_err(|_| Bad::Wrong("a size below nothing"));
+    let size = |n: i64| u32::try_from(n).map_err(|_| Bad::Wrong("a negative size"));
     let (mut page, mut last) = (Header::default(), 0);
     while let Some((number, kind)) = header.field(&mut last)? {
         match (number, kind) {
@@ -261,7 +262,7 @@ pub(super) fn lengths(file: &File, group: &dyn RowGroupReader, column: usize) ->
         // The sizes of blocks and of their parts come first.
         let said = header.varint().and_then(|_| header.varint()).and_then(|_| header.varint());
         if said.is_ok_and(|said| said > page.num_values().into()) {
-            return Err(damaged(file, "a page says that it has more texts than values"));
+            return Err(damaged(file, "a page claims to have more strings than values"));
         }
     }
     Ok(())
@@ -284,7 +285,7 @@ pub(super) fn lists(file: &File, group: &dyn RowGroupReader, first: usize) -> Re
             let (column, most) = (column.column_path(), HumanBytes(ROW));
             return Err(file
                 .place(first + row)
-                .wrong(format!("has more than {most} in its column {column}, the most a row may have")));
+                .wrong(format!("has more than {most} in its column {column}, the maximum for a row")));
         }
     }
     Ok(())

@@ -100,7 +100,7 @@ impl<'a> Compact<'a> {
     }
 
     fn skip_within(&mut self, kind: u8, depth: usize) -> Result<()> {
-        let depth = depth.checked_sub(1).ok_or(Bad::Wrong("too many structures within one another"))?;
+        let depth = depth.checked_sub(1).ok_or(Bad::Wrong("structures nested too deeply"))?;
         match kind {
             1 | 2 => Ok(()),
             3 => self.pass(1),
@@ -122,7 +122,7 @@ impl<'a> Compact<'a> {
                 Ok(())
             }
             13 => self.pass(16),
-            _ => Err(Bad::Wrong("a value of no known type")),
+            _ => Err(Bad::Wrong("a value of unknown type")),
         }
     }
 }

@@ -31,7 +31,9 @@ pub(super) fn whole(file: &File, packed: impl std::io::Read) -> Result<Bytes> {
     packed.take(PACKED + 1).read_to_end(&mut bytes).map_err(|e| file.wrong(e.to_string()))?;
     if bytes.len() as u64 > PACKED {
         let most = HumanBytes(PACKED);
-        return Err(file.wrong(format!("becomes more than {most} when it is unpacked, the most of a packed table; unpack it")));
+        return Err(
+            file.wrong(format!("decompresses to more than {most}, the maximum for a compressed table; decompress it first"))
+        );
     }
     Ok(bytes.into())
 }
@@ -45,7 +47,7 @@ pub(super) fn rows(file: &File, bytes: impl ChunkReader + 'static, limit: u64, b
 
 fn damaged(file: &File, said: impl ToString) -> crate::data::Error {
     let said = said.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    file.wrong(format!("is cut off, damaged, or not the Parquet that can be read: {said}"))
+    file.wrong(format!("is truncated, damaged, or not supported Parquet: {said}"))
 }
 
 fn table(file: &File, bytes: impl ChunkReader + 'static, limit: u64, budget: &mut Budget) -> Result<Vec<Row>> {
@@ -85,11 +87,11 @@ fn table(file: &File, bytes: impl ChunkReader + 'static, limit: u64, budget: &mu
     }
     let said = metadata.file_metadata().num_rows();
     if said != rows.len() as i64 {
-        return Err(damaged(&format!("it has {} rows and says {said}", rows.len())));
+        return Err(damaged(&format!("it has {} rows but says {said}", rows.len())));
     }
     if !lost.is_empty() {
         let names = listed(lost.iter().map(String::as_str));
-        tracing::warn!("{}: bytes that are no text are left out, in the columns {names}", printable_path(&file.0));
+        tracing::warn!("{}: dropped bytes that are not text from the columns {names}", printable_path(&file.0));
     }
     Ok(rows)
 }

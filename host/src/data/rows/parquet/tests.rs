@@ -67,9 +67,9 @@ fn pages_that_say_more_texts_than_values_are_refused() {
     // Blocks of 128 in 4 parts, 2 texts, the first of 3 bytes.
     let at = table.windows(5).position(|w| w == [0x80, 1, 4, 2, 6]).unwrap();
     table[at + 3] = 0x7f;
-    assert!(read(table).unwrap_err().contains("more texts than values"));
+    assert!(read(table).unwrap_err().contains("more strings than values"));
     let error = read(written(Encoding::DELTA_BYTE_ARRAY)).unwrap_err();
-    assert!(error.starts_with("t: column \"a\" is packed by DELTA_BYTE_ARRAY"), "{error}");
+    assert!(error.starts_with("t: column \"a\" is encoded with DELTA_BYTE_ARRAY"), "{error}");
 }
 
 #[test]
@@ -84,11 +84,11 @@ fn metadata_that_are_too_long_too_wide_or_too_deep_are_refused() {
         bytes
     };
     for (table, said) in [
-        (with_metadata(&schema(4000)), "64 groups of columns within one another"),
+        (with_metadata(&schema(4000)), "column groups nested more than 64 deep"),
         (with_metadata(&schema(100_000)), "more than 4096 columns"),
         (with_metadata(&schema(60)), "damaged"),
         (with_metadata(&[0x15, 2, 0x49, 0xfc, 0xff, 0xff, 0xff, 0x7f]), "a list of more than a million"),
-        (with_metadata(&[0x1c; 5000]), "too many structures"),
+        (with_metadata(&[0x1c; 5000]), "structures nested too deeply"),
         (with_metadata(&vec![0; 17 << 20]), "has 17.00 MiB of metadata"),
         ([&b"PAR1"[..], &u32::MAX.to_le_bytes(), b"PAR1"].concat(), "of metadata"),
         (b"PAR1PAR1".to_vec(), "of metadata"),

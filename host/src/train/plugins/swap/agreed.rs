@@ -88,7 +88,7 @@ impl Plugins {
             (Some(slot), Some(engine)) => AnyPlugin::load(engine, &source, slot.role, &config, &limits, self.config.seed)
                 .map(|loaded| (Slot { source: source.clone(), config, limits, ..slot }, loaded))
                 .map_err(|e| e.to_string()),
-            _ => Err("there is no place for it".to_owned()),
+            _ => Err("there is no plugin of that name to replace".to_owned()),
         };
         let (went_well, loaded) = match loaded {
             Ok(loaded) => (Ok(true), Some(loaded)),

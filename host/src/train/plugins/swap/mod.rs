@@ -126,7 +126,7 @@ impl Plugins {
         let watching = Watching::new(engine, self.swaps.board.clone(), journal.path().to_owned(), inbox, sender);
         match watching.and_then(Watching::begin) {
             Ok(()) => self.swaps.proposals = Some(proposals),
-            Err(error) => tracing::warn!("changes of plugins won't be seen: {error}"),
+            Err(error) => tracing::warn!("plugin changes won't be detected: {error}"),
         }
         Ok(())
     }
@@ -155,7 +155,7 @@ impl Plugins {
     fn refuse(&mut self, refusal: &Refusal<'_>, step: u64, journal: &mut Journal) -> Result<()> {
         let Refusal { name, hash, origin, reason } = refusal;
         self.swaps.settle(name, origin, *hash);
-        tracing::warn!("{name} is not swapped: {reason}");
+        tracing::warn!("{name} was not swapped: {reason}");
         journal.event(&Event::PluginRefused { plugin: name, hash: *hash, step, request: origin.request(), reason })
     }
 
@@ -190,7 +190,7 @@ impl Plugins {
         let swap = Swap { step, plugin: name.clone(), from: from.clone(), to: to.clone(), rolled_back: false };
         self.note_swap(&slot, swap, journal)?;
         let pause_ms = begun.elapsed().as_secs_f64() * 1e3;
-        tracing::info!("{name} is swapped at step {step}: {} -> {}", &from[..12], &to[..12]);
+        tracing::info!("{name} was swapped at step {step}: {} -> {}", &from[..12], &to[..12]);
         journal.event(&Event::PluginSwapped {
             plugin: &name,
             from: &from,
@@ -222,7 +222,7 @@ impl Plugins {
         self.exchange(loaded, &slot);
         let swap = Swap { step, plugin: name.to_owned(), from: from.clone(), to: to.clone(), rolled_back: true };
         self.note_swap(&slot, swap, journal)?;
-        tracing::warn!("{error}; {name} is taken back to {}", &to[..12]);
+        tracing::warn!("{error}; {name} is rolled back to {}", &to[..12]);
         journal.event(&Event::PluginRolledBack { plugin: name, from: &from, to: &to, step, reason: error.to_string() })?;
         self.world.go_on();
         Ok(true)

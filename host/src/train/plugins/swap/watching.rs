@@ -262,7 +262,7 @@ impl Watching {
             Ok((loaded, report))
         };
         let tried = catch_unwind(AssertUnwindSafe(|| self.pool.install(attempt)));
-        let tried = tried.unwrap_or_else(|_| Err("trying it panicked, which is a mistake in rlhost".to_owned()));
+        let tried = tried.unwrap_or_else(|_| Err("trying it panicked; this is a bug in rlhost".to_owned()));
         let proposal = match tried {
             Ok((loaded, report)) => {
                 let (config, chosen) = (loaded.plugin().config(), loaded.plugin().settings_beyond_defaults());
@@ -335,10 +335,10 @@ fn fits(loaded: &AnyPlugin, trial: &super::Trial) -> Result<(), String> {
     let critic = trial.rollouts.values.is_some();
     match loaded {
         AnyPlugin::Policy(_) if needs.values && !critic => {
-            Err("it needs a critic's values, and this run was begun without a critic".to_owned())
+            Err("it needs a critic's values, but this run was started without a critic".to_owned())
         }
         AnyPlugin::Policy(_) | AnyPlugin::Preference(_) if needs.ref_logp && !reference => {
-            Err("it needs log-probabilities of the reference model, which this run was begun without".to_owned())
+            Err("it needs log-probabilities of the reference model, but this run was started without one".to_owned())
         }
         _ => Ok(()),
     }
@@ -365,7 +365,7 @@ pub(in crate::train) const LIVE: [&str; 3] = ["plugin", "loss", "loss_limits"];
 
 /// Why an edit of config.toml is not taken over.
 pub(in crate::train) fn cant_change(what: &str) -> String {
-    format!("{what} can't change while the run goes on; weights, on_error, settings and limits of plugins, and [loss], can")
+    format!("{what} can't change during a run; weights, on_error, settings and limits of plugins, and [loss], can")
 }
 
 /// What differs; an error names what can't change.
