@@ -13,7 +13,7 @@ mod validate;
 
 pub use changes::{changes, same};
 pub use device::Device;
-pub use layers::{LARGEST, LooseKey, Overrides, keys, output_dir, read, scalar};
+pub use layers::{ConfigFile, LARGEST, LooseKey, Overrides, keys, read, read_files, scalar};
 pub use options::{
     Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry, ReduceDtype, ReportTo,
 };
