@@ -108,6 +108,33 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     utf8(read(path, limit)?)
 }
 
+/// Most bytes of a safetensors file's header; ten thousand tensors take one MB.
+const LARGEST_HEADER: u64 = 32 << 20;
+
+/// Reads a safetensors file's header, which its length in eight bytes precedes; gives where the values begin, and the text.
+///
+/// # Errors
+/// Of kind [`io::ErrorKind::InvalidData`] if the file can't have such a header.
+pub fn safetensors_header(file: &mut File) -> io::Result<(u64, Vec<u8>)> {
+    let damaged = |detail: String| Err(io::Error::new(io::ErrorKind::InvalidData, detail));
+    let whole = file.metadata()?.len();
+    if whole < 8 {
+        return damaged("it is shorter than a header's length".into());
+    }
+    let mut length = [0; 8];
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > LARGEST_HEADER {
+        return damaged(format!("its header has {length} bytes; {LARGEST_HEADER} are the most"));
+    }
+    if 8 + length > whole {
+        return damaged("it is cut off within its header".into());
+    }
+    let mut text = Vec::new();
+    file.take(length).read_to_end(&mut text)?;
+    Ok((8 + length, text))
+}
+
 /// Longest that a pipe is waited for which a person names.
 const PIPE: Duration = Duration::from_secs(30);
 
