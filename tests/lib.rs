@@ -24,10 +24,23 @@ pub const VERSIONED: &str = env!("VERSIONED_WASM");
 /// If the compiled file has no place for it.
 #[must_use]
 pub fn version(number: u32) -> Vec<u8> {
-    let mut bytes = std::fs::read(VERSIONED).expect("the plugin is built");
-    let mark = b"version=00000000";
+    marked(VERSIONED, b"version=00000000", &format!("version={number:08}"))
+}
+
+/// The bytes of a version of [`HOSTILE`] that misbehaves of its own; with `+` at the end once it is in another version's place.
+///
+/// # Panics
+/// If the compiled file has no place for it.
+#[must_use]
+pub fn hostile(misdeed: &str) -> Vec<u8> {
+    marked(HOSTILE, b"misdeed=none............................", &format!("misdeed={misdeed:.<32}"))
+}
+
+/// The bytes of a compiled plugin with another text in the place of one that it has.
+fn marked(plugin: &str, mark: &[u8], text: &str) -> Vec<u8> {
+    let mut bytes = std::fs::read(plugin).expect("the plugin is built");
     let at = bytes.windows(mark.len()).position(|w| w == mark).expect("the compiled plugin has its mark");
-    bytes[at + 8..at + 16].copy_from_slice(format!("{number:08}").as_bytes());
+    bytes[at..at + mark.len()].copy_from_slice(text.as_bytes());
     bytes
 }
 

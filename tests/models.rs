@@ -1,7 +1,8 @@
 //! Models of strangers: whatever is wrong with a folder is one clear line with exit code 2.
 
-use rlhost_tests::{Outcome, Place, tiny};
+use rlhost_tests::{Outcome, Place, binary, tiny};
 use serde_json::{Value, json};
+use std::process::Command;
 
 const PROMPT: [&str; 6] = ["generate", "--model", "model", "--prompt", "a", "--max-new-tokens"];
 
@@ -218,4 +219,30 @@ fn tokenizers_and_templates_that_panic_hang_or_grow_are_refused() {
         assert_eq!(outcome.code, Some(2), "{template:.60}: {}", outcome.stderr);
         assert!(!outcome.stderr.contains('\u{1b}') && outcome.error().len() < 3000, "{template:.60}: {}", outcome.stderr);
     }
+}
+
+/// Where address space is limited, texts are read on smaller stacks; where there is none left, that is one line.
+#[cfg(target_os = "linux")]
+#[test]
+fn little_address_space_is_enough_or_one_line() {
+    let place = Place::new();
+    let generate = |kibibytes: u64| {
+        let script = format!("ulimit -v {kibibytes} && exec \"$0\" generate --model \"$1\" --prompt abc --max-new-tokens 4");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(binary()).arg(tiny()).current_dir(place.path("")).env("NO_COLOR", "1");
+        Outcome::new(command.output().unwrap())
+    };
+    let outcomes: Vec<(u64, Outcome)> =
+        (100..1500).step_by(100).map(|mebibytes| (mebibytes, generate(mebibytes << 10))).collect();
+    // It takes some itself, and a library that is refused memory may end the process.
+    let least = outcomes.iter().position(|(_, outcome)| outcome.code == Some(0)).expect("that is enough");
+    for (mebibytes, outcome) in &outcomes[least..] {
+        if outcome.code != Some(0) {
+            assert_eq!(outcome.code, Some(2), "{mebibytes} MiB: {}", outcome.stderr);
+            assert!(outcome.error().contains("ulimit -v"), "{mebibytes} MiB: {}", outcome.stderr);
+        }
+    }
+    println!("{:?}", outcomes.iter().map(|(mebibytes, outcome)| (mebibytes, outcome.code)).collect::<Vec<_>>());
+    generate(900 << 10).succeeded();
+    generate(1400 << 10).succeeded();
 }

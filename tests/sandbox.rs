@@ -1,4 +1,4 @@
-//! Plugins that misbehave: contained, named, and what was learned is kept.
+//! Plugins that misbehave: contained, named, and what was learned is kept. `hostile_runs.rs` has the whole list of misdeeds.
 
 use rlhost_tests::crafted::{NO_SCORES, core_reward, core_reward_with, deep, long, multiplied};
 use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, small, tiny};
@@ -19,41 +19,6 @@ const LATER: [&str; 2] = ["--set", "plugin.hostile.config.from_step=1"];
 const UNSCORABLE: [&str; 2] = ["--set", "plugin.hostile.on_error=unscorable"];
 
 #[test]
-fn each_misdeed_ends_the_run_with_a_line_that_names_it() {
-    for (misdeed, expected) in [
-        ("endless_loop", "longer than its limit of 0.3 s"),
-        ("memory_bomb", "more than its 32 MiB"),
-        ("recursion", ""),
-        ("wrong_length", "7 rewards for 8 completions"),
-        ("huge_return", ""),
-        ("nan", "NaN for row 1"),
-        ("infinity", "inf for row 1"),
-        ("trap", "the plugin panicked on purpose"),
-        ("exit", "it ended itself"),
-        ("sleep_on", "longer than its limit of 0.3 s"),
-        ("entropy", "1073741824 random bytes"),
-        ("take_step", "\"step\" is the run's own"),
-        ("many_figures", "the 256 that a plugin may report"),
-        ("long_error", "bytes more)"),
-        ("forge", "\\u{1b}[2J\\r\\n INFO checkpoint saved\\u{202e}"),
-        ("read_file", "reading a file gave Err"),
-        ("read_environment", "(0, 0)"),
-        ("connect", "a connection gave Err"),
-        ("refuse", "no such batch for me"),
-    ] {
-        let place = Place::new();
-        let outcome = hostile(&place, misdeed, &LATER);
-        assert_eq!(outcome.code, Some(1), "{misdeed}: {}", outcome.stderr);
-        let error = outcome.error();
-        assert!(error.contains("plugin hostile, score at step 1") && error.contains(expected), "{misdeed}: {error}");
-        let said = outcome.stderr.len() + fs::metadata(place.path("run/events.jsonl")).unwrap().len() as usize;
-        assert!(said < 40_000 && !outcome.stderr.contains("\x1b[2J"), "{misdeed}: {said} bytes");
-        assert!(place.path("run/checkpoint-1/model.safetensors").exists(), "{misdeed}: what was learned is saved");
-        assert!(place.events("run", "failed").iter().any(|e| e["step"] == 1), "{misdeed}");
-    }
-}
-
-#[test]
 fn each_misdeed_leaves_the_other_reward_and_the_run_unharmed_where_errors_cost_rows_alone() {
     for misdeed in ["endless_loop", "memory_bomb", "recursion", "wrong_length", "huge_return", "trap", "exit", "connect"] {
         let place = Place::new();
@@ -68,18 +33,9 @@ fn each_misdeed_leaves_the_other_reward_and_the_run_unharmed_where_errors_cost_r
 }
 
 #[test]
-fn misdeeds_in_an_evaluation_alone_are_named_and_cost_nothing_that_was_learned() {
+fn what_fails_in_an_evaluation_alone_costs_nothing_that_was_learned() {
     // After the last of three steps: training has no more to score.
     let evaluated = ["--eval-dataset", STORIES, "--eval-steps", "3", "--set", "plugin.hostile.config.from_step=3"];
-    for misdeed in ["endless_loop", "memory_bomb", "recursion", "wrong_length", "nan", "trap", "exit", "take_step", "forge"] {
-        let place = Place::new();
-        let outcome = hostile(&place, misdeed, &evaluated);
-        assert_eq!(outcome.code, Some(1), "{misdeed}: {}", outcome.stderr);
-        assert!(outcome.error().contains("plugin hostile, score at step 3"), "{misdeed}: {}", outcome.error());
-        assert!(!outcome.stderr.contains("\x1b[2J"), "{misdeed}");
-        assert!(place.path("run/checkpoint-3/model.safetensors").exists(), "{misdeed}: what was learned is saved");
-        assert_eq!(place.figure("run", "loss").len(), 3, "{misdeed}");
-    }
     let place = Place::new();
     hostile(&place, "trap", &[&evaluated[..], &UNSCORABLE].concat()).succeeded();
     assert_eq!(place.lines("run/metrics.jsonl").iter().filter(|line| line.get("loss").is_some()).count(), 3);
@@ -90,17 +46,6 @@ fn a_plugin_that_sleeps_wakes_at_once() {
     let place = Place::new();
     hostile(&place, "sleep", &[&LATER[..], &UNSCORABLE].concat()).succeeded();
     assert_eq!(place.figure("run", "plugins/hostile/errors"), [0.0, 0.0, 0.0]);
-}
-
-#[test]
-fn a_misdeed_in_the_dry_run_is_found_before_the_run_has_a_folder() {
-    for (misdeed, expected) in [("trap", "on purpose"), ("endless_loop", "0.3 s"), ("wrong_length", "3 rewards for 4")] {
-        let place = Place::new();
-        let outcome = hostile(&place, misdeed, &[]);
-        assert_eq!(outcome.code, Some(2), "{misdeed}: {}", outcome.stderr);
-        assert!(outcome.error().contains("plugin hostile, score at step 0") && outcome.error().contains(expected), "{misdeed}");
-        assert!(!place.path("run").exists(), "{misdeed}");
-    }
 }
 
 #[test]
@@ -273,7 +218,7 @@ fn what_can_t_be_compiled_in_time_and_memory_is_one_line() {
         let outcome = place.run(&[&small()[..], &CRAFTED, more].concat());
         assert_eq!(outcome.code, Some(2), "{what}: {}", outcome.stderr);
         assert!(outcome.error().contains("plugin made") && outcome.error().contains(expected), "{what}: {}", outcome.error());
-        assert!(outcome.stderr.lines().count() < 4 && begun.elapsed() < Duration::from_secs(60), "{what}: {}", outcome.stderr);
+        assert!(outcome.stderr.lines().count() < 4 && begun.elapsed() < Duration::from_secs(180), "{what}: {}", outcome.stderr);
     }
     assert!(!place.path("run").exists());
 }

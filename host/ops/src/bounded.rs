@@ -10,6 +10,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SendError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,6 +18,12 @@ use std::time::{Duration, Instant};
 /// Stack of the thread, in bytes. What is built within the memory can be nested as deep as it has room for pointers, and takes
 /// stack as deep when it is dropped.
 const STACK: usize = 1 << 30;
+
+/// The smallest stack that is tried where address space is limited (`ulimit -v`, or memory that may not be overcommitted).
+const SMALLEST_STACK: usize = 32 << 20;
+
+/// Bytes of memory for each byte of stack, beyond which what is built could be nested too deeply for it.
+const MEMORY_A_BYTE: usize = 2;
 
 /// An allocator that holds a thread to a limit where there is one ([`within`]), and else is the one inside.
 pub struct Limited<A>(pub A);
@@ -26,9 +33,16 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Threads that have done their work and wait for more; to make one for each text would take as long as a short text does.
 static IDLE: Mutex<Vec<Sender<Job>>> = Mutex::new(Vec::new());
 
+/// The stack of the next thread; 0 before the first.
+static NEXT_STACK: AtomicUsize = AtomicUsize::new(0);
+
 thread_local! {
     /// Bytes that this thread may still have; none without a limit.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
+    /// What it had when its work began.
+    static MOST: Cell<usize> = const { Cell::new(0) };
+    /// Its stack.
+    static OWN_STACK: Cell<usize> = const { Cell::new(STACK) };
     /// Who waits for this thread.
     static WAITING: Cell<*const End> = const { Cell::new(std::ptr::null()) };
     /// Whether a panic of this thread is not printed.
@@ -47,7 +61,8 @@ enum State {
     #[default]
     Working,
     Done,
-    MemoryFull,
+    /// It asked for more than so many bytes.
+    MemoryFull(usize),
 }
 
 impl End {
@@ -85,7 +100,7 @@ fn stop() -> ! {
     LEFT.set(None);
     // SAFETY: it lies in this thread's own frame of `within`, which has not ended.
     if let Some(end) = unsafe { WAITING.get().as_ref() } {
-        end.set(State::MemoryFull);
+        end.set(State::MemoryFull(MOST.get()));
     }
     loop {
         std::thread::park();
@@ -135,7 +150,7 @@ pub enum Unbounded {
     #[error("failed: {0}")]
     Panic(String),
     /// There is no thread for it.
-    #[error("got no thread: {0}")]
+    #[error("got no thread with a stack of {} MiB ({}); the system or `ulimit -v` leaves too little memory", SMALLEST_STACK >> 20, .0)]
     Thread(String),
 }
 
@@ -158,7 +173,8 @@ pub fn within<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send
     let (theirs, their_outcome) = (Arc::clone(&end), Arc::clone(&outcome));
     give(Box::new(move || {
         WAITING.set(Arc::as_ptr(&theirs));
-        LEFT.set(Some(bounds.memory));
+        MOST.set(granted(bounds.memory, OWN_STACK.get()));
+        LEFT.set(Some(MOST.get()));
         let done = quietly(work);
         LEFT.set(None);
         WAITING.set(std::ptr::null());
@@ -167,13 +183,18 @@ pub fn within<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send
     }))?;
     match end.wait(bounds.time) {
         State::Working => Err(Unbounded::Time(bounds.time)),
-        State::MemoryFull => Err(Unbounded::Memory(bounds.memory)),
+        State::MemoryFull(most) => Err(Unbounded::Memory(most)),
         State::Done => {
             let done = outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
             let done = done.unwrap_or_else(|| Err("it gave nothing".into()));
             done.map(|done| (done, begun.elapsed())).map_err(Unbounded::Panic)
         }
     }
+}
+
+/// Bytes of memory that work may have of what it is to have, on such a stack.
+fn granted(memory: usize, stack: usize) -> usize {
+    memory.min(stack.saturating_mul(MEMORY_A_BYTE))
 }
 
 /// Gives work to a thread that has none, or a new one. A thread that never ends its work is never given more.
@@ -185,18 +206,49 @@ fn give(job: Job) -> Result<(), Unbounded> {
     }
 }
 
+/// The largest stack that leaves as much address space for everything else.
+fn roomy() -> usize {
+    let fits = |stack: &usize| {
+        let thread = std::thread::Builder::new().stack_size(2 * stack).spawn(|| {});
+        thread.is_ok_and(|thread| thread.join().is_ok())
+    };
+    std::iter::successors(Some(STACK), |stack| Some(stack / 2))
+        .take_while(|s| *s > SMALLEST_STACK)
+        .find(fits)
+        .unwrap_or(SMALLEST_STACK)
+}
+
+/// Begins a thread, with a smaller stack where there is no room for the largest.
 fn begin(job: Job) -> Result<(), Unbounded> {
     let (own, jobs) = channel::<Job>();
-    let run = move || {
-        job();
-        loop {
-            IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(own.clone());
-            let Ok(job) = jobs.recv() else { return };
-            job();
-        }
+    let jobs = Arc::new(Mutex::new(jobs));
+    // It has a job before anybody can send it another.
+    if own.send(job).is_err() {
+        return Err(Unbounded::Thread("it ended".into()));
+    }
+    let mut stack = match NEXT_STACK.load(Ordering::Relaxed) {
+        0 => roomy(),
+        known => known,
     };
-    let thread = std::thread::Builder::new().name("bounded".into()).stack_size(STACK).spawn(run);
-    thread.map(drop).map_err(|e| Unbounded::Thread(e.to_string()))
+    loop {
+        let (own, jobs) = (own.clone(), jobs.clone());
+        let run = move || {
+            OWN_STACK.set(stack);
+            let jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            while let Ok(job) = jobs.recv() {
+                job();
+                IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(own.clone());
+            }
+        };
+        match std::thread::Builder::new().name("bounded".into()).stack_size(stack).spawn(run) {
+            Ok(_) => {
+                NEXT_STACK.store(stack, Ordering::Relaxed);
+                return Ok(());
+            }
+            Err(_) if stack > SMALLEST_STACK => stack /= 2,
+            Err(error) => return Err(Unbounded::Thread(error.to_string())),
+        }
+    }
 }
 
 /// Does some work that may panic. Nothing is printed then, and the error is what was to be.
@@ -266,6 +318,12 @@ mod tests {
         };
         assert_eq!(error(BOUNDS, grow), Unbounded::Memory(1 << 20));
         assert_eq!(vec![1u8; 2 << 20].len(), 2 << 20, "other threads have no limit");
+    }
+
+    #[test]
+    fn a_smaller_stack_comes_with_less_memory() {
+        assert_eq!((granted(2 << 30, STACK), granted(2 << 30, SMALLEST_STACK)), (2 << 30, 64 << 20));
+        assert_eq!(granted(1 << 20, SMALLEST_STACK), 1 << 20);
     }
 
     #[test]

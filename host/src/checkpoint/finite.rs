@@ -1,64 +1,88 @@
-//! Whether a file of weights holds finite numbers alone.
+//! Whether a file of weights holds finite numbers alone, seen while it is read for its sum.
 
 use crate::config::files;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::collections::VecDeque;
+use std::io;
 use std::path::Path;
 
-/// Most bytes of a header, which is the limit of the format's own library.
-const LARGEST_HEADER: u64 = 100_000_000;
+/// Bytes of a number, and whether all that bytes hold are finite.
+type Check = (usize, fn(&[u8]) -> bool);
 
-/// Bytes that are looked at together; a multiple of every number's size.
-const PART: usize = 1 << 16;
-
-/// The first tensor of a safetensors file that holds an infinity or what is not a number.
-///
-/// # Errors
-/// If the file can't be read, or is not of that format.
-pub(super) fn not_finite(path: &Path) -> io::Result<Option<String>> {
-    let mut file = files::open(path)?;
-    let mut length = [0; 8];
-    file.read_exact(&mut length)?;
-    let length = u64::from_le_bytes(length);
-    if length > LARGEST_HEADER || length > file.metadata()?.len() {
-        return Err(io::Error::other("its header is too long"));
-    }
-    let mut header = vec![0; length as usize];
-    file.read_exact(&mut header)?;
-    let header: Metadata = serde_json::from_slice(&header).map_err(io::Error::other)?;
-    for name in header.offset_keys() {
-        let Some(tensor) = header.info(&name) else { continue };
-        let is_finite: fn(&[u8]) -> bool = match tensor.dtype {
-            Dtype::F32 => |x| x.as_chunks::<4>().0.iter().all(|x| f32::from_le_bytes(*x).is_finite()),
-            Dtype::F64 => |x| x.as_chunks::<8>().0.iter().all(|x| f64::from_le_bytes(*x).is_finite()),
-            Dtype::F16 => |x| x.as_chunks::<2>().0.iter().all(|x| half::f16::from_le_bytes(*x).is_finite()),
-            Dtype::BF16 => |x| x.as_chunks::<2>().0.iter().all(|x| half::bf16::from_le_bytes(*x).is_finite()),
-            _ => continue,
-        };
-        let (begin, end) = tensor.data_offsets;
-        let at = (8 + length).checked_add(begin as u64).ok_or_else(|| io::Error::other("an offset is too large"))?;
-        file.seek(SeekFrom::Start(at))?;
-        if !all(&mut file, end.saturating_sub(begin), is_finite)? {
-            return Ok(Some(name));
-        }
-    }
-    Ok(None)
+/// A tensor of which not everything has been seen.
+struct Unseen {
+    name: String,
+    bytes: usize,
+    check: Option<Check>,
 }
 
-/// Whether all of the next bytes pass.
-fn all(file: &mut File, mut left: usize, pass: fn(&[u8]) -> bool) -> io::Result<bool> {
-    let mut part = vec![0; PART.min(left)];
-    while left > 0 {
-        let now = left.min(PART);
-        file.read_exact(&mut part[..now])?;
-        if !pass(&part[..now]) {
-            return Ok(false);
-        }
-        left -= now;
+/// A safetensors file that is read from its beginning to its end.
+pub(super) struct Finite {
+    /// Bytes before the values that have not been seen.
+    before: u64,
+    /// In the order in which they lie in the file, one directly behind the other.
+    tensors: VecDeque<Unseen>,
+    /// The beginning of a number that was cut.
+    cut: Vec<u8>,
+    found: Option<String>,
+}
+
+fn check(dtype: Dtype) -> Option<Check> {
+    Some(match dtype {
+        Dtype::F32 => (4, |x| x.as_chunks::<4>().0.iter().all(|x| f32::from_le_bytes(*x).is_finite())),
+        Dtype::F64 => (8, |x| x.as_chunks::<8>().0.iter().all(|x| f64::from_le_bytes(*x).is_finite())),
+        Dtype::F16 => (2, |x| x.as_chunks::<2>().0.iter().all(|x| half::f16::from_le_bytes(*x).is_finite())),
+        Dtype::BF16 => (2, |x| x.as_chunks::<2>().0.iter().all(|x| half::bf16::from_le_bytes(*x).is_finite())),
+        _ => return None,
+    })
+}
+
+impl Finite {
+    /// Reads the file's header.
+    ///
+    /// # Errors
+    /// If it can't be read, or is not of that format.
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        let (begin, header) = files::safetensors_header(&mut files::open(path)?)?;
+        let header: Metadata = serde_json::from_slice(&header).map_err(io::Error::other)?;
+        let unseen = |name: String| {
+            let tensor = header.info(&name)?;
+            let (from, to) = tensor.data_offsets;
+            Some(Unseen { bytes: to.saturating_sub(from), check: check(tensor.dtype), name })
+        };
+        let tensors = header.offset_keys().into_iter().filter_map(unseen).collect();
+        Ok(Self { before: begin, tensors, cut: Vec::new(), found: None })
     }
-    Ok(true)
+
+    /// Takes the file's next bytes.
+    pub(super) fn see(&mut self, mut bytes: &[u8]) {
+        let skipped = self.before.min(bytes.len() as u64);
+        self.before -= skipped;
+        bytes = &bytes[skipped as usize..];
+        while let (false, None, Some(tensor)) = (bytes.is_empty(), &self.found, self.tensors.front_mut()) {
+            let (now, rest) = bytes.split_at(bytes.len().min(tensor.bytes));
+            tensor.bytes -= now.len();
+            bytes = rest;
+            if let Some((size, finite)) = tensor.check {
+                self.cut.extend_from_slice(now);
+                let whole = self.cut.len() / size * size;
+                if !finite(&self.cut[..whole]) {
+                    self.found = Some(tensor.name.clone());
+                }
+                self.cut.drain(..whole);
+            }
+            if tensor.bytes == 0 {
+                self.tensors.pop_front();
+                self.cut.clear();
+            }
+        }
+    }
+
+    /// The first tensor that holds an infinity or what is not a number, in what has been seen.
+    pub(super) fn found(self) -> Option<String> {
+        self.found
+    }
 }
 
 #[cfg(test)]
@@ -66,6 +90,13 @@ mod tests {
     use super::*;
     use candle_core::{DType, Device, Tensor};
     use std::collections::HashMap;
+
+    /// What is found in a file that is read in such parts.
+    fn not_finite(path: &Path, part: usize) -> io::Result<Option<String>> {
+        let mut look = Finite::of(path)?;
+        std::fs::read(path)?.chunks(part).for_each(|bytes| look.see(bytes));
+        Ok(look.found())
+    }
 
     #[test]
     fn one_value_that_is_not_finite_is_found_in_any_precision() {
@@ -78,12 +109,22 @@ mod tests {
                 let tensor = |v: &[f32]| Tensor::new(v, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
                 let tensors = HashMap::from([("a".to_owned(), tensor(&[1.0])), ("b".to_owned(), tensor(&values))]);
                 candle_core::safetensors::save(&tensors, &file).unwrap();
-                assert_eq!(not_finite(&file).unwrap(), bad.map(|_| "b".to_owned()), "{dtype:?} {bad:?}");
+                for part in [7, 1 << 16, 1 << 30] {
+                    assert_eq!(not_finite(&file, part).unwrap(), bad.map(|_| "b".to_owned()), "{dtype:?} {bad:?} {part}");
+                }
             }
         }
+        // Numbers that are no floating point, and nothing at all, before one that is not finite.
+        let tensors = [
+            ("a".to_owned(), Tensor::new(&[u32::MAX; 3], &Device::Cpu).unwrap()),
+            ("b".to_owned(), Tensor::zeros(0, DType::F32, &Device::Cpu).unwrap()),
+            ("c".to_owned(), Tensor::new(&[0.0, f64::NAN], &Device::Cpu).unwrap()),
+        ];
+        candle_core::safetensors::save(&HashMap::from(tensors), &file).unwrap();
+        assert_eq!(not_finite(&file, 5).unwrap(), Some("c".to_owned()));
         for broken in [&b"\xff\xff\xff\xff\xff\xff\xff\xff{}"[..], b"\x02\0\0\0\0\0\0\0[]", b"abc"] {
             std::fs::write(&file, broken).unwrap();
-            assert!(not_finite(&file).is_err());
+            assert!(Finite::of(&file).is_err());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a checkpoint holds, file by file, so that a changed byte is found.
 
 use super::Error;
-use super::finite::not_finite;
+use super::finite::Finite;
 use crate::config::{files, printable};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -43,6 +43,11 @@ pub struct Entry {
 
 impl Entry {
     fn of(path: &Path) -> io::Result<Self> {
+        Self::seen(path, |_| {})
+    }
+
+    /// The same; `see` is given all bytes in their order.
+    fn seen(path: &Path, mut see: impl FnMut(&[u8])) -> io::Result<Self> {
         let (mut file, mut hash) = (files::open(path)?, Sha256::new());
         let mut buffer = vec![0; 1 << 16];
         let mut bytes = 0;
@@ -51,6 +56,7 @@ impl Entry {
                 0 => break,
                 n => {
                     hash.update(&buffer[..n]);
+                    see(&buffer[..n]);
                     bytes += n as u64;
                 }
             }
@@ -216,14 +222,19 @@ pub fn verify(checkpoint: &Path) -> Result<Manifest, Error> {
     manifest.check_sizes(checkpoint)?;
     for (name, wanted) in &manifest.files {
         let path = checkpoint.join(name);
-        match Entry::of(&path) {
+        let mut weights = path.extension().is_some_and(|e| e == "safetensors").then(|| Finite::of(&path));
+        let found = Entry::seen(&path, |bytes| {
+            if let Some(Ok(weights)) = &mut weights {
+                weights.see(bytes);
+            }
+        });
+        match found {
             Ok(found) if found == *wanted => {}
             Ok(_) => return Err(damaged(format!("{name} has changed since it was written"))),
             Err(e) => return Err(damaged(format!("{name}: {e}"))),
         }
-        if path.extension().is_some_and(|e| e == "safetensors")
-            && let Some(tensor) = not_finite(&path).map_err(|e| damaged(format!("{name}: {e}")))?
-        {
+        let weights = weights.transpose().map_err(|e| damaged(format!("{name}: {e}")))?;
+        if let Some(tensor) = weights.and_then(Finite::found) {
             let tensor = printable(&tensor, SHOWN);
             return Err(damaged(format!("{tensor} in {name} is not finite, so it can't be resumed")));
         }

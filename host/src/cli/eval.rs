@@ -38,7 +38,7 @@ fn evaluate(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Re
     // Nothing of an evaluation stays.
     let temporary = tempfile::tempdir().map_err(Failure::failed)?;
     let folder = temporary.path().join("evaluation").display().to_string();
-    let mut given = Given::of(matches, loose, Vec::new());
+    let mut given = Given::of(matches, loose, Vec::new())?;
     given.overrides.flags.retain(|(key, _)| key != "output_dir");
     given.overrides.flags.extend([("output_dir".to_owned(), folder), ("hot_reload".to_owned(), "false".to_owned())]);
     let beginning = match matches.get_one::<PathBuf>("run") {

@@ -3,7 +3,7 @@
 use super::Failure;
 use super::progress::Progress;
 use crate::checkpoint;
-use crate::config::{self, Config, Key, LooseKey, Overrides};
+use crate::config::{self, Config, ConfigFile, Key, LooseKey, Overrides};
 use crate::dist::World;
 use crate::report;
 use crate::train::{self, Beginning, Finished, Origin, Trainer};
@@ -164,7 +164,7 @@ pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Fail
 }
 
 fn run_with(matches: &ArgMatches, loose: Vec<LooseKey>, first: Vec<(String, String)>) -> Result<(), Failure> {
-    let given = Given::of(matches, loose, first);
+    let given = Given::of(matches, loose, first)?;
     let from = texts(matches, "resume_from_checkpoint");
     let allow_changed = matches.get_flag("allow_changed");
     super::together(|world| {
@@ -182,7 +182,7 @@ fn run_with(matches: &ArgMatches, loose: Vec<LooseKey>, first: Vec<(String, Stri
 /// What the command line says of a run's configuration.
 pub(super) struct Given {
     /// The configuration's file.
-    pub file: Option<PathBuf>,
+    pub file: Option<ConfigFile>,
     pub overrides: Overrides,
 }
 
@@ -192,7 +192,7 @@ fn texts(matches: &ArgMatches, id: &str) -> Vec<String> {
 
 impl Given {
     /// What stands in the arguments, after `first`.
-    pub(super) fn of(matches: &ArgMatches, loose: Vec<LooseKey>, first: Vec<(String, String)>) -> Self {
+    pub(super) fn of(matches: &ArgMatches, loose: Vec<LooseKey>, first: Vec<(String, String)>) -> Result<Self, Failure> {
         let mut overrides = Overrides { loose, plugins: texts(matches, "plugin"), sets: texts(matches, "set"), flags: first };
         for Key { name, .. } in config::keys() {
             if name == "plugin" || TABLES.contains(&name.as_str()) {
@@ -200,7 +200,8 @@ impl Given {
             }
             overrides.flags.extend(texts(matches, name).into_iter().map(|text| (name.clone(), text)));
         }
-        Self { file: matches.get_one::<PathBuf>("config").cloned(), overrides }
+        let file = matches.get_one::<PathBuf>("config").map(|path| ConfigFile::given(path));
+        Ok(Self { file: file.transpose().map_err(Failure::mistake)?, overrides })
     }
 
     /// Plugins that it names itself.
@@ -220,7 +221,8 @@ impl Given {
     }
 
     fn config(&self, base: Option<&Path>) -> Result<(Config, Vec<LooseKey>), config::Error> {
-        config::read(base.into_iter().chain(self.file.as_deref()), &self.overrides)
+        let base = base.map(ConfigFile::read).transpose()?;
+        config::read_files(base.iter().chain(&self.file), &self.overrides)
     }
 
     /// The output directory that it names.
@@ -230,7 +232,7 @@ impl Given {
         let set = self.overrides.sets.iter().rev().find_map(|s| s.strip_prefix("output_dir=").map(str::to_owned));
         match set.or(flag) {
             Some(given) => Ok(Some(given)),
-            None => config::output_dir(self.file.as_deref()),
+            None => self.file.as_ref().map_or(Ok(None), ConfigFile::output_dir),
         }
     }
 }

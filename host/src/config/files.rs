@@ -4,13 +4,29 @@
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// Whether something is a pipe.
+fn is_pipe(of: FileType) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        of.is_fifo()
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = of;
+        false
+    }
+}
 
 /// What something is that is not a regular file.
 fn kind(of: FileType) -> &'static str {
     #[cfg(unix)]
     {
         use std::os::unix::fs::FileTypeExt;
-        if of.is_fifo() {
+        if is_pipe(of) {
             return "a pipe";
         }
         if of.is_socket() {
@@ -89,7 +105,67 @@ pub fn all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`], and if it is not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
-    String::from_utf8(read(path, limit)?).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
+    utf8(read(path, limit)?)
+}
+
+/// Most bytes of a safetensors file's header; ten thousand tensors take one MB.
+const LARGEST_HEADER: u64 = 32 << 20;
+
+/// Reads a safetensors file's header, which its length in eight bytes precedes; gives where the values begin, and the text.
+///
+/// # Errors
+/// Of kind [`io::ErrorKind::InvalidData`] if the file can't have such a header.
+pub fn safetensors_header(file: &mut File) -> io::Result<(u64, Vec<u8>)> {
+    let damaged = |detail: String| Err(io::Error::new(io::ErrorKind::InvalidData, detail));
+    let whole = file.metadata()?.len();
+    if whole < 8 {
+        return damaged("it is shorter than a header's length".into());
+    }
+    let mut length = [0; 8];
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > LARGEST_HEADER {
+        return damaged(format!("its header has {length} bytes; the maximum is {LARGEST_HEADER}"));
+    }
+    if 8 + length > whole {
+        return damaged("it is truncated within its header".into());
+    }
+    let mut text = Vec::new();
+    file.take(length).read_to_end(&mut text)?;
+    Ok((8 + length, text))
+}
+
+/// Longest that a pipe is waited for which a person names.
+const PIPE: Duration = Duration::from_secs(30);
+
+/// Reads a whole text that a person names: a regular file, or a pipe, as a shell makes of `<(...)` and of `/dev/stdin`. A pipe can
+/// be read once.
+///
+/// # Errors
+/// As [`read_text`], but on a pipe only if it is not at its end in time.
+pub fn read_given_text(path: &Path, limit: u64) -> io::Result<String> {
+    read_given_in(path, limit, PIPE)
+}
+
+fn read_given_in(path: &Path, limit: u64, time: Duration) -> io::Result<String> {
+    if !fs::metadata(path).is_ok_and(|found| is_pipe(found.file_type())) {
+        return read_text(path, limit);
+    }
+    let (sender, text) = channel();
+    let path = path.to_owned();
+    // Opening one waits for somebody who writes, and a thread that waits can't be ended; it goes with the process, which is soon.
+    std::thread::Builder::new().name("pipe".into()).spawn(move || {
+        let text = File::open(path).and_then(|pipe| all(pipe, limit)).and_then(utf8);
+        let _ = sender.send(text);
+    })?;
+    text.recv_timeout(time).unwrap_or_else(|_| {
+        let detail = format!("it is a pipe, and not at its end after {} s", time.as_secs());
+        Err(io::Error::new(io::ErrorKind::TimedOut, detail))
+    })
+}
+
+fn utf8(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
 /// Whether a file is there, and no link to one.
@@ -176,5 +252,32 @@ mod tests {
         symlink(place.path(), at("folder")).unwrap();
         assert!(own_folder(&at("folder")).unwrap_err().to_string().contains("a link"));
         own_folder(&at("made")).and_then(|()| own_folder(&at("made"))).unwrap();
+    }
+
+    #[test]
+    fn a_pipe_that_a_person_names_is_read_up_to_a_size_and_a_time() {
+        let place = tempfile::tempdir().unwrap();
+        let pipe = place.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let short = Duration::from_millis(300);
+        let nobody = read_given_in(&pipe, 9, short).unwrap_err();
+        assert_eq!(nobody.to_string(), "it is a pipe, and not at its end after 0 s");
+        for (sent, limit, expected) in [("abc", 3, Ok("abc")), ("abcd", 3, Err("larger than 3 bytes"))] {
+            let pipe = place.path().join(sent);
+            assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+            let to = pipe.clone();
+            let writing = std::thread::spawn(move || fs::write(to, sent));
+            match (read_given_text(&pipe, limit), expected) {
+                (Ok(text), Ok(expected)) => assert_eq!(text, expected),
+                (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
+                (given, _) => panic!("{sent}: {given:?}"),
+            }
+            let _ = writing.join();
+        }
+        fs::write(place.path().join("file"), "abc").unwrap();
+        assert_eq!(read_given_text(&place.path().join("file"), 3).unwrap(), "abc");
+        for (path, what) in [(Path::new("/dev/zero"), "a device"), (place.path(), "a folder")] {
+            assert!(read_given_text(path, 9).unwrap_err().to_string().contains(what), "{}", path.display());
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! A configuration file, flags over it, `--set` over both.
 
 use super::{Config, Error, Key, PluginEntry, Result, files, keys, nearest};
+use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// What the command line says, in the order of its strength.
@@ -33,9 +34,48 @@ pub struct LooseKey {
 /// Most bytes of a configuration's file.
 pub const LARGEST: u64 = 4 << 20;
 
-/// The text of a configuration's file.
-fn text_of(path: &Path) -> Result<String> {
-    files::read_text(path, LARGEST).map_err(|source| Error::Io { path: path.to_owned(), source })
+/// A configuration's file as it was read.
+#[derive(Clone, Debug)]
+pub struct ConfigFile {
+    path: PathBuf,
+    text: String,
+}
+
+impl ConfigFile {
+    /// Reads a file that lies somewhere.
+    ///
+    /// # Errors
+    /// On anything but a regular file of text.
+    pub fn read(path: &Path) -> Result<Self> {
+        Self::of(path, files::read_text(path, LARGEST))
+    }
+
+    /// Reads a file that a person names, which may be a pipe.
+    ///
+    /// # Errors
+    /// On a folder, a device, or what is no text.
+    pub fn given(path: &Path) -> Result<Self> {
+        Self::of(path, files::read_given_text(path, LARGEST))
+    }
+
+    fn of(path: &Path, text: io::Result<String>) -> Result<Self> {
+        let path = path.to_owned();
+        match text {
+            Ok(text) => Ok(Self { path, text }),
+            Err(source) => Err(Error::Io { path, source }),
+        }
+    }
+
+    /// The folder that it names for its run.
+    ///
+    /// # Errors
+    /// If it is not TOML.
+    pub fn output_dir(&self) -> Result<Option<String>> {
+        let place = || self.path.display().to_string();
+        let table: Table = toml::from_str(&self.text)
+            .map_err(|e: toml::de::Error| Error::Invalid { place: place(), detail: reworded(e.message()) })?;
+        Ok(table.get("output_dir").and_then(Value::as_str).map(str::to_owned))
+    }
 }
 
 /// What a run does that names neither a model nor a dataset.
@@ -47,14 +87,22 @@ const BUILT_IN_RUN: &str = include_str!("../../../examples/builtin-model/run.tom
 /// # Errors
 /// Names the file and line, or the flag, and what would be right.
 pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides) -> Result<(Config, Vec<LooseKey>)> {
+    let files: Vec<ConfigFile> = files.into_iter().map(ConfigFile::read).collect::<Result<_>>()?;
+    read_files(&files, overrides)
+}
+
+/// The same of files that have been read.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_files<'a>(files: impl IntoIterator<Item = &'a ConfigFile>, overrides: &Overrides) -> Result<(Config, Vec<LooseKey>)> {
     let known = keys();
     let aliases = known.iter().filter_map(|key| key.alias.as_deref());
     let known_names: Vec<&str> = known.iter().map(|key| key.name.as_str()).chain(aliases).collect();
     let mut loose = Vec::new();
     let mut table = Table::new();
-    for path in files {
-        let text = text_of(path)?;
-        for (key, value) in parse_file(path, &text, &known_names, &mut loose)? {
+    for ConfigFile { path, text } in files {
+        for (key, value) in parse_file(path, text, &known_names, &mut loose)? {
             let own = known.iter().find(|own| own.alias.as_ref() == Some(&key)).map_or(key, |own| own.name.clone());
             table.insert(own, value);
         }
@@ -121,15 +169,6 @@ fn not_finite(value: &Value) -> Option<(String, f64)> {
         Value::Table(table) => table.iter().find_map(|(key, value)| below(key.clone(), value)),
         _ => None,
     }
-}
-
-/// The folder that a configuration's file names for its run.
-pub fn output_dir(file: Option<&Path>) -> Result<Option<String>> {
-    let Some(path) = file else { return Ok(None) };
-    let text = text_of(path)?;
-    let table: Table = toml::from_str(&text)
-        .map_err(|e: toml::de::Error| Error::Invalid { place: path.display().to_string(), detail: reworded(e.message()) })?;
-    Ok(table.get("output_dir").and_then(Value::as_str).map(str::to_owned))
 }
 
 fn parse_file(path: &Path, text: &str, known: &[&str], loose: &mut Vec<LooseKey>) -> Result<Table> {

@@ -15,7 +15,7 @@ mod validate;
 pub use changes::{changes, same};
 pub use device::Device;
 pub use keys::{Key, OnResume, key, keys};
-pub use layers::{LARGEST, LooseKey, Overrides, output_dir, read, scalar};
+pub use layers::{ConfigFile, LARGEST, LooseKey, Overrides, read, read_files, scalar};
 pub use options::{
     Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry, ReduceDtype, ReportTo,
 };

@@ -114,7 +114,7 @@ impl Default for Limits {
             call_timeout_s: 60.0,
             table_elements: 100_000,
             output_kb: 16,
-            total_memory_mb: 4096,
+            total_memory_mb: 768,
             compile_memory_mb: 4096,
             compile_timeout_s: 300,
         }

@@ -1,7 +1,7 @@
 //! What a hub answers, or something that takes its place.
 
 use super::{choice, refused, scratch};
-use crate::hub::{Hub, Settings};
+use crate::hub::{Hub, Settings, Slowest};
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -32,7 +32,8 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let endpoint = format!("http://{}", listener.local_addr()?);
         let patience = Duration::ZERO;
-        let hub = Hub::new(Settings { endpoint, cache: cache(), token: None, offline: false, patience });
+        let hub =
+            Hub::new(Settings { endpoint, cache: cache(), token: None, offline: false, patience, slowest: Slowest::default() });
         let answers = Answers::default();
         let theirs = answers.clone();
         thread::spawn(move || {

@@ -3,12 +3,13 @@
 use super::cache::{Cache, append, is_hash, is_inside};
 use super::name::Repo;
 use super::wire::{Ask, COMMIT, Failure, text};
-use super::{Error, Hub, Result};
+use super::{Error, Hub, Result, Slowest};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 use ureq::http::StatusCode;
 
 /// How often in a row a connection may break before anything more has come.
@@ -30,6 +31,30 @@ impl Content {
     /// How many bytes may come.
     fn most(&self) -> u64 {
         self.size.unwrap_or(UNSAID)
+    }
+}
+
+/// How a download gets on, whatever number of answers it takes.
+struct Advance {
+    slowest: Slowest,
+    since: Instant,
+    bytes: u64,
+}
+
+impl Advance {
+    fn new(slowest: Slowest) -> Self {
+        Self { slowest, since: Instant::now(), bytes: 0 }
+    }
+
+    /// Notes bytes that came; false if they are too few for the time that they took.
+    fn note(&mut self, bytes: usize) -> bool {
+        self.bytes += bytes as u64;
+        if self.since.elapsed() < self.slowest.stretch {
+            return true;
+        }
+        let enough = self.bytes >= self.slowest.least;
+        (self.since, self.bytes) = (Instant::now(), 0);
+        enough
     }
 }
 
@@ -114,8 +139,9 @@ impl Hub {
         tracing::info!("downloading {} {file}{of}{from}", repo.id);
         let bar = bar(file, content.size);
         let mut tries = 0;
+        let mut advance = Advance::new(self.settings.slowest);
         while content.size != Some(have) {
-            let stop = match self.part(repo, url, &mut into, have, content, &bar) {
+            let stop = match self.part(repo, url, &mut into, have, content, &bar, &mut advance) {
                 Ok(()) if content.size.is_none() => break,
                 Ok(()) => "the connection ended".to_owned(),
                 Err(Stop::Broken(said)) => said,
@@ -156,6 +182,7 @@ impl Hub {
         have: u64,
         content: &Content,
         bar: &ProgressBar,
+        advance: &mut Advance,
     ) -> std::result::Result<(), Stop> {
         let full = |source| Stop::Final(Error::Io { path: self.settings.cache.clone(), source });
         let answer = self.wire.ask(url, Ask::Get { from: have }).map_err(|failure| match failure {
@@ -187,6 +214,11 @@ impl Hub {
             };
             room = rest;
             into.write_all(&buffer[..read]).map_err(full)?;
+            if !advance.note(read) {
+                let Slowest { stretch, least, .. } = self.settings.slowest;
+                let detail = format!("{} sends a file too slowly, less than {} in {stretch:?}", host(url), HumanBytes(least));
+                return Err(Stop::Final(broken(repo, format!("{detail}; the same command goes on from there"))));
+            }
             bar.inc(read as u64);
         }
     }

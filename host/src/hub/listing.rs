@@ -85,7 +85,7 @@ impl Hub {
 
     fn ask(&self, repo: &Repo) -> Result<Listing> {
         let url = repo.api(&self.settings.endpoint);
-        let mut answer = self.wire.ask(&url, Ask::Get { from: 0 }).map_err(|failure| self.explain(repo, failure))?;
+        let mut answer = self.wire.ask(&url, Ask::Said).map_err(|failure| self.explain(repo, failure))?;
         let text = answer.body_mut().with_config().limit(LONGEST).read_to_string();
         let text = text.map_err(|e| self.explain(repo, Failure::Silent(e.to_string())))?;
         let foreign = || Error::Unfit {

@@ -13,7 +13,7 @@ mod splits;
 mod wire;
 
 pub use name::looks_like_name;
-pub use settings::Settings;
+pub use settings::{Settings, Slowest};
 
 use crate::config::{files, printable};
 use cache::Cache;

@@ -41,6 +41,8 @@ pub(super) struct State {
     pub(super) swelled: usize,
     /// What is said of large files' sizes, where it is not true.
     pub(super) size: Option<String>,
+    /// Bodies of answers to paths with this in them come a byte at a time.
+    pub(super) slow: Option<&'static str>,
     /// Ranges are not known.
     pub(super) rangeless: bool,
     pub(super) asked: Vec<Asked>,
@@ -138,9 +140,20 @@ fn serve(stream: &TcpStream, state: &Mutex<State>, elsewhere: &str) {
         sent = &sent[..*bytes];
         *times -= 1;
     }
+    let slow = state.slow.is_some_and(|part| asked.path.contains(part));
     drop(state);
     let body = if asked.method == "HEAD" { &[] } else { sent };
     let mut stream = stream;
+    if slow {
+        let _ = stream.write_all(&[text.as_bytes(), b"\r\n"].concat());
+        for byte in body {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            if stream.write_all(&[*byte]).is_err() {
+                return;
+            }
+        }
+        return;
+    }
     let _ = stream.write_all(&[text.as_bytes(), b"\r\n", body].concat());
 }
 

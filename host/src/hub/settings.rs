@@ -20,6 +20,25 @@ pub struct Settings {
     pub offline: bool,
     /// How long after a broken connection the next is tried; each time twice as long.
     pub patience: Duration,
+    /// How slow it may be.
+    pub slowest: Slowest,
+}
+
+/// How slow a hub may be, that nobody is kept waiting by one that sends a byte now and then.
+#[derive(Clone, Copy, Debug)]
+pub struct Slowest {
+    /// The time for an answer about a repository or a file, with all of it.
+    pub answer: Duration,
+    /// The time in which a download has to get on, broken connections included,
+    pub stretch: Duration,
+    /// by so many bytes.
+    pub least: u64,
+}
+
+impl Default for Slowest {
+    fn default() -> Self {
+        Self { answer: Duration::from_secs(120), stretch: Duration::from_secs(60), least: 64 << 10 }
+    }
 }
 
 impl Settings {
@@ -48,6 +67,7 @@ impl Settings {
             token: token.map(|token| token.trim().to_owned()),
             offline: offline.is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.trim().to_lowercase().as_str())),
             patience: Duration::from_secs(1),
+            slowest: Slowest::default(),
         }
     }
 }

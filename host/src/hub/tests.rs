@@ -45,6 +45,7 @@ impl Place {
             token: None,
             offline: false,
             patience: Duration::ZERO,
+            slowest: Slowest::default(),
         };
         change(&mut settings);
         Hub::new(settings)
@@ -328,6 +329,27 @@ fn no_more_comes_than_was_said_and_no_more_is_said_than_fits() {
     place.server.hold("models/very/many@main", &many);
     let error = place.plain().model("very/many").unwrap_err().to_string();
     assert!(error.contains("lists 100001 files; the maximum is 100000"), "{error}");
+}
+
+#[test]
+fn nobody_waits_for_a_hub_that_sends_a_byte_now_and_then() {
+    let place = Place::new();
+    let (answer, stretch) = (Duration::from_millis(300), Duration::from_millis(300));
+    let hasty = || place.hub(|settings| settings.slowest = Slowest { answer, stretch, least: 1000 });
+    // At fifty bytes a second, its listing takes many seconds and its weights hours.
+    let begun = std::time::Instant::now();
+    place.server.state().slow = Some("/api/");
+    let error = hasty().model("Qwen/Tiny").unwrap_err();
+    assert!(matches!(&error, Error::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains("timeout"), "{error}");
+    place.server.state().slow = Some("/contents/");
+    let error = hasty().model("Qwen/Tiny").unwrap_err();
+    assert!(matches!(&error, Error::Broken { .. }), "{error}");
+    let expected = "sends a file too slowly, less than 1000 B in 300ms; the same command goes on from there";
+    assert!(error.to_string().contains(expected), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    place.server.state().slow = None;
+    assert!(hasty().model("Qwen/Tiny").is_ok());
 }
 
 #[cfg(unix)]

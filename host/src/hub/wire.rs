@@ -65,6 +65,8 @@ pub(super) enum Ask {
     Head,
     /// All of it, from a byte on.
     Get { from: u64 },
+    /// All of a short answer, in the time for one.
+    Said,
 }
 
 pub(super) struct Wire {
@@ -72,6 +74,8 @@ pub(super) struct Wire {
     /// The hub's own address, to which the token may go.
     home: String,
     token: Option<String>,
+    /// The time for a short answer.
+    answer: Duration,
 }
 
 impl Wire {
@@ -79,7 +83,9 @@ impl Wire {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
+            .timeout_resolve(Some(CONNECT))
             .timeout_connect(Some(CONNECT))
+            .timeout_send_request(Some(ANSWER))
             .timeout_recv_response(Some(ANSWER))
             .timeout_per_read(Some(ANSWER))
             .proxy(if is_here(&settings.endpoint) { None } else { Proxy::try_from_env() })
@@ -92,7 +98,8 @@ impl Wire {
                 tracing::warn!("the token goes to {endpoint} in plain text; HF_ENDPOINT should begin with https://");
             });
         }
-        Self { agent: config.into(), home: origin(&settings.endpoint).to_owned(), token: settings.token.clone() }
+        let (home, token) = (origin(&settings.endpoint).to_owned(), settings.token.clone());
+        Self { agent: config.into(), home, token, answer: settings.slowest.answer }
     }
 
     /// The answer, once redirects are followed; for [`Ask::Head`], up to where the hub itself says
@@ -100,12 +107,15 @@ impl Wire {
     pub(super) fn ask(&self, url: &str, ask: Ask) -> Result<Response<Body>, Failure> {
         let mut url = url.to_owned();
         for _ in 0..REDIRECTS {
-            let request = match ask {
+            let mut request = match ask {
                 Ask::Head => self.agent.head(&url),
-                Ask::Get { .. } => self.agent.get(&url),
+                Ask::Get { .. } | Ask::Said => self.agent.get(&url),
             };
+            if !matches!(ask, Ask::Get { .. }) {
+                request = request.config().timeout_global(Some(self.answer)).build();
+            }
             // Sizes and ranges are those of the file as it is.
-            let mut request = request.header(header::ACCEPT_ENCODING, "identity");
+            request = request.header(header::ACCEPT_ENCODING, "identity");
             if let (Some(token), true) = (&self.token, origin(&url) == self.home) {
                 request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
             }

@@ -104,21 +104,35 @@ struct Hosts {
     /// As it was configured.
     name: String,
     bound: IpAddr,
-    /// This machine's name.
+    /// This machine's name, which may have a domain.
     machine: String,
 }
 
+/// A name's first label, without the domain.
+fn first_label(name: &str) -> &str {
+    name.split('.').next().unwrap_or_default()
+}
+
 impl Hosts {
+    /// Whether a name is this machine's, with a domain or without. What every machine is called is nobody's name: anyone may
+    /// have it in a domain of theirs.
+    fn is_machine(&self, name: &str) -> bool {
+        let (asked, own) = (first_label(name), first_label(&self.machine));
+        name.eq_ignore_ascii_case(&self.machine)
+            || (!own.is_empty() && !own.eq_ignore_ascii_case("localhost") && asked.eq_ignore_ascii_case(own))
+    }
+
     /// Whether a request for this `Host` is meant for the endpoint.
     fn include(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else { return false };
-        let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+        // A name may end with the root's dot.
+        let name = authority.host().trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
         let same = |other: &str| name.eq_ignore_ascii_case(other);
         // Open to other machines, it has all addresses of this one, and its name, with a domain or without.
         let open = self.bound.is_unspecified();
         let allowed = match name.parse::<IpAddr>() {
             Ok(address) => open || address == self.bound,
-            Err(_) => open && name.split('.').next().is_some_and(|first| first.eq_ignore_ascii_case(&self.machine)),
+            Err(_) => open && self.is_machine(name),
         };
         allowed || same("localhost") || same(&self.name)
     }
@@ -343,6 +357,25 @@ rlhost_rewards_x_mean{run="run",figure="rewards/x/mean"} -3.0
             [("10.0.0.7:9400", true), ("[::1]:9400", true), ("node7:9400", true), ("node7.lan", true), ("node8", false)]
         {
             assert_eq!(open.include(host), fine, "{host}");
+        }
+        // A machine may be called by its name in full.
+        let named = |machine: &str| Hosts { machine: machine.into(), ..hosts("0.0.0.0", "0.0.0.0") };
+        for (machine, host, fine) in [
+            ("node7.lan", "node7.lan:9400", true),
+            ("node7.lan", "NODE7.LAN.", true),
+            ("node7.lan", "node7", true),
+            ("node7.lan", "node7.example.org", true),
+            ("node7.lan", "node8.lan", false),
+            ("node7.lan", "lan", false),
+            ("node7.lan", "evil.example", false),
+            ("node7.lan", "node7-evil.example", false),
+            ("localhost.localdomain", "localhost.localdomain", true),
+            ("localhost.localdomain", "localhost.evil.example", false),
+            ("localhost", "localhost.evil.example", false),
+            ("", "evil.example", false),
+            ("", ".evil.example", false),
+        ] {
+            assert_eq!(named(machine).include(host), fine, "{host} of {machine}");
         }
         assert!(hosts("metrics.lan", "10.0.0.7").include("metrics.lan:9400"));
         assert!(hosts("::1", "::1").include("[::1]:9400"));

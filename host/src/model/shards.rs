@@ -14,9 +14,6 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
-/// Bytes of a file's header; ten thousand tensors take one MB.
-const LARGEST_HEADER: u64 = 32 << 20;
-
 /// Bytes of a name that an error repeats.
 const SHOWN: usize = 200;
 
@@ -159,31 +156,19 @@ enum Unread {
 
 impl From<std::io::Error> for Unread {
     fn from(error: std::io::Error) -> Self {
-        Self::Io(error)
+        match error.kind() {
+            std::io::ErrorKind::InvalidData => Self::Damaged(error.to_string()),
+            _ => Self::Io(error),
+        }
     }
 }
 
 /// Reads a file's header; gives where the values begin.
 fn header(file: &mut File) -> std::result::Result<(u64, Metadata), Unread> {
     let damaged = |detail: &str| Err(Unread::Damaged(detail.to_owned()));
-    let whole = file.metadata()?.len();
-    let mut length = [0; 8];
-    if whole < 8 {
-        return damaged("it is shorter than a header's length");
-    }
-    file.read_exact(&mut length)?;
-    let length = u64::from_le_bytes(length);
-    if length > LARGEST_HEADER {
-        return Err(Unread::Damaged(format!("its header has {length} bytes; the maximum is {LARGEST_HEADER}")));
-    }
-    let begin = 8 + length;
-    if begin > whole {
-        return damaged("it is truncated within its header");
-    }
-    let mut text = Vec::new();
-    file.take(length).read_to_end(&mut text)?;
+    let (begin, text) = files::safetensors_header(file)?;
     let header: Metadata = serde_json::from_slice(&text).map_err(|e| Unread::Damaged(format!("its header is wrong: {e}")))?;
-    match (header.data_len() as u64).cmp(&(whole - begin)) {
+    match (header.data_len() as u64).cmp(&file.metadata()?.len().saturating_sub(begin)) {
         std::cmp::Ordering::Equal => Ok((begin, header)),
         std::cmp::Ordering::Greater => damaged("it is truncated: its header lists more bytes than there are"),
         std::cmp::Ordering::Less => damaged("it is longer than its header says"),

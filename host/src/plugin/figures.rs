@@ -45,7 +45,8 @@ impl Names {
                 return Err(format!("a metric's name is of 1 to {LONGEST_NAME} visible bytes, and not {shown:?}"));
             }
             if !(value.is_finite() && weight.is_finite() && *weight >= 0.0 && (value * weight).is_finite()) {
-                return Err(format!("metric {name:?} has value {value} and weight {weight}"));
+                // `{}` writes 1e300 with all its zeros.
+                return Err(format!("metric {name:?} has value {value:?} and weight {weight:?}"));
             }
             if is_reserved(name) {
                 return Err(format!(
@@ -121,6 +122,8 @@ mod tests {
         for (value, weight) in [(f64::NAN, 1.0), (1.0, f64::INFINITY), (1.0, -1.0), (1e300, 1e300)] {
             assert!(names.checked("a", vec![metric("x", value, weight)]).is_err(), "{value} {weight}");
         }
+        let said = names.checked("a", vec![metric("x", 1e300, 1e300)]).unwrap_err();
+        assert_eq!(said, "metric \"x\" has value 1e300 and weight 1e300");
         let many = |n: usize| (0..n).map(|i| metric(&i.to_string(), 0.0, 0.0)).collect::<Vec<_>>();
         names.checked("a", many(256)).unwrap();
         assert!(names.checked("a", many(257)).unwrap_err().contains("256"));

@@ -15,20 +15,34 @@ const LINES_OF_A_CALL: usize = 100;
 /// Lines that a plugin may log in a run, all its versions and instances together.
 const LINES_OF_A_RUN: u64 = 10_000;
 
+/// Bytes for which a line counts as another.
+const LINE: usize = 256;
+
 /// Handles of resources that an instance may hold: streams, pollables and what it makes itself.
 pub(super) const MOST_HANDLES: usize = 100_000;
+
+/// Where a line stands in what a plugin may log in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Share {
+    Within,
+    Last,
+    Over,
+}
 
 /// How many lines each plugin of a run has logged. Clones know the same.
 #[derive(Clone, Default)]
 pub(super) struct Logged(Arc<Mutex<BTreeMap<String, u64>>>);
 
 impl Logged {
-    /// Counts one more line; gives what number it has.
-    fn count(&self, plugin: &str) -> u64 {
+    /// Counts one more line, of so many bytes.
+    fn count(&self, plugin: &str, bytes: usize) -> Share {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = all.entry(plugin.to_owned()).or_default();
-        *lines += 1;
-        *lines
+        if *lines >= LINES_OF_A_RUN {
+            return Share::Over;
+        }
+        *lines += 1 + (bytes / LINE) as u64;
+        if *lines >= LINES_OF_A_RUN { Share::Last } else { Share::Within }
     }
 }
 
@@ -64,18 +78,18 @@ impl Sandbox {
     pub(super) fn write_log(&mut self) {
         for (level, message) in self.lines.drain(..) {
             let plugin = &self.name;
-            match (self.logged.count(plugin), level) {
-                (LINES_OF_A_RUN, _) => {
-                    tracing::warn!(%plugin, "has logged {LINES_OF_A_RUN} lines; the rest of this run's are left out");
+            match (self.logged.count(plugin, message.len()), level) {
+                (Share::Last, _) => {
+                    tracing::warn!(%plugin, "has logged as much as {LINES_OF_A_RUN} lines; the rest of this run's are left out");
                 }
-                (LINES_OF_A_RUN.., _) => {}
+                (Share::Over, _) => {}
                 (_, host::Level::Debug) => tracing::debug!(%plugin, "{message}"),
                 (_, host::Level::Info) => tracing::info!(%plugin, "{message}"),
                 (_, host::Level::Warn) => tracing::warn!(%plugin, "{message}"),
                 (_, host::Level::Error) => tracing::error!(%plugin, "{message}"),
             }
         }
-        if std::mem::take(&mut self.left_out) && self.logged.count(&self.name) < LINES_OF_A_RUN {
+        if std::mem::take(&mut self.left_out) && self.logged.count(&self.name, 0) == Share::Within {
             let plugin = &self.name;
             tracing::warn!(%plugin, "logs more than {LINES_OF_A_CALL} lines in a call; the rest of this one's are left out");
         }
@@ -108,6 +122,11 @@ mod tests {
             sandbox.write_log();
             assert!(sandbox.lines.is_empty() && !sandbox.left_out);
         }
-        assert_eq!((logged.count("a"), logged.count("b")), (3 * (LINES_OF_A_CALL as u64 + 1) + 1, 1));
+        let lines = |plugin: &str| logged.0.lock().unwrap().get(plugin).copied();
+        assert_eq!((lines("a"), lines("b")), (Some(3 * (LINES_OF_A_CALL as u64 + 1)), None));
+        // A long line counts for several.
+        let long = || logged.count("b", 2048);
+        assert!((0..1111).all(|_| long() == Share::Within));
+        assert_eq!((long(), long(), logged.count("b", 0)), (Share::Last, Share::Over, Share::Over));
     }
 }

@@ -4,14 +4,16 @@
 // Nothing but the exports of the wasm build uses what stands here.
 #![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
 
-use rlhost_plugin_sdk::bindings::contract::{plugin, reward};
+use rlhost_plugin_sdk::bindings::contract::{plugin, reward, state};
 use rlhost_plugin_sdk::config;
 use rlhost_plugin_sdk::slot::Slot;
 use rlhost_plugin_sdk::{Error, Metric};
 use schemars::JsonSchema;
+use serde::de::IntoDeserializer;
+use serde::de::value::Error as Unknown;
 use serde::{Deserialize, Serialize};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
 
 /// What it does wrong.
@@ -49,7 +51,7 @@ pub enum Misdeed {
     SleepOn,
     /// Reports a figure under the name of the run's own step.
     TakeStep,
-    /// Reports a hundred thousand figures.
+    /// Reports ten thousand figures.
     ManyFigures,
     /// Fails with a text of ten megabytes.
     LongError,
@@ -57,6 +59,38 @@ pub enum Misdeed {
     Forge,
     /// Asks for more random bytes than anybody needs.
     Entropy,
+    /// Asks for the time, for ever.
+    ClockLoop,
+    /// Waits for what never comes, for ever.
+    Poll,
+    /// Takes handles of the host's and gives none back.
+    Handles,
+    /// Reports a figure under the name of the run's own loss.
+    TakeLoss,
+    /// Reports a figure under the name of another plugin's score.
+    TakeScore,
+    /// Reports a figure that is no number.
+    NanFigure,
+    /// Reports a figure that its weight makes infinite.
+    HeavyFigure,
+    /// Reports a figure with a name of ten megabytes.
+    LongFigure,
+    /// Reports a figure whose name clears the terminal.
+    ForgeFigure,
+    /// Logs a text that clears the terminal and forges a line of the log.
+    ForgeLog,
+    /// Logs a text of ten megabytes.
+    LongLog,
+    /// Never gives its state.
+    SnapshotLoop,
+    /// Has a state of a hundred megabytes.
+    HugeState,
+    /// Never says what it is.
+    DescribeLoop,
+    /// Describes itself in ten megabytes, which clear the terminal and forge a line of the log.
+    LongDescription,
+    /// Never takes its settings.
+    ConfigureLoop,
 }
 
 /// Settings.
@@ -71,15 +105,54 @@ pub struct Settings {
 
 static SETTINGS: Slot<Settings> = Slot::new();
 static CALLS: AtomicU64 = AtomicU64::new(0);
+/// The step of the last batch.
+static STEP: AtomicU64 = AtomicU64::new(0);
+/// Whether it goes on from another's state, which a version does that has taken the place of one.
+static IN_PLACE: AtomicBool = AtomicBool::new(false);
+
+/// What it does wrong without being asked to: tests write over it in the compiled file. With `+` it waits until it is in another
+/// version's place.
+static OWN: [u8; 40] = *b"misdeed=none............................";
+
+fn own() -> (Misdeed, bool) {
+    // Read as if it could be anything, or the compiler would put it into the code.
+    let text = std::str::from_utf8(&std::hint::black_box(&OWN)[8..]).unwrap_or_default().trim_end_matches('.');
+    let (name, waits) = text.strip_suffix('+').map_or((text, false), |name| (name, true));
+    let misdeed = Misdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
+    (misdeed.unwrap_or(Misdeed::Trap), waits)
+}
+
+/// What it does wrong now, by its settings or of its own.
+fn misdeed() -> Misdeed {
+    let settings = SETTINGS.with(|s| Ok(s.clone())).unwrap_or_default();
+    match (own(), settings.misdeed) {
+        ((_, true), _) if !IN_PLACE.load(Ordering::Relaxed) => Misdeed::None,
+        ((own, _), Misdeed::None) => own,
+        (_, asked) if STEP.load(Ordering::Relaxed) >= settings.from_step => asked,
+        _ => Misdeed::None,
+    }
+}
+
+/// Computes for ever.
+fn for_ever() -> ! {
+    loop {
+        std::hint::black_box(0);
+    }
+}
 
 struct Hostile;
 
 impl plugin::Guest for Hostile {
     fn describe() -> plugin::Info {
+        let text = match own().0 {
+            Misdeed::DescribeLoop => for_ever(),
+            Misdeed::LongDescription => format!("{FORGED}{}", "long ".repeat(2 << 20)),
+            _ => "Misbehaves".into(),
+        };
         plugin::Info {
             name: "hostile".into(),
-            version: "0".into(),
-            description: "Misbehaves".into(),
+            version: text.clone(),
+            description: text,
             config_schema: config::schema::<Settings>(),
             needs: plugin::Needs::TOKEN_IDS,
             stateless: true,
@@ -87,9 +160,15 @@ impl plugin::Guest for Hostile {
     }
 
     fn configure(json: String) -> Result<(), Error> {
+        if matches!(own().0, Misdeed::ConfigureLoop) {
+            for_ever();
+        }
         config::parse(&json).map(|c| SETTINGS.set(c))
     }
 }
+
+/// Clears the terminal, begins a line and turns the direction of writing.
+const FORGED: &str = "\x1b[2J\r\n INFO checkpoint saved\u{202e}";
 
 #[allow(unconditional_recursion)]
 fn recurse(n: u64) -> u64 {
@@ -117,20 +196,43 @@ fn entropy() -> u8 {
     0
 }
 
+/// Waits for something, again and again; keeps what it waited for if `hoard`.
+fn poll(hoard: bool) -> ! {
+    #[cfg(target_arch = "wasm32")]
+    loop {
+        let pollable = wasip2::clocks::monotonic_clock::subscribe_duration(u64::MAX);
+        if hoard {
+            std::mem::forget(pollable);
+        } else {
+            pollable.block();
+        }
+    }
+    #[cfg(not(target_arch = "wasm32"))]
+    unreachable!("{hoard}")
+}
+
 fn figures(misdeed: Misdeed) -> Vec<Metric> {
     match misdeed {
         Misdeed::TakeStep => vec![Metric::mean("step", 1e6, 1.0)],
-        Misdeed::ManyFigures => (0..100_000).map(|i| Metric::mean(format!("figure {i}"), 0.0, 1.0)).collect(),
+        Misdeed::TakeLoss => vec![Metric::mean("loss", 0.0, 1e6)],
+        Misdeed::TakeScore => vec![Metric::mean("rewards/tldr_length_reward/mean", 1e6, 1.0)],
+        Misdeed::NanFigure => vec![Metric::mean("figure", f64::NAN, 1.0)],
+        Misdeed::HeavyFigure => vec![Metric::mean("figure", 1e300, 1e300)],
+        Misdeed::LongFigure => vec![Metric::mean("long ".repeat(2 << 20), 0.0, 1.0)],
+        Misdeed::ForgeFigure => vec![Metric::mean(FORGED, 0.0, 1.0)],
+        Misdeed::ManyFigures => (0..10_000).map(|i| Metric::mean(format!("figure {i}"), 0.0, 1.0)).collect(),
         _ => Vec::new(),
     }
 }
 
 fn misbehave(misdeed: Misdeed, batch: &reward::Batch, rewards: &mut Vec<Option<f32>>) -> Result<(), Error> {
     match misdeed {
-        Misdeed::None => {}
-        Misdeed::EndlessLoop => loop {
-            std::hint::black_box(0);
+        Misdeed::EndlessLoop => for_ever(),
+        Misdeed::ClockLoop => loop {
+            std::hint::black_box(SystemTime::now());
         },
+        Misdeed::Poll => poll(false),
+        Misdeed::Handles => poll(true),
         Misdeed::MemoryBomb => {
             let mut hoard = Vec::new();
             loop {
@@ -146,12 +248,12 @@ fn misbehave(misdeed: Misdeed, batch: &reward::Batch, rewards: &mut Vec<Option<f
         Misdeed::Trap => panic!("the plugin panicked on purpose"),
         Misdeed::Exit => std::process::exit(0),
         Misdeed::Flood => {
-            for i in 0..200_000 {
+            for i in 0..20_000 {
                 println!("flood {i}");
             }
         }
         Misdeed::FloodLog => {
-            for i in 0..200_000 {
+            for i in 0..20_000 {
                 rlhost_plugin_sdk::log(&format!("flood {i}"));
             }
         }
@@ -166,9 +268,10 @@ fn misbehave(misdeed: Misdeed, batch: &reward::Batch, rewards: &mut Vec<Option<f
             assert!(!first_tokens.any(|t| t % 4 == 0), "a completion that it can't bear");
         }
         Misdeed::TrapOnCall => assert!(CALLS.fetch_add(1, Ordering::Relaxed) != 1, "the second call"),
-        Misdeed::TakeStep | Misdeed::ManyFigures => {}
         Misdeed::LongError => return Err(Error::Internal("long ".repeat(2 << 20))),
-        Misdeed::Forge => return Err(Error::Internal("\x1b[2J\r\n INFO checkpoint saved\u{202e}".into())),
+        Misdeed::Forge => return Err(Error::Internal(FORGED.into())),
+        Misdeed::LongLog => rlhost_plugin_sdk::log(&"long ".repeat(2 << 20)),
+        Misdeed::ForgeLog => rlhost_plugin_sdk::log(FORGED),
         Misdeed::Sleep => sleep(),
         Misdeed::SleepOn => loop {
             sleep();
@@ -184,21 +287,39 @@ fn misbehave(misdeed: Misdeed, batch: &reward::Batch, rewards: &mut Vec<Option<f
             return Err(Error::Internal(format!("environment and arguments: {all:?}")));
         }
         Misdeed::Refuse => return Err(Error::Input("no such batch for me".into())),
+        _ => {}
     }
     Ok(())
 }
 
 impl reward::Guest for Hostile {
     fn score(batch: reward::Batch) -> Result<reward::Scores, Error> {
-        let settings = SETTINGS.with(|s| Ok(s.clone()))?;
+        STEP.store(batch.step, Ordering::Relaxed);
         let mut rewards: Vec<Option<f32>> = batch.offsets.windows(2).map(|w| Some(-((w[1] - w[0]) as f32))).collect();
-        let mut metrics = Vec::new();
-        if batch.step >= settings.from_step {
-            misbehave(settings.misdeed, &batch, &mut rewards)?;
-            metrics = figures(settings.misdeed);
-        }
-        Ok(reward::Scores { rewards, metrics })
+        let misdeed = misdeed();
+        misbehave(misdeed, &batch, &mut rewards)?;
+        Ok(reward::Scores { rewards, metrics: figures(misdeed) })
     }
 }
 
-rlhost_plugin_sdk::export_interfaces!(Hostile, REWARD, reward: __export_rlhost_plugin_reward_0_1_0_cabi);
+impl state::Guest for Hostile {
+    fn snapshot() -> Result<Vec<u8>, Error> {
+        match misdeed() {
+            Misdeed::SnapshotLoop => for_ever(),
+            Misdeed::HugeState => Ok(vec![1; 100_000_000]),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn restore(_snapshot: Vec<u8>, _written_by: String) -> Result<(), Error> {
+        IN_PLACE.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+rlhost_plugin_sdk::export_interfaces!(
+    Hostile,
+    STATEFUL_REWARD,
+    reward: __export_rlhost_plugin_reward_0_1_0_cabi,
+    state: __export_rlhost_plugin_state_0_1_0_cabi
+);

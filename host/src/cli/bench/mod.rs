@@ -86,7 +86,7 @@ fn measure(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Res
         first.push(("model", made.display().to_string()));
     }
     let first = first.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    let given = Given::of(matches, loose, first);
+    let given = Given::of(matches, loose, first)?;
     let (mut config, loose) = given.settle(&Beginning::New)?;
     prepare(matches, &mut config, temporary.path(), &made, world.size()).map_err(Failure::mistake)?;
     let trainer = set_up(config, loose, &Beginning::New, world.clone()).map_err(Failure::mistake)?;

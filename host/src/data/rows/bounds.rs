@@ -21,6 +21,10 @@ const EMPTY_ROW: u64 = 256;
 const ALWAYS: u64 = 1 << 30;
 const TIMES: u64 = 100;
 
+/// Memory that rows may take for each byte of text that they were read from, beyond what a file may always become. Rows of one
+/// short column take this much; a list of small numbers takes three times as much.
+const A_BYTE: u64 = 16;
+
 /// How much a file of so many bytes may become.
 pub(super) fn limit(size: u64) -> u64 {
     ALWAYS.max(TIMES.saturating_mul(size))
@@ -30,11 +34,13 @@ pub(super) fn limit(size: u64) -> u64 {
 pub(super) struct Budget {
     limit: u64,
     taken: u64,
+    /// Bytes of text that rows were read from.
+    read: u64,
 }
 
 impl Budget {
     pub(super) fn new(limit: u64) -> Self {
-        Self { limit, taken: 0 }
+        Self { limit, taken: 0, read: 0 }
     }
 
     /// Takes memory for a row of so many bytes.
@@ -44,6 +50,17 @@ impl Budget {
     pub(super) fn row(&mut self, file: &File, bytes: u64) -> Result<()> {
         self.taken = self.taken.saturating_add(bytes).saturating_add(EMPTY_ROW);
         if self.taken > self.limit { Err(file.wrong(too_large(self.limit))) } else { Ok(()) }
+    }
+
+    /// The same for a row that was read from so many bytes of text.
+    ///
+    /// # Errors
+    /// Also if the rows would have far more memory than text.
+    pub(super) fn row_of(&mut self, file: &File, text: usize, bytes: u64) -> Result<()> {
+        self.read = self.read.saturating_add(text as u64);
+        self.row(file, bytes)?;
+        let limit = ALWAYS.max(A_BYTE.saturating_mul(self.read));
+        if self.taken > limit { Err(file.wrong(too_large(limit))) } else { Ok(()) }
     }
 }
 

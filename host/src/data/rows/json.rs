@@ -104,7 +104,7 @@ impl Reader<'_> {
             let text = std::str::from_utf8(&self.text).map_err(|_| place.wrong("is not UTF-8 text"))?;
             let line = text.strip_suffix('\n').unwrap_or(text);
             let (row, bytes) = object(line).map_err(|e| place.wrong(e.of_line(self.column)))?;
-            self.budget.row(self.file, bytes)?;
+            self.budget.row_of(self.file, text.len(), bytes)?;
             rows.push((place, row));
             self.line += usize::from(self.text.ends_with(b"\n"));
             self.column = 0;
@@ -152,7 +152,7 @@ impl Reader<'_> {
         };
         let text = std::str::from_utf8(&self.text).map_err(|_| place.wrong("is not UTF-8 text"))?;
         let (row, bytes) = object(text).map_err(|e| place.wrong(e.of_value()))?;
-        self.budget.row(self.file, bytes)?;
+        self.budget.row_of(self.file, text.len(), bytes)?;
         rows.push((place, row));
         match end {
             b',' => Ok(true),

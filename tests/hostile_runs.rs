@@ -1,0 +1,540 @@
+//! One list of misdeeds, and each of the places in which a plugin is listened to: the start of a run, a step, an evaluation, and a
+//! swap into a run under way. Each is refused or contained by name, and takes neither the run's memory nor its files.
+
+use rlhost_tests::crafted::{NO_SCORES, core_reward, core_reward_with, deep, long, multiplied};
+use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, binary, hostile, small};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// What a plugin does.
+enum Misdeed {
+    /// What the hostile plugin calls so, when it scores.
+    Scoring(&'static str),
+    /// The same, when it is asked for its state.
+    State(&'static str),
+    /// The same, before it is asked for anything.
+    Loading(&'static str),
+    /// A file that can't be loaded.
+    File(fn() -> Vec<u8>),
+    /// A file that fails when it is told of figures.
+    Observing(fn() -> Vec<u8>),
+    /// What the hostile plugin calls so and does no harm.
+    Harmless(&'static str),
+}
+
+use Misdeed::{File, Harmless, Loading, Observing, Scoring, State};
+
+/// What is said of a call that takes too long.
+const TOO_LONG: &str = "longer than its limit of 0.5 s";
+
+/// Name, misdeed, and a part of what is said of it.
+const MISDEEDS: &[(&str, Misdeed, &str)] = &[
+    // Time.
+    ("computing for ever", Scoring("endless_loop"), TOO_LONG),
+    ("asking the host for ever", Scoring("clock_loop"), TOO_LONG),
+    ("sleeping for ever", Scoring("sleep_on"), TOO_LONG),
+    ("sleeping once", Harmless("sleep"), ""),
+    ("polling for ever", Scoring("poll"), TOO_LONG),
+    ("a start function for ever", File(endless_start), TOO_LONG),
+    ("describing for ever", Loading("describe_loop"), "describe: took longer than its limit of 0.5 s"),
+    ("configuring for ever", Loading("configure_loop"), "configure: took longer than its limit of 0.5 s"),
+    ("a state for ever", State("snapshot_loop"), TOO_LONG),
+    ("observing for ever", Observing(endless_observer), TOO_LONG),
+    // Size.
+    ("memory", Scoring("memory_bomb"), "more than its 32 MiB of memory (limits.memory_mb)"),
+    ("the stack", Scoring("recursion"), ""),
+    ("a table", File(large_table), "memory for a table"),
+    ("handles", Scoring("handles"), ""),
+    ("an answer", Scoring("huge_return"), ""),
+    ("random bytes", Scoring("entropy"), "1073741824 random bytes"),
+    ("an error", Scoring("long_error"), "bytes more)"),
+    ("a line of the log", Harmless("long_log"), ""),
+    ("figures", Scoring("many_figures"), "the 256 that a plugin may report"),
+    ("a figure's name", Scoring("long_figure"), "of 1 to 128 visible bytes"),
+    ("a description", Harmless("long_description"), ""),
+    ("a schema", File(large_schema), "300013 bytes"),
+    ("a state", State("huge_state"), "more than its 32 MiB"),
+    ("the file", File(large_file), "larger than 64 MiB"),
+    ("instances that multiply", File(multiplied), "multiplied out"),
+    ("types in types", File(deep), "nested too deeply"),
+    ("compiling", File(long), "limits.compile_timeout_s"),
+    // Meaning.
+    ("too few scores", Scoring("wrong_length"), "rewards for"),
+    ("no number", Scoring("nan"), "NaN for row 1"),
+    ("an infinite number", Scoring("infinity"), "inf for row 1"),
+    ("the run's step", Scoring("take_step"), "\"step\" is the run's own"),
+    ("the run's loss", Scoring("take_loss"), "\"loss\" is the run's own"),
+    ("another's score", Scoring("take_score"), "is the run's own"),
+    ("a figure that is no number", Scoring("nan_figure"), "has value NaN"),
+    ("a figure that its weight makes infinite", Scoring("heavy_figure"), "weight 1e300"),
+    ("a schema in circles", File(circular_schema), "refers to itself"),
+    ("a schema that leads outside", File(foreign_schema), "no place of its own"),
+    ("a default that TOML does not hold", File(large_default), "configuration key a"),
+    // Output.
+    ("an error that draws", Scoring("forge"), "\\u{1b}[2J\\r\\n INFO checkpoint saved\\u{202e}"),
+    ("a figure that draws", Scoring("forge_figure"), "of 1 to 128 visible bytes"),
+    ("a line of the log that draws", Harmless("forge_log"), ""),
+    ("an export that draws", File(drawing_export), "\\u{1b}[2J"),
+    // Ending, and reaching outside.
+    ("a trap", Scoring("trap"), "the plugin panicked on purpose"),
+    ("an exit", Scoring("exit"), "it ended itself"),
+    ("an error of its own", Scoring("refuse"), "no such batch for me"),
+    ("a file's content", Scoring("read_file"), "reading a file gave Err"),
+    ("the environment", Scoring("read_environment"), "(0, 0)"),
+    ("a connection", Scoring("connect"), "a connection gave Err"),
+];
+
+fn endless_start() -> Vec<u8> {
+    core_reward("(func $endless (loop $again (br $again))) (start $endless)", NO_SCORES)
+}
+
+fn endless_observer() -> Vec<u8> {
+    let observe = r#"(func (export "rlhost:plugin/observer@0.1.0#observe") (param i64 i32 i32) (loop $again (br $again)))"#;
+    core_reward(observe, NO_SCORES)
+}
+
+fn large_table() -> Vec<u8> {
+    core_reward("(table 90000000 funcref)", NO_SCORES)
+}
+
+fn large_schema() -> Vec<u8> {
+    core_reward_with("", NO_SCORES, &format!("{{\"title\": {:?}}}", "x".repeat(300_000)))
+}
+
+fn circular_schema() -> Vec<u8> {
+    core_reward_with("", NO_SCORES, r##"{"properties": {"a": {"$ref": "#/properties/b"}, "b": {"$ref": "#/properties/a"}}}"##)
+}
+
+fn foreign_schema() -> Vec<u8> {
+    core_reward_with("", NO_SCORES, r#"{"properties": {"a": {"$ref": "file:///etc/passwd"}}}"#)
+}
+
+fn large_default() -> Vec<u8> {
+    core_reward_with("", NO_SCORES, r#"{"properties": {"a": {"default": 18446744073709551615}}}"#)
+}
+
+fn large_file() -> Vec<u8> {
+    [core_reward("", NO_SCORES), vec![0; 65 << 20]].concat()
+}
+
+fn drawing_export() -> Vec<u8> {
+    core_reward(r#"(func (export "rlhost:plugin/reward@9.0.0#\1b[2J\u{202e}\0a INFO forged"))"#, NO_SCORES)
+}
+
+/// The most that a process may take beyond what it takes without the misdeed.
+const MEMORY: u64 = 1 << 30;
+
+/// The most that any file of a run, and what it prints, may have.
+const ORDINARY: u64 = 2 << 20;
+
+/// Longest that anything here is waited for.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The most memory that a process had so far, and the most that any of its children had; none where it is not told.
+fn peak(process: u32) -> Option<(u64, u64)> {
+    let of = |process: &str| {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+    };
+    let own = of(&process.to_string())?;
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?.flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<String> = children.flat_map(|all| all.split(' ').map(str::to_owned).collect::<Vec<_>>()).collect();
+    Some((own, children.iter().filter_map(|child| of(child)).max().unwrap_or(0)))
+}
+
+/// What becomes of a process that is looked at, and the most memory that it and its children had.
+struct Watched {
+    outcome: Outcome,
+    peak: (u64, u64),
+}
+
+/// Runs the binary in a place.
+fn watched(place: &Place, arguments: &[&str]) -> Watched {
+    let mut child = begin(place, arguments);
+    let mut most = (0, 0);
+    loop {
+        if let Some(now) = peak(child.id()) {
+            most = (most.0.max(now.0), most.1.max(now.1));
+        }
+        if let Some(status) = child.try_wait().unwrap() {
+            let text = |name: &str| fs::read_to_string(place.path(name)).unwrap();
+            let outcome = Outcome { code: status.code(), stdout: text("stdout"), stderr: text("stderr") };
+            return Watched { outcome, peak: most };
+        }
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
+/// Starts the binary; what it prints goes to `stdout` and `stderr` in the place.
+fn begin(place: &Place, arguments: &[&str]) -> Child {
+    let file = |name: &str| fs::File::create(place.path(name)).unwrap();
+    let mut command = Command::new(binary());
+    command.current_dir(place.path("")).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1").env("HF_HUB_OFFLINE", "1");
+    command.stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap()
+}
+
+const LIMITS: [&str; 6] = [
+    "--set",
+    "plugin.hostile.limits.memory_mb=32",
+    "--set",
+    "plugin.hostile.limits.call_timeout_s=0.5",
+    "--set",
+    "plugin.hostile.limits.compile_timeout_s=5",
+];
+
+/// Arguments of a run of three steps with the plugin in `hostile.wasm`.
+fn three_steps(more: &[&str]) -> Vec<String> {
+    let plugins = ["--plugin", "tldr_length_reward.wasm", "--plugin", "hostile.wasm"];
+    let run = ["--max-completion-length", "8", "--max-steps", "3", "--logging-steps", "1", "--output-dir", "run"];
+    [&small()[..], &plugins, &run, &LIMITS, more].concat().into_iter().map(str::to_owned).collect()
+}
+
+/// The plugin's file for a misdeed, and the settings that make it misbehave from a step on.
+fn file_and_settings(misdeed: &Misdeed, from: u64) -> (Vec<u8>, Vec<String>) {
+    let plain = || fs::read(HOSTILE).unwrap();
+    match misdeed {
+        Scoring(name) | State(name) => {
+            let set = |text: String| ["--set".to_owned(), format!("plugin.hostile.config.{text}")];
+            (plain(), [set(format!("misdeed={name:?}")), set(format!("from_step={from}"))].concat())
+        }
+        Loading(name) | Harmless(name) => (hostile(name), Vec::new()),
+        File(make) | Observing(make) => (make(), Vec::new()),
+    }
+}
+
+/// What no misdeed may do to a place: draw on the terminal, or make files of the run large.
+fn assert_ordinary(place: &Place, what: &str) {
+    let hidden = |text: &str| text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}');
+    for name in ["stdout", "stderr"] {
+        let text = fs::read_to_string(place.path(name)).unwrap();
+        assert!(text.len() < 200_000 && !hidden(&text), "{what}: {name}: {} bytes", text.len());
+    }
+    if place.path("run/metrics.jsonl").exists() {
+        place.run(&["report", "run"]).succeeded();
+        assert_small(&place.path("run"), what);
+    }
+}
+
+/// No file of a run is large but checkpoints and kept plugins.
+fn assert_small(folder: &Path, what: &str) {
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        if path.is_dir() && !name.starts_with("checkpoint-") && name != "plugins" {
+            assert_small(&path, what);
+        } else if path.is_file() {
+            let bytes = path.metadata().unwrap().len();
+            assert!(bytes < ORDINARY, "{what}: {} has {bytes} bytes", path.display());
+        }
+    }
+}
+
+/// Every figure that a run logged is a number.
+fn assert_finite(place: &Place, what: &str) -> usize {
+    let lines = place.figures("run");
+    assert!(lines.iter().flatten().all(|(_, value)| value.is_finite()), "{what}: {lines:?}");
+    lines.len()
+}
+
+/// Does something with each misdeed in a place of its own, and prints the most memory that was taken beyond the same run without
+/// any.
+fn each(
+    place_name: &str,
+    from: u64,
+    arguments: impl Fn(&Misdeed) -> Option<Vec<String>>,
+    check: impl Fn(&str, &Misdeed, &str, &Place, &Outcome),
+) {
+    let run = |misdeed: &Misdeed, arguments: Vec<String>| {
+        let place = Place::new();
+        let (file, settings) = file_and_settings(misdeed, from);
+        place.write("hostile.wasm", file);
+        let prompts = fs::read_to_string(STORIES).unwrap();
+        place.write("prompts.jsonl", prompts.lines().take(8).map(|line| format!("{line}\n")).collect::<String>());
+        let arguments = [arguments, settings].concat();
+        let watched = watched(&place, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        (place, watched)
+    };
+    let none = Scoring("none");
+    let (place, calm) = run(&none, arguments(&none).unwrap());
+    calm.outcome.succeeded();
+    assert_finite(&place, "none");
+    let mut most = (0, "", 0, "");
+    let mut tried = 0;
+    for (what, misdeed, says) in MISDEEDS {
+        let Some(arguments) = arguments(misdeed) else { continue };
+        let (place, Watched { outcome, peak }) = run(misdeed, arguments);
+        tried += 1;
+        let beyond = peak.0.saturating_sub(calm.peak.0);
+        assert!(beyond < MEMORY, "{what}: {} MiB beyond {} MiB", beyond >> 20, calm.peak.0 >> 20);
+        assert!(peak.1 < MEMORY, "{what}: {} MiB to compile it", peak.1 >> 20);
+        most = if beyond > most.0 { (beyond, what, most.2, most.3) } else { most };
+        most = if peak.1 > most.2 { (most.0, most.1, peak.1, what) } else { most };
+        check(what, misdeed, says, &place, &outcome);
+        assert_ordinary(&place, what);
+    }
+    let (beyond, what, compiling, compiled) = (most.0 >> 20, most.1, most.2 >> 20, most.3);
+    let calm = calm.peak.0 >> 20;
+    println!(
+        "{place_name}: {tried} misdeeds; most beyond {calm} MiB: {beyond} MiB ({what}); most to compile: {compiling} MiB ({compiled})"
+    );
+}
+
+fn assert_harmless(what: &str, place: &Place, outcome: &Outcome) {
+    outcome.succeeded();
+    assert_finite(place, what);
+    let lines = place.lines("run/metrics.jsonl");
+    assert!(lines.iter().filter_map(|line| line.get("plugins/hostile/errors")).all(|errors| *errors == 0.0), "{what}");
+}
+
+/// The run ended in a step, by name, after a checkpoint.
+fn assert_ended(what: &str, says: &str, place: &Place, outcome: &Outcome) {
+    assert_eq!(outcome.code, Some(1), "{what}: {}", outcome.stderr);
+    assert!(outcome.error().contains(says), "{what}: {}", outcome.error());
+    let last = *place.checkpoints("run").last().unwrap_or_else(|| panic!("{what}: nothing is saved"));
+    place.run(&["checkpoint", "verify", &format!("run/checkpoint-{last}")]).succeeded();
+    assert!(place.events("run", "failed").iter().any(|event| event["step"] == last), "{what}");
+    assert_finite(place, what);
+}
+
+#[test]
+fn at_the_start_each_is_refused_before_the_run_has_a_folder() {
+    // Nobody asks for a state, or tells of figures, before there are some.
+    let arguments = |misdeed: &Misdeed| (!matches!(misdeed, State(_) | Observing(_))).then(|| three_steps(&[]));
+    each("start", 0, arguments, |what, misdeed, says, place, outcome| match misdeed {
+        Harmless(_) => assert_harmless(what, place, outcome),
+        _ => {
+            assert_eq!(outcome.code, Some(2), "{what}: {}", outcome.stderr);
+            let call = if matches!(misdeed, Scoring(_)) { "plugin hostile, score at step 0" } else { "hostile" };
+            assert!(outcome.error().contains(call) && outcome.error().contains(says), "{what}: {}", outcome.error());
+            assert!(!place.path("run").exists(), "{what}");
+        }
+    });
+}
+
+#[test]
+fn in_a_step_each_ends_the_run_after_a_checkpoint() {
+    // What can't be loaded does not come to a step.
+    let arguments = |misdeed: &Misdeed| (!matches!(misdeed, Loading(_) | File(_) | Harmless(_))).then(|| three_steps(&[]));
+    each("step", 1, arguments, |what, misdeed, says, place, outcome| {
+        assert_ended(what, says, place, outcome);
+        let score = outcome.error().contains("plugin hostile, score at step 1");
+        assert!(score || !matches!(misdeed, Scoring(_)), "{what}: {}", outcome.error());
+    });
+}
+
+#[test]
+fn in_an_evaluation_each_costs_nothing_of_what_was_learned() {
+    let arguments = |misdeed: &Misdeed| match misdeed {
+        Observing(_) => None,
+        Loading(_) | File(_) => {
+            let plugin = ["eval", "--plugin", "hostile.wasm", "--max-completion-length", "8"];
+            Some([&plugin[..], &small(), &LIMITS].concat().into_iter().map(str::to_owned).collect())
+        }
+        // After the last of three steps: training has no more to score.
+        _ => Some(three_steps(&["--eval-dataset", "prompts.jsonl", "--eval-steps", "3"])),
+    };
+    each("evaluation", 3, arguments, |what, misdeed, says, place, outcome| match misdeed {
+        Harmless(_) => assert_harmless(what, place, outcome),
+        Loading(_) | File(_) => {
+            assert_eq!(outcome.code, Some(2), "{what}: {}", outcome.stderr);
+            assert!(outcome.error().contains("hostile") && outcome.error().contains(says), "{what}: {}", outcome.error());
+        }
+        _ => {
+            assert_ended(what, says, place, outcome);
+            assert!(outcome.error().contains("plugin hostile, s"), "{what}: {}", outcome.error());
+            assert_eq!(place.checkpoints("run"), [3], "{what}");
+            assert_eq!(place.figure("run", "loss").len(), 3, "{what}");
+        }
+    });
+}
+
+/// A run under way with a plugin that does nothing wrong.
+struct Running {
+    place: Place,
+    child: Child,
+    /// The most memory that its children had.
+    children: u64,
+    /// What it had before anything was swapped.
+    calm: u64,
+}
+
+impl Running {
+    fn start() -> Self {
+        let place = Place::new();
+        place.write("hostile.wasm", fs::read(HOSTILE).unwrap());
+        let plugins = ["--plugin", "tldr_length_reward.wasm", "--plugin", "hostile.wasm", "--output-dir", "run"];
+        let run = ["--max-steps", "100000", "--logging-steps", "20", "--log-completions", "none"];
+        let size = ["--max-completion-length", "96", "--per-device-train-batch-size", "16"];
+        let child = begin(&place, &[&small()[..], &plugins, &run, &size, &LIMITS].concat());
+        let mut this = Self { place, child, children: 0, calm: 0 };
+        this.wait("the first steps", |this| this.steps() > 0);
+        this.calm = peak(this.child.id()).map_or(0, |(own, _)| own);
+        this
+    }
+
+    fn wait(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+        let begun = Instant::now();
+        while !done(self) {
+            let said = || fs::read_to_string(self.place.path("stderr")).unwrap();
+            assert!(begun.elapsed() < PATIENCE, "{what} is waited for: {}", said());
+            assert!(self.child.try_wait().unwrap().is_none(), "{what}: the run ended: {}", said());
+            self.children = self.children.max(peak(self.child.id()).map_or(0, |(_, children)| children));
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+
+    fn steps(&self) -> usize {
+        fs::read(self.place.path("run/metrics.jsonl")).unwrap_or_default().iter().filter(|b| **b == b'\n').count()
+    }
+
+    /// Events of a kind; half a line at the end is not there yet.
+    fn events(&self, kind: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.place.path("run/events.jsonl")).unwrap_or_default();
+        let lines = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+        lines.filter(|e| e["event"] == kind).collect()
+    }
+
+    /// Sends a version to the run, which answers.
+    fn swap(&mut self, what: &str, file: &[u8]) -> Outcome {
+        self.place.write("next.wasm", file);
+        let mut swap = Command::new(binary());
+        swap.current_dir(self.place.path("")).args(["swap", "run", "hostile=next.wasm"]).env("NO_COLOR", "1");
+        let file = |name: &str| fs::File::create(self.place.path(name)).unwrap();
+        let mut swap = swap.stdout(file("answer")).stderr(file("refusal")).spawn().unwrap();
+        let mut ended = None;
+        let begun = Instant::now();
+        while ended.is_none() {
+            assert!(begun.elapsed() < PATIENCE, "{what}: no answer");
+            self.children = self.children.max(peak(self.child.id()).map_or(0, |(_, children)| children));
+            std::thread::sleep(Duration::from_millis(3));
+            ended = swap.try_wait().unwrap();
+        }
+        let text = |name: &str| fs::read_to_string(self.place.path(name)).unwrap();
+        Outcome { code: ended.unwrap().code(), stdout: text("answer"), stderr: text("refusal") }
+    }
+
+    /// The version is not taken in, and the run says why.
+    fn refused(&mut self, what: &str, file: &[u8], says: &str) {
+        let before = self.events("plugin_refused").len();
+        let answer = self.swap(what, file);
+        assert!(answer.error().contains(says), "{what}: {}", answer.error());
+        if file.len() > 64 << 20 {
+            // That is not even sent.
+            return assert_eq!(answer.code, Some(2), "{what}: {}{}", answer.stdout, answer.stderr);
+        }
+        assert_eq!(answer.code, Some(1), "{what}: {}{}", answer.stdout, answer.stderr);
+        assert!(answer.error().contains("hostile"), "{what}: {}", answer.error());
+        let events = self.events("plugin_refused");
+        assert_eq!((events.len(), &events[before]["plugin"]), (before + 1, &Value::from("hostile")), "{what}");
+        assert!(events[before]["reason"].as_str().unwrap().contains(says), "{what}: {}", events[before]);
+    }
+
+    /// The version is taken in, fails in a step, and gives its place back.
+    fn taken_back(&mut self, what: &str, file: &[u8], says: &str) {
+        let before = self.events("plugin_rolled_back").len();
+        self.swap(what, file).succeeded();
+        self.wait(what, |this| this.events("plugin_rolled_back").len() > before);
+        let event = &self.events("plugin_rolled_back")[before];
+        let reason = event["reason"].as_str().unwrap();
+        assert!(event["plugin"] == "hostile" && reason.contains("hostile") && reason.contains(says), "{what}: {event}");
+    }
+
+    /// The version is taken in and stays.
+    fn taken_in(&mut self, what: &str, file: &[u8]) {
+        self.swap(what, file).succeeded();
+        let steps = self.steps();
+        self.wait(what, |this| this.steps() > steps);
+    }
+
+    /// Asserts that the run is as it was but for what was swapped, ends it, and sees that it goes on to its end.
+    fn end(mut self, what: &str) {
+        let steps = self.steps();
+        self.wait("further steps", |this| this.steps() > steps);
+        let own = peak(self.child.id()).map_or(0, |(own, _)| own);
+        let (beyond, calm, children) = (own.saturating_sub(self.calm), self.calm >> 20, self.children);
+        assert!(beyond < MEMORY, "{} MiB beyond {calm} MiB", beyond >> 20);
+        assert!(children < MEMORY, "{} MiB to compile", children >> 20);
+        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(3), "{what}");
+        let place = std::mem::take(&mut self.place);
+        let last = *place.checkpoints("run").last().unwrap();
+        let on = format!("max_steps={}", last + 4);
+        place.run(&["resume", "run", "--set", &on]).succeeded();
+        let lines = assert_finite(&place, what);
+        let steps = place.figure("run", "step");
+        assert!(steps.windows(2).all(|w| w[0] < w[1] && w[1] <= w[0] + 20.0), "{what}: a step was left out: {steps:?}");
+        assert_ordinary(&place, what);
+        let swaps = place.events("run", "plugin_swapped").len();
+        println!(
+            "{what}: {swaps} swaps in {last} steps, {lines} lines of figures; {} MiB beyond {calm} MiB, {} MiB to compile",
+            beyond >> 20,
+            children >> 20
+        );
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Also when an assertion failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn as_a_swap_each_is_refused_in_its_trial() {
+    let mut running = Running::start();
+    for (what, misdeed, says) in MISDEEDS {
+        match misdeed {
+            Scoring(name) | State(name) | Loading(name) => running.refused(what, &hostile(name), says),
+            File(make) => running.refused(what, &make(), says),
+            Harmless(_) | Observing(_) => {}
+        }
+    }
+    running.end("trials");
+}
+
+#[test]
+fn as_a_swap_each_that_passed_its_trial_gives_its_place_back() {
+    let mut running = Running::start();
+    for (what, misdeed, says) in MISDEEDS {
+        match misdeed {
+            Scoring(name) | State(name) => running.taken_back(what, &hostile(&format!("{name}+")), says),
+            Observing(make) => running.taken_back(what, &make(), says),
+            Harmless(name) => {
+                running.taken_in(what, &hostile(name));
+                running.taken_in(what, &fs::read(HOSTILE).unwrap());
+            }
+            Loading(_) | File(_) => {}
+        }
+    }
+    running.end("swaps");
+}
+
+#[test]
+fn a_plugin_that_takes_all_memory_on_many_threads_takes_less_than_a_gigabyte() {
+    // By its limits of memory as they are if nobody sets them, and rows enough for eight instances side by side.
+    let run = |misdeed: &str| {
+        let place = Place::new();
+        let plugins = ["--plugin", "tldr_length_reward.wasm", "--plugin", HOSTILE, "--num-threads", "8"];
+        let size =
+            ["--per-device-train-batch-size", "128", "--max-completion-length", "4", "--max-steps", "2", "--output-dir", "run"];
+        let settings = [format!("plugin.hostile.config.misdeed={misdeed:?}"), "plugin.hostile.config.from_step=1".into()];
+        // The rows are tried one by one too, and all together have the time of one call.
+        let time = "plugin.hostile.limits.call_timeout_s=8";
+        let settings = ["--set", &settings[0], "--set", &settings[1], "--set", time];
+        let watched = watched(&place, &[&small()[..], &plugins, &size, &settings].concat());
+        (place, watched)
+    };
+    let (_, calm) = run("none");
+    calm.outcome.succeeded();
+    let (place, bomb) = run("memory_bomb");
+    assert_ended("memory", "(limits.", &place, &bomb.outcome);
+    let beyond = bomb.peak.0.saturating_sub(calm.peak.0);
+    println!("{} MiB beyond {} MiB", beyond >> 20, calm.peak.0 >> 20);
+    assert!(beyond < 1_000_000_000, "{} MiB beyond {} MiB", beyond >> 20, calm.peak.0 >> 20);
+}
