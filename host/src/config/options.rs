@@ -206,7 +206,7 @@ pub struct Config {
     /// Folder of a Hugging Face model (Llama, Qwen2 or Qwen3), or its name on the hub, as in
     /// OWNER/NAME or OWNER/NAME@REVISION; a small built-in one if not given.
     pub model: Option<String>,
-    /// JSON lines, Parquet or text, packed or not, or a folder of shards, with a column "prompt";
+    /// JSON lines, Parquet, CSV or text, packed or not, or a folder of shards, with a column "prompt";
     /// or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET. Built-in forum posts to summarise if
     /// not given.
     pub dataset: Option<String>,
