@@ -32,6 +32,20 @@ fn learn(place: &Place, corpus: &str) -> Outcome {
     Outcome::new(command.current_dir(place.path(".")).env("NO_COLOR", "1").env_remove("RUST_LOG").output().unwrap())
 }
 
+/// Tables of commas and tabs that are none, lie or are absurd.
+fn write_tables(place: &Place) {
+    place.write("bomb.csv.gz", gzip(format!("text\n{}\n", "a b ".repeat(6 << 20)).as_bytes()));
+    // A name of 8 MiB that each of a thousand rows would have a copy of.
+    place.write("names.tsv.gz", gzip(format!("text\t{}\n{}", "n".repeat(8 << 20), "a\tb\n".repeat(1000)).as_bytes()));
+    place.write("many.csv", format!("{}\n", ",".repeat(2 << 20)));
+    place.write("short.csv", "text,id\na,1\nb\n");
+    place.write("open.csv", "text,id\n\"a,1\nb,2\n");
+    place.write("twice.csv", "te\x1b[2Jxt,te\x1b[2Jxt\na,b\n");
+    place.write("index.csv", ",text\n0,a\n");
+    place.write("utf16.csv", "text\na\n".encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
+    place.write("nul.csv", "text\na\0b\n");
+}
+
 #[test]
 fn datasets_that_are_no_data_are_one_line_in_little_memory() {
     let place = Place::new();
@@ -41,6 +55,7 @@ fn datasets_that_are_no_data_are_one_line_in_little_memory() {
         ("line.jsonl", &b"{\"text\": \""[..], 600 << 20),
         ("array.json", b"[{\"text\": \"", 600 << 20),
         ("book.txt", b"It was a dark and stormy night.", 600 << 20),
+        ("line.csv", b"text\na\n\"", 600 << 20),
         ("table.parquet", b"PAR1", 8 << 30),
     ] {
         place.write(name, begin);
@@ -55,6 +70,7 @@ fn datasets_that_are_no_data_are_one_line_in_little_memory() {
     place.write("after.jsonl.gz", [gzip(b"{\"text\": \"a\"}\n"), b"more".to_vec()].concat());
     place.write("escape.jsonl", "{\"te\\u001b[2Jxt\": 1}\n");
     place.write("conversation.jsonl", "{\"messages\": [\"\\u001b]0;x\\u0007\\n\"]}\n");
+    write_tables(&place);
     pipe(&place, "pipe.jsonl");
     let _socket = UnixListener::bind(place.path("socket.jsonl")).unwrap();
     symlink("nowhere.jsonl", place.path("link.jsonl")).unwrap();
@@ -77,6 +93,16 @@ fn datasets_that_are_no_data_are_one_line_in_little_memory() {
         ("after.jsonl.gz", &["after.jsonl.gz: ", "other bytes follow its gzip data"]),
         ("escape.jsonl", &["escape.jsonl:1: ", "te\\u{1b}[2Jxt"]),
         ("conversation.jsonl", &["conversation.jsonl:1: "]),
+        ("line.csv", &["line.csv:3: is longer than 16.00 MiB", "quotes closed"]),
+        ("bomb.csv.gz", &["bomb.csv.gz:2: is longer than 16.00 MiB"]),
+        ("names.tsv.gz", &["names.tsv.gz: becomes more than 1.00 GiB"]),
+        ("many.csv", &["many.csv:1: holds more than 1048576 values"]),
+        ("short.csv", &["short.csv:3: has 1 value, and the first row names 2 columns", "stands in quotes"]),
+        ("open.csv", &["open.csv:2: opens a quote that is never closed"]),
+        ("twice.csv", &["twice.csv:1: names the column \"te\\u{1b}[2Jxt\" twice"]),
+        ("index.csv", &["index.csv:1: column 1 has no name", "index=False"]),
+        ("utf16.csv", &["utf16.csv:1: ", "save the file as UTF-8"]),
+        ("nul.csv", &["nul.csv:2: column \"text\" has a NUL byte"]),
         ("pipe.jsonl", &["pipe.jsonl: it is a pipe, not a regular file"]),
         ("socket.jsonl", &["socket.jsonl: it is a socket, not a regular file"]),
         ("link.jsonl", &["link.jsonl: it is a link to a file that does not exist"]),
@@ -123,7 +149,7 @@ fn what_is_not_read_and_which_of_two_plugins_is_taken_is_said() {
     let place = Place::new();
     std::fs::create_dir(place.path("shards")).unwrap();
     place.write("shards/train-0.jsonl", "{\"prompt\": \"a\"}\n".repeat(8));
-    place.write("shards/more\x1b[2J.csv", "");
+    place.write("shards/more\x1b[2J.xml", "");
     place.write("shards/README.md", "");
     let run = |folder: &str, plugin: &str| {
         let run = ["--model", tiny(), "--dataset", "shards", "--max-steps", "1", "--max-completion-length", "4"];
@@ -131,7 +157,7 @@ fn what_is_not_read_and_which_of_two_plugins_is_taken_is_said() {
     };
     let plain = run("first", "tldr_length_reward");
     plain.succeeded();
-    assert!(plain.stderr.contains("more\\u{1b}[2J.csv") && !plain.stderr.contains("README"), "{}", plain.stderr);
+    assert!(plain.stderr.contains("more\\u{1b}[2J.xml") && !plain.stderr.contains("README"), "{}", plain.stderr);
     assert!(!plain.stderr.contains("that rlhost carries"), "{}", plain.stderr);
     place.write("tldr_length_reward.wasm", "not wasm");
     let carried = run("second", "tldr_length_reward");

@@ -2,6 +2,7 @@
 
 use flate2::{Compression, write::GzEncoder};
 use rlhost_tests::{Outcome, Place, binary, tiny};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
@@ -127,6 +128,54 @@ fn a_mark_at_a_files_beginning_is_no_part_of_its_first_row() {
     place.write("marked.jsonl", "\u{feff}{\"prompt\": \"a\"}\r\n{\"prompt\": \"b\"}\r\n");
     let run = ["--plugin", "tldr_length_reward.wasm", "--model", tiny(), "--dataset", "marked.jsonl", "--max-steps", "1"];
     place.run(&[&run[..], &["--max-completion-length", "4"]].concat()).succeeded();
+}
+
+#[test]
+fn tables_of_commas_and_tabs_are_prompts_and_conversations() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("shards")).unwrap();
+    place.write("shards/train-0.csv", "\u{feff}question,level\r\n\"Is \"\"1, 2\"\"\r\nmore?\",1\r\n\r\n");
+    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+    packed.write_all(b"level\tquestion\n2\tIs 3, 4 less?\n").unwrap();
+    place.write("shards/train-1.tsv.gz", packed.finish().unwrap());
+    let prompts =
+        ["--plugin", "tldr_length_reward.wasm", "--model", tiny(), "--dataset", "shards", "--columns", "prompt=question"];
+    let short = [
+        "--log-completions",
+        "all",
+        "--max-steps",
+        "1",
+        "--per-device-train-batch-size",
+        "16",
+        "--max-completion-length",
+        "4",
+        "--output-dir",
+        "run",
+    ];
+    place.run(&[&prompts[..], &short].concat()).succeeded();
+    let completions = place.lines("run/completions.jsonl");
+    let asked: BTreeSet<&str> = completions.iter().map(|line| line["prompt"].as_str().unwrap()).collect();
+    assert_eq!(asked, ["Is \"1, 2\"\r\nmore?", "Is 3, 4 less?"].into());
+
+    // The same conversation in a table and in JSON lines is learned alike.
+    place.copy(tiny(), "model");
+    place.write("model/chat_template.jinja", "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}");
+    let messages = serde_json::json!([{"role": "user", "content": "well?"}, {"role": "assistant", "content": "a \"b\", c"}]);
+    place.write("chat.jsonl", serde_json::json!({ "messages": messages }).to_string());
+    place.write("chat.csv", format!("id,messages\n7,\"{}\"\n", messages.to_string().replace('"', "\"\"")));
+    let cell = messages.to_string().replace("\"role\"", "'role'");
+    place.write("python.csv", format!("messages\n\"{}\"\n", cell.replace('"', "\"\"")));
+    let learn = |data: &str, run: &str| {
+        let sft = ["sft", "--model", "model", "--dataset", data, "--max-steps", "1", "--logging-steps", "1", "--output-dir", run];
+        let outcome = place.run(&sft);
+        outcome.succeeded();
+        outcome
+    };
+    learn("chat.jsonl", "lines");
+    assert!(!learn("chat.csv", "table").stderr.contains("stay texts"));
+    assert_eq!(place.figure("table", "loss"), place.figure("lines", "loss"));
+    let warned = learn("python.csv", "python").stderr;
+    assert!(warned.contains("python.csv: texts that begin like lists of messages") && warned.contains("messages"), "{warned}");
 }
 
 #[test]

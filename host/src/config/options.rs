@@ -209,8 +209,8 @@ pub struct Config {
     /// [default: a small built-in model]
     #[schemars(extend("rank" = "own"))]
     pub model: Option<String>,
-    /// Training dataset with a column "prompt": a JSON Lines, Parquet or text file, optionally compressed, a folder of shards, or
-    /// a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
+    /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of
+    /// shards, or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub dataset: Option<String>,
     /// Split of a hub dataset to train on [default: train]

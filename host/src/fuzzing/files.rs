@@ -7,8 +7,8 @@ use crate::{checkpoint, report, train};
 /// A dataset's file; its first byte says what it is read as, and its second what it is called.
 pub fn dataset(input: &[u8]) {
     let Some((learned, input)) = choice(input, 4) else { return };
-    let Some((called, input)) = choice(input, 2) else { return };
-    let file = put(["rows.jsonl", "rows.txt"][usize::from(called)], input);
+    let Some((called, input)) = choice(input, 4) else { return };
+    let file = put(["rows.jsonl", "rows.txt", "rows.csv", "rows.tsv"][usize::from(called)], input);
     let mut dataset = Dataset::from(file.as_path());
     match learned {
         0 => drop(read_prompts(&dataset)),

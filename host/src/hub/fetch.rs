@@ -39,16 +39,19 @@ struct Advance {
     slowest: Slowest,
     since: Instant,
     bytes: u64,
+    /// Where it is shown.
+    bar: ProgressBar,
 }
 
 impl Advance {
-    fn new(slowest: Slowest) -> Self {
-        Self { slowest, since: Instant::now(), bytes: 0 }
+    fn new(slowest: Slowest, bar: ProgressBar) -> Self {
+        Self { slowest, since: Instant::now(), bytes: 0, bar }
     }
 
     /// Notes bytes that came; false if they are too few for the time that they took.
     fn note(&mut self, bytes: usize) -> bool {
         self.bytes += bytes as u64;
+        self.bar.inc(bytes as u64);
         if self.since.elapsed() < self.slowest.stretch {
             return true;
         }
@@ -137,11 +140,10 @@ impl Hub {
         let of = content.size.map(|size| format!(" ({})", HumanBytes(size))).unwrap_or_default();
         let from = if have > 0 { format!(", resuming at {}", HumanBytes(have)) } else { String::new() };
         tracing::info!("downloading {} {file}{of}{from}", repo.id);
-        let bar = bar(file, content.size);
+        let mut advance = Advance::new(self.settings.slowest, bar(file, content.size));
         let mut tries = 0;
-        let mut advance = Advance::new(self.settings.slowest);
         while content.size != Some(have) {
-            let stop = match self.part(repo, url, &mut into, have, content, &bar, &mut advance) {
+            let stop = match self.part(repo, url, &mut into, have, content, &mut advance) {
                 Ok(()) if content.size.is_none() => break,
                 Ok(()) => "the connection ended".to_owned(),
                 Err(Stop::Broken(said)) => said,
@@ -161,7 +163,7 @@ impl Hub {
             have = now;
             self.wait(tries);
         }
-        bar.finish_and_clear();
+        advance.bar.finish_and_clear();
         into.sync_all().map_err(io)?;
         if content.sha256 && sha256(&mut into).map_err(io)? != content.hash {
             std::fs::remove_file(part).map_err(io)?;
@@ -181,7 +183,6 @@ impl Hub {
         into: &mut File,
         have: u64,
         content: &Content,
-        bar: &ProgressBar,
         advance: &mut Advance,
     ) -> std::result::Result<(), Stop> {
         let full = |source| Stop::Final(Error::Io { path: self.settings.cache.clone(), source });
@@ -198,7 +199,7 @@ impl Hub {
         let at = if answer.status() == StatusCode::PARTIAL_CONTENT && continues { have } else { 0 };
         // A server that knows no ranges begins anew.
         into.set_len(at).map_err(full)?;
-        bar.set_position(at);
+        advance.bar.set_position(at);
         let mut reader = answer.into_body().into_reader();
         let mut buffer = vec![0; 1 << 18];
         let mut room = content.most().saturating_sub(at);
@@ -219,7 +220,6 @@ impl Hub {
                 let detail = format!("{} sends a file too slowly, less than {} in {stretch:?}", host(url), HumanBytes(least));
                 return Err(Stop::Final(broken(repo, format!("{detail}; the same command goes on from there"))));
             }
-            bar.inc(read as u64);
         }
     }
 }

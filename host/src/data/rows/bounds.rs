@@ -4,7 +4,8 @@ use super::File;
 use crate::data::Result;
 use indicatif::HumanBytes;
 
-/// Bytes of a row: of its line, of its value in a JSON array, of its document, or of a Parquet row's texts and values.
+/// Bytes of a row: of its line, of its value in a JSON array, of its lines in a CSV table, of its document, or of a Parquet row's
+/// texts and values.
 pub(super) const ROW: u64 = 16 << 20;
 
 /// Values of a row, those within lists and objects included.
@@ -68,6 +69,11 @@ impl Budget {
 pub(super) fn too_large(limit: u64) -> String {
     let limit = HumanBytes(limit);
     format!("takes more than {limit} in memory, more text than a file of its size can hold; it may be damaged")
+}
+
+/// What is said of a row that has more than [`VALUES`].
+pub(super) fn many_values() -> String {
+    format!("has more than {VALUES} values, the maximum for a row")
 }
 
 /// What is said of a row that has more than [`ROW`].

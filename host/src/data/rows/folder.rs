@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// What files of data are called; each may end in `.gz` or `.zst` after that.
-const KINDS: [&str; 5] = ["jsonl", "ndjson", "json", "parquet", "txt"];
+const KINDS: [&str; 7] = ["jsonl", "ndjson", "json", "parquet", "csv", "tsv", "txt"];
 
 /// Words by which a file's name says its split, as the hub's conventions have them.
 const SPLITS: [(&str, &[&str]); 3] = [
@@ -52,7 +52,8 @@ pub(super) fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
     let is = |path: &Path, name: &str| path.file_name().is_some_and(|n| n == name);
     if names.iter().any(|path| is(path, "config.json")) {
         return wrong(
-            "is the folder of a model; a dataset is a file, or a folder of .jsonl, .json, .parquet or .txt files".into(),
+            "is the folder of a model; a dataset is a file, or a folder of .jsonl, .json, .parquet, .csv, .tsv or .txt files"
+                .into(),
         );
     }
     names.retain(|path| !path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b".")));
@@ -68,14 +69,18 @@ pub(super) fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
             );
         }
         let found = if others.is_empty() { "nothing else".into() } else { found() };
-        return wrong(format!("is a folder without .jsonl, .json, .parquet or .txt files; it holds {found}"));
+        return wrong(format!("is a folder without .jsonl, .json, .parquet, .csv, .tsv or .txt files; it holds {found}"));
     }
     // All of them before the first is read, which may take a while.
     for shard in &shards {
         files::open(shard).map_err(|source| Error::Io { path: shard.clone(), source })?;
     }
     if !others.is_empty() {
-        tracing::warn!("{}: skipped files that are not .jsonl, .json, .parquet or .txt: {}", printable_path(folder), found());
+        tracing::warn!(
+            "{}: skipped files that are not .jsonl, .json, .parquet, .csv, .tsv or .txt: {}",
+            printable_path(folder),
+            found()
+        );
     }
     let splits: BTreeSet<&str> = shards.iter().filter_map(|path| split(path)).collect();
     if splits.len() > 1 {

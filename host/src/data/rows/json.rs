@@ -1,6 +1,6 @@
 //! JSON lines, or one JSON array. Each row is cut out of the stream before it is parsed, so that none is larger than a row may be.
 
-use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
+use super::bounds::{Budget, ROW, VALUE, VALUES, long_row, many_values};
 use super::{File, Row};
 use crate::data::Result;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -192,13 +192,25 @@ impl Unfit {
 
 /// The columns of a row, and about how much memory they take.
 fn object(text: &str) -> std::result::Result<(Map<String, Value>, u64), Unfit> {
-    let taken = Taken::default();
-    let mut json = serde_json::Deserializer::from_str(text);
-    let value = (&taken).deserialize(&mut json).and_then(|value| json.end().map(|()| value)).map_err(Unfit::Json)?;
-    match value {
-        Value::Object(columns) => Ok((columns, taken.values.get() * VALUE + taken.text.get())),
+    match value(text).map_err(Unfit::Json)? {
+        (Value::Object(columns), size) => Ok((columns, size.values * VALUE + size.text)),
         _ => Err(Unfit::NoObject),
     }
+}
+
+/// What a value takes: values, those within it included, and bytes of text.
+pub(super) struct Size {
+    pub(super) values: u64,
+    pub(super) text: u64,
+}
+
+/// The value that a text is, and what it takes.
+pub(super) fn value(text: &str) -> serde_json::Result<(Value, Size)> {
+    let taken = Taken::default();
+    let mut json = serde_json::Deserializer::from_str(text);
+    let value = (&taken).deserialize(&mut json)?;
+    json.end()?;
+    Ok((value, Size { values: taken.values.get(), text: taken.text.get() }))
 }
 
 /// Builds a value as serde_json does, counting what it takes. A key that comes twice is refused, as pyarrow does, and with it
@@ -214,7 +226,7 @@ impl Taken {
         self.text.set(self.text.get() + text as u64);
         self.values.set(self.values.get() + 1);
         if self.values.get() > VALUES {
-            return Err(E::custom(format_args!("has more than {VALUES} values, the maximum for a row")));
+            return Err(E::custom(many_values()));
         }
         Ok(())
     }

@@ -1,9 +1,10 @@
-//! Rows of a dataset: JSON lines, one JSON array, Parquet or plain text, packed or not, in one
-//! file or in a folder of shards. What a file is follows from its bytes, not from its name; only
-//! plain text, which could be anything, says so by `.txt`.
+//! Rows of a dataset: JSON lines, one JSON array, Parquet, CSV, TSV or plain text, packed or not,
+//! in one file or in a folder of shards. What a file is follows from its bytes, not from its name;
+//! only plain text and tables in it, which could be anything, say so by `.txt`, `.csv` and `.tsv`.
 
 mod bounds;
 mod columns;
+mod csv;
 mod folder;
 mod json;
 mod packed;
@@ -70,7 +71,7 @@ impl File {
 /// Reads a dataset's files, and all files of its folders of shards.
 ///
 /// # Errors
-/// Names the file and the row that is no JSON object or has not the columns that were named, what
+/// Names the file and the row that can't be read or has not the columns that were named, what
 /// is damaged or too large, what is no file, or what a folder holds instead of data.
 pub(super) fn read(dataset: &Dataset) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
@@ -143,6 +144,8 @@ fn rows_of(path: &Path, raw: Raw) -> Result<Vec<Row>> {
         stream.consume(BYTE_ORDER_MARK.len());
     }
     let rows = match folder::kind(path) {
+        Some("csv") => csv::rows(&file, &mut *stream, b',', budget),
+        Some("tsv") => csv::rows(&file, &mut *stream, b'\t', budget),
         Some("txt") => text::rows(&file, &mut *stream, budget),
         _ => json::rows(&file, &mut *stream, budget),
     };

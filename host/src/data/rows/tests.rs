@@ -230,18 +230,18 @@ fn a_folder_that_is_no_dataset_says_what_it_is() {
     let says = |files: &[(&str, &str)]| read(&folder(files).path().into()).unwrap_err().to_string();
     assert!(says(&[("config.json", "{}"), ("model.safetensors", "")]).contains("folder of a model"));
     assert!(says(&[("state.json", "{}"), ("data-0.arrow", "")]).contains("to_parquet"));
-    assert!(says(&[("a.csv", ""), ("b.arff", "")]).contains("it holds a.csv, b.arff"));
+    assert!(says(&[("a.xml", ""), ("b.arff", "")]).contains("it holds a.xml, b.arff"));
     assert!(says(&[]).contains("it holds nothing else"));
     assert!(says(&[("train-0.jsonl", ""), ("test-0.jsonl", "")]).contains("several splits (test, train)"));
     assert!(says(&[("a.jsonl", "")]).contains("has no rows"));
-    assert!(says(&[("a\x1b[2J.csv", "")]).contains("it holds a\\u{1b}[2J.csv"));
+    assert!(says(&[("a\x1b[2J.xml", "")]).contains("it holds a\\u{1b}[2J.xml"));
     assert!(says(&[("a\x1b.jsonl", "{")]).contains("a\\u{1b}.jsonl:1: "));
 }
 
 #[cfg(unix)]
 #[test]
 fn what_is_no_file_among_shards_is_refused_by_name() {
-    let good = folder(&[("train-0.jsonl", "{\"prompt\": \"a\"}"), ("notes.csv", "")]);
+    let good = folder(&[("train-0.jsonl", "{\"prompt\": \"a\"}"), ("notes.xml", "")]);
     assert_eq!(read(&good.path().into()).unwrap().len(), 1);
     let link = good.path().join("train-1.jsonl");
     std::os::unix::fs::symlink("nowhere", &link).unwrap();
