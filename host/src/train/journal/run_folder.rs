@@ -305,7 +305,7 @@ impl RunFolder {
         Ok(inbox)
     }
 
-    /// Where it lies.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
