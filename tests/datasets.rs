@@ -47,6 +47,7 @@ fn write_tables(place: &Place) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn datasets_that_are_no_data_are_one_line_in_little_memory() {
     let place = Place::new();
     place.write("config.json", std::fs::read(std::path::Path::new(tiny()).join("config.json")).unwrap());

@@ -7,7 +7,7 @@ use crate::config::printable;
 use crate::ops::attention::{Attention, Heads};
 use std::path::Path;
 
-/// Greatest `hidden_size`; no known model has a tenth of it. So with the others.
+/// Largest `hidden_size` accepted. No known model reaches a tenth of this limit or of the following ones.
 const MOST_HIDDEN: usize = 1 << 20;
 
 /// Greatest `intermediate_size`.
@@ -25,10 +25,10 @@ const MOST_HEAD_DIM: usize = 1 << 16;
 /// Greatest `vocab_size`.
 const MOST_TOKENS: usize = 1 << 24;
 
-/// Greatest `max_position_embeddings`: beyond it f32, in which positions are turned to angles, has not all whole numbers.
+/// Largest `max_position_embeddings`: angles are computed from positions in f32, which does not represent every larger integer.
 const MOST_POSITIONS: usize = 1 << 24;
 
-/// Most values of all parameters together; they would take 4 TB.
+/// Largest number of values in all parameters together; they would take 4 TB.
 const MOST_PARAMETERS: u128 = 1_000_000_000_000;
 
 /// The families of decoders that differ in which biases and norms they have.
@@ -77,7 +77,7 @@ pub struct Architecture {
     pub mlp_bias: bool,
     /// Norms on query and key heads.
     pub qk_norm: bool,
-    /// Newest positions that each layer sees, for those that don't see all.
+    /// Sliding window of each layer, in positions; none if it attends to all.
     pub windows: Vec<Option<usize>>,
     /// Rotary embedding's base.
     pub rope_theta: f64,
@@ -101,7 +101,7 @@ impl Architecture {
         Ok(this)
     }
 
-    /// From the text of a `config.json`; the error says what is wrong.
+    /// Parses the text of a `config.json`; the error says what is wrong.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
         Self::of(&Object::parse(text)?)
     }
@@ -155,12 +155,12 @@ impl Architecture {
         Ok(this)
     }
 
-    /// How this layer attends.
+    /// Returns the attention settings of this layer.
     pub fn attention(&self, layer: usize) -> Attention {
         Attention { heads: self.heads, window: self.windows.get(layer).copied().flatten() }
     }
 
-    /// Values of all matrices.
+    /// Counts the values of all matrices.
     fn matrices(&self) -> u128 {
         let (hidden, tokens) = (self.hidden_size as u128, self.vocab_size as u128);
         let attention = 2 * (self.query_width() + self.kv_width()) as u128;
@@ -168,12 +168,12 @@ impl Architecture {
         hidden * tokens * if self.tied { 1 } else { 2 } + layer * self.layers as u128
     }
 
-    /// Width of the packed query heads.
+    /// Returns the width of the packed query heads.
     pub fn query_width(&self) -> usize {
         self.heads.heads * self.heads.head_dim
     }
 
-    /// Width of the packed key or value heads.
+    /// Returns the width of the packed key or value heads.
     pub fn kv_width(&self) -> usize {
         self.heads.kv_heads * self.heads.head_dim
     }
@@ -189,7 +189,7 @@ fn family(model_type: Option<&str>) -> std::result::Result<Family, String> {
     })
 }
 
-/// Each layer's sliding window, as its family says that it has one.
+/// Returns each layer's sliding window, according to the family's rules.
 fn windows(config: &Object, family: Family, layers: usize) -> std::result::Result<Vec<Option<usize>>, String> {
     const SLIDING: &str = "sliding_attention";
     let size = config.size("sliding_window", MOST_POSITIONS)?;

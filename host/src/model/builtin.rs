@@ -1,5 +1,5 @@
-//! The model that the binary brings: three million parameters that write short summaries of forum
-//! posts. `examples/builtin-model/README.md` says how it was made.
+//! The built-in model: three million parameters that write short summaries of forum posts. `examples/builtin-model/README.md`
+//! describes how it was made.
 
 use super::{Error, Result};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Keys and values of a text in all layers.
+//! Keys and values of a text, in all layers.
 
 use crate::ops::cached_attention::{PromptCache, SequenceCache};
 

@@ -1,17 +1,17 @@
-//! The critic: a linear head on the decoder's last hidden states, which gives the value of the
-//! state in which each selected token is chosen.
+//! The critic: a linear head on the decoder's last hidden states. It computes the value of the state in which each selected token
+//! is chosen.
 
 use super::Result;
 use super::weights::Linear;
 use crate::ops::{self, linear};
 use candle_core::Tensor;
 
-/// Values of hidden states `[M, D]`, `[M]`.
+/// Computes the values `[M]` of hidden states `[M, D]`.
 pub(super) fn values(hidden: &Tensor, head: &Linear) -> Result<Vec<f32>> {
     Ok(ops::to_vec(&linear::forward_f32(hidden, &head.weight, head.bias.as_ref())?)?)
 }
 
-/// Adds the gradients of the head into `d_head`, and those of the hidden states into `d_hidden`.
+/// Adds the gradients of the head to `d_head` and those of the hidden states to `d_hidden`.
 pub(super) fn backward(
     hidden: &Tensor,
     head: &Linear,

@@ -1,7 +1,7 @@
-//! The decoder's forward pass over a forest of segments and, beside it, its backward pass. What a layer is stands in `layer.rs`.
+//! Runs the decoder forward over a forest of segments, with the backward pass beside it. `layer.rs` defines a layer.
 //!
-//! There is no tape: a decoder is a fixed composition, so that each layer keeps exactly what
-//! its gradient needs, and frees it as soon as the gradient has passed.
+//! There is no tape. A decoder is a fixed composition, so each layer keeps exactly what its gradient needs and frees it as soon
+//! as the gradient has passed.
 
 use super::layer::{self, Attended, LayerKept, Maps, Product};
 use super::rope_scaling::rotation;
@@ -22,8 +22,7 @@ pub struct Decoder {
     pub(super) rotation: Arc<Rotation>,
 }
 
-/// A layer's kept values, or what they can be computed from again (gradient checkpointing, Chen et
-/// al. 2016, arXiv 1604.06174).
+/// A layer's kept values, or what they are recomputed from (gradient checkpointing, Chen et al. 2016, arXiv 1604.06174).
 enum Stored {
     Whole(LayerKept),
     Input(Tensor),
@@ -35,23 +34,23 @@ pub(super) struct Kept {
     last: Tensor,
 }
 
-/// The gradient of each parameter that is trained.
+/// The gradient of each trained parameter.
 type Wanted = Option<Tensor>;
 
-/// Adds the gradients of a linear layer's parameters into `grad`; gives that of its input.
+/// Adds the gradients of a linear layer's parameters to `grad` and returns that of its input.
 fn apply_backward(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
     let dx = linear::backward_input(dy, &l.weight)?;
     backward_parameters(l, x, dy, grad, &dx)?;
     Ok(dx)
 }
 
-/// The same for an input that several layers read: its gradient is added into `dx`.
+/// Does the same for an input that several layers read: adds its gradient to `dx`.
 fn apply_backward_into(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
     linear::backward_input_into(dx, dy, &l.weight)?;
     backward_parameters(l, x, dy, grad, dx)
 }
 
-/// Gradients of a linear layer's parameters, and what its adapter adds to that of the input.
+/// Adds the gradients of a linear layer's parameters, and the adapter's contribution to that of the input.
 fn backward_parameters(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
     if let Some(d_weight) = &grad.weight {
         linear::backward_weight(x, dy, d_weight, grad.bias.as_ref().and_then(Option::as_ref))?;
@@ -68,35 +67,34 @@ fn log_sum(kept: &LayerKept) -> ops::Result<&Tensor> {
 }
 
 impl Decoder {
-    /// A decoder of these weights.
+    /// Creates a decoder with these weights.
     pub fn new(architecture: Architecture, weights: Weights) -> Self {
         let a = &architecture;
         let rotation = Arc::new(rotation(a.rope_theta, a.rope_scaling, a.heads.head_dim, a.max_positions));
         Self { architecture, weights, rotation }
     }
 
-    /// The same as it computes in another place. What is trained is rounded there; see [`super::Policy::at`].
+    /// Converts the decoder to another place, where trained weights are rounded; see [`super::Policy::at`].
     ///
     /// # Errors
-    /// If its memory does not suffice, or it can't compute what the model does.
+    /// If the place has too little memory or can't compute the model.
     pub fn at(self, place: &Place) -> Result<Self> {
         place.check(&self.architecture)?;
         Ok(Self { weights: self.weights.map(|_, t| place.computed(t))?, ..self })
     }
 
-    /// The same with a new adapter ([`Weights::with_new_adapter`]); all else is shared.
+    /// Adds a new adapter ([`Weights::with_new_adapter`]); everything else is shared.
     pub fn with_new_adapter(self, lora: Lora, targets: &[String], seed: u64) -> Result<Self> {
         Ok(Self { weights: self.weights.with_new_adapter(lora, targets, seed)?, ..self })
     }
 
-    /// Its parameters.
+    /// Returns the parameters.
     pub fn weights(&self) -> &Weights {
         &self.weights
     }
 
-    /// Runs all layers and hands each one's kept values to `keep`. Hidden states after the last
-    /// norm come back for the packed places `rows` alone, `[M, D]`, since the last layer's
-    /// gated unit needs no others.
+    /// Runs all layers and passes each layer's kept values to `keep`. Returns the hidden states after the last norm only for the
+    /// packed positions `rows`, `[M, D]`, since the last layer's gated unit needs no others.
     pub(super) fn run(
         &self,
         forest: &Forest,
@@ -114,8 +112,8 @@ impl Decoder {
         Ok((hidden, x))
     }
 
-    /// Hidden states of `rows`, `[M, D]`, and what [`Decoder::backward`] needs; to `recompute` most
-    /// of that then, only the layers' inputs.
+    /// Returns the hidden states of `rows`, `[M, D]`, and what [`Decoder::backward`] needs. With `recompute` it keeps only the
+    /// layers' inputs and recomputes the rest then.
     pub(super) fn forward(&self, forest: &Forest, rows: &[usize], recompute: bool) -> Result<(Tensor, Kept)> {
         let count = self.weights.layers.len();
         let mut layers = Vec::with_capacity(count);
@@ -128,7 +126,7 @@ impl Decoder {
         Ok((hidden, Kept { layers, last }))
     }
 
-    /// All of layer `i` but its last product.
+    /// Runs layer `i` except its last product.
     fn layer(&self, i: usize, x: Tensor, forest: &Forest, rows: Option<&[usize]>) -> Result<LayerKept> {
         let (w, attention) = (&self.weights.layers[i], self.architecture.attention(i));
         let layer = self.layer_of(w, w.maps());
@@ -138,12 +136,12 @@ impl Decoder {
         })
     }
 
-    /// A layer whose products these are.
+    /// Returns a layer with these products.
     pub(super) fn layer_of<'a, P: Product>(&'a self, w: &'a Layer, maps: Maps<&'a P>) -> layer::Layer<'a, P> {
         layer::Layer { architecture: &self.architecture, rotation: &self.rotation, norms: w, maps }
     }
 
-    /// Gradient of [`layer::Layer::head_norm`].
+    /// Computes the gradient of [`layer::Layer::head_norm`].
     fn head_norm_backward(&self, x: &Tensor, weight: &Tensor, dy: &Tensor, d_weight: Option<&Tensor>) -> Result<Tensor> {
         let dx = ops::zeros_like(x)?;
         let per_head = |t: &Tensor| t.reshape(((), self.architecture.heads.head_dim));
@@ -151,9 +149,9 @@ impl Decoder {
         Ok(dx)
     }
 
-    /// Adds the gradients of what is trained (but the output matrix's own use, which the
-    /// log-probabilities' gradient covers) into `grads`, from that of the hidden states. `done` is
-    /// called after the last norm, after each layer and after the embedding.
+    /// Adds the gradients of the trained parameters to `grads`, given that of the hidden states. The output matrix's own use is
+    /// not included; the log-probabilities' gradient covers it. Calls `done` after the last norm, after each layer and after the
+    /// embedding.
     pub(super) fn backward(
         &self,
         kept: Kept,
@@ -183,7 +181,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Takes the gradient of a layer's output, gives that of its input.
+    /// Takes the gradient of a layer's output and returns that of its input.
     fn layer_backward(
         &self,
         i: usize,

@@ -1,4 +1,4 @@
-//! Token-by-token generation with weights laid out for few rows.
+//! Generates token by token, with weights laid out for few rows.
 
 use super::decoder::Decoder;
 #[cfg(feature = "cuda")]
@@ -11,8 +11,8 @@ use crate::ops::panels::Panels;
 use crate::ops::{self, Forest, embedding, norm};
 use candle_core::Tensor;
 
-/// A frozen decoder for one generation. On the CPU its weights are a copy made when it was. On a device some
-/// are those of the decoder, which then may not change before the generation is over.
+/// A frozen decoder for one generation. On the CPU it copies the weights when it is created. On a device it shares some with the
+/// decoder, which must not change before the generation ends.
 pub struct Decoding {
     decoder: Decoder,
     laid_out: LaidOut,
@@ -28,7 +28,7 @@ enum LaidOut {
 
 /// One new token of each of `B` sequences.
 pub struct Decode<'a> {
-    /// The tokens, `[B]`.
+    /// Token ids, `[B]`.
     pub tokens: &'a [u32],
     /// Their positions, `[B]`.
     pub positions: &'a [u32],
@@ -36,11 +36,11 @@ pub struct Decode<'a> {
     pub prompt_of: &'a [usize],
     /// Caches of the prompts.
     pub prompts: &'a [&'a Prefix],
-    /// Each sequence's own cache, to which the token is added.
+    /// Each sequence's own cache; the token is appended to it.
     pub own: &'a mut [&'a mut Cache],
 }
 
-/// An adapter is folded in, so that a token costs no more with one.
+/// Lays out a linear layer with its adapter merged in, so a token costs no more with one.
 fn panels(l: &Linear) -> ops::Result<Panels> {
     Panels::new(&l.merged()?, l.bias.as_ref())
 }
@@ -57,7 +57,7 @@ impl Decoding {
         Ok(Self { decoder, laid_out: LaidOut::Host { layers, output } })
     }
 
-    /// The decoder, and each layer's products where it lies on a device.
+    /// Returns the decoder and each layer's products, if it is on a device.
     #[cfg(feature = "cuda")]
     pub(super) fn of_device(&self) -> Option<(&Decoder, &[Joined])> {
         match &self.laid_out {
@@ -76,19 +76,18 @@ impl Decoding {
         }
     }
 
-    /// The decoder's sizes.
+    /// Returns the decoder's sizes.
     pub fn architecture(&self) -> &Architecture {
         &self.decoder.architecture
     }
 
-    /// A cache for a new sequence, with room for so many positions.
+    /// Creates a cache for a new sequence, with room for this many positions.
     pub fn empty_cache(&self, positions: usize) -> Cache {
         let width = self.architecture().kv_width();
         Cache { layers: (0..self.architecture().layers).map(|_| SequenceCache::with_room(positions, width)).collect() }
     }
 
-    /// Runs prompts, one segment each, and gives the caches of all and the logits `[P, V]` after
-    /// the last token of each.
+    /// Runs prompts, one segment each. Returns their caches and the logits `[P, V]` after the last token of each.
     pub fn prefill(&self, prompts: &Forest) -> Result<(Vec<Prefix>, Tensor)> {
         let (_, output) = self.host_layout()?;
         let ranges: Vec<_> = prompts.segments().iter().map(ops::Segment::range).collect();
@@ -103,7 +102,7 @@ impl Decoding {
         Ok((caches, output.forward(&hidden)?))
     }
 
-    /// One token further for each sequence: logits `[B, V]`.
+    /// Advances each sequence by one token; returns logits `[B, V]`.
     pub fn decode(&self, step: Decode<'_>) -> Result<Tensor> {
         let (layers, output) = self.host_layout()?;
         let d = &self.decoder;

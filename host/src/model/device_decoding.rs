@@ -1,4 +1,4 @@
-//! [`Decoding`] on a device: prompts are run as ever, then all sequences go on together, a token each at a time.
+//! Runs [`Decoding`] on a device: prompts run as usual, then all sequences advance together by one token per step.
 
 use super::decoding::Decoding;
 use super::weights::{Layer, Linear};
@@ -9,10 +9,10 @@ use candle_core::Tensor;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Steps of one shape before it is recorded: a recording costs as much as a few steps.
+/// Number of steps of one shape before it is recorded; recording costs as much as a few steps.
 const STEPS_BEFORE_RECORDING: usize = 4;
 
-/// A layer's products, joined where they have the same input. Adapters are folded in.
+/// A layer's products, joined if they have the same input. Adapters are merged in.
 pub(super) struct Joined {
     qkv: Tensor,
     qkv_bias: Option<Tensor>,
@@ -38,17 +38,17 @@ impl Joined {
     }
 }
 
-/// A prompt's keys and values in device memory: rows of those of all prompts that were run together.
+/// A prompt's keys and values in device memory: rows of the tensors of all prompts that were run together.
 #[derive(Clone)]
 pub struct DevicePrefix {
     layers: Arc<Vec<(Tensor, Tensor)>>,
     rows: Range<usize>,
 }
 
-/// How many sequences a generation has, and how long they are.
+/// Number and length of a generation's sequences.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Sequences that decode side by side.
+    /// Number of sequences decoded at once.
     pub sequences: usize,
     /// Longest completion, in tokens.
     pub completion: usize,
@@ -70,10 +70,10 @@ pub struct DeviceDecoding<'a> {
 }
 
 impl Decoding {
-    /// A generation where the weights lie, if that is a device.
+    /// Creates a generation on the device of the weights; none on the CPU.
     ///
     /// # Errors
-    /// If its memory does not suffice.
+    /// If the device has too little memory.
     pub fn on_device(&self, room: Room, drawing: Drawing) -> Result<Option<DeviceDecoding<'_>>> {
         let Some((decoder, layers)) = self.of_device() else { return Ok(None) };
         let a = self.architecture();
@@ -94,7 +94,7 @@ impl Decoding {
 }
 
 impl DeviceDecoding<'_> {
-    /// Runs prompts, one segment each, and gives the keys and values of each and the logits `[P, V]` after its last token.
+    /// Runs prompts, one segment each. Returns each prompt's keys and values, and the logits `[P, V]` after its last token.
     pub fn prefill(&self, prompts: &Forest) -> Result<(Vec<DevicePrefix>, Tensor)> {
         let ranges: Vec<_> = prompts.segments().iter().map(Segment::range).collect();
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
@@ -108,17 +108,17 @@ impl DeviceDecoding<'_> {
         Ok((prefixes, linear::forward_f32(&hidden, self.decoder.weights.output(), None)?))
     }
 
-    /// Makes a prompt known to the session under a place.
+    /// Registers a prompt with the session under an index.
     pub fn put_prompt(&mut self, place: usize, prefix: &DevicePrefix) -> Result<()> {
         Ok(self.session.put_prompt(place, &prefix.layers, prefix.rows.clone())?)
     }
 
-    /// Draws the first token of the sequences in `slots`, from rows `rows` of [`DeviceDecoding::prefill`]'s logits.
+    /// Samples the first token of the sequences in `slots` from rows `rows` of [`DeviceDecoding::prefill`]'s logits.
     pub fn draw_first(&self, logits: &Tensor, slots: &[u32], rows: &[u32]) -> Result<()> {
         Ok(self.session.draw_first(&self.drawing, logits, slots, rows)?)
     }
 
-    /// One token further for each of the session's rows: runs the newest and draws the next.
+    /// Advances each of the session's rows by one token: runs the newest and samples the next.
     pub fn step(&mut self) -> Result<()> {
         if let Some(recorded) = self.recorded.as_ref().filter(|r| self.session.fits(r)) {
             self.plain = 0;
@@ -138,7 +138,7 @@ impl DeviceDecoding<'_> {
     }
 }
 
-/// All launches of a step.
+/// Performs all launches of a step.
 fn step(decoder: &Decoder, layers: &[Joined], drawing: &Drawing, session: &Session) -> ops::Result<()> {
     let (weights, eps) = (&decoder.weights, decoder.architecture.rms_norm_eps);
     session.embed(&weights.embedding)?;

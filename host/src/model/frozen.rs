@@ -1,4 +1,4 @@
-//! The view of a decoder for generation and for reference log-probabilities.
+//! The read-only view of a decoder, for generation and reference log-probabilities.
 
 use super::decoder::Decoder;
 use super::policy::finite;
@@ -8,24 +8,24 @@ use crate::ops::{self, Forest, linear};
 use candle_core::Tensor;
 use std::collections::HashMap;
 
-/// A decoder that can be run and not changed.
+/// A decoder that can be run but not changed.
 #[derive(Clone, Debug)]
 pub struct Frozen {
     decoder: Decoder,
 }
 
 impl Frozen {
-    /// A view of the decoder.
+    /// Creates a view of the decoder.
     pub fn new(decoder: Decoder) -> Self {
         Self { decoder }
     }
 
-    /// The decoder's sizes.
+    /// Returns the decoder's sizes.
     pub fn architecture(&self) -> &Architecture {
         &self.decoder.architecture
     }
 
-    /// Log-probabilities and entropies of the selected predictions.
+    /// Computes log-probabilities and entropies of the selected predictions.
     ///
     /// # Errors
     /// If an operation fails, or a log-probability is not finite.
@@ -36,21 +36,21 @@ impl Frozen {
         Ok(stats)
     }
 
-    /// The critic's values of the selected predictions, as in [`Frozen::score`]; none without a critic.
+    /// Computes the critic's values of the selected predictions, as in [`Frozen::score`]; none without a critic.
     pub fn values(&self, forest: &Forest, selected: &Selected) -> Result<Option<Vec<f32>>> {
         let Some(head) = &self.decoder.weights.value_head else { return Ok(None) };
         let (hidden, _) = self.decoder.run(forest, &selected.rows, |_, _| Ok(()))?;
         critic::values(&hidden, head).map(Some)
     }
 
-    /// Logits `[M, V]` of the hidden states at `rows`.
+    /// Computes the logits `[M, V]` of the hidden states at `rows`.
     pub fn logits(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
         let (hidden, _) = self.decoder.run(forest, rows, |_, _| Ok(()))?;
         Ok(linear::forward_f32(&hidden, self.decoder.weights.output(), None)?)
     }
 
-    /// A model between this one and another of the same sizes: `alpha` of each of the other's weights,
-    /// and the rest of this one's.
+    /// Interpolates between this model and another of the same sizes: `alpha` of the other's weights plus `1 - alpha` of this
+    /// one's.
     pub fn mixed(&self, other: &Weights, alpha: f64) -> Result<Self> {
         let theirs: HashMap<String, &Tensor> = other.named().into_iter().collect();
         let weights = self.decoder.weights.map(|name, own| match theirs.get(&name) {
@@ -60,19 +60,19 @@ impl Frozen {
         Ok(Self { decoder: Decoder { weights, ..self.decoder.clone() } })
     }
 
-    /// The same in host memory. What lies there already is shared, and never changes.
+    /// Copies the model to host memory. Weights that are there already are shared and never change.
     pub fn on_host(&self) -> Result<Self> {
         let host = |t: &Tensor| if t.device().is_cpu() { Ok(t.clone()) } else { ops::on_host(t) };
         let weights = self.decoder.weights.map(|_, t| host(t))?;
         Ok(Self { decoder: Decoder { weights, ..self.decoder.clone() } })
     }
 
-    /// The parameters, to be saved.
+    /// Returns the parameters, for saving.
     pub fn weights(&self) -> &Weights {
         &self.decoder.weights
     }
 
-    /// Makes ready for a generation with the weights as they are now.
+    /// Prepares a generation with the current weights.
     pub fn decoding(&self) -> Result<Decoding> {
         Decoding::new(self.decoder.clone())
     }

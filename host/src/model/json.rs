@@ -1,4 +1,4 @@
-//! JSON objects of a model's folder, read key by key: what is wrong is said with the key that it stands under.
+//! Reads the JSON objects of a model's folder key by key; errors name the key.
 
 use super::{Error, Result};
 use crate::config::{files, printable};
@@ -42,26 +42,26 @@ impl<'de> Deserialize<'de> for Object {
 }
 
 impl Object {
-    /// From a text.
+    /// Parses a text.
     ///
     /// # Errors
-    /// If it is no JSON object, or has a key twice.
+    /// If it is not a JSON object or has a key twice.
     pub(super) fn parse(text: &str) -> std::result::Result<Self, String> {
         serde_json::from_str(text).map_err(|e| e.to_string())
     }
 
-    /// From a file; `None` where there is none.
+    /// Reads a file; returns `None` if it does not exist.
     pub(super) fn read(path: &Path) -> Result<Option<Self>> {
         let Some(text) = read_text(path)? else { return Ok(None) };
         Self::parse(&text).map(Some).map_err(|detail| Error::Config { path: path.to_owned(), detail })
     }
 
-    /// What stands under a key; null is nothing.
+    /// Returns the value of a key; null counts as missing.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.0.get(key).filter(|value| !value.is_null())
     }
 
-    /// What stands under a key, where there is something, as `read` takes it; `right` says what that is.
+    /// Returns the value of a key, if present, converted by `read`; `right` describes valid values for the error.
     fn typed<'a, T>(
         &'a self,
         key: &str,
@@ -73,19 +73,19 @@ impl Object {
         read(value).ok_or_else(wrong).map(Some)
     }
 
-    /// A size from 1 to `most`.
+    /// Reads a size from 1 to `most`.
     pub(super) fn size(&self, key: &str, most: usize) -> std::result::Result<Option<usize>, String> {
         let right = format!("a whole number from 1 to {most}");
         self.typed(key, &right, |value| value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=most).contains(n)))
     }
 
-    /// A number of things, from 0 to `most`.
+    /// Reads a count from 0 to `most`.
     pub(super) fn count(&self, key: &str, most: usize) -> std::result::Result<Option<usize>, String> {
         let right = format!("a whole number from 0 to {most}");
         self.typed(key, &right, |value| value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n <= most))
     }
 
-    /// For each of so many things which of a few words it is.
+    /// Reads a list of `count` words, each one of `known`.
     pub(super) fn words<'a>(
         &'a self,
         key: &str,
@@ -98,32 +98,32 @@ impl Object {
         self.typed(key, &right, |value| words(value).filter(|words| words.len() == count))
     }
 
-    /// A size that must be there.
+    /// Reads a required size.
     pub(super) fn needed_size(&self, key: &str, most: usize) -> std::result::Result<usize, String> {
         self.size(key, most)?.ok_or_else(|| format!("{key} is missing; it must be a whole number from 1 to {most}"))
     }
 
-    /// A number.
+    /// Reads a number.
     pub(super) fn number(&self, key: &str) -> std::result::Result<Option<f64>, String> {
         self.typed(key, "a number", |value| value.as_f64().filter(|n| n.is_finite()))
     }
 
-    /// True or false.
+    /// Reads true or false.
     pub(super) fn flag(&self, key: &str) -> std::result::Result<Option<bool>, String> {
         self.typed(key, "true or false", Value::as_bool)
     }
 
-    /// A text.
+    /// Reads a string.
     pub(super) fn text(&self, key: &str) -> std::result::Result<Option<&str>, String> {
         self.typed(key, "a string", Value::as_str)
     }
 
-    /// An object in this one.
+    /// Reads a nested object.
     pub(super) fn object(&self, key: &str) -> std::result::Result<Option<Self>, String> {
         self.typed(key, "an object", |value| value.as_object().cloned().map(Self))
     }
 
-    /// A token's number or several.
+    /// Reads a token id or a list of them.
     pub(super) fn tokens(&self, key: &str) -> std::result::Result<Option<Vec<u32>>, String> {
         let token = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         self.typed(key, "a token id or a list of token ids", |value| match value {
@@ -133,7 +133,7 @@ impl Object {
     }
 }
 
-/// The text of a JSON file that describes a model or an adapter; `None` where there is none.
+/// Reads the text of a JSON file that describes a model or an adapter; returns `None` if it does not exist.
 pub(super) fn read_text(path: &Path) -> Result<Option<String>> {
     match files::read_text(path, LARGEST) {
         Ok(text) => Ok(Some(text)),

@@ -1,6 +1,6 @@
-//! A decoder layer, composed once: attention and gated unit over however products are made and whatever attends, be it a forest
-//! that is trained on or a token that goes on from caches. `decoder.rs` has its gradient beside it, `work.rs` counts what it
-//! costs, and on a device `device_decoding.rs` launches it in fused kernels.
+//! Composes a decoder layer once: attention and gated unit, generic over how products are applied and over what attends, a forest
+//! in training or a token with its caches. `decoder.rs` has its gradient, `work.rs` counts its cost, and on a device
+//! `device_decoding.rs` launches it as fused kernels.
 
 use super::weights::{Layer as Norms, Linear};
 use super::{Architecture, Result};
@@ -43,36 +43,36 @@ pub(super) struct Maps<P> {
 }
 
 impl<P> Maps<P> {
-    /// The same by reference.
+    /// Borrows each of them.
     pub(super) fn each(&self) -> Maps<&P> {
         let Self { q, k, v, o, gate, up, down } = self;
         Maps { q, k, v, o, gate, up, down }
     }
 
-    /// Something made of each.
+    /// Applies a function to each of them.
     pub(super) fn map<T>(self, f: impl Fn(P) -> ops::Result<T>) -> ops::Result<Maps<T>> {
         let Self { q, k, v, o, gate, up, down } = self;
         Ok(Maps { q: f(q)?, k: f(k)?, v: f(v)?, o: f(o)?, gate: f(gate)?, up: f(up)?, down: f(down)? })
     }
 
-    /// Those that read a layer's input, and those behind its attention.
+    /// Splits them into those that read the layer's input and those after its attention.
     pub(super) fn before_and_behind(self) -> ([P; 3], [P; 4]) {
         ([self.q, self.k, self.v], [self.o, self.gate, self.up, self.down])
     }
 }
 
-/// What attention gives.
+/// The result of attention.
 pub(super) struct Attended {
     /// The heads' outputs, `[N, H * C]`.
     pub out: Tensor,
-    /// What its gradient needs, where it will have one.
+    /// What its gradient needs, if there will be one.
     pub log_sum: Option<Tensor>,
 }
 
-/// What one layer's backward pass needs. Elementwise parts are computed again instead.
+/// What one layer's backward pass needs. Elementwise parts are recomputed instead.
 pub(super) struct LayerKept {
     pub input: Tensor,
-    /// Query and key heads before their norms, where the family has these.
+    /// Query and key heads before their norms, if the family has them.
     pub unnormed: Option<(Tensor, Tensor)>,
     pub q: Tensor,
     pub k: Tensor,
@@ -93,8 +93,8 @@ pub(super) struct Layer<'a, P> {
 }
 
 impl<P: Product> Layer<'_, P> {
-    /// All of it but its last product, which [`Layer::output`] adds and no gradient needs. What is behind the attention is made
-    /// for the packed places `rows` alone, where these are given.
+    /// Runs the layer except its last product, which [`Layer::output`] adds and no gradient needs. If `rows` is given, everything
+    /// after the attention is computed only for these packed positions.
     pub(super) fn forward<'p>(
         &self,
         x: Tensor,
@@ -132,14 +132,14 @@ impl<P: Product> Layer<'_, P> {
         Ok(LayerKept { input: x, unnormed, q, k, v, attended, middle, gate, up })
     }
 
-    /// What it hands to the next.
+    /// Returns the layer's output for the next layer.
     pub(super) fn output(&self, kept: &LayerKept) -> Result<Tensor> {
         let out = self.maps.down.product(&swiglu::forward(&kept.gate, &kept.up)?)?;
         ops::add_into(&out, &kept.middle)?;
         Ok(out)
     }
 
-    /// Norm over each head of packed heads `[N, heads * C]`.
+    /// Normalises each head of packed heads `[N, heads * C]`.
     fn head_norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let per_head = x.reshape(((), self.architecture.heads.head_dim))?;
         Ok(norm::forward(&per_head, weight, self.architecture.rms_norm_eps)?.reshape(x.shape())?)

@@ -1,4 +1,4 @@
-//! Reading a Hugging Face model folder.
+//! Reads a Hugging Face model folder.
 
 use super::shards::Shards;
 use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
@@ -6,12 +6,11 @@ use super::{Architecture, Decoder, Error, Lora, Result, Weights, peft};
 
 use std::path::{Path, PathBuf};
 
-/// A folder with config.json, tokenizer.json and safetensors weights, or with an adapter for such a
-/// model.
+/// A folder with config.json, tokenizer.json and safetensors weights, or with an adapter of such a model.
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
     path: PathBuf,
-    /// Where config.json and the weights lie.
+    /// Folder of config.json and the weights.
     base: PathBuf,
     architecture: Architecture,
     lora: Option<Lora>,
@@ -21,7 +20,7 @@ pub struct ModelFolder {
 pub(super) const CRITIC: &str = "critic.safetensors";
 
 impl ModelFolder {
-    /// Reads the configuration; weights are read by [`ModelFolder::decoder`].
+    /// Reads the configuration; [`ModelFolder::decoder`] reads the weights.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         if !peft::is_adapter(&path) {
@@ -36,53 +35,52 @@ impl ModelFolder {
         Ok(Self { path, base, architecture, lora: Some(lora) })
     }
 
-    /// This folder's model with the adapter that lies in another, whatever model that names.
+    /// Returns this folder's model with the adapter in another folder, whatever base model that names.
     pub fn with_adapter_in(&self, path: &Path) -> Result<Self> {
         let (lora, _) = peft::read_config(path)?;
         Ok(Self { path: path.to_owned(), lora: Some(lora), ..self.clone() })
     }
 
-    /// Where it lies.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the model lies that an adapter is for; the same as [`ModelFolder::path`] without one.
+    /// Returns the path of the adapter's base model; without an adapter, the same as [`ModelFolder::path`].
     pub fn base(&self) -> &Path {
         &self.base
     }
 
-    /// Where the tokenizer lies: an adapter's folder may leave it to the model's.
+    /// Returns the path of the tokenizer; an adapter's folder may leave it to the base model's.
     pub fn tokenizer(&self) -> &Path {
         if self.path.join("tokenizer.json").exists() { &self.path } else { &self.base }
     }
 
-    /// Settings of the adapter, where it holds one.
+    /// Returns the settings of the adapter, if it holds one.
     pub fn lora(&self) -> Option<Lora> {
         self.lora
     }
 
-    /// Its sizes.
+    /// Returns its sizes.
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
     }
 
-    /// Reads all weights, from f32, f16 or bf16, as f32.
+    /// Reads all weights (f32, f16 or bf16) as f32.
     ///
     /// # Errors
-    /// If the files don't hold what `config.json` asks for, or values that are not finite.
+    /// If the files don't hold what `config.json` requires, or hold values that are not finite.
     pub fn decoder(&self) -> Result<Decoder> {
         self.decoder_over(self.decoder_of(Shards::of_model(&self.base)?)?)
     }
 
-    /// The adapter that lies here, if one does, on a model that is loaded already, whose storage is
-    /// shared.
+    /// Returns this folder's adapter, if any, on a loaded model, sharing its storage.
     pub fn decoder_over(&self, model: Decoder) -> Result<Decoder> {
         let Some(lora) = self.lora else { return Ok(model) };
         Ok(Decoder { weights: peft::read(&self.path, lora, model.weights)?, ..model })
     }
 
-    /// A model of the same sizes whose weights lie in another file.
+    /// Reads a model of the same sizes from another weight file.
     pub fn decoder_in(&self, file: &Path) -> Result<Decoder> {
         self.decoder_of(Shards::of_file(file)?)
     }
@@ -104,7 +102,7 @@ impl ModelFolder {
         Ok(Decoder::new(self.architecture.clone(), weights))
     }
 
-    /// A decoder with a critic's head: the folder's own, or one that values everything at zero.
+    /// Adds a critic's head to a decoder: the folder's own, or one that values everything at zero.
     pub fn with_critic(&self, mut decoder: Decoder) -> Result<Decoder> {
         let hidden = self.architecture.hidden_size;
         decoder.weights = decoder.weights.with_value_head(hidden)?;

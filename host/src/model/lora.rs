@@ -1,5 +1,4 @@
-//! Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685): begun, taken off, and merged into
-//! the weights.
+//! Creates low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685), removes them, and merges them into the weights.
 
 use super::weights::{Adapter, Layer, Linear};
 use super::{Result, Weights};
@@ -9,7 +8,7 @@ use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Sets an adapter's random numbers apart from those that the same seed gives elsewhere.
+/// Separates an adapter's random numbers from others with the same seed.
 const STREAM: u64 = 0x10_4a;
 
 /// Settings of an adapter.
@@ -17,15 +16,14 @@ const STREAM: u64 = 0x10_4a;
 pub struct Lora {
     /// Rank, at least 1.
     pub r: usize,
-    /// Numerator of the factor on what the adapter adds.
+    /// Numerator of the adapter's scale.
     pub alpha: f64,
-    /// Whether its denominator is the root of the rank (rsLoRA, arXiv 2312.03732) rather than the
-    /// rank.
+    /// Whether the denominator is the square root of the rank (rsLoRA, arXiv 2312.03732) instead of the rank.
     pub use_rslora: bool,
 }
 
 impl Lora {
-    /// The factor on `B A`.
+    /// Returns the scale of `B A`.
     pub fn scale(&self) -> f32 {
         let r = self.r as f64;
         (self.alpha / if self.use_rslora { r.sqrt() } else { r }) as f32
@@ -39,7 +37,7 @@ impl Adapter {
 }
 
 impl Linear {
-    /// The weight with what the adapter adds.
+    /// Returns the weight with the adapter merged in.
     pub(super) fn merged(&self) -> ops::Result<Tensor> {
         self.adapter.as_ref().map_or_else(|| Ok(self.weight.clone()), |adapter| adapter.low_rank().merged(&self.weight))
     }
@@ -60,8 +58,8 @@ impl Layer {
 }
 
 impl Weights {
-    /// The same parameters with an adapter in place of the one they have. `part` is asked for the
-    /// two matrices, `[r, in]` and `[out, r]`, of each linear layer by its name, inputs and outputs.
+    /// Returns the same parameters with another adapter. Calls `part` with each linear layer's name, inputs and outputs for its
+    /// two matrices, `[r, in]` and `[out, r]`.
     pub(super) fn adapted(
         mut self,
         lora: Lora,
@@ -78,9 +76,9 @@ impl Weights {
         Ok(self)
     }
 
-    /// A new adapter on the linear layers of these names (`q_proj` and so on), which changes nothing
-    /// until it is trained: `A` uniform within the inverse root of the inputs, as `peft` draws it
-    /// (Kaiming's with slope root 5), and `B` zero.
+    /// Returns the parameters with a new adapter on the linear layers of these names (`q_proj` and so on). It changes nothing
+    /// until it is trained: `A` is uniform within the inverse square root of the inputs, as in `peft` (Kaiming with slope
+    /// sqrt(5)), and `B` is zero.
     pub fn with_new_adapter(self, lora: Lora, targets: &[String], seed: u64) -> Result<Self> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(STREAM);
@@ -97,7 +95,7 @@ impl Weights {
         })
     }
 
-    /// The same storage without the adapter.
+    /// Returns the parameters without the adapter, in the same storage.
     pub fn without_adapter(&self) -> Self {
         let mut plain = Self { lora: None, ..self.clone() };
         for (_, linear) in plain.layers.iter_mut().flat_map(Layer::linears) {
@@ -106,7 +104,7 @@ impl Weights {
         plain
     }
 
-    /// The model as one without an adapter: what that adds is in the weights.
+    /// Returns the model with its adapter merged into the weights.
     pub fn merged(&self) -> Result<Self> {
         let mut plain = Self { lora: None, ..self.clone() };
         for (_, linear) in plain.layers.iter_mut().flat_map(Layer::linears) {

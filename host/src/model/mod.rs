@@ -1,8 +1,8 @@
-//! The decoder: a model folder in, hidden states and gradients out.
+//! The decoder: reads a model folder, computes hidden states and gradients.
 //!
-//! [`Policy`] is the trainable view and [`Frozen`] the view for generation and reference
-//! log-probabilities; a frozen view of a policy shares its storage, so that an optimizer step
-//! needs no weight transfer, and offers nothing that could change it.
+//! [`Policy`] is the trainable view, and [`Frozen`] is the read-only view for generation and reference log-probabilities. A
+//! frozen view shares the policy's storage, so an optimizer step needs no weight transfer, and it has no method that changes a
+//! weight.
 
 mod architecture;
 pub mod builtin;
@@ -46,7 +46,7 @@ pub use work::{Generated, Passed};
 
 use std::path::PathBuf;
 
-/// Why a model could not be used.
+/// Reasons why a model can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file of the folder can't be read.
@@ -68,7 +68,7 @@ pub enum Error {
     Config {
         /// The configuration file.
         path: PathBuf,
-        /// What is wrong and what would be right.
+        /// What is wrong and what is expected.
         detail: String,
     },
     /// The weights don't fit the configuration.
@@ -79,7 +79,7 @@ pub enum Error {
         /// What is wrong.
         detail: String,
     },
-    /// A weight can't be written in the precision that was asked for.
+    /// A weight can't be written in the requested precision.
     #[error("{}: {tensor} has values that are not finite or too large for {dtype}; bfloat16 and float32 go up to 3e38", path.display())]
     OutOfRange {
         /// The model.
@@ -98,7 +98,7 @@ pub enum Error {
     /// An operation failed.
     #[error(transparent)]
     Op(#[from] crate::ops::Error),
-    /// The device that was asked for is not there.
+    /// The requested device does not exist.
     #[error("device {0}")]
     Device(String),
 }

@@ -1,4 +1,4 @@
-//! An adapter's folder as the `peft` package writes and opens it: `adapter_config.json` and
+//! Reads and writes an adapter's folder in the format of the `peft` package: `adapter_config.json` and
 //! `adapter_model.safetensors`.
 
 use super::json::Object;
@@ -16,14 +16,13 @@ use std::path::{Path, PathBuf};
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
 
-/// What `peft` puts before the names of a causal language model's parameters.
+/// Prefix that `peft` adds to the parameter names of a causal language model.
 const PREFIX: &str = "base_model.model.";
 
 /// Greatest rank, as for `lora_r`.
 const MOST_RANK: usize = 1 << 20;
 
-/// Settings of `peft` that make another computation of an adapter. All are off if they are null,
-/// false, zero or empty.
+/// Settings of `peft` that change how an adapter is computed. Each is off if it is null, false, zero or empty.
 const UNSUPPORTED: [&str; 13] = [
     "alora_invocation_tokens",
     "alpha_pattern",
@@ -40,15 +39,15 @@ const UNSUPPORTED: [&str; 13] = [
     "use_qalora",
 ];
 
-/// Whether a folder holds an adapter rather than a model.
+/// Returns whether a folder holds an adapter rather than a model.
 pub(super) fn is_adapter(folder: &Path) -> bool {
     folder.join(CONFIG).exists() && !folder.join("config.json").exists()
 }
 
-/// An adapter's settings, and the folder of the model that it is for.
+/// Reads an adapter's settings and the folder of its base model.
 ///
 /// # Errors
-/// If there is something in them that would be computed otherwise here than by `peft`.
+/// If a setting would be computed differently here than by `peft`.
 pub(super) fn read_config(folder: &Path) -> Result<(Lora, PathBuf)> {
     let path = folder.join(CONFIG);
     let text = super::json::read_text(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
@@ -96,7 +95,7 @@ fn parse(text: &str) -> std::result::Result<(Lora, String), String> {
     Ok((lora, base.to_owned()))
 }
 
-/// A model's parameters with the adapter that lies in `folder`.
+/// Returns a model's parameters with the adapter in `folder`.
 pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weights> {
     let path = folder.join(TENSORS);
     let mut shards = Shards::of_file(&path)?;
@@ -117,8 +116,7 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
     }
 }
 
-/// Names of the linear layers that have a part of the adapter, as `target_modules` lists them:
-/// short, if all layers have the same.
+/// Returns the names of the adapted linear layers as `target_modules` lists them: short names if they are the same in all layers.
 pub(super) fn targets(weights: &Weights) -> Vec<String> {
     let named = weights.named();
     let modules = named.iter().filter_map(|(name, _)| name.strip_suffix(".lora_A.weight"));
@@ -137,7 +135,7 @@ pub(super) fn targets(weights: &Weights) -> Vec<String> {
     listed.collect()
 }
 
-/// Writes the adapter of a model that lies in `base` into the existing folder `to`.
+/// Writes the adapter of the model in `base` into the existing folder `to`.
 pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, to: &Path) -> Result<()> {
     let file = to.join(TENSORS);
     let named = weights.named().into_iter().filter(|(name, _)| of_adapter(name));

@@ -1,4 +1,4 @@
-//! Where a model's tensors lie, and in which precision it computes.
+//! The device of a model's tensors and the precision it computes in.
 
 use super::{Architecture, Error, Result};
 use crate::config;
@@ -23,11 +23,11 @@ impl Place {
         Ok(Self { device: ops::device::open(number)?, dtype: if bf16 { DType::BF16 } else { DType::F32 } })
     }
 
-    /// Where a run computes that asked for `device`; on an NVIDIA device in bf16 unless that is turned off. Where no number of a
-    /// device is given, the processes of a machine take them in turn, this one as the one of this `local_rank`.
+    /// Resolves a run's `device`. An NVIDIA device computes in bf16 unless that is turned off. If no device number is given, the
+    /// processes of a machine take the devices in turn, this one by its `local_rank`.
     ///
     /// # Errors
-    /// If a device is asked for that is not there; the message says what is missing.
+    /// If the requested device does not exist; the message says what is missing.
     pub fn choose(device: config::Device, bf16: Option<bool>, local_rank: usize) -> Result<Self> {
         let missing = |detail: String| Err(Error::Device(format!("{device}: {detail}")));
         let count = ops::device::count();
@@ -64,7 +64,7 @@ impl Place {
         }
     }
 
-    /// Refuses a model that it can't compute.
+    /// Returns an error if this place can't compute the model.
     pub(super) fn check(&self, architecture: &Architecture) -> Result<()> {
         if architecture.windows.iter().any(Option::is_some) && !self.device.is_cpu() {
             return Err(Error::Device("sliding windows are only supported on the CPU; set device = \"cpu\"".into()));
@@ -72,12 +72,12 @@ impl Place {
         Ok(())
     }
 
-    /// Where tensors lie.
+    /// Returns the device of the tensors.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// In words.
+    /// Describes the place in words.
     pub fn describe(&self) -> String {
         match self.device.location() {
             candle_core::DeviceLocation::Cuda { gpu_id } => {
@@ -88,18 +88,18 @@ impl Place {
         }
     }
 
-    /// Whether matrices are rounded for computing, so that what is trained has another copy in f32.
+    /// Returns whether matrices are rounded for computing, so that trained weights need a second copy in f32.
     pub(super) fn rounds(&self) -> bool {
         self.dtype != DType::F32
     }
 
-    /// The values on the device, in f32.
+    /// Copies the values to the device, in f32.
     pub(super) fn put(&self, t: &Tensor) -> Result<Tensor> {
         Ok(ops::cast(&t.to_device(&self.device)?, DType::F32)?)
     }
 
-    /// The values as the model computes with them: matrices in this place's precision, norms and biases in
-    /// f32. The same storage where they are that already.
+    /// Converts the values to what the model computes with: matrices in this place's precision, norms and biases in f32. Shares
+    /// storage if no conversion is needed.
     pub(super) fn computed(&self, t: &Tensor) -> Result<Tensor> {
         let t = t.to_device(&self.device)?;
         Ok(if t.dims().len() > 1 { ops::cast(&t, self.dtype)? } else { t })

@@ -7,11 +7,10 @@ use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{self, Forest};
 use candle_core::{DType, Device, Tensor};
 
-/// The predictions of a forest that a loss is made of: for each, the packed place whose hidden
-/// state predicts, and the token that came.
+/// The predictions of a forest that a loss uses: for each, the packed position whose hidden state predicts, and the actual token.
 #[derive(Clone, Debug, Default)]
 pub struct Selected {
-    /// Packed places, `[M]`.
+    /// Packed positions, `[M]`.
     pub rows: Vec<usize>,
     /// Token ids, `[M]`.
     pub targets: Vec<u32>,
@@ -28,12 +27,12 @@ impl Selected {
         self.rows.extend(rows);
     }
 
-    /// Number of predictions, `M`.
+    /// Returns the number of predictions, `M`.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -43,7 +42,7 @@ impl Selected {
 #[derive(Debug)]
 pub struct Policy {
     decoder: Decoder,
-    /// The parameters in f32, where the decoder computes with rounded copies of them.
+    /// The parameters in f32, if the decoder computes with rounded copies of them.
     masters: Option<Weights>,
     gradient_checkpointing: bool,
 }
@@ -66,8 +65,8 @@ impl Policy {
         Self { decoder, masters: None, gradient_checkpointing: false }
     }
 
-    /// The same in another place. Where that computes in bf16, what is trained is kept in f32 beside the copy
-    /// that it computes with, and what never changes is not.
+    /// Moves the policy to another place. If that computes in bf16, trained parameters are also kept in f32; those that never
+    /// change are not.
     pub fn at(self, place: &Place) -> Result<Self> {
         place.check(self.architecture())?;
         let all = self.weights();
@@ -77,52 +76,50 @@ impl Policy {
         Ok(Self { decoder, masters: place.rounds().then_some(masters), ..self })
     }
 
-    /// Whether passes keep the layers' inputs alone, and run each layer again on the way back. What
-    /// comes out is the same to the bit, later and in less memory.
+    /// Sets whether passes keep only the layers' inputs and recompute each layer in the backward pass. Results are bit-identical;
+    /// it is slower and uses less memory.
     pub fn with_gradient_checkpointing(self, on: bool) -> Self {
         Self { gradient_checkpointing: on, ..self }
     }
 
-    /// The view for generation: the same storage, so that it always has the newest weights.
+    /// Returns the view for generation. It shares the storage, so it always has the newest weights.
     pub fn frozen(&self) -> Frozen {
         Frozen::new(self.decoder.clone())
     }
 
-    /// The model as it is now, for a reference model: a copy of what is trained, and the storage of
-    /// what never changes.
+    /// Copies the current model for use as a reference: trained parameters are copied, the others share storage.
     pub fn frozen_copy(&self) -> Result<Frozen> {
         Ok(Frozen::new(Decoder { weights: self.decoder.weights.copied()?, ..self.decoder.clone() }))
     }
 
-    /// The weights as they are now, which later updates don't change; of what is trained a copy in host
-    /// memory.
+    /// Returns the current weights, unaffected by later updates: trained parameters are copied to host memory.
     pub fn copied_weights(&self) -> Result<Weights> {
         let all = self.weights();
         all.map(|name, t| Ok(if all.trains(&name) { ops::on_host(t)? } else { t.clone() }))
     }
 
-    /// The parameters, for the optimizer and for saving. What is trained is f32.
+    /// Returns the parameters, for the optimizer and for saving. Trained ones are f32.
     pub fn weights(&self) -> &Weights {
         self.masters.as_ref().unwrap_or(&self.decoder.weights)
     }
 
-    /// Its sizes.
+    /// Returns its sizes.
     pub fn architecture(&self) -> &Architecture {
         &self.decoder.architecture
     }
 
-    /// Where it computes.
+    /// Returns where it computes.
     pub fn device(&self) -> &Device {
         self.decoder.weights.embedding.device()
     }
 
-    /// The weights as the model computes with them, which are rounded where the place computes in bf16.
+    /// Returns the weights that the model computes with, rounded if the place computes in bf16.
     pub fn computing(&self) -> &Weights {
         &self.decoder.weights
     }
 
-    /// Each parameter that is trained with all that belongs to it, in the order of [`Weights::trained`]; the gradients are those
-    /// that [`Policy::zero_gradients`] gave.
+    /// Returns each trained parameter with its rounded copy and its gradient, in the order of [`Weights::trained`]. `gradients`
+    /// come from [`Policy::zero_gradients`].
     pub fn parameters<'a>(&'a self, gradients: &'a Gradients) -> Vec<Parameter<'a>> {
         let (masters, computing) = (self.weights().trained(), self.decoder.weights.trained());
         let all = masters.into_iter().zip(computing).zip(gradients.named());
@@ -133,13 +130,13 @@ impl Policy {
         .collect()
     }
 
-    /// Zeroed gradients of what is trained.
+    /// Returns zeroed gradients of the trained parameters.
     pub fn zero_gradients(&self) -> Result<Gradients> {
         self.decoder.weights.zero_gradients()
     }
 
-    /// Log-probabilities (of logits divided by `temperature`) and entropies of the selected
-    /// predictions, with what the backward pass needs.
+    /// Computes log-probabilities (of logits divided by `temperature`) and entropies of the selected predictions, and keeps what
+    /// the backward pass needs.
     ///
     /// # Errors
     /// If an operation fails, or a log-probability is not finite.
@@ -152,31 +149,29 @@ impl Policy {
     }
 }
 
-/// Fails where the model computes what no loss could use.
+/// Returns an error if the model's results are not finite.
 pub(super) fn finite(stats: &TokenStats) -> Result<()> {
     if stats.logp.iter().all(|logp| logp.is_finite()) { Ok(()) } else { Err(Error::NotFinite) }
 }
 
 impl Pass<'_> {
-    /// What the forward pass found, one entry a selected prediction.
+    /// Returns the results of the forward pass, one entry per selected prediction.
     pub fn stats(&self) -> &TokenStats {
         &self.stats
     }
 
-    /// The critic's values of the states in which the selected tokens were chosen, where there is a
-    /// critic.
+    /// Returns the critic's values of the states in which the selected tokens were chosen, if there is a critic.
     pub fn values(&self) -> Option<&[f32]> {
         self.values.as_deref()
     }
 
-    /// Mean over the vocabulary of each selected prediction's raw logits.
+    /// Computes the mean over the vocabulary of each selected prediction's raw logits.
     pub fn mean_logits(&self) -> Result<Vec<f32>> {
         Ok(logprob::mean_logits(&self.hidden, self.policy.decoder.weights.output())?)
     }
 
-    /// Adds the gradients of what is trained into `grads`, from the loss's derivatives with
-    /// respect to each log-probability, entropy and value. `done` is called when all is added to the
-    /// next of [`Gradients::in_backward_order`].
+    /// Adds the gradients of the trained parameters to `grads`, given the loss's derivatives with respect to each
+    /// log-probability, entropy and value. Calls `done` when the next group of [`Gradients::in_backward_order`] is complete.
     pub fn backward(
         self,
         d_logp: &[f32],

@@ -1,4 +1,4 @@
-//! Models of random weights, to be trained from nothing.
+//! Creates models with random weights, to be trained from scratch.
 
 use super::{Architecture, Error, Result, Weights};
 use candle_core::{Device, Tensor};
@@ -7,7 +7,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::Value;
 use std::path::Path;
 
-/// Weights drawn from a normal distribution of the usual deviation, norms one and biases zero.
+/// Draws weights from a normal distribution with the usual deviation; norms are one and biases zero.
 pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
     const DEVIATION: f64 = 0.02;
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -32,8 +32,7 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
     })
 }
 
-/// Writes `config.json` and random `model.safetensors` into the existing folder; gives the number of
-/// parameters.
+/// Writes `config.json` and a random `model.safetensors` into the existing folder; returns the number of parameters.
 pub fn write_random(config: &Value, folder: &Path, seed: u64) -> Result<usize> {
     let path = folder.join("config.json");
     let text = format!("{config:#}\n");

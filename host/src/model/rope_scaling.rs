@@ -1,12 +1,12 @@
-//! Rotary frequencies and their scalings, in both spellings of `config.json`: `rope_theta` with
-//! `rope_scaling`, and transformers 5's `rope_parameters`.
+//! Computes rotary frequencies and their scalings from both forms of `config.json`: `rope_theta` with `rope_scaling`, and
+//! transformers 5's `rope_parameters`.
 
 use super::json::Object;
 use crate::config::printable;
 use crate::ops::rope::Rotation;
 use std::f64::consts::TAU;
 
-/// How frequencies are stretched beyond the length the model was first trained on.
+/// How frequencies are scaled beyond the model's original training length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
     /// Not at all.
@@ -16,20 +16,20 @@ pub enum RopeScaling {
         /// The divisor.
         factor: f64,
     },
-    /// Llama 3: long waves divided, short ones kept, a smooth passage between.
+    /// Llama 3: long wavelengths are divided, short ones kept, with a smooth transition between.
     Llama3 {
-        /// Divisor of the long waves.
+        /// Divisor of the long wavelengths.
         factor: f64,
-        /// Waves longer than `original / low_freq_factor` are divided.
+        /// Wavelengths longer than `original / low_freq_factor` are divided.
         low_freq_factor: f64,
-        /// Waves shorter than `original / high_freq_factor` are kept.
+        /// Wavelengths shorter than `original / high_freq_factor` are kept.
         high_freq_factor: f64,
-        /// Positions of the first training.
+        /// Number of positions in the original training.
         original: f64,
     },
 }
 
-/// Base and scaling of a `config.json`; the error names the field.
+/// Reads base and scaling from a `config.json`; the error names the field.
 pub(super) fn resolve(config: &Object, head_dim: usize) -> Result<(f64, RopeScaling), String> {
     let (new, old) = (config.object("rope_parameters")?, config.object("rope_scaling")?);
     let (key, p) = match (new, old) {
@@ -67,7 +67,7 @@ pub(super) fn resolve(config: &Object, head_dim: usize) -> Result<(f64, RopeScal
     Ok((theta, scaling))
 }
 
-/// Frequencies of each pair of dimensions, `[head_dim / 2]`.
+/// Returns the frequency of each pair of dimensions, `[head_dim / 2]`.
 fn frequencies(theta: f64, scaling: RopeScaling, head_dim: usize) -> Vec<f32> {
     let scaled = |f: f64| match scaling {
         RopeScaling::None => f,
@@ -87,7 +87,7 @@ fn frequencies(theta: f64, scaling: RopeScaling, head_dim: usize) -> Vec<f32> {
     (0..head_dim / 2).map(|i| scaled(theta.powf(-2.0 * i as f64 / head_dim as f64)) as f32).collect()
 }
 
-/// The rotation tables of a decoder.
+/// Returns the rotation tables of a decoder.
 pub(super) fn rotation(theta: f64, scaling: RopeScaling, head_dim: usize, positions: usize) -> Rotation {
     Rotation::new(&frequencies(theta, scaling, head_dim), positions, 1.0)
 }

@@ -1,4 +1,4 @@
-//! Writing a model folder that transformers opens as it is, or an adapter's that `peft` does.
+//! Writes model folders that transformers can open, and adapter folders that `peft` can open.
 
 use super::load::CRITIC;
 use super::weights::{of_adapter, of_critic};
@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Files beside the weights that make the folder whole; copied where the source has them.
+/// Files beside the weights that complete the folder; copied if the source has them.
 const COMPANIONS: [&str; 9] = [
     "tokenizer.json",
     "tokenizer_config.json",
@@ -29,9 +29,8 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
     |source| Error::Io { path: path.to_owned(), source }
 }
 
-/// Writes `model.safetensors` in f32, the source's `config.json` with its dtype set to match,
-/// and the tokenizer's files into the existing folder `to`. Of a model with an adapter that alone is
-/// written, in the place of the first two.
+/// Writes `model.safetensors` in f32, the source's `config.json` with a matching dtype, and the tokenizer's files into the
+/// existing folder `to`. For a model with an adapter, writes the adapter instead of the first two.
 pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     match weights.lora {
         Some(lora) => peft::write(weights, lora, source.base(), to)?,
@@ -44,7 +43,7 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     copy_all_companions(source, to)
 }
 
-/// Copies what stands beside a model's weights, and an adapter's own in its place.
+/// Copies the files beside a model's weights, or the adapter's own where it has them.
 fn copy_all_companions(source: &ModelFolder, to: &Path) -> Result<()> {
     copy_companions(source.base(), to)?;
     if source.path() == source.base() { Ok(()) } else { copy_companions(source.path(), to) }
@@ -56,7 +55,7 @@ fn copy_all_companions(source: &ModelFolder, to: &Path) -> Result<()> {
 pub enum Dtype {
     /// 32 bits.
     F32,
-    /// 16 bits, as many of range as in 32.
+    /// 16 bits with the range of 32.
     Bf16,
     /// 16 bits.
     F16,
@@ -80,11 +79,10 @@ impl Dtype {
     }
 }
 
-/// Writes a model into the existing folder `to`, its weights rounded to a precision; one with an
-/// adapter as one without.
+/// Writes a model into the existing folder `to` with its weights rounded to a precision; an adapter is merged in.
 ///
 /// # Errors
-/// If a weight is beyond what that precision can hold, or something can't be read or written.
+/// If a weight does not fit that precision, or something can't be read or written.
 pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
     let weights = source.decoder()?.weights().merged()?;
     let rounded = |(name, tensor): (String, &Tensor)| {
@@ -100,14 +98,13 @@ pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
     copy_all_companions(source, to)
 }
 
-/// Writes the model that an adapter's folder describes as one without an adapter into the existing
-/// folder `to`.
+/// Writes the model of an adapter's folder, with the adapter merged in, into the existing folder `to`.
 pub fn merge(adapter: &ModelFolder, to: &Path) -> Result<()> {
     save(&adapter.decoder()?.weights().merged()?, adapter, to)?;
     copy(&adapter.path().join(CRITIC), &to.join(CRITIC))
 }
 
-/// Copies the tokenizer's files, and what else stands beside a model's weights.
+/// Copies the tokenizer's files and the other files beside a model's weights.
 pub fn copy_companions(from: &Path, to: &Path) -> Result<()> {
     for name in COMPANIONS {
         copy(&from.join(name), &to.join(name))?;
@@ -115,7 +112,7 @@ pub fn copy_companions(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies a file, if it is there.
+/// Copies a file if it exists.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     match files::open(from) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
@@ -124,7 +121,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// The critic's head goes into a file of its own, which no other program minds.
+/// Writes the critic's head into its own file, which other programs ignore.
 fn write_critic(weights: &Weights, to: &Path) -> Result<()> {
     let tensors: Vec<(String, Tensor)> =
         weights.named().into_iter().filter(|(name, _)| of_critic(name)).map(|(n, t)| (n, t.clone())).collect();
@@ -134,7 +131,7 @@ fn write_critic(weights: &Weights, to: &Path) -> Result<()> {
     write_tensors(tensors, None, &to.join(CRITIC))
 }
 
-/// Writes one safetensors file, a critic's head and an adapter left out.
+/// Writes one safetensors file, without a critic's head or an adapter.
 pub fn write_weights(weights: &Weights, file: &Path) -> Result<()> {
     let named = weights.named().into_iter();
     let tensors: Vec<(String, Tensor)> =
@@ -143,12 +140,12 @@ pub fn write_weights(weights: &Weights, file: &Path) -> Result<()> {
     write_tensors(tensors, of_torch(), file)
 }
 
-/// What transformers and peft want to be told of a file of tensors.
+/// Metadata that transformers and peft expect in a file of tensors.
 pub(super) fn of_torch() -> Option<HashMap<String, String>> {
     Some(HashMap::from([("format".to_owned(), "pt".to_owned())]))
 }
 
-/// Writes a safetensors file, with the rights that any new file has.
+/// Writes a safetensors file with the permissions of any new file.
 ///
 /// # Errors
 /// If it can't be written.

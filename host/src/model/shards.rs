@@ -1,5 +1,4 @@
-//! Safetensors files, read tensor by tensor: what a header says is checked against the file and against what is asked for
-//! before anything of it takes memory.
+//! Reads safetensors files tensor by tensor. A header is checked against the file and the request before any memory is allocated.
 
 use super::json::read_text;
 use super::{Error, Result};
@@ -17,17 +16,17 @@ use std::path::{Component, Path, PathBuf};
 /// Bytes of a name that an error repeats.
 const SHOWN: usize = 200;
 
-/// Files of a model or an adapter, and the tensors in them that have not been taken.
+/// Files of a model or an adapter, and their tensors that have not been taken yet.
 pub(super) struct Shards {
     files: Vec<Shard>,
-    /// The file and what its header says, by a tensor's name.
+    /// The file and header entry of each tensor, by name.
     tensors: HashMap<String, (usize, TensorInfo)>,
 }
 
 struct Shard {
     path: PathBuf,
     file: File,
-    /// Where the values begin.
+    /// Offset of the values.
     begin: u64,
 }
 
@@ -37,17 +36,17 @@ struct Index {
 }
 
 impl Shards {
-    /// Those of one file.
+    /// Opens one file.
     pub(super) fn of_file(path: &Path) -> Result<Self> {
         let mut this = Self { files: Vec::new(), tensors: HashMap::new() };
         this.add(path)?;
         Ok(this)
     }
 
-    /// Those of a model's folder, which has one file, or an index of several.
+    /// Opens the files of a model's folder: one file, or several with an index.
     ///
     /// # Errors
-    /// If a file is not there, not a regular one, damaged, or named by the index outside of the folder.
+    /// If a file is missing, not a regular file, damaged, or outside the folder according to the index.
     pub(super) fn of_model(folder: &Path) -> Result<Self> {
         let index = folder.join("model.safetensors.index.json");
         let Some(text) = read_text(&index)? else { return Self::of_file(&folder.join("model.safetensors")) };
@@ -86,10 +85,10 @@ impl Shards {
         Ok(())
     }
 
-    /// Whether a tensor can be had; `by` says what asks for this shape.
+    /// Returns whether a tensor exists; `by` names what requires this shape.
     ///
     /// # Errors
-    /// If it has another shape, or a type that is not supported.
+    /// If it has another shape or an unsupported type.
     pub(super) fn check(&self, name: &str, shape: &[usize], by: &str) -> Result<bool> {
         let Some((file, info)) = self.tensors.get(name) else { return Ok(false) };
         let wrong = |detail: String| Err(Error::Weights { path: self.files[*file].path.clone(), detail });
@@ -103,7 +102,7 @@ impl Shards {
         Ok(true)
     }
 
-    /// Takes a tensor as f32; none if there is none of this name.
+    /// Takes a tensor as f32; returns none if there is none of this name.
     ///
     /// # Errors
     /// As [`Shards::check`]; and if a value is not finite.
@@ -134,7 +133,7 @@ impl Shards {
         Ok(Some(values))
     }
 
-    /// The first by name of the tensors that were not taken, fit to be shown.
+    /// Returns the first name among the tensors that were not taken, made printable.
     pub(super) fn left(&self) -> Option<String> {
         self.tensors.keys().min().map(|name| printable(name, SHOWN))
     }
@@ -163,7 +162,7 @@ impl From<std::io::Error> for Unread {
     }
 }
 
-/// Reads a file's header; gives where the values begin.
+/// Reads a file's header; returns it with the offset of the values.
 fn header(file: &mut File) -> std::result::Result<(u64, Metadata), Unread> {
     let damaged = |detail: &str| Err(Unread::Damaged(detail.to_owned()));
     let (begin, text) = files::safetensors_header(file)?;

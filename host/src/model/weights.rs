@@ -11,18 +11,18 @@ use std::convert::Infallible;
 pub(super) const VALUE_WEIGHT: &str = "value_head.weight";
 pub(super) const VALUE_BIAS: &str = "value_head.bias";
 
-/// A weight `[out, in]`, its bias, and what an adapter adds.
+/// A weight `[out, in]`, its bias and its adapter.
 #[derive(Clone, Debug)]
 pub struct Linear<T = Tensor> {
     /// `[out, in]`
     pub weight: T,
     /// `[out]`
     pub bias: Option<T>,
-    /// Present where an adapter has a part here.
+    /// Present if an adapter applies to this layer.
     pub adapter: Option<Adapter<T>>,
 }
 
-/// An adapter's part in a linear layer: `scale * b a` is added to the weight.
+/// A linear layer's adapter: `scale * b a` is added to the weight.
 #[derive(Clone, Debug)]
 pub struct Adapter<T = Tensor> {
     /// `lora_A`, `[r, in]`
@@ -52,9 +52,9 @@ pub struct Layer<T = Tensor> {
     pub post_norm: T,
     /// Gate.
     pub gate: Linear<T>,
-    /// What is gated.
+    /// Up projection, which is gated.
     pub up: Linear<T>,
-    /// Back to the hidden size.
+    /// Down projection, back to the hidden size.
     pub down: Linear<T>,
 }
 
@@ -67,16 +67,15 @@ pub struct Weights<T = Tensor> {
     pub layers: Vec<Layer<T>>,
     /// Last norm.
     pub norm: T,
-    /// Output matrix `[V, D]`, where it is not the embedding.
+    /// Output matrix `[V, D]`, unless it is the embedding.
     pub head: Option<T>,
     /// A critic's head on the last hidden states, `[1, hidden]` and `[1]`.
     pub value_head: Option<Linear<T>>,
-    /// Settings of the adapter, where there is one. Then it and a critic's head are all that is
-    /// trained.
+    /// Settings of the adapter, if there is one. Then only it and a critic's head are trained.
     pub lora: Option<Lora>,
 }
 
-/// The gradient of each parameter that is trained.
+/// The gradient of each trained parameter.
 pub struct Gradients(pub(super) Weights<Option<Tensor>>);
 
 impl<T> Linear<T> {
@@ -101,7 +100,7 @@ impl<T> Linear<T> {
 }
 
 impl<T> Linear<T> {
-    /// All of it, in the order of [`Linear::map`].
+    /// Returns all parts, in the order of [`Linear::map`].
     fn parts(&self) -> Vec<&T> {
         let mut all = Vec::new();
         let Ok(_) = self.map("", &mut |_, part| {
@@ -113,13 +112,13 @@ impl<T> Linear<T> {
 }
 
 impl<T> Layer<T> {
-    /// Its linear maps.
+    /// Returns its linear maps.
     pub(super) fn maps(&self) -> Maps<&Linear<T>> {
         let Self { q, k, v, o, gate, up, down, .. } = self;
         Maps { q, k, v, o, gate, up, down }
     }
 
-    /// All of it, in the order of [`Layer::map`].
+    /// Returns all parts, in the order of [`Layer::map`].
     fn parts(&self) -> Vec<&T> {
         let mut all = Vec::new();
         let Ok(_) = self.map("", &mut |_, part| {
@@ -155,8 +154,7 @@ impl<T> Layer<T> {
 }
 
 impl<T> Weights<T> {
-    /// Something else for each parameter, which `f` makes of its name and what is there, in a fixed
-    /// order.
+    /// Maps each parameter with `f`, which gets its name and value, in a fixed order.
     pub fn map<'a, U, E>(
         &'a self,
         mut f: impl FnMut(String, &'a T) -> std::result::Result<U, E>,
@@ -170,7 +168,7 @@ impl<T> Weights<T> {
         Ok(Weights { embedding, layers, norm, head, value_head, lora: self.lora })
     }
 
-    /// What is there for every parameter, with its name, in the order of [`Weights::map`].
+    /// Returns every parameter with its name, in the order of [`Weights::map`].
     pub fn named(&self) -> Vec<(String, &T)> {
         let mut all = Vec::new();
         let Ok(_) = self.map(|name, t| {
@@ -180,23 +178,23 @@ impl<T> Weights<T> {
         all
     }
 
-    /// Whether the parameter of this name is trained.
+    /// Returns whether the parameter of this name is trained.
     pub fn trains(&self, name: &str) -> bool {
         self.lora.is_none() || of_adapter(name) || of_critic(name)
     }
 }
 
-/// Whether a parameter of this name belongs to an adapter.
+/// Returns whether a parameter of this name belongs to an adapter.
 pub(super) fn of_adapter(name: &str) -> bool {
     name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight")
 }
 
-/// Whether a parameter of this name belongs to a critic's head.
+/// Returns whether a parameter of this name belongs to a critic's head.
 pub(super) fn of_critic(name: &str) -> bool {
     name == VALUE_WEIGHT || name == VALUE_BIAS
 }
 
-/// The shape of every parameter.
+/// Returns the shape of every parameter.
 fn shapes(a: &Architecture) -> Weights<Vec<usize>> {
     let (d, i, c) = (a.hidden_size, a.intermediate_size, a.heads.head_dim);
     let linear =
@@ -224,61 +222,60 @@ fn shapes(a: &Architecture) -> Weights<Vec<usize>> {
 }
 
 impl Architecture {
-    /// The name and shape of every parameter, in the order of [`Weights::map`].
+    /// Returns the name and shape of every parameter, in the order of [`Weights::map`].
     pub(super) fn parameters(&self) -> Vec<(String, Vec<usize>)> {
         shapes(self).named().into_iter().map(|(name, shape)| (name, shape.clone())).collect()
     }
 }
 
 impl Weights {
-    /// Asks `make` for each parameter by name and shape, in a fixed order.
+    /// Builds the weights, calling `make` with each parameter's name and shape in a fixed order.
     pub fn build(a: &Architecture, mut make: impl FnMut(&str, &[usize]) -> Result<Tensor>) -> Result<Self> {
         shapes(a).map(|name, shape| make(&name, shape))
     }
 
-    /// The parameters that are trained, with their names, in the order of [`Weights::map`].
+    /// Returns the trained parameters with their names, in the order of [`Weights::map`].
     pub fn trained(&self) -> Vec<(String, &Tensor)> {
         self.named().into_iter().filter(|(name, _)| self.trains(name)).collect()
     }
 
-    /// The matrix from hidden states to logits, `[V, D]`.
+    /// Returns the matrix from hidden states to logits, `[V, D]`.
     pub fn output(&self) -> &Tensor {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Number of the model's values, those of an adapter left out.
+    /// Returns the number of the model's values, excluding an adapter's.
     pub fn parameters(&self) -> usize {
         self.named().iter().filter(|(name, _)| !of_adapter(name)).map(|(_, t)| t.elem_count()).sum()
     }
 
-    /// A critic's head that values everything at zero, until it learns better.
+    /// Adds a critic's head that initially values everything at zero.
     pub fn with_value_head(mut self, hidden_size: usize) -> Result<Self> {
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu);
         self.value_head = Some(Linear { weight: zeros(&[1, hidden_size])?, bias: Some(zeros(&[1])?), adapter: None });
         Ok(self)
     }
 
-    /// Zeroed gradients of what is trained, in f32.
+    /// Returns zeroed f32 gradients of the trained parameters.
     pub fn zero_gradients(&self) -> Result<Gradients> {
         let zeros = |t: &Tensor| Tensor::zeros(t.shape(), DType::F32, t.device());
         Ok(Gradients(self.map(|name, t| self.trains(&name).then(|| zeros(t)).transpose())?))
     }
 
-    /// The same values, which training does not change: what is trained in storage of its own, and
-    /// what never changes in the same.
+    /// Copies the values so that training does not change them. Trained parameters get their own storage; the others share it.
     pub fn copied(&self) -> Result<Self> {
         self.map(|name, t| Ok(if self.trains(&name) { ops::copied(t)? } else { t.clone() }))
     }
 }
 
 impl Gradients {
-    /// The gradient of each parameter that is trained, in the order of [`Weights::trained`].
+    /// Returns the gradient of each trained parameter, in the order of [`Weights::trained`].
     pub fn named(&self) -> Vec<(String, &Tensor)> {
         self.0.named().into_iter().filter_map(|(name, gradient)| Some((name, gradient.as_ref()?))).collect()
     }
 
-    /// The gradients in groups, in the order in which a backward pass is done with them: what comes
-    /// after the layers, each layer from the last to the first, and the embedding.
+    /// Returns the gradients in groups, in the order in which a backward pass finishes them: everything after the layers, each
+    /// layer from last to first, and the embedding.
     pub fn in_backward_order(&self) -> Vec<Vec<&Tensor>> {
         let Weights { embedding, layers, norm, head, value_head, lora: _ } = &self.0;
         let after = [Some(norm), head.as_ref()].into_iter().flatten().chain(value_head.iter().flat_map(Linear::parts));

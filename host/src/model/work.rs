@@ -1,6 +1,5 @@
-//! What passes and generations need at least: the operations and the bytes that their time is held
-//! against. A multiplication with its addition counts as two operations, as usual; elementwise
-//! operations and what is computed twice to save memory are left out.
+//! Counts the minimum operations and bytes of passes and generations, to compare with their time. A multiply-add counts as two
+//! operations, as usual. Elementwise operations, and what is recomputed to save memory, are not counted.
 
 use super::weights::{Adapter, Layer, Linear};
 use super::{Architecture, Weights};
@@ -12,8 +11,8 @@ use std::ops::AddAssign;
 pub struct Passed {
     /// Of the forward passes.
     pub forward: f64,
-    /// Of the backward passes: once more for the gradients of what products read, and once more for
-    /// those of the weights that are trained.
+    /// Of the backward passes: as much again for the gradients of the products' inputs, and as much again for those of the
+    /// trained weights.
     pub backward: f64,
 }
 
@@ -24,17 +23,17 @@ impl AddAssign for Passed {
     }
 }
 
-/// What generating completions takes: the prompts' pass, and one token after another.
+/// The cost of generating completions: the prompts' pass, then one token after another.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Generated {
     /// Floating-point operations of running the prompts.
     pub prefill: f64,
     /// Floating-point operations of the tokens after each completion's first.
     pub decode: f64,
-    /// Bytes read for those: all weights for each round of tokens side by side, and all cached keys
-    /// and values that each token sees, a prompt's once for all its completions.
+    /// Bytes read for those: all weights once per round of tokens, and all cached keys and values that each token attends to, a
+    /// prompt's once for all its completions.
     pub bytes: f64,
-    /// Rounds of tokens side by side.
+    /// Number of rounds; a round is one token of each running sequence.
     pub rounds: f64,
 }
 
@@ -52,15 +51,14 @@ fn triangle(n: usize) -> f64 {
     n as f64 * (n as f64 + 1.0) / 2.0
 }
 
-/// Operations of a token's attention to one place, in one layer: its part of a score and of an
-/// output.
+/// Returns the operations of one token's attention to one position in one layer: its part of a score and of an output.
 fn attention_a_place(a: &Architecture) -> f64 {
     4.0 * a.query_width() as f64
 }
 
 impl Weights {
-    /// A pass over a forest in which so many places predict, forward and, where anything is to be
-    /// learned, backward. The last layer works behind its attention for those places alone.
+    /// Counts a pass over a forest with this many predicting positions, forward and, if anything is learned, backward. After its
+    /// attention, the last layer is computed for those positions only.
     pub fn passed(&self, a: &Architecture, forest: &Forest, selected: usize) -> Passed {
         let mut sum = Passed::default();
         let trained = self.lora.is_none();
@@ -90,8 +88,8 @@ impl Weights {
         sum
     }
 
-    /// Completions of these prompts, each with the lengths of its completions, of which at most so
-    /// many are written side by side. The first token of each comes from the prompt's pass.
+    /// Counts the generation of completions, given each prompt's length and its completions' lengths, with at most this many
+    /// running at once. The first token of each comes from the prompt's pass.
     pub fn generated(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize) -> Generated {
         let mut forest = Forest::new();
         let (mut places, mut read, mut tokens, mut longest) = (0.0, 0.0, 0, 0);

@@ -306,7 +306,7 @@ impl RunFolder {
         Ok(inbox)
     }
 
-    /// Where it lies.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }

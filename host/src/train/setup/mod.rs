@@ -134,7 +134,7 @@ struct Run<'a> {
     world: Rc<World>,
     beginning: &'a Beginning,
     max_steps: u64,
-    /// Where it computes.
+    /// Returns where it computes.
     device: String,
 }
 
