@@ -242,7 +242,6 @@ fn little_address_space_is_enough_or_one_line() {
             assert!(outcome.error().contains("ulimit -v"), "{mebibytes} MiB: {}", outcome.stderr);
         }
     }
-    println!("{:?}", outcomes.iter().map(|(mebibytes, outcome)| (mebibytes, outcome.code)).collect::<Vec<_>>());
     generate(900 << 10).succeeded();
     generate(1400 << 10).succeeded();
 }
