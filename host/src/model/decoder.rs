@@ -60,7 +60,7 @@ fn backward_parameters(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted
     adapter.low_rank().backward(x, dy, gradient, Some(dx))
 }
 
-/// What attention over a forest keeps for its gradient.
+/// Returns what attention over a forest keeps for its gradient.
 fn log_sum(kept: &LayerKept) -> ops::Result<&Tensor> {
     let missing = || ops::Error::Shape { op: "attention", detail: "a forward pass that kept nothing for its gradient".into() };
     kept.attended.log_sum.as_ref().ok_or_else(missing)

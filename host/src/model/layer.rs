@@ -11,7 +11,7 @@ use candle_core::Tensor;
 
 /// A linear map as it is applied.
 pub(super) trait Product {
-    /// `x: [N, in]` to `[N, out]`.
+    /// Maps `x: [N, in]` to `[N, out]`.
     fn product(&self, x: &Tensor) -> ops::Result<Tensor>;
 }
 

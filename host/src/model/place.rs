@@ -13,12 +13,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// The CPU, where everything is f32.
+    /// Returns the CPU, where everything is f32.
     pub fn cpu() -> Self {
         Self { device: Device::Cpu, dtype: DType::F32 }
     }
 
-    /// The NVIDIA device of this number, with products of matrices in bf16 or f32.
+    /// Opens the NVIDIA device of this number, with matrix products in bf16 or f32.
     pub fn cuda(number: usize, bf16: bool) -> Result<Self> {
         Ok(Self { device: ops::device::open(number)?, dtype: if bf16 { DType::BF16 } else { DType::F32 } })
     }

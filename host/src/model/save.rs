@@ -140,7 +140,7 @@ pub fn write_weights(weights: &Weights, file: &Path) -> Result<()> {
     write_tensors(tensors, of_torch(), file)
 }
 
-/// Metadata that transformers and peft expect in a file of tensors.
+/// Returns the metadata that transformers and peft expect in a file of tensors.
 pub(super) fn of_torch() -> Option<HashMap<String, String>> {
     Some(HashMap::from([("format".to_owned(), "pt".to_owned())]))
 }

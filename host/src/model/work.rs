@@ -46,7 +46,7 @@ impl AddAssign for Generated {
     }
 }
 
-/// `0 + 1 + ... + n`
+/// Computes `0 + 1 + ... + n`.
 fn triangle(n: usize) -> f64 {
     n as f64 * (n as f64 + 1.0) / 2.0
 }

@@ -1,4 +1,4 @@
-//! The dataset as the run takes it: prompts in tokens, and for pairs their two answers.
+//! Reads the dataset as the run uses it: tokenized prompts and, for pairs, their two answers.
 
 use super::{Error, Result};
 use crate::data::{self, CompletionRow, Dataset, Message, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
@@ -9,13 +9,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Prompts for runs that name no dataset, a JSON line each.
+/// Prompts for runs that name no dataset, one JSON line each.
 pub const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
 
-/// Rows that are worth the memory in which another thread tokenises, some ten MB.
+/// Number of rows that justify another tokenizing thread, which takes about ten MB.
 const ROWS_A_THREAD: usize = 1024;
 
-/// A prompt of the dataset, ready to be continued.
+/// A prompt of the dataset, ready for generation or training.
 pub(super) struct Prompt {
     /// Row of the dataset.
     pub row: usize,
@@ -23,29 +23,28 @@ pub(super) struct Prompt {
     pub tokens: Vec<u32>,
     /// The dataset's other columns.
     pub columns: Map<String, Value>,
-    /// Its answers, in a dataset of answers.
+    /// Its answers, if the dataset has them.
     pub answers: Option<Answers>,
-    /// Log-probabilities of all tokens of its answers under the reference model, where they are
-    /// computed once.
+    /// Log-probabilities of all tokens of its answers under the reference model, if they are precomputed.
     pub ref_logp: OnceLock<Vec<f32>>,
 }
 
 impl Prompt {
-    /// Tokens of the prompt and its first answer.
+    /// Returns the number of tokens of the prompt and its first answer.
     pub(super) fn length(&self) -> usize {
         self.tokens.len() + self.answers.as_ref().map_or(0, |answers| answers.chosen.len())
     }
 }
 
-/// Two answers, in tokens.
+/// Two answers, as token ids.
 pub(super) struct Answers {
     pub chosen: Vec<u32>,
-    /// Which of its tokens are learned, where not all are.
+    /// Mask of the learned tokens; none if all are learned.
     pub learned: Option<Vec<u8>>,
     pub rejected: Vec<u32>,
 }
 
-/// Reads the prompts of a dataset, or the built-in ones; none may fill the model's context.
+/// Reads the prompts of a dataset, or the built-in ones. A prompt must be shorter than the model's context.
 pub(super) fn prompts(given: Option<&Dataset>, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Arc<Prompt>>> {
     let rows = match given {
         Some(dataset) => data::read_prompts(dataset)?,
@@ -66,8 +65,8 @@ pub(super) fn prompts(given: Option<&Dataset>, tokenizer: &Tokenizer, context: u
     each(rows, prepare)
 }
 
-/// Every row made ready, of a large dataset on all threads: tokenising is most of what that costs at the start. Fails with
-/// the first row that does. Rows after one that failed are not tried: each may leave a thread behind.
+/// Prepares every row, using all threads for a large dataset, since tokenizing takes most of the startup time. Fails with the
+/// first row that fails. Rows after it are not tried, since each may leave a thread behind.
 fn each<R: Send, T: Send>(rows: Vec<R>, prepare: impl Fn((usize, R)) -> Result<T> + Sync + Send) -> Result<Vec<T>> {
     let first = AtomicUsize::new(usize::MAX);
     let prepare = |(index, row)| {
@@ -93,8 +92,8 @@ fn asked(prompt: &Asked, tokenizer: &Tokenizer) -> Result<(String, Vec<u32>)> {
     }
 }
 
-/// Reads the pairs of a preference dataset. A prompt with an answer is at most `longest` tokens
-/// long: answers lose their end, and pairs whose prompt alone is as long are left out.
+/// Reads the pairs of a preference dataset. A prompt with an answer is limited to `longest` tokens: answers are truncated at the
+/// end, and pairs whose prompt alone reaches the limit are skipped.
 pub(super) fn pairs(given: Option<&Dataset>, tokenizer: &Tokenizer, longest: usize) -> Result<Vec<Arc<Prompt>>> {
     let Some(dataset) = given else {
         let detail = "is missing: this algorithm learns from a dataset with \"prompt\", \"chosen\" and \"rejected\"";
@@ -137,17 +136,16 @@ pub(super) fn pairs(given: Option<&Dataset>, tokenizer: &Tokenizer, longest: usi
     Ok(pairs)
 }
 
-/// A prompt with `N` answers, in tokens.
+/// A prompt with `N` answers, as token ids.
 struct Answered<const N: usize> {
     text: String,
     tokens: Vec<u32>,
     answers: [Vec<u32>; N],
-    /// Whether the answers begin before the prompt's own end.
+    /// Whether the answers begin before the end of the prompt's own tokens.
     cut: bool,
 }
 
-/// Each answer is tokenised together with its prompt, and begins where that differs from the prompt
-/// alone, as in TRL.
+/// Tokenizes each answer together with its prompt. An answer begins where that differs from the prompt alone, as in TRL.
 fn answered<const N: usize>(prompt: &Asked, given: [&Asked; N], tokenizer: &Tokenizer) -> Result<Answered<N>> {
     let (text, mut tokens) = asked(prompt, tokenizer)?;
     let mut answers = [const { Vec::new() }; N];
@@ -173,18 +171,17 @@ fn answered<const N: usize>(prompt: &Asked, given: [&Asked; N], tokenizer: &Toke
     Ok(Answered { text, tokens, answers, cut })
 }
 
-/// What of a given text is learned.
+/// Which parts of a given text are learned.
 #[derive(Clone, Copy)]
 pub(super) struct Learned {
-    /// Prompts too, where both prompt and completion are given.
+    /// Whether prompts are learned too, if both prompt and completion are given.
     pub whole: bool,
-    /// Of a whole conversation, the assistant's turns alone.
+    /// Whether only the assistant's turns of a conversation are learned.
     pub turns: bool,
 }
 
-/// Reads given completions. A row is at most `longest` tokens long: it loses its end, and rows
-/// whose prompt alone is as long are left out. Where there is no prompt, all of the text but its
-/// first token is learned.
+/// Reads given completions. A row is limited to `longest` tokens: it is truncated at the end, and rows whose prompt alone reaches
+/// the limit are skipped. Without a prompt, the whole text except its first token is learned.
 pub(super) fn completions(
     given: Option<&Dataset>,
     tokenizer: &Tokenizer,
@@ -209,7 +206,7 @@ pub(super) fn completions(
     Ok(kept)
 }
 
-/// A row of given completions; none where nothing of it is left to learn.
+/// Prepares a row of given completions; returns none if nothing in it is left to learn.
 fn completion(row: CompletionRow, tokenizer: &Tokenizer, longest: usize, what: Learned) -> Result<Option<Prompt>> {
     let parts = match &row.prompt {
         Some(prompt) => {
@@ -236,7 +233,7 @@ fn completion(row: CompletionRow, tokenizer: &Tokenizer, longest: usize, what: L
     Ok(Some(Prompt { row: 0, text, tokens, columns: row.columns, answers, ref_logp: OnceLock::new() }))
 }
 
-/// Which tokens of a row are learned, where not all are; the error says why nobody can tell.
+/// Returns the mask of a row's learned tokens, or none if all are learned; the error says why it can't be determined.
 fn learned_of(
     row: &CompletionRow,
     asked: &[u32],
@@ -258,8 +255,8 @@ fn learned_of(
     }
 }
 
-/// Which tokens of a conversation are the assistant's: those by which the conversation up to a turn's
-/// end goes beyond the one that asks for the turn.
+/// Returns the mask of the assistant's tokens in a conversation: those that the conversation up to the end of a turn has beyond
+/// the conversation that asks for the turn.
 fn assistant_turns(messages: &[Message], all: &[u32], tokenizer: &Tokenizer) -> std::result::Result<Vec<u8>, String> {
     let encode = |messages: &[Message], generate: bool| {
         let text = tokenizer.render_chat(messages, generate).map_err(|e| e.to_string())?;
@@ -281,7 +278,7 @@ fn assistant_turns(messages: &[Message], all: &[u32], tokenizer: &Tokenizer) -> 
     Ok(learned)
 }
 
-/// All of a text, with its end, or of a conversation.
+/// Tokenizes a whole text with its end token, or a whole conversation.
 fn whole(text: &Asked, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
     Ok(match text {
         Asked::Text(text) => {
@@ -292,7 +289,7 @@ fn whole(text: &Asked, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
     })
 }
 
-/// SHA-256 of all prompts with their columns and answers.
+/// Computes the SHA-256 of all prompts with their columns and answers.
 pub(super) fn fingerprint(prompts: &[Arc<Prompt>]) -> Result<String> {
     let mut hash = Sha256::new();
     for prompt in prompts {

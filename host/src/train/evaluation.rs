@@ -1,4 +1,4 @@
-//! Evaluation: the figures of training, under `eval_`, of prompts that are not trained on.
+//! Evaluates on prompts that are not trained on: the metrics of training, prefixed with `eval_`.
 
 use super::collector::With;
 use super::dataset::Prompt;
@@ -12,38 +12,37 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The generation that evaluations count as, so that each draws the same random numbers and none
-/// those of training.
+/// The generation number of evaluations: each draws the same random numbers, and none of training's.
 const GENERATION: u64 = u64::MAX;
 
-/// What a run is evaluated on, and when.
+/// The prompts and schedule of a run's evaluations.
 pub(super) struct Evaluation {
     prompts: Vec<Arc<Prompt>>,
-    /// Steps between evaluations.
+    /// Number of steps between evaluations.
     every: u64,
-    /// The step after which there is one in any case.
+    /// The last step, which is always followed by an evaluation.
     last: u64,
 }
 
 impl Evaluation {
-    /// On these prompts, in a run of so many steps.
+    /// Creates the evaluation on these prompts, for a run of this many steps.
     pub(super) fn new(prompts: Vec<Arc<Prompt>>, config: &Config, max_steps: u64) -> Self {
         Self { prompts, every: config.eval_steps.unwrap_or(config.save_steps).of(max_steps), last: max_steps }
     }
 
-    /// Whether there is one after this step.
+    /// Returns whether an evaluation is due after this step.
     pub(super) fn is_due(&self, step: u64) -> bool {
         step.is_multiple_of(self.every) || step == self.last
     }
 
-    /// The prompts.
+    /// Returns the prompts.
     pub(super) fn prompts(&self) -> &[Arc<Prompt>] {
         &self.prompts
     }
 }
 
 impl Trainer {
-    /// Evaluates, writes the figures down, and remembers them for choosing the best checkpoint.
+    /// Evaluates, logs the metrics, and keeps them for choosing the best checkpoint.
     pub(super) fn evaluate(&mut self) -> Result<BTreeMap<String, f64>> {
         let Some(prompts) = self.evaluation.as_ref().map(|e| e.prompts.clone()) else { return Ok(BTreeMap::new()) };
         let figures = self.or_roll_back(|this| this.evaluate_on(&prompts))?;
@@ -52,11 +51,10 @@ impl Trainer {
         Ok(figures)
     }
 
-    /// The figures of an evaluation and nothing else, for a model that is not trained: of the
-    /// evaluation's dataset, or of the run's own.
+    /// Evaluates without training, on the evaluation dataset or otherwise on the run's own, and returns the metrics.
     ///
     /// # Errors
-    /// What a run can fail with.
+    /// If anything fails, as in a run.
     pub fn evaluate_only(mut self) -> Result<BTreeMap<String, f64>> {
         let evaluated = self.evaluation.as_ref().map(|e| e.prompts.clone());
         let prompts = evaluated.unwrap_or_else(|| self.collector.data().prompts().to_vec());
@@ -65,8 +63,8 @@ impl Trainer {
         Ok(figures)
     }
 
-    /// Training goes on afterwards as if nothing had been: the position in the data and the plugins' states
-    /// are put back. Only a plugin that keeps its state to itself has seen more calls.
+    /// Evaluates without affecting training: restores the data position and the plugins' states afterwards. Only a plugin that
+    /// does not export its state sees additional calls.
     fn evaluate_on(&mut self, prompts: &[Arc<Prompt>]) -> Result<BTreeMap<String, f64>> {
         let begun = Instant::now();
         let (position, memories) = (self.collector.position(), self.plugins.memories()?);
@@ -82,8 +80,7 @@ impl Trainer {
         Ok(named(all, loss, prompts.len(), begun.elapsed().as_secs_f64()))
     }
 
-    /// The loss of all prompts, which divides by what all of them hold, whatever micro-batches they
-    /// are cut into.
+    /// Computes the loss of all prompts, normalised over all of them, regardless of the micro-batches.
     fn losses(&mut self, prompts: &[Arc<Prompt>]) -> Result<(f64, Figures)> {
         let (at, mut figures) = (self.moment(), Figures::begin());
         let size = self.settings.eval_batch_size();
@@ -108,7 +105,7 @@ impl Trainer {
     }
 }
 
-/// Names as transformers has them.
+/// Names the metrics as transformers does.
 fn named(mut figures: Window, loss: f64, prompts: usize, seconds: f64) -> BTreeMap<String, f64> {
     figures.extend([
         Metric::mean("loss", loss, 1.0),

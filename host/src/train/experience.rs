@@ -1,4 +1,4 @@
-//! What is learned from: completions with everything that training needs of them, and the micro-batches they are dealt as.
+//! Experience: completions with everything that training needs, and the micro-batches they are split into.
 
 use super::dataset::Prompt;
 use crate::dist::World;
@@ -7,11 +7,11 @@ use crate::rollout::Rollout;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Rows of the chosen and of the rejected completion.
+/// Rows of the chosen and the rejected completion.
 pub(super) type Pair = (usize, usize);
 
-/// Completions of prompts, in the order of the prompts. Per-token columns are flat; the tokens of row `i` stand at
-/// `offsets[i]..offsets[i + 1]`. It is learned from in items, which are its completions, or its pairs where there are such.
+/// Completions of prompts, in the order of the prompts. Per-token columns are flat; the tokens of row `i` are at
+/// `offsets[i]..offsets[i + 1]`. Training uses items: pairs if there are any, otherwise completions.
 #[derive(Default)]
 pub(super) struct Experience {
     /// `global_step` whose weights generated it.
@@ -21,10 +21,10 @@ pub(super) struct Experience {
     pub texts: Vec<String>,
     pub rewards: Vec<RewardColumn>,
     pub offsets: Vec<u32>,
-    /// Log-probabilities when sampled.
+    /// Log-probabilities at sampling.
     pub logp: Vec<f32>,
     pub ref_logp: Option<Vec<f32>>,
-    /// The critic's values when sampled.
+    /// The critic's values at sampling.
     pub values: Option<Vec<f32>>,
     pub advantages: Advantages,
     /// For algorithms that learn from pairs.
@@ -32,24 +32,24 @@ pub(super) struct Experience {
 }
 
 impl Experience {
-    /// Completions of prompts, of which nothing else is known yet.
+    /// Creates an experience from completions without any further columns.
     pub(super) fn new(generated_at: u64, prompts: Vec<Arc<Prompt>>, rollouts: Vec<Rollout>) -> Self {
         let logp = rollouts.iter().flat_map(|r| r.logp.iter().copied()).collect();
         Self { generated_at, prompts, offsets: offsets(&rollouts), rollouts, logp, ..Self::default() }
     }
 
-    /// Rows of the completions of some prompts.
+    /// Returns the rows of some prompts' completions.
     pub(super) fn rows(&self, prompts: Range<usize>) -> Range<usize> {
         let first = |prompt: usize| self.rollouts.partition_point(|rollout| rollout.prompt < prompt);
         first(prompts.start)..first(prompts.end)
     }
 
-    /// The flat tokens of rows.
+    /// Returns the range of the rows' flat tokens.
     pub(super) fn tokens(&self, rows: &Range<usize>) -> Range<usize> {
         self.offsets[rows.start] as usize..self.offsets[rows.end] as usize
     }
 
-    /// Number of items.
+    /// Returns the number of items.
     pub(super) fn items(&self) -> usize {
         self.pairs.as_ref().map_or(self.rollouts.len(), Vec::len)
     }
@@ -63,21 +63,21 @@ impl Experience {
         std::iter::once(first).chain(second)
     }
 
-    /// The prompt of each of these items, and the tokens of its completions.
+    /// Returns, for each of these items, its prompt and the number of tokens of its completions.
     pub(super) fn lengths(&self, items: Range<usize>) -> Vec<(usize, usize)> {
         let length = |row: usize| self.rollouts[row].tokens.len();
         let prompt = |item: usize| self.item(item).next().map_or(0, |row| self.rollouts[row].prompt);
         items.map(|item| (prompt(item), self.item(item).map(length).sum())).collect()
     }
 
-    /// Tokens of these completions, each with its prompt.
+    /// Counts the tokens of these completions, each with its prompt.
     pub(super) fn num_tokens(&self, rows: impl IntoIterator<Item = usize>) -> u64 {
         let length = |row: usize| self.prompts[self.rollouts[row].prompt].tokens.len() + self.rollouts[row].tokens.len();
         rows.into_iter().map(|row| length(row) as u64).sum()
     }
 }
 
-/// Where the tokens of each completion begin, and where the last ones end.
+/// Returns the offset of each completion's tokens, and the end of the last.
 pub(super) fn offsets(rollouts: &[Rollout]) -> Vec<u32> {
     let mut at = 0;
     std::iter::once(0)
@@ -96,30 +96,30 @@ pub(super) struct MicroBatch {
 }
 
 impl MicroBatch {
-    /// An experience in so many parts, as equal as can be.
+    /// Splits an experience into this many parts of nearly equal size.
     pub(super) fn deal(experience: &Arc<Experience>, parts: usize) -> impl Iterator<Item = Self> + use<> {
         let (experience, size) = (experience.clone(), experience.items());
         (0..parts).map(move |i| Self { experience: experience.clone(), items: size * i / parts..size * (i + 1) / parts })
     }
 
-    /// The part of this rank.
+    /// Returns this rank's part.
     pub(super) fn own(&self, world: &World) -> Self {
         let part = world.share(self.items.len());
         let first = self.items.start;
         self.part(first + part.start..first + part.end)
     }
 
-    /// Other items of the same experience.
+    /// Returns other items of the same experience.
     pub(super) fn part(&self, items: Range<usize>) -> Self {
         Self { experience: self.experience.clone(), items }
     }
 
-    /// Rows of its completions, of pairs the chosen and the rejected in turn.
+    /// Returns the rows of its completions; for pairs, chosen and rejected alternate.
     pub(super) fn rows(&self) -> Vec<usize> {
         self.items.clone().flat_map(|item| self.experience.item(item)).collect()
     }
 
-    /// Its tokens that a loss counts: those in the mask, or those of the chosen completions.
+    /// Counts the tokens that a loss uses: those in the mask, or those of the chosen completions.
     fn counted(&self) -> usize {
         let e = &self.experience;
         match &e.pairs {
@@ -129,7 +129,7 @@ impl MicroBatch {
     }
 }
 
-/// What a whole step holds, by which a loss divides.
+/// Returns the size of a whole step, by which a loss is normalised.
 pub(super) fn scale(micro_batches: &[MicroBatch], max_completion_length: usize) -> Scale {
     Scale {
         rows: micro_batches.iter().map(|m| m.items.len() as u32).sum(),

@@ -1,5 +1,5 @@
-//! What a part of a step reports beside its result: figures, where its time went, and what it did. Each part returns its own, and
-//! the one that called it merges them.
+//! What a part of a step reports beside its result: metrics, times and work. Each part returns its own, and the caller merges
+//! them.
 
 use crate::metrics::Metric;
 use crate::model::{Generated, Passed};
@@ -7,18 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 use std::time::Instant;
 
-/// What a step, or several, have done.
+/// Work done in one or more steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
-    /// Tokens of completions that were generated, by all processes.
+    /// Number of generated completion tokens, over all processes.
     pub generated: u64,
-    /// Tokens that were trained on, prompts once a completion, by all processes.
+    /// Number of tokens trained on, a prompt once per completion, over all processes.
     pub trained: u64,
-    /// Tokens that this process ran forward and backward, each prompt once for its completions.
+    /// Number of tokens that this process ran forward and backward, each prompt once for its completions.
     pub packed: u64,
-    /// What this process's generation needs at least.
+    /// Minimum cost of this process's generation.
     pub generation: Generated,
-    /// What this process's passes forward and backward need at least.
+    /// Minimum cost of this process's forward and backward passes.
     pub passes: Passed,
 }
 
@@ -32,7 +32,7 @@ impl AddAssign for Work {
     }
 }
 
-/// The report of a part of a step. Its clock runs from [`Figures::begin`]; each lap attributes the time since the last one.
+/// The report of a part of a step. Its clock starts at [`Figures::begin`]; each lap attributes the time since the previous one.
 #[derive(Debug)]
 pub(super) struct Figures {
     metrics: Vec<Metric>,
@@ -42,29 +42,29 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Nothing yet, and a clock that starts now.
+    /// Creates an empty report whose clock starts now.
     pub(super) fn begin() -> Self {
         Self { metrics: Vec::new(), seconds: BTreeMap::new(), work: Work::default(), last: Instant::now() }
     }
 
-    /// Adds figures.
+    /// Adds metrics.
     pub(super) fn add(&mut self, metrics: impl IntoIterator<Item = Metric>) {
         self.metrics.extend(metrics);
     }
 
-    /// What was done since the last lap was `part`.
+    /// Attributes the time since the last lap to `part`.
     pub(super) fn lap(&mut self, part: &'static str) {
         let now = Instant::now();
         *self.seconds.entry(part).or_default() += (now - self.last).as_secs_f64();
         self.last = now;
     }
 
-    /// Adds work that was done.
+    /// Adds finished work.
     pub(super) fn did(&mut self, work: Work) {
         self.work += work;
     }
 
-    /// Adds the report of a part that has just ended.
+    /// Merges the report of a part that has just ended.
     pub(super) fn merge(&mut self, part: Self) {
         self.metrics.extend(part.metrics);
         for (name, seconds) in part.seconds {
@@ -74,18 +74,18 @@ impl Figures {
         self.last = part.last;
     }
 
-    /// What was done.
+    /// Returns the work.
     pub(super) fn work(&self) -> Work {
         self.work
     }
 
-    /// The figures.
+    /// Returns the metrics.
     pub(super) fn into_metrics(self) -> Vec<Metric> {
         self.metrics
     }
 }
 
-/// Makes figures of where the time of steps went.
+/// Turns the times of steps into metrics.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     /// Parts that some step had.
@@ -93,9 +93,9 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// The time of a step: `step_time` and, adding up to it, `time/<part>`, in seconds; and tokens a second of each of so many
-    /// `processes`, by verl's name `perf/throughput` for those trained on, and `perf/rollout_throughput` for those generated. A
-    /// part that only earlier steps had is there with no time, so that the means over several steps, of which only some
+    /// Returns the time of a step in seconds: `step_time`, and the `time/<part>` that add up to it. Also returns tokens per
+    /// second of each of this many `processes`: `perf/throughput` (verl's name) for training and `perf/rollout_throughput` for
+    /// generation. A part that only earlier steps had is reported as zero, so that means over several steps, of which only some
     /// generate, add up to the mean step.
     pub(super) fn figures(&mut self, step: &Figures, processes: usize) -> Vec<Metric> {
         self.parts.extend(step.seconds.keys());

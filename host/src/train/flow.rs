@@ -1,9 +1,9 @@
-//! The four ways to learn.
+//! Defines the four ways to learn.
 
 use crate::config::{Config, LearnFrom};
 use crate::plugin::Role;
 
-/// What an algorithm learns from, and in which units.
+/// Where an algorithm's completions come from, and whether it learns from pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     /// Completions that the policy generates, each by itself: GRPO, RLOO, PPO.
@@ -17,7 +17,7 @@ pub(super) enum Flow {
 }
 
 impl Flow {
-    /// That of an algorithm; none of a plugin that is no algorithm.
+    /// Returns the flow of an algorithm; none for a plugin that is not an algorithm.
     pub(super) fn of(role: Role, learn_from: LearnFrom) -> Option<Self> {
         match role {
             Role::Reward => None,
@@ -27,17 +27,17 @@ impl Flow {
         }
     }
 
-    /// Whether the policy writes the completions.
+    /// Returns whether the policy generates the completions.
     pub(super) fn generates(self) -> bool {
         matches!(self, Self::Generated | Self::GeneratedPairs)
     }
 
-    /// Whether the units are pairs.
+    /// Returns whether it learns from pairs.
     pub(super) fn has_pairs(self) -> bool {
         matches!(self, Self::GeneratedPairs | Self::GivenPairs)
     }
 
-    /// What logits are divided by in training: the sampling temperature where sampled tokens are learned from one by one.
+    /// Returns the divisor of logits in training: the sampling temperature if sampled tokens are learned one by one.
     pub(super) fn temperature(self, config: &Config) -> f32 {
         if self == Self::Generated { config.temperature as f32 } else { 1.0 }
     }

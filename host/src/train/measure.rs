@@ -1,5 +1,4 @@
-//! A run's steps for the sake of their time: what each took, what it did, and what the machine could
-//! have done in that.
+//! Times a run's steps: what each took, what it did, and what the machine could do.
 
 use super::Result;
 use super::figures::Work;
@@ -11,54 +10,54 @@ use candle_core::DeviceLocation;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Memory that the reading is measured on at least and at most, in bytes.
+/// Minimum and maximum size of the memory-read measurement, in bytes.
 const LEAST_READ: f64 = 4e6;
 const MOST_READ: f64 = 1e9;
 
-/// One step.
+/// One measured step.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Its figures, as a run would log them.
+    /// Its metrics, as a run would log them.
     pub figures: BTreeMap<String, f64>,
-    /// What it did.
+    /// Its work.
     pub work: Work,
 }
 
-/// What was found.
+/// The result of a measurement.
 #[derive(Clone, Debug)]
 pub struct Measurement {
-    /// The configuration, settled.
+    /// The resolved configuration.
     pub config: Config,
-    /// Parameters of the model.
+    /// Number of the model's parameters.
     pub parameters: usize,
-    /// Kind of model: `Qwen2`.
+    /// Model family, such as `Qwen2`.
     pub family: String,
-    /// Type of its numbers: `f32`.
+    /// Data type, such as `f32`.
     pub dtype: String,
-    /// Where it is: `cpu`, or `cuda:0`.
+    /// Device, such as `cpu` or `cuda:0`.
     pub device: String,
-    /// Steps that came first and are not counted.
+    /// Number of warm-up steps, which are not counted.
     pub warm_up: usize,
     /// The steps.
     pub steps: Vec<Measured>,
-    /// The greatest size that the process had until then, in bytes.
+    /// Peak memory of the process so far, in bytes.
     pub peak_memory: u64,
-    /// The same of the device's memory, where there is one.
+    /// Peak device memory, if there is a device.
     pub peak_device_memory: Option<u64>,
-    /// Seconds for the copy that training waits for when a checkpoint is saved.
+    /// Seconds that training waits for the copy when a checkpoint is saved.
     pub snapshot: f64,
-    /// Bytes a second that can be read from as much memory as a round of tokens reads.
+    /// Bytes per second when reading as much memory as one round of tokens reads.
     pub read_rate: f64,
-    /// Floating-point operations a second in large products.
+    /// Floating-point operations per second in large matrix products.
     pub product_rate: f64,
 }
 
 impl Trainer {
-    /// Takes at least so many steps, whole generations each, after those of one generation, in which
-    /// the process gets its memory; and measures what the device can do.
+    /// Takes at least this many steps, in whole generations, after a warm-up of one generation in which the process allocates its
+    /// memory. Then measures what the device can do.
     ///
     /// # Errors
-    /// What a run can fail with.
+    /// If anything fails, as in a run.
     pub fn measure(mut self, steps: usize) -> Result<Measurement> {
         let cycle = self.steps_between_generations();
         let mut measured = Vec::with_capacity(steps);
@@ -105,7 +104,7 @@ impl Trainer {
         })
     }
 
-    /// Steps after which generations and steps begin together again.
+    /// Returns the number of steps after which a step and a generation start together again.
     fn steps_between_generations(&self) -> usize {
         if !self.collector.flow().generates() {
             return 1;

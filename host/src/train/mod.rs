@@ -1,4 +1,4 @@
-//! The training loop: the one room that opens every door.
+//! The training loop, which uses all the other modules.
 
 mod collector;
 mod dataset;
@@ -34,7 +34,7 @@ pub(crate) use snapshot::read as read_snapshot;
 
 use std::path::PathBuf;
 
-/// What a run can fail with.
+/// Errors that can end a run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A model could not be loaded or run.
@@ -43,7 +43,7 @@ pub enum Error {
     /// Data could not be read.
     #[error(transparent)]
     Data(#[from] crate::data::Error),
-    /// Something on the hub could not be had.
+    /// Something could not be downloaded from the hub.
     #[error(transparent)]
     Hub(#[from] crate::hub::Error),
     /// A plugin could not be loaded or failed.
@@ -69,7 +69,7 @@ pub enum Error {
     /// An operation failed.
     #[error(transparent)]
     Op(#[from] crate::ops::Error),
-    /// What was set up can't make a run.
+    /// The configured parts don't form a valid run.
     #[error("{0}")]
     Unfit(String),
     /// The step counter moved by something other than one: a bug.
@@ -80,7 +80,7 @@ pub enum Error {
         /// After it.
         to: u64,
     },
-    /// The loss or gradient left the finite numbers.
+    /// The loss or gradient is not finite.
     #[error("the gradient at step {step} is {norm}; the weights were not changed")]
     NotFinite {
         /// The step.
@@ -88,7 +88,7 @@ pub enum Error {
         /// The gradient's norm.
         norm: f64,
     },
-    /// The weights would have left the finite numbers.
+    /// The update would have made weights infinite or NaN.
     #[error(
         "the update at step {step} would make {parameter} infinite or NaN; the weights were not changed. The learning \
          rate is {lr:e}: lower learning_rate, unless the model's own weights are like that"
@@ -96,18 +96,18 @@ pub enum Error {
     Overflow {
         /// The step.
         step: u64,
-        /// The first parameter of which values would be lost.
+        /// The first affected parameter.
         parameter: String,
         /// The learning rate of the step.
         lr: f64,
     },
-    /// The weights are not finite numbers, which only a model that came so can be.
+    /// The weights are not finite; only a model that was loaded that way can have such weights.
     #[error("some weights are not finite, so they are not saved: a checkpoint of them would be useless")]
     WeightsNotFinite,
 }
 
 impl Error {
-    /// The plugin whose call failed, here or in another process.
+    /// Returns the plugin whose call failed, here or in another process.
     fn plugin_at_fault(&self) -> Option<&str> {
         match self {
             Self::Plugin(crate::plugin::Error::Call { name, .. }) => Some(name),
@@ -117,5 +117,5 @@ impl Error {
     }
 }
 
-/// Result of a run's parts.
+/// Result of an operation of a run.
 pub type Result<T> = std::result::Result<T, Error>;

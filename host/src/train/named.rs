@@ -1,4 +1,4 @@
-//! What a configuration names: paths, and names on the Hugging Face hub.
+//! Resolves what a configuration names: paths, and names on the Hugging Face hub.
 
 use super::Result;
 use crate::config::Config;
@@ -6,11 +6,11 @@ use crate::data::Dataset;
 use crate::hub;
 use std::path::PathBuf;
 
-/// The folder of a model, fetched if it is named by its name on the hub; and the name that means
-/// the same wherever and whenever a run is resumed: the whole path, or the name with its commit.
+/// Returns the folder of a model, downloaded if it is a hub name, and a name that stays valid wherever and whenever a run
+/// resumes: the absolute path, or the hub name with its commit.
 ///
 /// # Errors
-/// If it is a name on the hub and can't be had from there.
+/// If it is a hub name and can't be downloaded.
 pub fn model_of(given: &str) -> Result<(PathBuf, String)> {
     if hub::looks_like_name(given) {
         let model = hub::model(given)?;
@@ -20,19 +20,19 @@ pub fn model_of(given: &str) -> Result<(PathBuf, String)> {
     Ok((PathBuf::from(&path), path))
 }
 
-/// The dataset that a configuration names, if it names one, in the same way.
+/// Returns the configuration's dataset, if any, in the same way.
 ///
 /// # Errors
-/// If it is a name on the hub and can't be had from there.
+/// If it is a hub name and can't be downloaded.
 pub fn dataset_of(config: &Config) -> Result<Option<(Dataset, String)>> {
     let given = config.dataset.as_deref();
     given.map(|given| dataset(given, &config.dataset_train_split, config)).transpose()
 }
 
-/// The same for the dataset of evaluations.
+/// Returns the evaluation dataset, if any, in the same way.
 ///
 /// # Errors
-/// If it is a name on the hub and can't be had from there.
+/// If it is a hub name and can't be downloaded.
 pub(super) fn held_out(config: &Config) -> Result<Option<(Dataset, String)>> {
     let given = config.eval_dataset.as_deref();
     given.map(|given| dataset(given, &config.dataset_test_split, config)).transpose()

@@ -1,5 +1,4 @@
-//! How a run begins: new, or from a checkpoint of its own or of another run, and what may differ
-//! from the run that wrote it.
+//! How a run starts: new, or from its own or another run's checkpoint, and what may differ from the run that wrote it.
 
 use super::journal::WRITTEN_CONFIG;
 use super::plugins::{LIVE, cant_change};
@@ -11,46 +10,45 @@ use serde_json::{Map, Value, json};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Most processes that a run may have had.
+/// Maximum number of processes of an earlier run.
 const MOST_RANKS: u64 = 1 << 20;
 
-/// A checkpoint, verified, and the run that it is of.
+/// A verified checkpoint and its run.
 #[derive(Clone, Debug)]
 pub struct Origin {
     /// The run's folder.
     pub run: PathBuf,
-    /// The checkpoint's.
+    /// The checkpoint's folder.
     pub checkpoint: PathBuf,
     /// Its step.
     pub step: u64,
 }
 
-/// How a run begins.
+/// How a run starts.
 #[derive(Clone, Debug)]
 pub enum Beginning {
-    /// In a folder of its own.
+    /// New, in its own folder.
     New,
-    /// In the folder of a run that ended before its first checkpoint.
+    /// New, in the folder of a run that ended before its first checkpoint.
     Over,
-    /// Where its checkpoint left off.
+    /// Resumed from its checkpoint.
     Resume {
         /// The checkpoint.
         origin: Origin,
-        /// Whether settings may differ that make it another run than it was.
+        /// Whether settings that change results may differ.
         allow_changed: bool,
     },
-    /// As a new run that takes over another's state.
+    /// A new run that takes over another's state.
     Fork {
         /// The other's checkpoint.
         origin: Origin,
-        /// Plugins, as they were named, whose bytes are not to be the checkpoint's.
+        /// Plugins, as named, whose bytes are not taken from the checkpoint.
         fresh: Vec<String>,
     },
 }
 
 impl Origin {
-    /// A checkpoint's folder, or the newest whole one of a run's folder; newer ones that are
-    /// damaged are named.
+    /// Opens a checkpoint's folder, or the newest intact checkpoint of a run's folder; warns of newer damaged ones.
     pub fn find(path: &Path) -> std::result::Result<Self, checkpoint::Error> {
         if checkpoint::is_checkpoint(path) {
             let step = checkpoint::verify(path)?.step;
@@ -64,12 +62,12 @@ impl Origin {
         Ok(Self { run: path.to_owned(), checkpoint, step })
     }
 
-    /// The configuration that it was written under.
+    /// Returns the path of the configuration it was written with.
     pub fn config_file(&self) -> PathBuf {
         self.checkpoint.join("config.toml")
     }
 
-    /// How many processes wrote it.
+    /// Returns the number of processes that wrote it.
     fn ranks(&self) -> usize {
         let text = files::read(&self.checkpoint.join("trainer_state.json"), config::LARGEST).unwrap_or_default();
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -78,13 +76,13 @@ impl Origin {
         ranks.map_or(1, |ranks| ranks as usize)
     }
 
-    /// What the run wrote as its config.toml last.
+    /// Returns the path of config.toml as the run last wrote it.
     fn written_config(&self) -> PathBuf {
         let copy = self.run.join(WRITTEN_CONFIG);
         if copy.is_file() { copy } else { self.config_file() }
     }
 
-    /// The run's config.toml, if somebody has edited it since the run wrote it.
+    /// Returns the path of the run's config.toml, if it was edited since the run wrote it.
     fn edited_config(&self) -> Result<Option<PathBuf>> {
         let file = self.run.join("config.toml");
         match files::read(&file, config::LARGEST) {
@@ -95,7 +93,7 @@ impl Origin {
         }
     }
 
-    /// Refuses edits that can't be made while a run goes on.
+    /// Rejects edits that can't be made during a run.
     fn check_edits(&self, file: &Path) -> Result<()> {
         let refuse = |detail: String| Error::Unfit(format!("{}: {detail}", file.display()));
         let (written, _) = config::read([self.written_config().as_path()], &Overrides::default())?;
@@ -128,7 +126,7 @@ impl Origin {
 }
 
 impl Beginning {
-    /// The checkpoint that it begins from.
+    /// Returns the checkpoint that it starts from.
     pub fn origin(&self) -> Option<&Origin> {
         match self {
             Self::New | Self::Over => None,
@@ -136,16 +134,16 @@ impl Beginning {
         }
     }
 
-    /// The step that it begins from.
+    /// Returns the step that it starts from.
     pub(super) fn step(&self) -> u64 {
         self.origin().map_or(0, |origin| origin.step)
     }
 
-    /// The configuration that it begins with: where a run goes on, its own config.toml if that has been edited since the run
-    /// wrote it, and else the checkpoint's.
+    /// Returns the path of the starting configuration. For a resumed run, that is its own config.toml if it was edited since the
+    /// run wrote it, otherwise the checkpoint's.
     ///
     /// # Errors
-    /// If there is a config.toml that can't be read, or in which something was edited that may not change.
+    /// If config.toml can't be read, or an edit changes something that must not change.
     pub fn config_file(&self) -> Result<Option<PathBuf>> {
         let edited = self.edited_config()?;
         if let (Some(origin), Some(edited), false) = (self.origin(), &edited, self.may_change()) {
@@ -161,12 +159,12 @@ impl Beginning {
         }
     }
 
-    /// Whether what decides the future may differ from what it was.
+    /// Returns whether settings that change results may differ.
     pub(super) fn may_change(&self) -> bool {
         matches!(self, Self::Fork { .. } | Self::Resume { allow_changed: true, .. })
     }
 
-    /// A plugin's bytes: a run that goes on has the ones it had.
+    /// Opens a plugin; a resumed run keeps the bytes it had.
     pub(super) fn plugin(&self, location: &str) -> Result<Source> {
         let fresh = match self {
             Self::Fork { fresh, .. } => fresh.iter().any(|named| named == location),
@@ -178,11 +176,11 @@ impl Beginning {
         }
     }
 
-    /// What differs from the configuration that the checkpoint was written under, by key. Edits of the run's config.toml may do
-    /// what they may while it runs.
+    /// Returns the differences from the checkpoint's configuration, by key. Edits of the run's config.toml may change what they
+    /// may change while it runs.
     ///
     /// # Errors
-    /// If something does that may not.
+    /// If something differs that must not.
     pub(super) fn changes(&self, new: &Config) -> Result<Map<String, Value>> {
         let Some(origin) = self.origin() else { return Ok(Map::new()) };
         let (mut old, _) = config::read([origin.config_file().as_path()], &Overrides::default())?;
@@ -215,7 +213,7 @@ impl Beginning {
     }
 }
 
-/// Gives settings that were left out, of the algorithm and of rewards, the defaults that they have in the whole configuration.
+/// Fills in omitted settings of the algorithm and of rewards with the values in the resolved configuration.
 fn fill_in(config: &mut Config, whole: &Config) {
     let fill = |into: &mut Map<String, Value>, from: &Map<String, Value>| {
         for (key, value) in from {
@@ -230,7 +228,7 @@ fn fill_in(config: &mut Config, whole: &Config) {
     }
 }
 
-/// What to say where another number of processes makes another batch.
+/// Returns the message for a number of processes that changes the batch size.
 fn other_batch(old: &Config, new: &Config) -> String {
     let batch = |c: &Config| {
         let processes = if c.ranks == 1 { "1 process".to_owned() } else { format!("{} processes", c.ranks) };
@@ -243,7 +241,7 @@ fn other_batch(old: &Config, new: &Config) -> String {
     format!("the run's batch was {} and would become {}; {advice}", batch(old), batch(new))
 }
 
-/// Keys with their old and new values: those that may differ, and those that may not.
+/// Returns the changed keys with their old and new values: all of them, and those that must not differ.
 fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String, Value>)> {
     let all = config::changes(old, new).map_err(|e| Error::Unfit(format!("the configuration can't be compared: {e}")))?;
     let (mut free, mut other) = (Map::new(), Map::new());

@@ -1,11 +1,10 @@
-//! Completions packed with their prompts for a pass through the model, each prompt once.
+//! Packs completions with their prompts for a pass through the model, each prompt once.
 
 use super::experience::Experience;
 use crate::model::Selected;
 use crate::ops::Forest;
 
-/// Completions of an experience as one forest. The selected predictions stand in the
-/// order of the experience's flat token columns.
+/// Completions of an experience as one forest. The selected predictions are in the order of the experience's flat token columns.
 pub(super) struct Packed {
     pub forest: Forest,
     pub selected: Selected,

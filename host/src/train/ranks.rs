@@ -1,5 +1,5 @@
-//! What the ranks of a run do together. All have the same experiences, in the order that one process
-//! would have them in, and take the same decisions; each generates, scores and trains on its share.
+//! Operations of all ranks of a run together. All have the same experiences, in the order in which one process would have them,
+//! and make the same decisions; each generates, scores and trains on its share.
 
 use super::{Error, Result};
 use crate::config::{self, Config};
@@ -20,7 +20,7 @@ struct SetUp {
     dataset: String,
 }
 
-/// A plugin of the first rank's, whatever the others find under its name.
+/// Returns the first rank's plugin on all ranks, whatever the others find under its name.
 pub(super) fn same_source(world: &World, open: impl FnOnce() -> Result<Source>) -> Result<Source> {
     if world.size() == 1 {
         return open();
@@ -33,7 +33,7 @@ pub(super) fn same_source(world: &World, open: impl FnOnce() -> Result<Source>) 
     Ok(Source::new(name, Cow::Owned(bytes)))
 }
 
-/// Finds what may have to be fetched: the first rank fetches it, and the others then find it there.
+/// Runs `find`, which may download, on the first rank first; the others then find the result in the cache.
 pub(super) fn after_the_first<T>(world: &World, find: impl FnOnce() -> Result<T>) -> Result<T> {
     if !world.is_first() {
         world.barrier("what is fetched")?;
@@ -44,7 +44,7 @@ pub(super) fn after_the_first<T>(world: &World, find: impl FnOnce() -> Result<T>
     Ok(found)
 }
 
-/// All ranks' figures in one window.
+/// Merges all ranks' metrics into one window.
 pub(super) fn merged(world: &World, own: Window) -> Result<Window> {
     let mut windows = world.gather("figures", own)?.into_iter();
     let mut all = windows.next().unwrap_or_default();
@@ -52,12 +52,12 @@ pub(super) fn merged(world: &World, own: Window) -> Result<Window> {
     Ok(all)
 }
 
-/// Whether any rank was asked to stop.
+/// Returns whether any rank was asked to stop.
 pub(super) fn any(world: &World, stop: bool) -> Result<bool> {
     Ok(world.gather("signals", stop)?.contains(&true))
 }
 
-/// Makes sure that weights are the same on all ranks after this step, to the bit.
+/// Checks that weights are bit-identical on all ranks after this step.
 pub(super) fn compare_weights(world: &World, weights: &[(String, &Tensor)], step: u64) -> Result<()> {
     if world.size() == 1 {
         return Ok(());
@@ -73,7 +73,7 @@ pub(super) fn compare_weights(world: &World, weights: &[(String, &Tensor)], step
     }
 }
 
-/// Makes sure that all ranks were told the same, and read a dataset of the same hash.
+/// Checks that all ranks have the same configuration and a dataset with the same hash.
 pub(super) fn compare_set_ups(world: &World, config: &Config, dataset: &str) -> Result<()> {
     let set_ups = world.gather("set-ups", SetUp { config: config.clone(), dataset: dataset.to_owned() })?;
     let Some(first) = set_ups.first() else { return Ok(()) };
@@ -92,7 +92,7 @@ pub(super) fn compare_set_ups(world: &World, config: &Config, dataset: &str) -> 
     Ok(())
 }
 
-/// Makes this rank's failure known to all, and gives the failure that all then know of.
+/// Reports this rank's failure to all ranks and returns the failure that all agree on.
 pub(super) fn known_to_all(world: &World, error: Error) -> Error {
     let plugin = error.plugin_at_fault().map(str::to_owned);
     match world.tell(&Failure { reason: error.to_string(), plugin }) {

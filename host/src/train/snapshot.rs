@@ -1,4 +1,4 @@
-//! All that decides a run's future: into a checkpoint and back.
+//! Saves and restores everything that determines a run's future.
 
 mod checks;
 
@@ -28,21 +28,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const REST: &str = "snapshot.json";
-/// Bytes of it: a token that waits to be trained on takes some hundred, with all its columns.
+/// Maximum size in bytes; a waiting token takes about a hundred with all its columns.
 const LARGEST_REST: u64 = 8 << 30;
-/// The reference model, where it is not the one that the run began with.
+/// File of the reference model, if it is no longer the one that the run started with.
 pub(super) const REFERENCE: &str = "reference.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 
-/// A run at one step, in memory: nothing in it changes while training goes on.
+/// A run at one step, in memory; training does not change it.
 pub(super) struct Snapshot {
     weights: Weights,
     source: ModelFolder,
     config: String,
     summary: Value,
-    /// Name and file of each plugin in use.
+    /// Names and files of the plugins in use.
     plugins: Vec<(String, PathBuf)>,
-    /// None where the model alone is saved.
+    /// None if only the model is saved.
     resumable: Option<Resumable>,
 }
 
@@ -54,15 +54,15 @@ struct Resumable {
     rest: Rest,
 }
 
-/// Index of the experience, and the range of its items, of a micro-batch that waits.
+/// A waiting micro-batch: the index of its experience and the range of its items.
 type Waiting = (usize, usize, usize);
 
-/// Counters, position in the data, figures not yet logged, and rollouts not yet trained on.
+/// Counters, position in the data, metrics not yet logged, and rollouts not yet trained on.
 #[derive(Deserialize, Serialize)]
 struct Rest {
     state: Counts,
     cursor: Cursor,
-    /// Hash of the dataset that the cursor and the rollouts are of.
+    /// Hash of the dataset of the cursor and the rollouts.
     dataset: String,
     optimizer_updates: u64,
     window: Window,
@@ -70,7 +70,7 @@ struct Rest {
     best: Option<Best>,
     parents: Vec<Parent>,
     swaps: Vec<Swap>,
-    /// What of each plugin's file was dealt with.
+    /// The handled content of each plugin's file.
     seen: Seen,
     /// Name of each plugin with a state, and who wrote it.
     memories: BTreeMap<String, String>,
@@ -88,7 +88,7 @@ struct Counts {
     unscored: u64,
 }
 
-/// An [`Experience`] without what the dataset or its own columns give again.
+/// An [`Experience`] without what can be recomputed from the dataset or its own columns.
 #[derive(Deserialize, Serialize)]
 struct Saved {
     generated_at: u64,
@@ -123,7 +123,7 @@ impl Saved {
         }
     }
 
-    /// None where a prompt is not in the dataset.
+    /// Restores the experience; none if a prompt is not in the dataset.
     fn restored(self, run: &Fits<'_>) -> Option<Experience> {
         let prompts = self.prompts.iter().map(|&row| run.prompts.get(row).cloned()).collect::<Option<Vec<_>>>()?;
         Some(Experience {
@@ -138,25 +138,24 @@ impl Saved {
     }
 }
 
-/// What experience of a run must fit.
+/// The parts of a run that an experience must fit.
 struct Fits<'a> {
     flow: Flow,
     prompts: &'a [Arc<Prompt>],
     architecture: &'a Architecture,
 }
 
-/// What a checkpoint says of the run that wrote it, read and not yet taken over.
+/// The state in a checkpoint, read but not yet applied.
 pub(super) struct Restored {
     rest: Rest,
     moments: HashMap<String, Tensor>,
 }
 
 impl Restored {
-    /// Reads it, for a run whose dataset has this hash.
+    /// Reads the state, for a run whose dataset has this hash.
     ///
     /// # Errors
-    /// If it holds the model alone, can't be read, or is of another dataset and nothing may have
-    /// `changed`.
+    /// If it holds only the model, can't be read, or belongs to another dataset and nothing may have `changed`.
     pub(super) fn read(origin: &Origin, dataset: &str, changed: bool) -> Result<Self> {
         let checkpoint = origin.checkpoint.as_path();
         let unfit = |detail: String| Error::Unfit(format!("{}: {detail}", checkpoint.display()));
@@ -185,7 +184,7 @@ impl Restored {
     }
 }
 
-/// Reads a checkpoint, for a dataset that it is not of.
+/// Reads a checkpoint for a different dataset.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn read(checkpoint: &Path) -> Result<()> {
     let step = checkpoint.file_name().and_then(|name| name.to_str()?.strip_prefix("checkpoint-")?.parse().ok());
@@ -198,7 +197,7 @@ fn memory_file(checkpoint: &Path, plugin: &str) -> PathBuf {
 }
 
 impl Snapshot {
-    /// Puts everything into the folder of a checkpoint.
+    /// Writes everything into the folder of a checkpoint.
     pub(super) fn write(mut self, to: &Path) -> std::result::Result<(), String> {
         let text = |e: std::io::Error| e.to_string();
         model::save(&self.weights, &self.source, to).map_err(|e| e.to_string())?;
@@ -223,7 +222,7 @@ impl Snapshot {
 }
 
 impl Rest {
-    /// Where in the data the run stood.
+    /// Returns the run's position in the data.
     fn position(self, run: &Fits<'_>) -> std::result::Result<Position, String> {
         if let Some(fault) = self.experiences.iter().find_map(|saved| saved.fault(run)) {
             return Err(fault);
@@ -248,8 +247,8 @@ impl Counts {
 }
 
 impl Trainer {
-    /// Copies what the future follows from, and has it written while training goes on; the first
-    /// rank does, for all. Waits for a checkpoint that is still being written, so that no more than one is ever in hand.
+    /// Copies the run's state and writes it in the background; only the first rank does, for all. Waits for a checkpoint that is
+    /// still being written, so there is never more than one.
     pub(super) fn save(&mut self) -> Result<()> {
         if !self.world.is_first() {
             return Ok(());
@@ -264,7 +263,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// The run's last checkpoint, on the disk; the best where the run is to end with that.
+    /// Returns the run's last checkpoint once it is on disk, or the best one if the run ends with that.
     pub(super) fn last_checkpoint(&mut self) -> Result<PathBuf> {
         let step = self.state.global_step;
         if !self.world.is_first() {
@@ -276,7 +275,7 @@ impl Trainer {
         self.journal.last_checkpoint(step)
     }
 
-    /// Copies what a checkpoint of this moment holds.
+    /// Copies the state that a checkpoint holds now.
     pub(super) fn snapshot(&mut self) -> Result<Snapshot> {
         let resumable = if self.settings.save_only_model { None } else { Some(self.resumable()?) };
         // The names that transformers' own trainer state has.
@@ -331,8 +330,8 @@ impl Trainer {
         Ok(Resumable { moments, reference, memories, experiences, rest })
     }
 
-    /// Goes back to the state of a checkpoint, whose weights the policy has already. `changed`
-    /// allows plugins that can't take the state of their forerunners.
+    /// Restores the state of a checkpoint whose weights the policy already has. `changed` allows plugins that can't take their
+    /// predecessors' state.
     pub(super) fn restore(&mut self, checkpoint: &Path, state: Restored, changed: bool) -> Result<()> {
         let unfit = |detail: String| Error::Unfit(format!("{}: {detail}", checkpoint.display()));
         let Restored { mut rest, moments } = state;
@@ -364,7 +363,7 @@ impl Trainer {
     }
 }
 
-/// The experiences that micro-batches are of, each once; and of each micro-batch the number of its experience, and its items.
+/// Returns the distinct experiences of the micro-batches, and for each micro-batch the index of its experience and its items.
 fn told_apart<'a>(micro_batches: impl IntoIterator<Item = &'a MicroBatch>) -> (Vec<Arc<Experience>>, Vec<Waiting>) {
     let (mut experiences, mut places): (Vec<Arc<Experience>>, Vec<_>) = (Vec::new(), Vec::new());
     for MicroBatch { experience, items } in micro_batches {

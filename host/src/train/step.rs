@@ -1,4 +1,4 @@
-//! One optimizer step, top to bottom.
+//! Takes one optimizer step, top to bottom.
 
 use super::collector::With;
 use super::figures::Figures;
@@ -8,8 +8,8 @@ use crate::metrics::{Metric, Reduction, Window};
 use crate::ops;
 
 impl Trainer {
-    /// Takes the step's micro-batches, generating where none is left; adds up the gradient of their loss; and updates the
-    /// weights once. The only place where `global_step` rises.
+    /// Takes the step's micro-batches, generating if none are left, accumulates the gradient of their loss, and updates the
+    /// weights once. This is the only place where `global_step` is incremented.
     pub(super) fn step(&mut self) -> Result<Figures> {
         let mut figures = Figures::begin();
         let at = self.moment();
@@ -42,8 +42,7 @@ impl Trainer {
         Ok(figures)
     }
 
-    /// Adds the figures of a finished step, of all ranks, to those of the steps before, and tells them to the plugins that
-    /// observe.
+    /// Adds the metrics of a finished step, over all ranks, to the window, and passes them to the plugins that observe.
     pub(super) fn gather(&mut self, figures: Figures) -> Result<()> {
         let step = self.state.global_step;
         let mut own = Window::default();

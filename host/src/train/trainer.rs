@@ -1,4 +1,4 @@
-//! Everything a run holds, and the loop over its steps.
+//! The parts of a run and the loop over its steps.
 
 use super::collector::{Collector, Moment, Position, Sample};
 use super::evaluation::Evaluation;
@@ -17,19 +17,19 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Steps after which ranks compare their weights, beside when they are saved.
+/// Number of steps between comparisons of the ranks' weights; they are also compared before saving.
 const COMPARE_EVERY: u64 = 100;
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct State {
-    /// Optimizer updates; rises by one an update and nowhere else.
+    /// Number of optimizer updates; incremented by one per update and nowhere else.
     pub global_step: u64,
     /// Whether an update has changed the weights.
     pub moved: bool,
 }
 
-/// A run: where experience comes from, what learns from it, and what is written down. No part knows this one.
+/// A run: the source of experience, the learner, the plugins and the journal. No part knows the trainer.
 pub struct Trainer {
     pub(super) settings: Rc<Config>,
     pub(super) world: Rc<World>,
@@ -38,25 +38,25 @@ pub struct Trainer {
     pub(super) learner: Learner,
     pub(super) journal: Journal,
     pub(super) evaluation: Option<Evaluation>,
-    /// The model that the run began with, whose files lie beside the weights of checkpoints.
+    /// The model that the run started with; its files are copied beside the weights of checkpoints.
     pub(super) source: ModelFolder,
     pub(super) state: State,
     pub(super) clock: Clock,
     pub(super) max_steps: u64,
 }
 
-/// Who hears of a run's steps while it goes on.
+/// Receives the progress of a run.
 pub trait Listener {
-    /// A step is done.
+    /// Called after a step.
     fn stepped(&mut self, step: u64);
 
-    /// Figures of the steps up to this one were logged.
+    /// Called after the metrics of the steps up to this one were logged.
     fn logged(&mut self, step: u64, figures: &BTreeMap<String, f64>);
 
-    /// The figures of an evaluation after this step.
+    /// Called with the metrics of an evaluation after this step.
     fn evaluated(&mut self, step: u64, figures: &BTreeMap<String, f64>);
 
-    /// No step follows.
+    /// Called after the last step.
     fn ended(&mut self);
 }
 
@@ -70,30 +70,30 @@ struct Mark {
 /// How a run ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its folder.
+    /// The run's folder.
     pub folder: PathBuf,
-    /// Optimizer steps taken.
+    /// Number of optimizer steps taken.
     pub steps: u64,
     /// The last checkpoint.
     pub checkpoint: PathBuf,
     /// Whether it was stopped before its last step.
     pub stopped: bool,
-    /// Time that it took.
+    /// Duration of the run.
     pub took: Duration,
-    /// What the policy wrote to one prompt before and after.
+    /// Completions of one prompt before and after training.
     pub samples: Vec<Sample>,
 }
 
 impl Trainer {
-    /// The run's last step.
+    /// Returns the run's last step.
     pub fn max_steps(&self) -> u64 {
         self.max_steps
     }
 
-    /// Trains to the last step, or until `stop` is set, logging and saving on the way.
+    /// Trains to the last step, or until `stop` is set, logging and saving along the way.
     ///
     /// # Errors
-    /// What a run can fail with; what was learned until then is saved.
+    /// If anything fails; what was learned until then is saved.
     pub fn run(mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<Finished> {
         let ended = self.steps(stop, listener);
         let ended = ended.and_then(|finished| {
@@ -192,12 +192,12 @@ impl Trainer {
         Ok(stopped)
     }
 
-    /// Tells whoever scrapes the run's figures how far it is.
+    /// Updates the progress that the metrics endpoint shows.
     fn show_progress(&self) {
         self.journal.show_progress(self.state.global_step, self.plugins.swaps().0.len() as u64);
     }
 
-    /// What a failed step is taken back to.
+    /// Returns the state that a failed step is rolled back to.
     fn mark(&mut self) -> Result<Mark> {
         Ok(Mark { memories: self.plugins.memories()?, state: self.state, position: self.collector.position() })
     }
@@ -209,13 +209,12 @@ impl Trainer {
         self.plugins.rewind(mark.memories);
     }
 
-    /// After something that failed and was undone: whether the plugin at fault was new in its place, and has given it back.
+    /// Rolls back the plugin at fault after a failure that was undone, if it is on trial; returns whether it did.
     fn roll_back(&mut self, error: &Error) -> Result<bool> {
         self.plugins.roll_back(error, self.state.global_step, &mut self.journal)
     }
 
-    /// What an attempt outside of a step gives. Where it fails by a plugin that is new in its place, that gives the place back,
-    /// and the attempt is made again.
+    /// Runs an attempt outside a step. If it fails because of a plugin on trial, rolls the plugin back and retries.
     pub(super) fn or_roll_back<T>(&mut self, attempt: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
         loop {
             match attempt(self).map_err(|error| known_to_all(&self.world, error)) {
@@ -253,13 +252,13 @@ impl Trainer {
         error
     }
 
-    /// Where the run stands.
+    /// Returns the run's position.
     pub(super) fn moment(&self) -> Moment {
         let is_reference = !self.state.moved && self.journal.parents().is_empty();
         Moment { step: self.state.global_step, is_reference }
     }
 
-    /// Passes over the dataset that were trained on, with the fraction of the present one.
+    /// Returns the number of epochs trained, including the fraction of the current one.
     pub(super) fn epoch(&self) -> f64 {
         let micro_batches = self.state.global_step as f64 * self.settings.gradient_accumulation_steps as f64;
         micro_batches / self.collector.micro_batches_per_epoch() as f64

@@ -1,11 +1,11 @@
-//! The dataset of a run and the order in which it comes.
+//! The dataset of a run and the order of its rows.
 
 use crate::data::{Cursor, Loader};
 use crate::train::dataset::Prompt;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Prompts, and how they are dealt.
+/// Prompts, and the order in which they are drawn.
 pub(in crate::train) struct Data {
     prompts: Vec<Arc<Prompt>>,
     /// Hash of the prompts and their columns.
@@ -18,8 +18,8 @@ pub(in crate::train) struct Data {
 }
 
 impl Data {
-    /// Prompts of this `fingerprint`, which the loader deals by their rows or by those of `packs`; `evaluated` may have further
-    /// columns.
+    /// Creates the data from prompts with this `fingerprint`. The loader draws them by their rows or by those of `packs`;
+    /// `evaluated` may have further columns.
     pub(in crate::train) fn new(
         prompts: Vec<Arc<Prompt>>,
         evaluated: Option<&[Arc<Prompt>]>,
@@ -32,7 +32,7 @@ impl Data {
         Self { prompts, fingerprint, columns: columns.into_iter().collect(), loader, packs }
     }
 
-    /// The next batch.
+    /// Returns the next batch.
     pub(super) fn next(&mut self) -> Vec<Arc<Prompt>> {
         let rows = self.loader.next_batch().into_iter();
         match &self.packs {
@@ -41,32 +41,32 @@ impl Data {
         }
     }
 
-    /// All prompts.
+    /// Returns all prompts.
     pub(in crate::train) fn prompts(&self) -> &[Arc<Prompt>] {
         &self.prompts
     }
 
-    /// Names of the dataset's other columns.
+    /// Returns the names of the dataset's other columns.
     pub(in crate::train) fn columns(&self) -> &[String] {
         &self.columns
     }
 
-    /// Hash of the prompts and their columns.
+    /// Returns a hash of the prompts and their columns.
     pub(in crate::train) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// Batches in a pass.
+    /// Returns the number of batches per epoch.
     pub(in crate::train) fn batches_per_epoch(&self) -> usize {
         self.loader.batches_per_epoch()
     }
 
-    /// Where the next batch begins.
+    /// Returns where the next batch begins.
     pub(super) fn cursor(&self) -> Cursor {
         self.loader.cursor()
     }
 
-    /// Goes to a place in the order.
+    /// Moves to a position in the order.
     pub(super) fn seek(&mut self, cursor: Cursor) {
         self.loader.seek(cursor);
     }

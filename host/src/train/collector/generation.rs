@@ -1,4 +1,4 @@
-//! One generation: rollouts, their rewards, and what the algorithm makes of them.
+//! Makes one generation: rollouts, their rewards, and the algorithm's advantages or pairs.
 
 use super::{Collector, Moment, With};
 use crate::metrics::{Metric, Reduction};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 const MOST_UNSCORED: u64 = 16;
 
 impl Collector {
-    /// Generates, scores and judges.
+    /// Generates completions, scores them, and has the algorithm estimate advantages or choose pairs.
     pub(super) fn generate(
         &mut self,
         prompts: Vec<Arc<Prompt>>,
@@ -97,7 +97,7 @@ impl Collector {
         Ok(figures)
     }
 
-    /// The critic's values of the states in which the tokens were chosen, where there is a critic.
+    /// Computes the critic's values of the states in which the tokens were chosen, if there is a critic.
     fn values(&self, policy: &Policy, experience: &Experience) -> Result<Option<Vec<f32>>> {
         if policy.weights().value_head.is_none() {
             return Ok(None);
@@ -107,7 +107,7 @@ impl Collector {
         self.column(experience, value).map(Some)
     }
 
-    /// What a generation took, of whose prompts this process had its `own`.
+    /// Returns the work of a generation, of which this process handled its `own` prompts.
     fn work(&self, policy: &Policy, prompts: &[Arc<Prompt>], own: Range<usize>, rollouts: &[Rollout]) -> Work {
         let mut asked: Vec<(&[u32], Vec<usize>)> =
             prompts[own.clone()].iter().map(|prompt| (&prompt.tokens[..], Vec::new())).collect();
@@ -122,9 +122,9 @@ impl Collector {
     }
 }
 
-/// A generation as algorithms see it. While the policy still is the reference, their
-/// log-probabilities are the same to the bit: those of generation and of the reference's forward
-/// pass differ by rounding, which a divergence in the reward would be taken for.
+/// Returns a generation as algorithms see it. While the policy still equals the reference, both get bit-identical
+/// log-probabilities: those of generation and of the reference's forward pass differ by rounding, which a divergence in the
+/// reward would turn into advantages.
 fn rollouts_seen(e: &Experience, at: Moment) -> Rollouts {
     Rollouts {
         step: at.step,

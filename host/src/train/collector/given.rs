@@ -1,4 +1,4 @@
-//! A dataset's own completions, and its pairs.
+//! Makes experience from a dataset's own completions or pairs.
 
 use super::{Collector, Moment};
 use crate::plugin::Advantages;
@@ -10,7 +10,7 @@ use crate::train::{Error, Result};
 use std::sync::Arc;
 
 impl Collector {
-    /// The dataset's answers to these prompts: pairs, or completions, each as good as any other.
+    /// Makes experience from the dataset's answers to these prompts: pairs, or completions with equal advantages.
     pub(super) fn given(&self, prompts: Vec<Arc<Prompt>>, at: Moment) -> Result<(Experience, Figures)> {
         let mut figures = Figures::begin();
         let pairs = self.flow.has_pairs().then(|| (0..prompts.len()).map(|i| (2 * i, 2 * i + 1)).collect());
@@ -28,7 +28,7 @@ impl Collector {
     }
 }
 
-/// The first `count` answers of each prompt as its completions.
+/// Returns the first `count` answers of each prompt as its completions.
 fn answers(prompts: &[Arc<Prompt>], count: usize) -> Result<Vec<Rollout>> {
     let mut rollouts = Vec::with_capacity(count * prompts.len());
     for (prompt, row) in prompts.iter().enumerate() {
@@ -40,7 +40,7 @@ fn answers(prompts: &[Arc<Prompt>], count: usize) -> Result<Vec<Rollout>> {
     Ok(rollouts)
 }
 
-/// Every token that is learned has advantage 1.
+/// Gives every learned token advantage 1.
 fn all_alike(e: &Experience) -> Advantages {
     let tokens = e.offsets.last().map_or(0, |end| *end as usize);
     let learned = e.prompts.iter().flat_map(|prompt| &prompt.answers).flat_map(|answers| match &answers.learned {

@@ -1,4 +1,4 @@
-//! The source of experience: takes prompts from the dataset, has them answered, scored and judged, and deals what comes of it as
+//! The source of experience: takes prompts from the dataset, has completions generated and scored, and splits the result into
 //! micro-batches.
 
 mod data;
@@ -30,16 +30,16 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Where a run stands, as what is made of completions depends on it.
+/// The part of a run's position that affects how completions are processed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
-    /// Optimizer updates so far.
+    /// Number of optimizer updates so far.
     pub step: u64,
     /// Whether the policy still has the weights of the reference model.
     pub is_reference: bool,
 }
 
-/// What experience is collected with.
+/// The parts of a run that collecting experience needs.
 pub(super) struct With<'a> {
     pub policy: &'a Policy,
     pub plugins: &'a mut Plugins,
@@ -47,18 +47,18 @@ pub(super) struct With<'a> {
     pub at: Moment,
 }
 
-/// What has been collected.
+/// Counts of what has been collected.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Counters {
-    /// Generations so far.
+    /// Number of generations so far.
     pub generation: u64,
-    /// Tokens that passed through training, prompts once a completion.
+    /// Number of tokens trained on; a prompt counts once per completion.
     pub num_tokens: u64,
-    /// Generations since the last one in which a completion had a score.
+    /// Number of generations since the last one in which a completion had a score.
     pub unscored: u64,
 }
 
-/// A place in the data, with what was collected there and waits.
+/// A position in the data, with the micro-batches that wait there.
 #[derive(Clone)]
 pub(super) struct Position {
     pub cursor: Cursor,
@@ -66,7 +66,7 @@ pub(super) struct Position {
     pub counters: Counters,
 }
 
-/// See the module.
+/// See the module documentation.
 pub(super) struct Collector {
     world: Rc<World>,
     settings: Rc<Config>,
@@ -74,13 +74,13 @@ pub(super) struct Collector {
     data: Data,
     turns: Turns,
     reference: Option<Frozen>,
-    /// Micro-batches that wait to be trained on.
+    /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,
     counters: Counters,
 }
 
 impl Collector {
-    /// At the beginning of the data.
+    /// Creates a collector at the beginning of the data.
     pub(super) fn new(
         world: Rc<World>,
         settings: Rc<Config>,
@@ -93,8 +93,8 @@ impl Collector {
         Self { world, settings, flow, data, turns, reference, pending, counters }
     }
 
-    /// The next micro-batches of all ranks together, so many. All are there before any is trained on, since a loss divides by
-    /// what the whole step holds.
+    /// Returns the next `count` micro-batches of all ranks together. All are collected before any is trained on, since a loss is
+    /// normalised by the whole step.
     pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Figures)> {
         let (mut taken, mut figures) = (Vec::with_capacity(count), Figures::begin());
         while taken.len() < count {
@@ -108,8 +108,8 @@ impl Collector {
         Ok((taken, figures))
     }
 
-    /// One more generation, dealt as `num_iterations` rounds of `steps_per_generation`
-    /// micro-batches; or the dataset's next pairs or completions, which are one.
+    /// Collects one more generation, split into `num_iterations` rounds of `steps_per_generation` micro-batches, or the dataset's
+    /// next pairs or completions as one micro-batch.
     fn refill(&mut self, with: &mut With<'_>) -> Result<Figures> {
         let prompts = self.data.next();
         let (experience, mut figures) = self.collect(prompts, self.counters.generation, with)?;
@@ -129,8 +129,8 @@ impl Collector {
         Ok(figures)
     }
 
-    /// What is learned from these prompts: completions of the policy's own, whose random numbers
-    /// follow from the number of the `generation`, or the dataset's.
+    /// Collects experience from these prompts: the policy's own completions, whose random numbers depend on the `generation`, or
+    /// the dataset's.
     pub(super) fn collect(
         &mut self,
         prompts: Vec<Arc<Prompt>>,
@@ -140,7 +140,7 @@ impl Collector {
         if self.flow.generates() { self.generate(prompts, generation, with) } else { self.given(prompts, with.at) }
     }
 
-    /// A column of all tokens, made of completions packed together, by each rank for its prompts.
+    /// Computes a per-token column over packed completions, each rank for its own prompts.
     fn column(&self, e: &Experience, column: impl Fn(&Packed) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
         let rows = e.rows(self.world.share(e.prompts.len()));
         let mut own = Vec::with_capacity(e.tokens(&rows).len());
@@ -150,44 +150,44 @@ impl Collector {
         Ok(self.world.concat("a column", own)?)
     }
 
-    /// What logits are divided by: see [`Flow::temperature`].
+    /// Returns the divisor of logits; see [`Flow::temperature`].
     fn temperature(&self) -> f32 {
         self.flow.temperature(&self.settings)
     }
 
-    /// Micro-batches in a pass over the dataset.
+    /// Returns the number of micro-batches per epoch.
     pub(super) fn micro_batches_per_epoch(&self) -> usize {
         self.data.batches_per_epoch() * micro_batches_per_batch(self.flow, &self.settings)
     }
 
-    /// Where it stands.
+    /// Returns the current position.
     pub(super) fn position(&self) -> Position {
         Position { cursor: self.data.cursor(), pending: self.pending.clone(), counters: self.counters }
     }
 
-    /// Goes on from a position.
+    /// Continues from a position.
     pub(super) fn go_to(&mut self, position: Position) {
         self.data.seek(position.cursor);
         (self.pending, self.counters) = (position.pending, position.counters);
     }
 
-    /// What is learned from.
+    /// Returns the way of learning.
     pub(super) fn flow(&self) -> Flow {
         self.flow
     }
 
-    /// The dataset.
+    /// Returns the dataset.
     pub(super) fn data(&self) -> &Data {
         &self.data
     }
 
-    /// The reference model, where there is one.
+    /// Returns the reference model, if there is one.
     pub(super) fn reference(&self) -> Option<&Frozen> {
         self.reference.as_ref()
     }
 }
 
-/// Micro-batches that a batch of the loader makes.
+/// Returns the number of micro-batches per batch of the loader.
 pub(super) fn micro_batches_per_batch(flow: Flow, config: &Config) -> usize {
     if flow.generates() { config.steps_per_generation() * config.num_iterations } else { 1 }
 }

@@ -1,5 +1,4 @@
-//! The reference model: what it says of completions, once or each time, and how it may follow the
-//! policy.
+//! The reference model: computes log-probabilities of completions, each time or once in advance, and may follow the policy.
 
 use super::{Collector, Moment};
 use crate::model::Policy;
@@ -11,7 +10,7 @@ use crate::train::packed::Packed;
 use std::sync::Arc;
 
 impl Collector {
-    /// Log-probabilities under the reference model, where there is one or was one.
+    /// Returns log-probabilities under the reference model, if there is or was one.
     pub(super) fn reference_logp(&self, e: &Experience) -> Result<Option<Vec<f32>>> {
         let Some(reference) = &self.reference else {
             let known = e.prompts.iter().map(|prompt| prompt.ref_logp.get());
@@ -21,7 +20,7 @@ impl Collector {
         self.column(e, score).map(Some)
     }
 
-    /// Asks the reference model for all of the dataset's answers, and of those that are `evaluated`, and lets it go.
+    /// Computes the reference model's log-probabilities of all answers in the dataset and in `evaluated`, then frees the model.
     pub(in crate::train) fn precompute_reference(&mut self, evaluated: &[Arc<Prompt>], at: Moment) -> Result<()> {
         if self.reference.is_none() || !self.settings.precompute_ref_log_probs {
             return Ok(());
@@ -41,7 +40,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Mixes the policy into the reference model where that is due after this step (TRL's `SyncRefModelCallback`).
+    /// Mixes the policy into the reference model if that is due after this step (TRL's `SyncRefModelCallback`).
     pub(in crate::train) fn sync_reference(&mut self, policy: &Policy, step: u64) -> Result<Figures> {
         let mut figures = Figures::begin();
         let due = self.settings.sync_ref_model && step.is_multiple_of(self.settings.ref_model_sync_steps);

@@ -1,4 +1,4 @@
-//! What the policy writes to one prompt, before training and after, to be shown to a person.
+//! Completions of one prompt before and after training, to show to the user.
 
 use super::Collector;
 use crate::model::Policy;
@@ -11,18 +11,18 @@ const GENERATION: u64 = u64::MAX - 1;
 /// A completion.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Optimizer steps taken.
+    /// Number of optimizer steps taken.
     pub step: u64,
-    /// What was asked.
+    /// The prompt.
     pub prompt: String,
-    /// What the policy wrote.
+    /// The policy's completion.
     pub completion: String,
-    /// Its length.
+    /// Its length in tokens.
     pub tokens: usize,
 }
 
 impl Collector {
-    /// A completion of the dataset's first prompt after so many steps, where the run generates and somebody sees it.
+    /// Generates a completion of the dataset's first prompt after this many steps, if the run generates and its output is shown.
     pub(in crate::train) fn sample(&self, policy: &Policy, step: u64) -> Result<Option<Sample>> {
         let wanted = self.flow.generates() && tracing::enabled!(tracing::Level::INFO);
         let Some(prompt) = self.data.prompts().first().filter(|_| wanted) else { return Ok(None) };

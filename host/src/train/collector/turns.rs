@@ -1,4 +1,4 @@
-//! Rollouts of one turn: a prompt, and what the policy writes to it until it ends.
+//! Generates single-turn rollouts: a prompt and its completion.
 
 use crate::config::Config;
 use crate::data::{StopStrings, Tokenizer};
@@ -9,7 +9,7 @@ use crate::train::dataset::Prompt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// How completions are written.
+/// Settings for generating completions.
 pub(in crate::train) struct Turns {
     settings: Rc<Config>,
     tokenizer: Tokenizer,
@@ -19,14 +19,14 @@ pub(in crate::train) struct Turns {
 }
 
 impl Turns {
-    /// By a model whose configuration says that these tokens end a text.
+    /// Creates it for a model whose configuration lists these end-of-text tokens.
     pub(in crate::train) fn new(settings: Rc<Config>, tokenizer: Tokenizer, eos_token_ids: &[u32]) -> Self {
         let (ends, stops) = (tokenizer.eos_ids(eos_token_ids), StopStrings::new(settings.stop.clone()));
         Self { settings, tokenizer, ends, stops }
     }
 
-    /// So many `samples` of each prompt, whose random numbers follow from seed, `generation`, row and sample. Their
-    /// log-probabilities are of logits divided by `logp_temperature`.
+    /// Generates this many `samples` per prompt. Random numbers depend on seed, `generation`, row and sample. Log-probabilities
+    /// are of logits divided by `logp_temperature`.
     pub(super) fn roll_out(
         &self,
         policy: &Policy,
@@ -61,7 +61,7 @@ impl Turns {
         Ok(generator.run(&requests)?)
     }
 
-    /// The text of a completion.
+    /// Returns the text of a completion.
     pub(super) fn text(&self, rollout: &Rollout) -> Result<String> {
         Ok(self.tokenizer.decode(&rollout.tokens)?)
     }

@@ -6,6 +6,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub(in crate::train) struct Best {
     pub step: u64,
-    /// Its figure of `metric_for_best_model`.
+    /// Its value of `metric_for_best_model`.
     pub value: f64,
 }

@@ -4,41 +4,41 @@ use crate::config::OnError;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What happened in a run. Steps are those that were done when it did.
+/// An event of a run. `step` is the number of steps done at that time.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(in crate::train) enum Event<'a> {
-    /// A run began.
+    /// A run started.
     Started(Begun<'a>),
-    /// A run went on from a checkpoint of its own.
+    /// A run resumed from its own checkpoint.
     Resumed(Begun<'a>),
-    /// A run began with the state of another.
+    /// A run started from another run's state.
     Forked(Begun<'a>),
-    /// A plugin took its place at the beginning.
+    /// A plugin was loaded at the start.
     PluginLoaded { role: &'a str, plugin: &'a str, version: &'a str, hash: &'a str, config: &'a Value },
-    /// A plugin took another's place.
+    /// A plugin replaced another.
     PluginSwapped {
         plugin: &'a str,
         /// Hashes.
         from: &'a str,
         to: &'a str,
         step: u64,
-        /// The step that was under way when it was seen.
+        /// The step during which it was noticed.
         noticed_at_step: u64,
         /// The name under which `rlhost swap` sent it.
         request: Option<&'a str>,
         config: &'a Map<String, Value>,
         state_handed_over: bool,
-        /// How its scores of the newest batch differ from those of the one before.
+        /// How its scores of the newest batch differ from its predecessor's.
         shadow: Value,
         /// How long training waited.
         pause_ms: f64,
     },
-    /// A plugin that failed in its trial steps gave its place back.
+    /// A plugin that failed in its trial steps was rolled back.
     PluginRolledBack { plugin: &'a str, from: &'a str, to: &'a str, step: u64, reason: String },
-    /// A plugin did not get the place that it was meant for.
+    /// A plugin was rejected.
     PluginRefused { plugin: &'a str, hash: Option<&'a str>, step: u64, request: Option<&'a str>, reason: &'a str },
-    /// A reward failed, if only at first.
+    /// A reward failed, even if a retry succeeded.
     PluginError {
         plugin: &'a str,
         step: u64,
@@ -50,17 +50,17 @@ pub(in crate::train) enum Event<'a> {
     },
     /// A reward's weight or error policy changed.
     SettingsChanged { plugin: &'a str, step: u64, from: Scoring, to: Scoring },
-    /// A checkpoint is on the disk.
+    /// A checkpoint is on disk.
     CheckpointSaved { step: u64, path: String, seconds: f64 },
-    /// A checkpoint stays beside those that `save_total_limit` keeps.
+    /// A checkpoint was kept in addition to those of `save_total_limit`.
     CheckpointKept { step: u64, path: String, reason: String },
-    /// Checkpoints were removed, as `save_total_limit` has it.
+    /// Checkpoints were removed because of `save_total_limit`.
     CheckpointsRemoved { steps: Vec<u64> },
     /// A checkpoint could not be written.
     CheckpointFailed { step: u64, reason: String },
-    /// A checkpoint of a future that the run does not have any more was set aside.
+    /// A checkpoint of an abandoned future was set aside.
     CheckpointSuperseded { step: u64, path: String },
-    /// Something that a person should know.
+    /// A warning to the user.
     Warning { text: &'a str },
     /// The run ended with an error.
     Failed { step: u64, reason: String },
@@ -70,13 +70,13 @@ pub(in crate::train) enum Event<'a> {
     Finished { step: u64, seconds: f64 },
 }
 
-/// How a run begins.
+/// How a run starts.
 #[derive(Serialize)]
 pub(in crate::train) struct Begun<'a> {
     pub step: u64,
-    /// The checkpoint that it begins from.
+    /// The checkpoint that it starts from.
     pub checkpoint: Option<String>,
-    /// Keys that differ from those that the checkpoint was written under, with both values.
+    /// Keys that differ from the checkpoint's configuration, with both values.
     pub changed: Map<String, Value>,
     pub version: &'a str,
     pub model: String,
@@ -84,7 +84,7 @@ pub(in crate::train) struct Begun<'a> {
     pub device: &'a str,
 }
 
-/// What a reward's scores count, and what happens when it fails.
+/// The weight of a reward's scores, and its error policy.
 #[derive(Serialize)]
 pub(in crate::train) struct Scoring {
     pub weight: f64,

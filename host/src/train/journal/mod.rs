@@ -1,4 +1,4 @@
-//! What a run writes down: its folder's files, figures, events, and checkpoints.
+//! Writes everything a run records: the files of its folder, metrics, events and checkpoints.
 
 mod best;
 mod events;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Where a forked run came from.
+/// The origin of a forked run.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub(super) struct Parent {
     /// The checkpoint's folder.
@@ -32,65 +32,65 @@ pub(super) struct Parent {
     pub step: u64,
 }
 
-/// See the module.
+/// See the module documentation.
 pub(super) struct Journal {
     settings: Rc<Config>,
     folder: RunFolder,
-    /// Figures of the steps since they were last logged.
+    /// Metrics of the steps since the last log line.
     window: Window,
-    /// Where the newest figures are served, if they are.
+    /// Endpoint that serves the newest metrics, if any.
     scraped: Option<Prometheus>,
     saves: Saves,
-    /// Where the run came from, if it is a fork; the latest last.
+    /// The run's origins, if it is a fork; the latest last.
     parents: Vec<Parent>,
-    /// When this process began to train.
+    /// When this process started training.
     begun: Instant,
 }
 
-/// What a checkpoint holds of it.
+/// The part of the journal that a checkpoint holds.
 pub(super) struct Kept {
-    /// Figures not yet logged.
+    /// Metrics not yet logged.
     pub window: Window,
-    /// Figures of the steps since the last checkpoint.
+    /// Metrics of the steps since the last checkpoint.
     pub since_save: Window,
     pub best: Option<Best>,
     pub parents: Vec<Parent>,
 }
 
 impl Journal {
-    /// Of a run in this folder.
+    /// Creates the journal of a run in this folder.
     pub(super) fn new(settings: Rc<Config>, folder: RunFolder, scraped: Option<Prometheus>) -> Self {
         let saves = Saves::new(folder.path().to_owned());
         let (window, parents, begun) = (Window::default(), Vec::new(), Instant::now());
         Self { settings, folder, window, scraped, saves, parents, begun }
     }
 
-    /// Training begins now.
+    /// Marks the start of training.
     pub(super) fn begin(&mut self) {
         self.begun = Instant::now();
     }
 
-    /// Time since training began.
+    /// Returns the time since training started.
     pub(super) fn took(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// The run's folder.
+    /// Returns the run's folder.
     pub(super) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Checkpoints that the run, or a run that it goes on from, was forked from.
+    /// Returns the checkpoints that the run, or a run it continues, was forked from.
     pub(super) fn parents(&self) -> &[Parent] {
         &self.parents
     }
 
-    /// Adds to events.jsonl.
+    /// Appends an event to events.jsonl.
     pub(super) fn event(&mut self, event: &Event<'_>) -> Result<()> {
         self.folder.event(event)
     }
 
-    /// Says that a reward has failed, and what that cost.
+    /// Reports that a reward failed, and which rows have no score.
     pub(super) fn reward_failed(&mut self, step: u64, trouble: &Trouble) -> Result<()> {
         let Trouble { name, error, failed } = trouble;
         let rows: Vec<usize> = failed.iter().map(|(row, _)| *row).collect();
@@ -100,15 +100,15 @@ impl Journal {
         self.event(&Event::PluginError { plugin: name, step, reason: error, rows, row_reasons })
     }
 
-    /// Writes a generation's completions down, where they are logged.
+    /// Logs a generation's completions, if enabled.
     pub(super) fn completions(&mut self, experience: &Experience) -> Result<()> {
         self.folder.log_completions(self.settings.log_completions, experience)
     }
 
-    /// Adds the figures of a step.
+    /// Adds the metrics of a step.
     ///
     /// # Errors
-    /// If `metric_for_best_model` is none of them.
+    /// If `metric_for_best_model` is not one of them.
     pub(super) fn add(&mut self, figures: &Window) -> Result<()> {
         self.window.merge(figures);
         if self.settings.best_by().is_some() {
@@ -118,8 +118,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Refuses a `metric_for_best_model` that the run does not have, before much time has gone
-    /// into it.
+    /// Rejects a `metric_for_best_model` that the run does not have, before much time is spent.
     fn check_best_metric(&self) -> Result<()> {
         let Some((name, _)) = self.settings.best_by() else { return Ok(()) };
         let names: Vec<&str> = self.saves.names().filter(|n| !metrics::is_of_machine(n)).collect();
@@ -136,10 +135,10 @@ impl Journal {
         )))
     }
 
-    /// Adds the figures of an evaluation, for choosing the best checkpoint.
+    /// Adds the metrics of an evaluation, for choosing the best checkpoint.
     ///
     /// # Errors
-    /// If `metric_for_best_model` is to be one of them and is none.
+    /// If `metric_for_best_model` should be one of them but is not.
     pub(super) fn add_evaluation(&mut self, figures: &BTreeMap<String, f64>) -> Result<()> {
         let Some((name, _)) = self.settings.best_by().filter(|(name, _)| name.starts_with("eval_")) else { return Ok(()) };
         if !figures.contains_key(name) {
@@ -153,12 +152,12 @@ impl Journal {
         Ok(())
     }
 
-    /// The figures of the steps since this was last asked.
+    /// Takes the metrics of the steps since the last call.
     pub(super) fn take(&mut self) -> BTreeMap<String, f64> {
         self.window.take()
     }
 
-    /// Writes figures of a step to metrics.jsonl.
+    /// Writes the metrics of a step to metrics.jsonl.
     pub(super) fn log(&mut self, step: u64, epoch: f64, figures: &BTreeMap<String, f64>) -> Result<()> {
         let mut line = Map::new();
         line.insert("step".into(), step.into());
@@ -171,14 +170,14 @@ impl Journal {
         self.folder.metrics(line)
     }
 
-    /// Tells whoever scrapes the run's figures how far it is.
+    /// Updates the progress that the metrics endpoint shows.
     pub(super) fn show_progress(&self, step: u64, swaps: u64) {
         if let Some(scraped) = &self.scraped {
             scraped.progress(step, swaps);
         }
     }
 
-    /// The folder into which `rlhost swap` puts plugins, empty.
+    /// Creates the empty folder into which `rlhost swap` puts plugins.
     pub(super) fn open_inbox(&self) -> Result<PathBuf> {
         self.folder.open_inbox()
     }
@@ -188,34 +187,34 @@ impl Journal {
         self.folder.set_config(config)
     }
 
-    /// The configuration as it stands in config.toml.
+    /// Returns the configuration as in config.toml.
     pub(super) fn config(&self) -> &str {
         self.folder.config()
     }
 
-    /// From now on the plugin of this name has these bytes, which have been kept.
+    /// Records that the plugin of this name now has these bytes, which are already stored.
     pub(super) fn use_plugin(&mut self, source: &Source) {
         self.folder.use_plugin(source);
     }
 
-    /// Name and file of each plugin in use.
+    /// Returns the names and files of the plugins in use.
     pub(super) fn plugin_files(&self) -> Vec<(String, PathBuf)> {
         self.folder.plugin_files()
     }
 
-    /// What a checkpoint of this moment holds of it.
+    /// Returns the part of the journal that a checkpoint holds now.
     pub(super) fn kept(&self) -> Kept {
         let (since_save, best) = self.saves.kept();
         Kept { window: self.window.clone(), since_save, best, parents: self.parents.clone() }
     }
 
-    /// Goes on from a checkpoint of this step, which the run has.
+    /// Continues from the run's checkpoint of this step.
     pub(super) fn restore(&mut self, step: u64, kept: Kept) {
         (self.window, self.parents) = (kept.window, kept.parents);
         self.saves.begin_at(step, kept.best, kept.since_save);
     }
 
-    /// The run is a new one from here on: it has no checkpoint of its own yet.
+    /// Turns the run into a fork, which has no checkpoint of its own yet.
     pub(super) fn become_fork(&mut self, parent: Parent) {
         self.parents.push(parent);
         self.saves = Saves::new(self.folder.path().to_owned());

@@ -1,4 +1,4 @@
-//! The folder of a run and the files that grow in it.
+//! The folder of a run and its log files.
 
 use super::events::Event;
 use crate::checkpoint;
@@ -15,20 +15,20 @@ use std::path::{Path, PathBuf};
 /// Name of the folder into which `rlhost swap` puts plugins.
 pub const INBOX: &str = "swap";
 
-/// Where a run keeps the model that was made for it.
+/// Folder of the model that was made for a run.
 pub(in crate::train) const MADE_MODEL: &str = "model";
 
-/// A copy of config.toml as the run wrote it last, by which an edit of that is seen when the run is resumed.
+/// A copy of config.toml as the run last wrote it, used to detect edits when the run resumes.
 pub(in crate::train) const WRITTEN_CONFIG: &str = ".config.toml";
 
 /// An open run folder.
 pub struct RunFolder {
     path: PathBuf,
-    /// The configuration as it stands in config.toml.
+    /// The configuration as in config.toml.
     config: String,
-    /// None where another process writes.
+    /// None if another process writes.
     files: Option<Files>,
-    /// Whether a line that can't be written is no reason to end the run.
+    /// Whether the run continues if a line can't be written.
     lenient: bool,
     /// Name and hash of each plugin in use.
     plugins: Vec<(String, String)>,
@@ -51,7 +51,7 @@ fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Keeps the lines of a file, where it is there, that `keep` accepts; half a line at the end goes.
+/// Keeps the lines of a file, if it exists, that `keep` accepts; removes a partial line at the end.
 fn cut(file: &Path, keep: impl Fn(&Value) -> bool) -> Result<()> {
     if !files::own_is_there(file).map_err(write_error(file))? {
         return Ok(());
@@ -63,7 +63,7 @@ fn cut(file: &Path, keep: impl Fn(&Value) -> bool) -> Result<()> {
     put(file, &kept.concat())
 }
 
-/// Writes a file in one piece, in the place of what is there, be it a link.
+/// Replaces a file, or a link, atomically.
 pub(in crate::train) fn put(file: &Path, bytes: &[u8]) -> Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     let mut temporary = temporary_in(folder).map_err(write_error(file))?;
@@ -72,7 +72,7 @@ pub(in crate::train) fn put(file: &Path, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A file that is to take another's name, with the rights that any new file has.
+/// Creates a temporary file, to be renamed, with the permissions of any new file.
 fn temporary_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     #[cfg_attr(not(unix), allow(unused_mut))]
     let mut builder = tempfile::Builder::new();
@@ -81,12 +81,12 @@ fn temporary_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     builder.tempfile_in(folder)
 }
 
-/// Where a run keeps a version of a plugin.
+/// Returns the path of a version of a plugin in a run's folder.
 fn plugin_file(run: &Path, name: &str, hash: &str) -> PathBuf {
     run.join("plugins").join(format!("{name}-{}.wasm", &hash[..16]))
 }
 
-/// Keeps a plugin's bytes in a run's folder, under their hash.
+/// Stores a plugin's bytes in a run's folder, under their hash.
 pub(in crate::train) fn keep_bytes(run: &Path, source: &Source) -> Result<()> {
     let file = plugin_file(run, source.name(), source.hash());
     let there = files::own_is_there(&file).is_ok_and(|there| there);
@@ -95,7 +95,7 @@ pub(in crate::train) fn keep_bytes(run: &Path, source: &Source) -> Result<()> {
     if kept { Ok(()) } else { put(&file, source.bytes()) }
 }
 
-/// Marks a run's folder as being worked in, for as long as the file stays open.
+/// Locks a run's folder for as long as the file stays open.
 fn lock(run: &Path) -> Result<File> {
     let path = run.join(".lock");
     let file = files::own(&path, File::options().write(true)).map_err(write_error(&path))?;
@@ -108,8 +108,8 @@ fn lock(run: &Path) -> Result<File> {
     }
 }
 
-/// The folder above this one that belongs to something else, and what that is. `named` are paths that the configuration names, and
-/// their keys.
+/// Returns a parent of this folder that belongs to something else, and what that is. `named` are the paths in the configuration,
+/// with their keys.
 fn within(path: &Path, named: &[(&'static str, Option<&str>)]) -> Option<(PathBuf, &'static str)> {
     let absolute = std::path::absolute(path).ok()?;
     // Through links, as far as the way is there.
@@ -138,7 +138,7 @@ fn within(path: &Path, named: &[(&'static str, Option<&str>)]) -> Option<(PathBu
     })
 }
 
-/// Names of what a run puts into its folder before its first step.
+/// Names of the files that a run creates before its first step.
 const BEGUN: [&str; 10] = [
     ".lock",
     WRITTEN_CONFIG,
@@ -152,7 +152,7 @@ const BEGUN: [&str; 10] = [
     MADE_MODEL,
 ];
 
-/// Whether a folder holds nothing but what a start has left in it that failed, or was ended, before its first step.
+/// Returns whether a folder holds only the remains of a run that ended before its first step.
 fn begun_in_vain(path: &Path) -> bool {
     let left = |name: &str| BEGUN.contains(&name) || name.starts_with(".tmp");
     let mut names = fs::read_dir(path).into_iter().flatten().map(|entry| entry.map(|e| e.file_name()));
@@ -164,7 +164,7 @@ fn begun_in_vain(path: &Path) -> bool {
     path.join(".lock").exists() && nothing_else && empty("metrics.jsonl") && empty("completions.jsonl")
 }
 
-/// Whether a run can be put there.
+/// Returns whether a run can use this folder.
 fn is_free(path: &Path) -> bool {
     let occupied = path.is_file() || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
     !occupied || begun_in_vain(path)
@@ -178,7 +178,7 @@ fn occupied(path: &Path) -> Error {
     Error::Unfit(format!("output_dir {} is not empty; choose another folder or remove it{advice}", path.display()))
 }
 
-/// A folder that is not there yet.
+/// Returns the path of a folder that does not exist yet.
 fn unused(algorithm: &str) -> PathBuf {
     let stamp = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
     let name = |suffix: String| Path::new("runs").join(format!("{algorithm}-{stamp}{suffix}"));
@@ -187,11 +187,11 @@ fn unused(algorithm: &str) -> PathBuf {
 }
 
 impl RunFolder {
-    /// The folder that a run would take, which must not hold anything yet but what a start that failed has left, nor lie within
-    /// a model, a checkpoint, another run, or the folder of a dataset.
+    /// Returns the folder for a run. It must be empty, except for the remains of a failed start, and must not be inside a model,
+    /// a checkpoint, another run, or the folder of a dataset.
     ///
     /// # Errors
-    /// If something is there already, or it lies within something else.
+    /// If the folder is not empty or is inside something else.
     pub fn choose(config: &Config, algorithm: &str) -> Result<PathBuf> {
         let path = config.output_dir.as_deref().map_or_else(|| unused(algorithm), PathBuf::from);
         let given = path.display();
@@ -208,12 +208,11 @@ impl RunFolder {
         Ok(path)
     }
 
-    /// Creates the folder and its files, or opens those of a run that goes on from a step: what
-    /// they say of later steps, which come again, is cut off, and checkpoints of those are set
-    /// aside.
+    /// Creates the folder and its files, or opens those of a run that resumes from a step. Log lines of later steps, which will
+    /// be repeated, are cut off, and their checkpoints are set aside.
     ///
     /// # Errors
-    /// If another process works in the folder, or something can't be written.
+    /// If another process uses the folder, or something can't be written.
     pub fn open(path: PathBuf, config: &Config, go_on_from: Option<u64>) -> Result<Self> {
         fs::create_dir_all(&path).map_err(write_error(&path))?;
         let begun = path.join(".lock").exists();
@@ -261,29 +260,29 @@ impl RunFolder {
         Ok(this)
     }
 
-    /// The folder as all but the first process of a run have it: nothing is written.
+    /// Returns the folder as the other processes of a run see it: nothing is written.
     pub fn elsewhere(path: PathBuf) -> Self {
         Self { path, config: String::new(), files: None, lenient: true, plugins: Vec::new() }
     }
 
-    /// The configuration as it stands in config.toml.
+    /// Returns the configuration as in config.toml.
     pub fn config(&self) -> &str {
         &self.config
     }
 
-    /// Name and file of each plugin in use.
+    /// Returns the names and files of the plugins in use.
     pub fn plugin_files(&self) -> Vec<(String, PathBuf)> {
         self.plugins.iter().map(|(name, hash)| (name.clone(), plugin_file(&self.path, name, hash))).collect()
     }
 
-    /// From now on the plugin of this name has these bytes, which have been kept.
+    /// Records that the plugin of this name now has these bytes, which are already stored.
     pub fn use_plugin(&mut self, source: &Source) {
         if let Some((_, hash)) = self.plugins.iter_mut().find(|(name, _)| name == source.name()) {
             source.hash().clone_into(hash);
         }
     }
 
-    /// Writes a configuration to config.toml, if it is another than the one there.
+    /// Writes a configuration to config.toml, if it has changed.
     pub fn set_config(&mut self, config: &Config) -> Result<()> {
         let text = toml::to_string(config).map_err(|e| Error::Unfit(format!("the configuration can't be written: {e}")))?;
         if text != self.config && self.files.is_some() {
@@ -294,7 +293,7 @@ impl RunFolder {
         Ok(())
     }
 
-    /// The folder into which `rlhost swap` puts plugins, empty.
+    /// Creates the empty folder into which `rlhost swap` puts plugins.
     pub fn open_inbox(&self) -> Result<PathBuf> {
         let inbox = self.path.join(INBOX);
         if inbox.exists() {
@@ -321,7 +320,7 @@ impl RunFolder {
         }
     }
 
-    /// Appends a step's figures to metrics.jsonl, and to TensorBoard's file.
+    /// Appends a step's metrics to metrics.jsonl and to the TensorBoard file.
     pub fn metrics(&mut self, line: Line) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         if let (Some(tensorboard), Some(step)) = (&mut files.tensorboard, line["step"].as_u64()) {
@@ -333,7 +332,7 @@ impl RunFolder {
         Self::line(&mut files.metrics, self.lenient, line)
     }
 
-    /// Appends to events.jsonl: time, what happened, and its details.
+    /// Appends an event to events.jsonl: time, name and details.
     pub(in crate::train) fn event(&mut self, event: &Event<'_>) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let mut line = Line::new();
@@ -344,7 +343,7 @@ impl RunFolder {
         Self::line(&mut files.events, self.lenient, line)
     }
 
-    /// Keeps a plugin's bytes under its hash and records that it was loaded.
+    /// Stores a plugin's bytes under its hash and records that it was loaded.
     pub fn keep_plugin(&mut self, source: &Source, role: &str, version: &str, config: &Value) -> Result<()> {
         if self.files.is_some() {
             keep_bytes(&self.path, source)?;

@@ -1,4 +1,4 @@
-//! When checkpoints are made, which of them is the best, and which are removed.
+//! Decides when checkpoints are saved, which is the best, and which are removed.
 
 use super::{Best, Event, Journal};
 use crate::checkpoint::{self, Retained, Writer, Written};
@@ -10,25 +10,25 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where a run stands with its checkpoints.
+/// The state of a run's checkpoints.
 pub(super) struct Saves {
     writer: Writer,
-    /// Step of the newest checkpoint, which may still be in the writer's hand.
+    /// Step of the newest checkpoint, which may still be being written.
     newest: Option<u64>,
     /// The best, the newest included.
     best: Option<Best>,
-    /// The best of those that are on the disk for sure.
+    /// The best of those that are known to be on disk.
     best_written: Option<Best>,
     /// Figures of the steps since the newest.
     window: Window,
-    /// Why the newest could not be written.
+    /// Why the newest one could not be written.
     failure: Option<checkpoint::Error>,
-    /// Steps of checkpoints that retention leaves alone, as the user has been told.
+    /// Steps of checkpoints that retention leaves alone and that the user was warned about.
     left_alone: BTreeSet<u64>,
 }
 
 impl Saves {
-    /// None yet, of the run in this folder.
+    /// Creates the state of a run in this folder without checkpoints.
     pub(super) fn new(run: PathBuf) -> Self {
         Self {
             writer: Writer::new(run),
@@ -41,27 +41,27 @@ impl Saves {
         }
     }
 
-    /// The run stands at a checkpoint that it has.
+    /// Continues from the run's checkpoint of this step.
     pub(super) fn begin_at(&mut self, step: u64, best: Option<Best>, window: Window) {
         (self.newest, self.best, self.best_written, self.window) = (Some(step), best, best, window);
     }
 
-    /// Adds figures by which checkpoints are compared.
+    /// Adds metrics by which checkpoints are compared.
     pub(super) fn add(&mut self, figures: &Window) {
         self.window.merge(figures);
     }
 
-    /// Names of the figures since the newest.
+    /// Returns the names of the metrics since the newest checkpoint.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.window.names()
     }
 
-    /// Figures since the newest, and the best.
+    /// Returns the metrics since the newest checkpoint, and the best checkpoint.
     pub(super) fn kept(&self) -> (Window, Option<Best>) {
         (self.window.clone(), self.best)
     }
 
-    /// Takes the figures since the newest checkpoint for those of the one of this step.
+    /// Uses the metrics since the newest checkpoint to judge the checkpoint of this step.
     fn compare(&mut self, step: u64, name: &str, greater: bool) {
         let Some(value) = self.window.take().remove(name).filter(|v| v.is_finite()) else { return };
         let better = |best: Best| if greater { value > best.value } else { value < best.value };
@@ -72,7 +72,7 @@ impl Saves {
 }
 
 impl Journal {
-    /// Whether this step has a checkpoint, or one in the writer's hand.
+    /// Returns whether this step has a checkpoint, finished or being written.
     pub(in crate::train) fn has_checkpoint(&self, step: u64) -> bool {
         self.saves.newest == Some(step)
     }
@@ -84,7 +84,7 @@ impl Journal {
         }
     }
 
-    /// What a checkpoint's `trainer_state.json` says of the best one, by transformers' names.
+    /// Returns the best checkpoint as `trainer_state.json` describes it, with transformers' names.
     pub(in crate::train) fn best_in_words(&self) -> [(&'static str, Value); 3] {
         let best = self.saves.best;
         let folder = best.map(|best| checkpoint::folder(self.path(), best.step).display().to_string());
@@ -95,7 +95,7 @@ impl Journal {
         ]
     }
 
-    /// Has a checkpoint written while training goes on. The one before must have been waited for.
+    /// Writes a checkpoint in the background. The previous one must have finished.
     pub(in crate::train) fn write(
         &mut self,
         step: u64,
@@ -108,13 +108,12 @@ impl Journal {
         }
     }
 
-    /// Training waited so long for a copy.
+    /// Records how long training waited for a copy.
     pub(in crate::train) fn waited_for_checkpoint(&mut self, time: Duration) {
         self.window.extend([Metric::mean("time/checkpoint", time.as_secs_f64(), 1.0)]);
     }
 
-    /// Takes note of a checkpoint that has been written since the last time; `wait` for the one
-    /// in hand.
+    /// Records a checkpoint that has finished since the last call; with `wait`, waits for the current one.
     pub(in crate::train) fn settle(&mut self, wait: bool) -> Result<()> {
         let ended = if wait { self.saves.writer.wait() } else { self.saves.writer.ended() };
         let Some(Written { step, outcome, took }) = ended else { return Ok(()) };
@@ -161,7 +160,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The checkpoint of this step, which is the run's last, on the disk; the best where the run is to end with that.
+    /// Returns the run's last checkpoint, of this step, once it is on disk, or the best one if the run ends with that.
     pub(in crate::train) fn last_checkpoint(&mut self, step: u64) -> Result<PathBuf> {
         self.settle(true)?;
         if let Some(error) = self.saves.failure.take() {

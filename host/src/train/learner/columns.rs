@@ -1,4 +1,4 @@
-//! What a loss is told of a micro-batch, by what it asks for.
+//! Builds the columns of a micro-batch that a loss asks for.
 
 use crate::metrics::Metric;
 use crate::model::{self, Pass};
@@ -8,14 +8,14 @@ use crate::train::collector::Moment;
 use crate::train::experience::{Experience, MicroBatch};
 use crate::train::plugins::LossBatch;
 
-/// What all columns of a micro-batch are made of, beside its own.
+/// The inputs of a micro-batch's columns, besides its own.
 pub(super) struct Asked {
     pub needs: Needs,
     pub at: Moment,
     pub scale: Scale,
 }
 
-/// The columns of a micro-batch that has gone forward.
+/// Returns the columns of a micro-batch after its forward pass.
 pub(super) fn columns(micro_batch: &MicroBatch, pass: &Pass<'_>, asked: &Asked) -> model::Result<LossBatch> {
     Ok(match &micro_batch.experience.pairs {
         None => LossBatch::Tokens(tokens(micro_batch, pass.stats(), pass.values(), asked)),
@@ -26,8 +26,8 @@ pub(super) fn columns(micro_batch: &MicroBatch, pass: &Pass<'_>, asked: &Asked) 
     })
 }
 
-/// The columns of completions. Weights that have not changed since the generation give
-/// the old log-probabilities too, so that the first update's ratios are exactly one.
+/// Returns the columns of completions. If the weights have not changed since the generation, the current log-probabilities also
+/// serve as the old ones, so the first update's ratios are exactly one.
 fn tokens(micro_batch: &MicroBatch, stats: &TokenStats, values: Option<&[f32]>, asked: &Asked) -> Tokens {
     let MicroBatch { experience: e, items: rows } = micro_batch;
     let Asked { needs, at, scale } = asked;
@@ -52,7 +52,7 @@ fn tokens(micro_batch: &MicroBatch, stats: &TokenStats, values: Option<&[f32]>, 
     }
 }
 
-/// The columns of pairs.
+/// Returns the columns of pairs.
 fn pairs(micro_batch: &MicroBatch, stats: &TokenStats, mean_logits: Option<&[f32]>, asked: &Asked) -> Pairs {
     let e = &micro_batch.experience;
     let empty = || Side {
@@ -82,8 +82,7 @@ fn pairs(micro_batch: &MicroBatch, stats: &TokenStats, mean_logits: Option<&[f32
     Pairs { step: asked.at.step, chosen, rejected, scale: asked.scale }
 }
 
-/// The host's own figures of a pass: how often the given token was the likeliest, of completions that the policy did not write
-/// and of chosen ones; and the entropy, of pairs.
+/// Returns the host's own metrics of a pass: token accuracy for given and chosen completions, and the entropy for pairs.
 pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, generates: bool) -> Vec<Metric> {
     let e = &micro_batch.experience;
     if e.pairs.is_some() {
@@ -99,7 +98,7 @@ pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, generates: b
     vec![token_accuracy(&counted)]
 }
 
-/// Of a column of pairs the part of the chosen completions.
+/// Returns the chosen completions' part of a column of pairs.
 fn chosen(micro_batch: &MicroBatch, column: &[bool]) -> Vec<bool> {
     let e: &Experience = &micro_batch.experience;
     let (mut at, mut chosen) = (0, Vec::new());
@@ -113,7 +112,7 @@ fn chosen(micro_batch: &MicroBatch, column: &[bool]) -> Vec<bool> {
     chosen
 }
 
-/// How often the given token was the likeliest.
+/// Computes how often the given token was the most likely one.
 fn token_accuracy(top: &[bool]) -> Metric {
     let right = top.iter().filter(|top| **top).count() as f64;
     Metric::mean("mean_token_accuracy", right / (top.len() as f64).max(1.0), top.len() as f64)

@@ -1,4 +1,4 @@
-//! Takes micro-batches to gradients, and gradients to an update.
+//! Computes gradients from micro-batches, and updates from gradients.
 
 mod columns;
 mod packing;
@@ -25,25 +25,25 @@ use columns::{Asked, columns};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// What becomes of a micro-batch's gradients.
+/// What to do with a micro-batch's gradients.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Learn {
-    /// There are none.
+    /// Compute none.
     Nothing,
-    /// They are added to those before.
+    /// Add them to the previous ones.
     Add,
-    /// And then the ranks' are summed.
+    /// Add them, then sum over the ranks.
     AddAndSum,
 }
 
-/// An update that was made.
+/// A finished update.
 pub(super) struct Updated {
     /// The gradient's norm before clipping.
     pub grad_norm: f64,
     pub learning_rate: f64,
 }
 
-/// See the module.
+/// See the module documentation.
 pub(super) struct Learner {
     world: Rc<World>,
     settings: Rc<Config>,
@@ -55,7 +55,7 @@ pub(super) struct Learner {
 }
 
 impl Learner {
-    /// Of a policy, which it changes by this optimizer at the rates of the schedule.
+    /// Creates a learner that trains a policy with this optimizer and schedule.
     pub(super) fn new(
         world: Rc<World>,
         settings: Rc<Config>,
@@ -68,8 +68,8 @@ impl Learner {
         Ok(Self { world, settings, flow, policy, gradients, optimizer, schedule })
     }
 
-    /// The loss of a step's micro-batches, whose gradient lies in `gradients` afterwards. The ranks' parts of it are
-    /// summed as this one's last micro-batch goes backward.
+    /// Computes the loss of a step's micro-batches and leaves its gradient in `gradients`. The ranks' gradients are summed during
+    /// the backward pass of this rank's last micro-batch.
     pub(super) fn learn(&mut self, micro_batches: &[MicroBatch], plugins: &mut Plugins, at: Moment) -> Result<(f64, Figures)> {
         let mut figures = Figures::begin();
         let scale = scale(micro_batches, self.settings.max_completion_length);
@@ -98,7 +98,7 @@ impl Learner {
         Ok((loss, figures))
     }
 
-    /// This rank's part of the loss of micro-batches from which nothing is learned.
+    /// Computes this rank's part of the loss of micro-batches without learning from them.
     pub(super) fn evaluate(&self, micro_batches: &[MicroBatch], plugins: &mut Plugins, at: Moment) -> Result<(f64, Figures)> {
         let (mut figures, mut loss) = (Figures::begin(), 0.0);
         let scale = scale(micro_batches, self.settings.max_completion_length);
@@ -110,8 +110,8 @@ impl Learner {
         Ok((loss, figures))
     }
 
-    /// One micro-batch forward and through the algorithm's loss, of which it gives its part; and, to
-    /// `learn` from it, backward, which adds to the gradients.
+    /// Runs one micro-batch forward and through the algorithm's loss. Returns its part of the loss; runs the backward pass, which
+    /// adds to the gradients, unless `learn` is `Nothing`.
     fn pass(
         &self,
         micro_batch: &MicroBatch,
@@ -138,8 +138,8 @@ impl Learner {
         Ok((gradient.loss, figures))
     }
 
-    /// Runs a backward `pass`, and with the step's last one sums the ranks' gradients. One that has
-    /// failed before says so where the others wait for it to come that far.
+    /// Runs a backward `pass`; with the step's last one, sums the ranks' gradients. A rank that failed earlier reports it where
+    /// the others wait for it.
     fn backward(&self, learn: Learn, figures: &mut Figures, pass: impl FnOnce(&dyn Fn()) -> model::Result<()>) -> Result<()> {
         if learn == Learn::Nothing {
             return Ok(());
@@ -162,10 +162,10 @@ impl Learner {
         Ok(passed?)
     }
 
-    /// Changes the weights by the gradients that lie there, in the update that makes so many steps.
+    /// Updates the weights with the accumulated gradients; `step` is the number of steps after this update.
     ///
     /// # Errors
-    /// If gradient or weights would not be finite. The weights are then as they were.
+    /// If the gradient or the weights would not be finite. The weights are then unchanged.
     pub(super) fn update(&mut self, step: u64) -> Result<(Updated, Figures)> {
         let mut figures = Figures::begin();
         let lr = self.schedule.at(step - 1);
@@ -178,29 +178,30 @@ impl Learner {
         }
     }
 
-    /// What a pass takes, forward and backward.
+    /// Returns the cost of a forward and backward pass.
     fn work(&self, packed: &Packed) -> Work {
         let passes = self.policy.computing().passed(self.policy.architecture(), &packed.forest, packed.selected.len());
         Work { packed: packed.forest.len() as u64, passes, ..Work::default() }
     }
 
-    /// The policy.
+    /// Returns the policy.
     pub(super) fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Makes sure that what is trained is finite: a checkpoint of anything else would be of no use, and would make older ones go.
+    /// Checks that the trained parameters are finite. A checkpoint of anything else would be useless and would cause older ones
+    /// to be removed.
     pub(super) fn check_weights(&self) -> Result<()> {
         let squares = ops::sum_of_squares(self.policy.weights().trained().iter().map(|(_, t)| *t))?;
         if squares.is_finite() { Ok(()) } else { Err(Error::WeightsNotFinite) }
     }
 
-    /// Number of updates, and a copy of the optimizer's moments by name.
+    /// Returns the number of updates and a copy of the optimizer's moments by name.
     pub(super) fn moments(&self) -> Result<(u64, HashMap<String, Tensor>)> {
         Ok(self.optimizer.state()?)
     }
 
-    /// Takes over the optimizer's state; the error names what does not fit.
+    /// Restores the optimizer's state; the error names what does not fit.
     pub(super) fn restore(&mut self, updates: u64, moments: HashMap<String, Tensor>) -> std::result::Result<(), String> {
         self.optimizer.restore(updates, moments)
     }

@@ -1,13 +1,13 @@
-//! Micro-batches of so many tokens, in place of so many rows.
+//! Splits micro-batches by tokens instead of rows.
 
 use crate::dist::World;
 use crate::train::experience::{Experience, MicroBatch};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Cuts items, each with the number of its prompt and its own tokens, into ranges of at most `most`
-/// tokens, in which a prompt counts once for those in a row that continue it. Items of one prompt
-/// stay together where they fit; an item that is longer than all goes alone.
+/// Cuts items, each with the index of its prompt and its own number of tokens, into ranges of at most `most` tokens. A prompt
+/// counts once for consecutive items that share it. Items of one prompt stay together if they fit; an item that exceeds the limit
+/// goes alone.
 fn cut(items: &[(usize, usize)], prompt: impl Fn(usize) -> usize, most: usize) -> Vec<Range<usize>> {
     let (mut ranges, mut first, mut used, mut at) = (Vec::new(), 0, 0, 0);
     let mut close = |first: &mut usize, used: &mut usize, at: usize| {
@@ -37,8 +37,8 @@ fn cut(items: &[(usize, usize)], prompt: impl Fn(usize) -> usize, most: usize) -
     ranges
 }
 
-/// This rank's part of micro-batches as they go through the model: as they are, or, where they are limited to so many tokens,
-/// those that adjoin in one experience joined and parted anew. None is empty.
+/// Returns this rank's part of micro-batches as they go through the model: unchanged or, with a token limit, with adjacent ones
+/// of an experience joined and split again. None is empty.
 pub(super) fn packed(micro_batches: &[MicroBatch], world: &World, most: Option<usize>) -> Vec<MicroBatch> {
     let own: Vec<MicroBatch> = match most {
         None => micro_batches.iter().map(|micro_batch| micro_batch.own(world)).collect(),
@@ -59,7 +59,7 @@ fn parted(whole: &MicroBatch, most: usize) -> Vec<MicroBatch> {
     ranges.into_iter().map(|r| whole.part(first + r.start..first + r.end)).collect()
 }
 
-/// These rows of an experience as they go through a model together: so many, or so many tokens.
+/// Splits these rows of an experience into groups that go through a model together, by number of rows or of tokens.
 pub(in crate::train) fn together(e: &Experience, rows: Range<usize>, size: usize, most: Option<usize>) -> Vec<Range<usize>> {
     match most {
         None => rows.clone().step_by(size).map(|first| first..(first + size).min(rows.end)).collect(),

@@ -1,15 +1,15 @@
-//! Whether a loss may be cut anywhere.
+//! Tests whether a loss can be computed on any split of a micro-batch.
 
 use crate::plugin::{self, AnyPlugin, Needs, Pairs, Scale, Side, Tokens};
 use std::ops::Range;
 
-/// Rows or pairs, and tokens of each, on which a loss is tried.
+/// Number of rows or pairs, and of tokens in each, on which a loss is tried.
 const TRIED: usize = 6;
 const LENGTH: usize = 2;
 
-/// Tries on made-up completions whether an algorithm's loss is the sum of its rows' losses, as it
-/// must be to be cut anywhere. A loss may also compare the rows of a micro-batch with one another,
-/// and that the host can't know otherwise. Afterwards the plugin is as if it had never been called.
+/// Tests on synthetic completions whether an algorithm's loss is the sum of its rows' losses, which splitting requires. A loss
+/// may instead compare the rows of a micro-batch with each other, and the host has no other way to know. The plugin's state is
+/// restored afterwards.
 ///
 /// # Errors
 /// If the plugin's loss fails.
@@ -39,12 +39,12 @@ pub(in crate::train) fn is_separable(algorithm: &mut AnyPlugin, needs: &Needs) -
 
 const SCALE: Scale = Scale { rows: TRIED as u32, tokens: (TRIED * LENGTH) as u64, max_completion_length: LENGTH as u32 };
 
-/// A column of `rows` that goes up and down, at its own pace for each `kind`.
+/// Returns an oscillating column for `rows`, with a frequency that depends on `kind`.
 fn wave(rows: &Range<usize>, kind: f32) -> Vec<f32> {
     (rows.start * LENGTH..rows.end * LENGTH).map(|i| (i as f32 * (1.0 + 0.7 * kind)).sin()).collect()
 }
 
-/// Log-probabilities that differ from one another by so much.
+/// Returns log-probabilities that differ from each other by this much.
 fn logp(rows: &Range<usize>, kind: f32, by: f32) -> Vec<f32> {
     wave(rows, kind).into_iter().map(|w| -1.5 + by * w).collect()
 }

@@ -1,5 +1,5 @@
-//! The run's plugins in their places, the algorithm and the rewards. Whatever a run asks a plugin goes through here, so that
-//! the newest batch of each kind is there for the trial of the next version.
+//! The run's plugins: the algorithm and the rewards. Every call of a run goes through here, so the newest batch of each kind is
+//! at hand for the trial of the next version.
 
 mod scoring;
 mod swap;
@@ -21,7 +21,7 @@ use swap::Swaps;
 /// Name and state of each plugin.
 pub(super) type Memories = Vec<(String, Option<Memory>)>;
 
-/// What a loss is asked about.
+/// The input of a loss.
 pub(super) enum LossBatch {
     /// Completions.
     Tokens(Tokens),
@@ -29,17 +29,17 @@ pub(super) enum LossBatch {
     Pairs(Pairs),
 }
 
-/// See the module.
+/// See the module documentation.
 pub(super) struct Plugins {
     world: Rc<World>,
-    /// The run's configuration; what it says of plugins changes with them.
+    /// The run's configuration; its plugin settings change when plugins do.
     config: Config,
     algorithm: AnyPlugin,
     rewards: Vec<Reward>,
     swaps: Swaps,
 }
 
-/// A contract's metric as the window takes it.
+/// Converts a plugin's metrics to the window's.
 fn from_plugin(metrics: Vec<plugin::Metric>) -> Vec<Metric> {
     let reduction = |of| match of {
         plugin::Reduction::Mean => Reduction::Mean,
@@ -52,7 +52,7 @@ fn from_plugin(metrics: Vec<plugin::Metric>) -> Vec<Metric> {
 }
 
 impl Plugins {
-    /// As a run begins with them; the `trial` is what a new version is tried on before there is anything else.
+    /// Creates the plugins of a starting run. A new version is tried on `trial` until there is a newer batch.
     pub(super) fn new(
         world: Rc<World>,
         config: Config,
@@ -64,12 +64,12 @@ impl Plugins {
         Self { world, config, algorithm, rewards, swaps: Swaps::new(slots, trial) }
     }
 
-    /// Columns that the algorithm asks for.
+    /// Returns the columns that the algorithm asks for.
     pub(super) fn needs(&self) -> Needs {
         self.algorithm.plugin().info().needs
     }
 
-    /// The algorithm's advantages for a generation, and its figures, which all ranks have alike.
+    /// Returns the algorithm's advantages for a generation, and its metrics, which are the same on all ranks.
     pub(super) fn estimate(&mut self, rollouts: Rollouts) -> Result<(Advantages, Vec<Metric>)> {
         let rollouts = Arc::new(rollouts);
         let mut advantages = self.algorithm.as_policy()?.estimate(&rollouts)?;
@@ -78,7 +78,7 @@ impl Plugins {
         Ok((advantages, metrics))
     }
 
-    /// The pairs that the algorithm makes of a generation, and its figures, which all ranks have alike.
+    /// Returns the pairs that the algorithm chooses from a generation, and its metrics, which are the same on all ranks.
     pub(super) fn choose(&mut self, rollouts: Rollouts) -> Result<(Vec<Pair>, Vec<Metric>)> {
         let rollouts = Arc::new(rollouts);
         let choice = self.algorithm.as_preference()?.choose(&rollouts)?;
@@ -87,8 +87,8 @@ impl Plugins {
         Ok((pairs, from_plugin(choice.metrics)))
     }
 
-    /// A micro-batch's part of the loss, its derivatives by each token in the order of the rows, of pairs the chosen and the
-    /// rejected in turn; and the algorithm's figures of these rows.
+    /// Returns a micro-batch's part of the loss, its per-token derivatives in row order (for pairs, chosen and rejected
+    /// alternate), and the algorithm's metrics of these rows.
     pub(super) fn loss(&mut self, batch: LossBatch) -> Result<(Gradient, Vec<Metric>)> {
         let mut gradient = match batch {
             LossBatch::Tokens(tokens) => {
@@ -109,12 +109,12 @@ impl Plugins {
         Ok((gradient, metrics))
     }
 
-    /// Whether a plugin wants to hear the figures of steps.
+    /// Returns whether a plugin observes the metrics of steps.
     pub(super) fn observe_steps(&mut self) -> bool {
         self.all_mut().any(|plugin| plugin.observes())
     }
 
-    /// Tells all plugins a step's figures, or after a failure none.
+    /// Passes a step's metrics to all plugins, or none after a failure.
     pub(super) fn observe(&mut self, step: u64, figures: &[(String, f64)]) -> Result<()> {
         let memories = self.memories()?;
         let told = self.all_mut().try_for_each(|plugin| plugin.observe(step, figures));
@@ -126,32 +126,32 @@ impl Plugins {
         })
     }
 
-    /// All plugins, the algorithm first.
+    /// Returns all plugins, the algorithm first.
     fn all_mut(&mut self) -> impl Iterator<Item = &mut Plugin> {
         std::iter::once(self.algorithm.plugin_mut()).chain(self.rewards.iter_mut().map(|reward| &mut **reward.plugin_mut()))
     }
 
-    /// The states of all plugins.
+    /// Returns the states of all plugins.
     pub(super) fn memories(&mut self) -> Result<Memories> {
         self.all_mut().map(|plugin| Ok((plugin.name().to_owned(), plugin.remember()?))).collect()
     }
 
-    /// Gives all plugins the states that they had.
+    /// Restores the states of all plugins.
     pub(super) fn rewind(&mut self, memories: Memories) {
         for (plugin, (_, memory)) in self.all_mut().zip(memories) {
             plugin.rewind(memory);
         }
     }
 
-    /// The same, but for those that keep theirs to themselves.
+    /// Restores the states of all plugins except those that don't export theirs.
     pub(super) fn take_back(&mut self, memories: Memories) {
         for (plugin, (_, memory)) in self.all_mut().zip(memories).filter(|(plugin, _)| !plugin.forgets()) {
             plugin.rewind(memory);
         }
     }
 
-    /// Gives a plugin a state that is saved under its name, if one is. Where it can't take it and that is `allowed`, it begins
-    /// without.
+    /// Restores each plugin's saved state, if there is one. A plugin that can't take its state starts without one if that is
+    /// `allowed`.
     pub(super) fn recall(&mut self, saved: impl Fn(&str) -> Option<Result<Memory>>, allowed: bool) -> Result<()> {
         for plugin in self.all_mut() {
             let Some(memory) = saved(plugin.name()).transpose()? else { continue };
@@ -167,13 +167,13 @@ impl Plugins {
         Ok(())
     }
 
-    /// Makes do with the states that were given last, of plugins that give none any more.
+    /// Uses the last exported states of plugins that no longer export one.
     pub(super) fn settle_for_known(&mut self) {
         self.all_mut().for_each(Plugin::settle_for_known);
     }
 }
 
-/// Derivatives of pairs in the order of their rows.
+/// Returns the derivatives of pairs in the order of their rows.
 fn in_turn(pairs: &Pairs, gradient: PairGradient) -> Gradient {
     let sides = [(&pairs.chosen.offsets, &gradient.d_chosen), (&pairs.rejected.offsets, &gradient.d_rejected)];
     let of_pair = |i: usize| sides.map(|(offsets, d)| &d[offsets[i] as usize..offsets[i + 1] as usize]).concat();

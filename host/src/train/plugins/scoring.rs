@@ -1,4 +1,5 @@
-//! Rewards of a generation's completions. [`Reward`] is the seam: whatever gives a column of scores for a batch stands behind it.
+//! Computes the rewards of a generation's completions. [`Reward`] is the interface: anything that returns a column of scores for
+//! a batch can be behind it.
 
 use super::{Plugins, from_plugin};
 use crate::config::{OnError, PluginEntry};
@@ -14,46 +15,46 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A reward of the run: what scores completions, and what its scores count.
+/// A reward of the run: what scores completions, and the weight of its scores.
 pub(in crate::train) struct Reward {
     plugin: RewardPlugin,
-    /// Factor on its scores.
+    /// Weight of its scores.
     weight: f32,
     on_error: OnError,
 }
 
 impl Reward {
-    /// A plugin with the weight and error policy of its entry.
+    /// Creates a reward from a plugin with the weight and error policy of its entry.
     pub(in crate::train) fn new(plugin: RewardPlugin, entry: &PluginEntry) -> Self {
         Self { plugin, weight: entry.weight as f32, on_error: entry.on_error }
     }
 
-    /// Its name in figures and events.
+    /// Returns its name in metrics and events.
     pub(super) fn name(&self) -> &str {
         self.plugin.name()
     }
 
-    /// The plugin that scores.
+    /// Returns the plugin that scores.
     pub(in crate::train) fn plugin(&self) -> &RewardPlugin {
         &self.plugin
     }
 
-    /// The same, to be called.
+    /// Returns the plugin that scores, mutably.
     pub(in crate::train) fn plugin_mut(&mut self) -> &mut RewardPlugin {
         &mut self.plugin
     }
 
-    /// Has another plugin score from now on, and gives the one that did.
+    /// Replaces the plugin and returns the old one.
     pub(super) fn exchange(&mut self, plugin: RewardPlugin) -> RewardPlugin {
         std::mem::replace(&mut self.plugin, plugin)
     }
 
-    /// Takes another weight and error policy.
+    /// Sets the weight and the error policy.
     pub(super) fn set(&mut self, weight: f32, on_error: OnError) {
         (self.weight, self.on_error) = (weight, on_error);
     }
 
-    /// Rows of a batch that this rank asks it for: those of its prompts. One that remembers calls sees all at once, on the
+    /// Returns the rows of a batch that this rank scores: those of its prompts. A stateful reward scores all rows at once, on the
     /// first rank.
     fn rows(&self, world: &World, batch: &RewardBatch) -> Range<usize> {
         if self.plugin.info().stateless {
@@ -67,7 +68,7 @@ impl Reward {
         }
     }
 
-    /// Its scores of all completions, and its own figures of those that this rank asked for.
+    /// Returns its scores of all completions, and its own metrics of those that this rank scored.
     fn score(&mut self, world: &World, batch: &RewardBatch) -> Result<(Answers, Vec<Metric>)> {
         let rows = self.rows(world, batch);
         let Outcome { scores, first_error, failed } = self.plugin.score_or(batch, rows, self.on_error)?;
@@ -83,8 +84,7 @@ impl Reward {
     }
 }
 
-/// What became of some rows: their scores, why a first attempt failed, and the rows that failed by
-/// themselves.
+/// The result for some rows: their scores, why a first attempt failed, and the rows that failed on their own.
 #[derive(Default, Deserialize, Serialize)]
 struct Answers {
     values: Vec<Option<f32>>,
@@ -92,27 +92,27 @@ struct Answers {
     failed: Vec<(usize, String)>,
 }
 
-/// A reward that failed, and what that cost.
+/// A reward that failed, and the rows without a score.
 pub(in crate::train) struct Trouble {
     /// The reward.
     pub name: String,
     /// Why the first attempt failed.
     pub error: String,
-    /// The rows that have no score for it, each with its own error.
+    /// The rows that therefore have no score, each with its own error.
     pub failed: Vec<(usize, String)>,
 }
 
-/// What the rewards make of a batch.
+/// The scores of a batch.
 pub(in crate::train) struct Scored {
-    /// A column for each reward.
+    /// One column per reward.
     pub columns: Vec<RewardColumn>,
-    /// Rewards that failed, if only at first.
+    /// Rewards that failed, even if a retry succeeded.
     pub troubles: Vec<Trouble>,
-    /// Figures of them all.
+    /// Metrics of all rewards.
     pub figures: Figures,
 }
 
-/// Completions as rewards see them; `columns` are the names of the dataset's further columns.
+/// Returns completions as rewards see them; `columns` are the names of the dataset's other columns.
 pub(in crate::train) fn batch(
     step: u64,
     prompts: &[Arc<Prompt>],
@@ -139,7 +139,7 @@ pub(in crate::train) fn batch(
 }
 
 impl Plugins {
-    /// All rewards of all completions, with the host's figures about them.
+    /// Returns all rewards of all completions, with the host's metrics about them.
     pub(in crate::train) fn score(&mut self, batch: RewardBatch) -> Result<Scored> {
         let batch = Arc::new(batch);
         let mut figures = Figures::begin();
@@ -159,7 +159,7 @@ impl Plugins {
     }
 }
 
-/// `rewards/<name>/mean` and `/std` (n - 1) over the scorable completions of a generation.
+/// Returns `rewards/<name>/mean` and `/std` (n - 1) over the scorable completions of a generation.
 fn reward_metrics(name: &str, rewards: &[Option<f32>]) -> Vec<Metric> {
     let scored: Vec<f64> = rewards.iter().flatten().map(|&r| f64::from(r)).collect();
     let n = scored.len() as f64;

@@ -1,4 +1,4 @@
-//! The datasets of a run: read, and put in order.
+//! Reads the datasets of a run and sets their order.
 
 use crate::config::Config;
 use crate::data::{Dataset, Loader, Tokenizer, pack};
@@ -10,14 +10,14 @@ use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, named};
 use std::sync::Arc;
 
-/// What a run learns from, and what it is evaluated on.
+/// The training and evaluation data of a run.
 pub(super) struct Datasets {
     pub data: Data,
     pub evaluated: Option<Vec<Arc<Prompt>>>,
 }
 
-/// Reads the datasets that the configuration names, for a model of so large a `context`: the one that is learned from, and the
-/// one of evaluations. Gives the configuration with names that mean the same wherever the run is resumed.
+/// Reads the training and evaluation datasets of the configuration, for a model with this `context`. Returns the configuration
+/// with names that stay valid wherever the run resumes.
 pub(super) fn read(
     mut config: Config,
     flow: Flow,
@@ -48,7 +48,7 @@ pub(super) fn read(
     Ok((config, Datasets { data, evaluated }))
 }
 
-/// Rows that are dealt together, where they are packed.
+/// Returns the groups of rows that are packed together, if packing is on.
 fn packs(config: &Config, flow: Flow, prompts: &[Arc<Prompt>], longest: usize) -> Result<Option<Vec<Vec<usize>>>> {
     if !config.packing {
         return Ok(None);
@@ -60,7 +60,7 @@ fn packs(config: &Config, flow: Flow, prompts: &[Arc<Prompt>], longest: usize) -
     Ok(Some(pack(&lengths, longest)))
 }
 
-/// The order in which so many rows come.
+/// Creates the loader that orders this many rows.
 fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
     let generates = flow.generates();
     let batch = if generates { config.prompts_per_generation() } else { config.batch_size() };

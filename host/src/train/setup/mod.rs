@@ -1,6 +1,5 @@
-//! From a configuration to a run, in stages of which each takes what the ones before it made: plugins, model, data, what
-//! learns, and the run's folder. Everything is read, checked and loaded before the folder is made, so that a mistake leaves
-//! nothing behind.
+//! Builds a run from a configuration in stages, each using the results of the earlier ones: plugins, model, data, learner, and
+//! the run's folder. Everything is read, checked and loaded before the folder is created, so a mistake leaves nothing behind.
 
 mod data;
 mod model;
@@ -31,8 +30,7 @@ use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Loads everything that `config` names, on each rank of the `world`. `loose` are keys that only the
-/// algorithm can know.
+/// Loads everything that `config` names, on each rank of the `world`. `loose` are keys that may belong to the algorithm.
 ///
 /// # Errors
 /// If anything in the configuration is wrong or does not fit.
@@ -66,7 +64,7 @@ pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, w
     Ok(trainer)
 }
 
-/// The folder that the run will have, which the configuration names from then on.
+/// Chooses the run's folder and sets it in the configuration.
 fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, world: &World) -> Result<(Config, PathBuf)> {
     let folder = world.broadcast("the run's folder", || match (beginning, config.output_dir.as_deref()) {
         (Beginning::Resume { origin, .. }, _) => Ok(origin.run.clone()),
@@ -81,7 +79,7 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
     Ok((config, folder))
 }
 
-/// Warns of completions that the model's context ends.
+/// Warns of completions that the model's context will cut short.
 fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> Option<String> {
     let longest = data.prompts().iter().map(|p| p.tokens.len()).max().unwrap_or(0);
     let (most, context) = (config.max_completion_length, opened.context());
@@ -93,7 +91,7 @@ fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> 
     })
 }
 
-/// Optimizer steps of the run, whose pass over the data has so many micro-batches.
+/// Returns the number of optimizer steps of a run whose epoch has this many micro-batches.
 fn max_steps(config: &Config, micro_batches: usize) -> u64 {
     if let Ok(steps) = u64::try_from(config.max_steps) {
         return steps;
@@ -102,7 +100,7 @@ fn max_steps(config: &Config, micro_batches: usize) -> u64 {
     ((config.num_train_epochs * updates as f64).ceil() as u64).max(1)
 }
 
-/// What learns, and the reference model. Gives the configuration with the learning rate.
+/// Creates the learner and the reference model. Returns the configuration with the learning rate set.
 fn learner(
     config: Config,
     plugins: &Loaded,
@@ -128,24 +126,24 @@ fn learner(
     Ok((config, learner, reference))
 }
 
-/// A run whose settings are all known.
+/// A run with all settings resolved.
 struct Run<'a> {
     settings: Rc<Config>,
     world: Rc<World>,
     beginning: &'a Beginning,
     max_steps: u64,
-    /// Returns where it computes.
+    /// Where it computes.
     device: String,
 }
 
 impl Run<'_> {
-    /// What the checkpoint that it begins from says.
+    /// Reads the checkpoint that the run starts from.
     fn restored(&self, data: &Data) -> Result<Option<Restored>> {
         let read = |origin: &Origin| Restored::read(origin, data.fingerprint(), self.beginning.may_change());
         self.beginning.origin().map(read).transpose()
     }
 
-    /// Makes the run's folder, and says there how the run begins.
+    /// Creates the run's folder and records there how the run starts.
     fn begin(
         &self,
         path: PathBuf,
@@ -175,7 +173,7 @@ impl Run<'_> {
         Ok((Journal::new(self.settings.clone(), folder, scraped), source, turns))
     }
 
-    /// How it begins.
+    /// Returns the run's first event.
     fn event(&self, source: &ModelFolder, changed: Map<String, Value>) -> Event<'_> {
         let begun = Begun {
             step: self.beginning.step(),
@@ -193,7 +191,7 @@ impl Run<'_> {
         }
     }
 
-    /// Serves the run's figures, where that is asked for.
+    /// Starts the metrics endpoint, if requested.
     fn serve(&self, folder: &Path) -> Result<Option<Prometheus>> {
         let serve = |port: u16| {
             let run = folder.file_name().unwrap_or_default().to_string_lossy();
@@ -205,7 +203,7 @@ impl Run<'_> {
 }
 
 impl Trainer {
-    /// Goes to where the run begins, and makes sure that all ranks stand there.
+    /// Moves the run to its starting point and checks that all ranks are there.
     fn begin_as(&mut self, beginning: &Beginning, restored: Option<Restored>) -> Result<()> {
         if let (Some(origin), Some(restored)) = (beginning.origin(), restored) {
             self.restore(&origin.checkpoint, restored, beginning.may_change())?;

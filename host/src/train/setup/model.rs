@@ -1,4 +1,4 @@
-//! The model that a run begins with: found, and opened.
+//! Finds and opens the model that a run starts with.
 
 use super::models::settle_adapter;
 use crate::config::{Config, files};
@@ -14,16 +14,16 @@ use std::path::{Path, PathBuf};
 /// A model's files, opened.
 pub(super) struct Opened {
     pub source: ModelFolder,
-    /// Where the run is to keep it, it is not there yet.
+    /// A model that the run will store, but has not yet.
     made: Option<Made>,
     pub lora: Option<Lora>,
     pub tokenizer: Tokenizer,
 }
 
-/// A model that a run keeps in its own folder, before it is there.
+/// A model that a run will store in its own folder.
 enum Made {
     BuiltIn(tempfile::TempDir),
-    /// A fork's, in the folder of its parent.
+    /// A fork's model, in the folder of its parent.
     Parents(PathBuf),
 }
 
@@ -36,8 +36,8 @@ impl Made {
     }
 }
 
-/// Opens the model that the configuration names, for a run in this folder. Gives the configuration with the name that means the
-/// same wherever the run is resumed, and all settings of the adapter.
+/// Opens the configuration's model for a run in this folder. Returns the configuration with a name that stays valid wherever the
+/// run resumes, and with all adapter settings.
 pub(super) fn open(mut config: Config, folder: &Path, beginning: &Beginning, world: &World) -> Result<(Config, Opened)> {
     let named_model = || config.model.as_deref().map(named::model_of).transpose();
     let (model, name) = after_the_first(world, named_model)?.unzip();
@@ -53,8 +53,7 @@ pub(super) fn open(mut config: Config, folder: &Path, beginning: &Beginning, wor
     Ok((config, Opened { source, made, lora, tokenizer }))
 }
 
-/// The model that a run begins with, or began with: the one that was named, or the one that the
-/// binary brings, which the run keeps.
+/// Returns the model that a run starts with or started with: the named one, or the built-in one, which the run stores.
 fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> Result<(ModelFolder, Option<Made>)> {
     if let Some(path) = named {
         return Ok((ModelFolder::open(path)?, None));
@@ -72,12 +71,12 @@ fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> R
 }
 
 impl Opened {
-    /// The model's context.
+    /// Returns the model's context length.
     pub(super) fn context(&self) -> usize {
         self.source.architecture().max_positions
     }
 
-    /// Puts a model that the run is to keep into the run's folder, where the run `writes` one, and gives it as it lies there.
+    /// Stores a model that the run keeps in the run's folder, if the run `writes` one, and returns the model in its final place.
     pub(super) fn keep(self, folder: &Path, writes: bool) -> Result<ModelFolder> {
         match &self.made {
             Some(made) if writes => keep_model(made.path(), &folder.join(MADE_MODEL)),

@@ -1,4 +1,4 @@
-//! The policy and the reference model that a run begins with, with or without an adapter.
+//! Creates the policy and the reference model that a run starts with, with or without an adapter.
 
 use crate::config::{self, Config};
 use crate::model::{Decoder, Frozen, Lora, ModelFolder, Place, Policy};
@@ -8,11 +8,11 @@ use crate::train::snapshot::REFERENCE;
 use crate::train::{Error, Result};
 use std::path::Path;
 
-/// The adapter that a run trains, if it does, with all its settings in `config`: the one that lies in
-/// the model's folder, or a new one.
+/// Returns the adapter that a run trains, if any, and sets all its settings in `config`: the one in the model's folder, or a new
+/// one.
 ///
 /// # Errors
-/// If the configuration asks for another adapter than the folder's, or for what none can do.
+/// If the configuration asks for a different adapter from the folder's, or for something that adapters don't support.
 pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Result<Option<Lora>> {
     let invalid = |key: &str, detail: String| Err(config::Error::Invalid { place: key.to_owned(), detail }.into());
     let lora = match source.lora() {
@@ -56,12 +56,11 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
     Ok(Some(lora))
 }
 
-/// The policy, at the start or as the checkpoint has it, with a critic where that is needed, and the
-/// model that the run began with, where the algorithm asks for that. With an adapter both have one
-/// storage of all that is not trained.
+/// Returns the policy, initial or from the checkpoint, with a critic if needed, and the reference model if the algorithm asks for
+/// it. With an adapter, both share the storage of everything that is not trained.
 ///
 /// # Errors
-/// If the checkpoint holds another adapter than `lora`, or one of another model.
+/// If the checkpoint holds a different adapter from `lora`, or one for another model.
 pub(super) fn policy_and_reference(
     source: &ModelFolder,
     lora: Option<Lora>,

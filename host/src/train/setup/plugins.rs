@@ -1,4 +1,4 @@
-//! The run's plugins: loaded, and tried on what they will get.
+//! Loads the run's plugins and tries them on the kind of input they will get.
 
 use crate::config::{self, Config, LooseKey, PluginEntry};
 use crate::dist::World;
@@ -24,8 +24,8 @@ pub(super) struct Loaded {
     reward_sources: Vec<Source>,
 }
 
-/// Loads the plugins. Gives the configuration with all settings that are the algorithm's to know or to choose: its own, the
-/// `loose` ones that only it can know, those of the rewards, and the size of groups.
+/// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, the `loose`
+/// keys that belong to it, those of the rewards, and the group size.
 pub(super) fn load(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, world: &World) -> Result<(Config, Loaded)> {
     let engine = Engine::new()?;
     let algorithm_source = same_source(world, || beginning.plugin(&config.algorithm))?;
@@ -53,7 +53,7 @@ pub(super) fn load(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginni
     Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources }))
 }
 
-/// Keys that the host does not know go to the algorithm if its schema has them.
+/// Passes keys that the host does not know to the algorithm, if its schema has them.
 fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine, algorithm: &Source) -> Result<()> {
     if loose.is_empty() {
         return Ok(());
@@ -83,12 +83,12 @@ fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine,
 }
 
 impl Loaded {
-    /// What the algorithm says of itself.
+    /// Returns the algorithm's description of itself.
     pub(super) fn about(&self) -> &Info {
         self.algorithm.plugin().info()
     }
 
-    /// Tries all plugins on made-up completions of the dataset's first prompts, which it gives, with what is to be warned of.
+    /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial and any warnings.
     pub(super) fn try_on(&mut self, data: &Data, config: &Config) -> Result<(Trial, Vec<String>)> {
         let needs = self.about().needs;
         let trial = Trial::made_up(data.prompts(), data.columns(), &needs);
@@ -106,7 +106,7 @@ impl Loaded {
         Ok((trial, vec![warning]))
     }
 
-    /// Keeps the plugins in the run's folder, and says that they were loaded.
+    /// Stores the plugins in the run's folder and records that they were loaded.
     pub(super) fn keep(&self, config: &Config, folder: &mut RunFolder) -> Result<()> {
         let settings = Value::Object(config.loss.clone());
         folder.keep_plugin(&self.algorithm_source, "algorithm", &self.about().version, &settings)?;
@@ -116,7 +116,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// The plugins in their places, and the engine that they were loaded by.
+    /// Returns the plugins in their slots, and the engine that loaded them.
     pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> (Plugins, Engine) {
         let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, .. } = self;
         let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin())];

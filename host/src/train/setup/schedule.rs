@@ -1,16 +1,17 @@
-//! The learning rate's course.
+//! Sets the learning rate schedule.
 
 use crate::config::Config;
 use crate::optim::Schedule;
 use crate::train::flow::Flow;
 
-/// Parameters from which TRL's learning rate serves.
+/// Number of parameters from which TRL's learning rate is used.
 const FULL_SIZE: f64 = 1e8;
 const FULL_SIZE_RATE: f64 = 1e-6;
 
-/// The learning rate's course in a run of so many steps, and the configuration with its peak. Where it is not given it is TRL's
-/// 1e-6 for models of full size, and more for smaller ones: in proportion where an algorithm learns from its own completions, by
-/// the root of that from pairs, which say more of each token. An adapter takes ten times as much, as TRL's guide to LoRA has it.
+/// Returns the schedule of a run of this many steps, and the configuration with the peak rate set. The default is TRL's 1e-6 for
+/// full-size models. Smaller ones get more, in inverse proportion to their size if the policy's own completions are learned one by
+/// one, otherwise by the square root of that, since pairs and given completions carry more information per token. An adapter gets
+/// ten times as much, as in TRL's LoRA guide.
 pub(super) fn schedule(mut config: Config, flow: Flow, parameters: usize, adapter: bool, total: u64) -> (Config, Schedule) {
     let smaller = (FULL_SIZE / parameters as f64).max(1.0);
     let factor = if flow == Flow::Generated { smaller } else { smaller.sqrt() };

@@ -1,12 +1,12 @@
-//! Whether what a checkpoint says of rollouts that wait can be trained on: numbers in it lead to other things.
+//! Checks that the waiting rollouts in a checkpoint can be trained on, since its numbers are used as indices.
 
 use super::{Counts, Fits, Rest, Saved};
 
-/// Most of what is counted in a run: steps, tokens, passes. Adding to it never overflows.
+/// Maximum of any counter of a run: steps, tokens, epochs. Adding to it never overflows.
 const MOST: u64 = 1 << 52;
 
 impl Rest {
-    /// What of its counters can't be, if anything, in the checkpoint of this step.
+    /// Returns what is wrong with its counters, if anything, in the checkpoint of this step.
     pub(super) fn fault(&self, step: u64) -> Option<String> {
         let Counts { global_step, generation, num_tokens, unscored, .. } = self.state;
         if global_step != step {
@@ -24,7 +24,7 @@ impl Rest {
 }
 
 impl Saved {
-    /// What of it can't be, if anything.
+    /// Returns what is wrong with it, if anything.
     pub(super) fn fault(&self, run: &Fits<'_>) -> Option<String> {
         let (rows, generated) = (self.rollouts.len(), run.flow.generates());
         if let Some(row) = self.prompts.iter().find(|row| **row >= run.prompts.len()) {

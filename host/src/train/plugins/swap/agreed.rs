@@ -1,5 +1,5 @@
-//! Swaps on several ranks: the first watches and proposes, and all do the same between the same two
-//! steps, or none does.
+//! Swaps on several ranks: the first rank watches and proposes, and either all ranks swap between the same two steps or none
+//! does.
 
 use super::slots::Slot;
 use super::watching::{Candidate, Origin, Proposal};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// A proposal as the other ranks hear of it; a plugin's bytes follow.
+/// A proposal as sent to the other ranks; a plugin's bytes follow.
 #[derive(Deserialize, Serialize)]
 enum Told {
     Plugin {
@@ -29,7 +29,7 @@ enum Told {
 }
 
 impl Told {
-    /// None of what the first rank deals with by itself.
+    /// Converts a proposal; none for what the first rank handles by itself.
     fn of(proposal: &Proposal) -> Option<Self> {
         match proposal {
             Proposal::Plugin(candidate) => {
@@ -45,7 +45,7 @@ impl Told {
 }
 
 impl Plugins {
-    /// The first rank's proposals, on all ranks. One that a rank can't load is refused on all.
+    /// Shares the first rank's proposals with all ranks. One that any rank can't load is rejected on all.
     pub(super) fn agreed(&mut self, proposals: Vec<Proposal>, step: u64) -> Result<Vec<Proposal>> {
         if self.world.size() == 1 || !self.config.hot_reload {
             return Ok(proposals);
@@ -75,7 +75,7 @@ impl Plugins {
         Ok(agreed)
     }
 
-    /// What another rank makes of a proposal.
+    /// Handles a proposal on another rank.
     fn heard(&self, told: Told, step: u64) -> Result<Proposal> {
         let (name, config, limits) = match told {
             Told::Settings { name, weight, on_error } => return Ok(Proposal::Settings { name, weight, on_error }),
@@ -107,7 +107,7 @@ impl Plugins {
         })
     }
 
-    /// What the first rank found, if all found that they can; or why the first one that can't does not.
+    /// Returns the first rank's result if all ranks agree, otherwise the reason of the first that does not.
     pub(super) fn all_agree(&self, own: std::result::Result<bool, String>) -> Result<std::result::Result<bool, String>> {
         if self.world.size() == 1 {
             return Ok(own);

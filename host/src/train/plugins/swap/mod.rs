@@ -1,6 +1,5 @@
-//! Plugins that are swapped while the run goes on. A thread beside training ([`watching`]) sees
-//! changed files, loads and tries what they hold; here, between two steps, what passed takes its
-//! place, and what then fails within its first steps gives it back.
+//! Swaps plugins during a run. A thread beside training ([`watching`]) detects changed files, loads and tries them. This module
+//! puts those that pass in place between steps, and rolls back those that fail within their first steps.
 
 mod agreed;
 mod slots;
@@ -25,10 +24,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use watching::{Candidate, Origin, Proposal, Watching};
 
-/// Steps within which a plugin that fails gives its place back to the one before.
+/// Number of steps within which a plugin that fails is rolled back.
 const TRIAL_STEPS: u64 = 8;
 
-/// A plugin that took another's place.
+/// A swap of a plugin.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub(in crate::train) struct Swap {
     pub step: u64,
@@ -37,22 +36,22 @@ pub(in crate::train) struct Swap {
     pub from: String,
     /// Hash of the plugin after.
     pub to: String,
-    /// Whether it was a return.
+    /// Whether it was a rollback.
     pub rolled_back: bool,
 }
 
-/// A plugin that another took the place of, while that one is on trial.
+/// The previous plugin, kept while its replacement is on trial.
 struct Before {
     loaded: AnyPlugin,
     slot: Slot,
-    /// The step until which it waits.
+    /// The step until which it is kept.
     until: u64,
 }
 
-/// Where a run stands with swaps.
+/// The state of a run's swaps.
 pub(super) struct Swaps {
     board: Arc<Mutex<Board>>,
-    /// What loads plugins that another rank proposes.
+    /// Engine that loads plugins proposed by another rank.
     engine: Option<Engine>,
     proposals: Option<Receiver<Proposal>>,
     before: BTreeMap<String, Before>,
@@ -61,8 +60,7 @@ pub(super) struct Swaps {
 }
 
 impl Swaps {
-    /// The run's plugins as they are at its beginning; `trial` is what a new one is tried on
-    /// before there is anything else.
+    /// Creates the state from the run's initial plugins. A new plugin is tried on `trial` until there is a newer batch.
     pub(super) fn new(slots: Vec<Slot>, trial: Trial) -> Self {
         let board = Arc::new(Mutex::new(Board::new(slots, trial)));
         Self { board, engine: None, proposals: None, before: BTreeMap::new(), history: Vec::new() }
@@ -72,28 +70,28 @@ impl Swaps {
         f(&mut self.board.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The newest completions with their scores.
+    /// Records the newest completions with their scores.
     pub(super) fn saw_scores(&self, batch: Arc<RewardBatch>, rewards: &[RewardColumn]) {
         let scores = rewards.iter().map(|r| (r.name.clone(), r.values.clone())).collect();
         self.with(|board| board.trial.scored = (batch, scores));
     }
 
-    /// The newest generation as the algorithm saw it.
+    /// Records the newest generation as the algorithm saw it.
     pub(super) fn saw_rollouts(&self, rollouts: Arc<Rollouts>) {
         self.with(|board| board.trial.rollouts = rollouts);
     }
 
-    /// The newest micro-batch as the algorithm saw it.
+    /// Records the newest micro-batch as the algorithm saw it.
     pub(super) fn saw_tokens(&self, tokens: Arc<Tokens>) {
         self.with(|board| board.trial.tokens = tokens);
     }
 
-    /// The newest micro-batch of pairs.
+    /// Records the newest micro-batch of pairs.
     pub(super) fn saw_pairs(&self, pairs: Arc<Pairs>) {
         self.with(|board| board.trial.pairs = pairs);
     }
 
-    /// What came from a plugin's own file has been dealt with, this way or that.
+    /// Records that the content of a plugin's own file has been handled, accepted or not.
     fn settle(&self, name: &str, origin: &Origin, hash: Option<&str>) {
         if let (Origin::File, Some(hash)) = (origin, hash) {
             self.with(|board| board.seen.insert(name.to_owned(), hash.to_owned()));
@@ -110,8 +108,8 @@ struct Refusal<'a> {
 }
 
 impl Plugins {
-    /// Begins to watch the files of the plugins, the run's config.toml, and what `rlhost swap`
-    /// sends; the first rank does, for all.
+    /// Starts watching the plugins' files, the run's config.toml, and what `rlhost swap` sends. Only the first rank watches, for
+    /// all.
     pub(in crate::train) fn watch(&mut self, engine: Engine, journal: &Journal) -> Result<()> {
         if !self.world.is_first() {
             self.swaps.engine = Some(engine);
@@ -131,7 +129,7 @@ impl Plugins {
         Ok(())
     }
 
-    /// Between two steps: puts in place what has been proposed since the last time.
+    /// Applies the proposals since the last call; called between steps.
     pub(in crate::train) fn swap(&mut self, step: u64, journal: &mut Journal) -> Result<()> {
         self.swaps.with(|board| board.step = step);
         self.swaps.before.retain(|_, before| before.until > step);
@@ -159,7 +157,7 @@ impl Plugins {
         journal.event(&Event::PluginRefused { plugin: name, hash: *hash, step, request: origin.request(), reason })
     }
 
-    /// Puts a plugin that passed its trial into its place.
+    /// Swaps in a plugin that passed its trial.
     fn take_in(&mut self, candidate: Candidate, step: u64, journal: &mut Journal) -> Result<()> {
         let begun = Instant::now();
         let Candidate { slot, mut loaded, report, origin, noticed } = candidate;
@@ -205,8 +203,8 @@ impl Plugins {
         })
     }
 
-    /// After a step that failed and was undone: whether the one at fault was new in its place, and
-    /// has given it back, so that the step can be taken again.
+    /// Rolls back the plugin at fault after a failed and undone step, if it is on trial. Returns whether it did, so that the step
+    /// can be taken again.
     pub(in crate::train) fn roll_back(&mut self, error: &Error, step: u64, journal: &mut Journal) -> Result<bool> {
         let Some(name) = error.plugin_at_fault() else { return Ok(false) };
         let Some(Before { mut loaded, slot, .. }) = self.swaps.before.remove(name) else { return Ok(false) };
@@ -228,7 +226,7 @@ impl Plugins {
         Ok(true)
     }
 
-    /// Weight and error policy of a reward, changed in config.toml.
+    /// Applies a reward's weight and error policy changed in config.toml.
     fn take_settings(&mut self, name: &str, weight: f64, on_error: OnError, step: u64, journal: &mut Journal) -> Result<()> {
         let Some(index) = self.rewards.iter().position(|r| r.name() == name) else { return Ok(()) };
         let entry = &mut self.config.plugin[index];
@@ -241,12 +239,12 @@ impl Plugins {
         journal.event(&Event::SettingsChanged { plugin: name, step, from, to: Scoring { weight, on_error } })
     }
 
-    /// The plugin of that name.
+    /// Returns the plugin of that name.
     fn place(&mut self, name: &str) -> Option<&mut Plugin> {
         self.all_mut().find(|plugin| plugin.name() == name)
     }
 
-    /// Puts a plugin into its place, with its slot's settings, and gives the one that was there.
+    /// Puts a plugin in place with its slot's settings, and returns the previous one.
     fn exchange(&mut self, loaded: AnyPlugin, slot: &Slot) -> AnyPlugin {
         loaded.plugin().enter_run();
         match loaded {
@@ -263,7 +261,7 @@ impl Plugins {
         }
     }
 
-    /// Everything that a swap changes beside the plugin itself.
+    /// Records a swap everywhere besides the plugin itself.
     fn note_swap(&mut self, slot: &Slot, swap: Swap, journal: &mut Journal) -> Result<()> {
         journal.use_plugin(&slot.source);
         self.swaps.history.push(swap);
@@ -271,7 +269,7 @@ impl Plugins {
         journal.set_config(&self.config)
     }
 
-    /// How often each plugin has been swapped, for those that were.
+    /// Returns how often each swapped plugin has been swapped.
     pub(in crate::train) fn swap_figures(&self) -> Vec<Metric> {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for swap in &self.swaps.history {
@@ -281,12 +279,12 @@ impl Plugins {
         figures.map(|(name, n)| Metric::new(format!("plugins/{name}/swaps"), n as f64, Reduction::Last)).collect()
     }
 
-    /// All swaps of the run, and what of each plugin's file has been taken note of.
+    /// Returns all swaps of the run, and the handled content of each plugin's file.
     pub(in crate::train) fn swaps(&self) -> (&[Swap], Seen) {
         (&self.swaps.history, self.swaps.with(|board| board.seen.clone()))
     }
 
-    /// Takes over what an earlier part of the run has swapped and seen: only what differs from that is new.
+    /// Restores the swaps and handled files of an earlier part of the run; only files that differ from those count as new.
     pub(in crate::train) fn begin_at(&mut self, history: Vec<Swap>, seen: Seen) {
         self.swaps.history = history;
         self.swaps.with(|board| board.seen.extend(seen));

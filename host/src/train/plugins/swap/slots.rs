@@ -1,4 +1,4 @@
-//! The places of a run's plugins, as the thread beside training and the training thread share them.
+//! The slots of a run's plugins, shared by the watching thread and the training thread.
 
 use super::trial::Trial;
 use crate::config::{Config, Limits, PluginEntry};
@@ -7,25 +7,25 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Hash of each plugin's file when it was last dealt with.
+/// Hash of each plugin's file when it was last handled.
 pub(in crate::train) type Seen = BTreeMap<String, String>;
 
-/// The place of a plugin and what is in it.
+/// The slot of a plugin and its content.
 #[derive(Clone, Debug)]
 pub(in crate::train) struct Slot {
     pub(super) name: String,
     pub(super) role: Role,
-    /// Its file, unless the binary brought it.
+    /// Its file, unless it is embedded.
     pub(super) file: Option<PathBuf>,
     pub(super) source: Source,
     pub(super) config: Map<String, Value>,
-    /// Of that what is not by default: a newer version has defaults of its own.
+    /// The settings that differ from the defaults; a newer version has its own defaults.
     pub(super) chosen: Map<String, Value>,
     pub(super) limits: Limits,
 }
 
 impl Slot {
-    /// The algorithm's place.
+    /// Creates the algorithm's slot.
     pub(in crate::train) fn algorithm(config: &Config, source: Source, role: Role, plugin: &Plugin) -> Self {
         Self {
             name: source.name().to_owned(),
@@ -38,7 +38,7 @@ impl Slot {
         }
     }
 
-    /// A reward's.
+    /// Creates a reward's slot.
     pub(in crate::train) fn reward(entry: &PluginEntry, source: Source, plugin: &Plugin) -> Self {
         Self {
             name: entry.name().to_owned(),
@@ -57,14 +57,14 @@ fn file(location: &str) -> Option<PathBuf> {
     (path.is_file() || location.contains(['/', '\\'])).then_some(path)
 }
 
-/// What both threads know.
+/// The state that both threads share.
 pub(super) struct Board {
     pub slots: Vec<Slot>,
     pub seen: Seen,
     pub trial: Trial,
-    /// The run's configuration as it is now.
+    /// The run's current configuration.
     pub config: Config,
-    /// The step that is next.
+    /// The next step.
     pub step: u64,
 }
 
@@ -74,7 +74,7 @@ impl Board {
         Self { slots, seen, trial, config: Config::default(), step: 0 }
     }
 
-    /// Puts a slot in the place of that name and gives the one that was there.
+    /// Replaces the slot of that name and returns the old one.
     pub(super) fn replace(&mut self, slot: Slot) -> Option<Slot> {
         let place = self.slots.iter_mut().find(|s| s.name == slot.name)?;
         Some(std::mem::replace(place, slot))

@@ -1,5 +1,4 @@
-//! What a plugin is tried on before it gets its place: completions made up at the beginning, and
-//! the run's own from then on.
+//! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
 
 use crate::metrics::Comparison;
 use crate::plugin::{AnyPlugin, Needs, Pairs, Result, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Scale, Side, Tokens};
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Made-up completions of a prompt.
+/// Number of synthetic completions per prompt.
 const COMPLETIONS: usize = 2;
 
 /// The newest batch of each kind.
@@ -24,8 +23,8 @@ pub(in crate::train) struct Trial {
 }
 
 impl Trial {
-    /// Completions made up from the dataset's first prompts: one empty, one as long as the prompt's
-    /// first tokens, with the columns that the algorithm `needs`.
+    /// Makes synthetic completions of the dataset's first prompts, with the columns that the algorithm `needs`: one empty, one
+    /// made of the prompt's first tokens.
     pub(in crate::train) fn made_up(prompts: &[Arc<Prompt>], columns: &[String], needs: &Needs) -> Self {
         let (with_reference, with_critic) = (needs.ref_logp, needs.values);
         let prompts = &prompts[..prompts.len().min(2)];
@@ -83,8 +82,7 @@ impl Trial {
         Self { scored, rollouts, tokens: Arc::new(tokens), pairs: Arc::new(pairs) }
     }
 
-    /// Tries a plugin, and says how it differs from the one whose place it wants. Afterwards it is
-    /// as if it had never been called.
+    /// Tries a plugin and reports how it differs from the one it would replace. Its state is restored afterwards.
     pub(super) fn run(&self, any: &mut AnyPlugin) -> Result<Value> {
         let report = match any {
             AnyPlugin::Reward(plugin) => self.reward(plugin),
@@ -109,7 +107,7 @@ impl Trial {
     }
 }
 
-/// Tokens with the columns that a plugin asks for, and no others: what the one before did not ask for is made up.
+/// Returns tokens with exactly the columns that a plugin asks for; columns that its predecessor did not ask for are synthetic.
 fn tokens_for(needs: &Needs, tokens: &Tokens) -> Tokens {
     let mut tokens = tokens.clone();
     let (old_logp, rows) = (&tokens.old_logp, tokens.logp.len());
@@ -118,7 +116,7 @@ fn tokens_for(needs: &Needs, tokens: &Tokens) -> Tokens {
     tokens
 }
 
-/// The same of pairs.
+/// Does the same for pairs.
 fn pairs_for(needs: &Needs, pairs: &Pairs) -> Pairs {
     let mut pairs = pairs.clone();
     for side in [&mut pairs.chosen, &mut pairs.rejected] {
@@ -128,7 +126,7 @@ fn pairs_for(needs: &Needs, pairs: &Pairs) -> Pairs {
     pairs
 }
 
-/// Tries the plugins that a run begins with.
+/// Tries the plugins that a run starts with.
 pub(in crate::train) fn dry_run(trial: &Trial, algorithm: &mut AnyPlugin, rewards: &mut [Reward]) -> Result<()> {
     trial.run(algorithm)?;
     for reward in rewards.iter_mut().map(Reward::plugin_mut) {

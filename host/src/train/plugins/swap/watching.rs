@@ -1,5 +1,4 @@
-//! The thread beside training: sees changed files, reads them when they are whole, loads and tries
-//! what they hold, and proposes it.
+//! The watching thread: detects changed files, reads them once they are complete, loads and tries them, and proposes swaps.
 
 use super::slots::{Board, Slot};
 use crate::config::{self, Config, OnError, Overrides, files};
@@ -17,24 +16,24 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// A file is whole when it has not changed for so long.
+/// A file counts as complete when it has not changed for this long.
 const SETTLED: Duration = Duration::from_millis(15);
 
-/// One that is no component may still be growing for so long.
+/// A file that is not a component may still be growing for this long.
 const GROWING: Duration = Duration::from_millis(400);
 
-/// How often files are looked at when nothing tells of a change: some file systems never do.
+/// How often files are polled; some file systems never report changes.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// One thread that tries plugins for so many that train.
+/// Number of training threads per thread that tries plugins.
 const SHARE: usize = 4;
 
-/// How a plugin came.
+/// Where a plugin came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// Its file changed.
     File,
-    /// The run's config.toml did.
+    /// The run's config.toml changed.
     Settings,
     /// `rlhost swap` sent it, under this name.
     Request(String),
@@ -53,14 +52,14 @@ impl Origin {
 pub(super) struct Candidate {
     pub slot: Slot,
     pub loaded: AnyPlugin,
-    /// How it differs from the one in its place.
+    /// How it differs from the current plugin.
     pub report: Value,
     pub origin: Origin,
-    /// The step that was under way when it was seen.
+    /// The step during which it was noticed.
     pub noticed: u64,
 }
 
-/// What the training thread is to do between two steps.
+/// What the training thread should do between steps.
 pub(super) enum Proposal {
     Plugin(Box<Candidate>),
     Settings { name: String, weight: f64, on_error: OnError },
@@ -69,17 +68,17 @@ pub(super) enum Proposal {
 
 pub(super) struct Watching {
     engine: Engine,
-    /// Where plugins are tried, so that the threads of training are left to that.
+    /// Thread pool for trials, separate from the training threads.
     pool: ThreadPool,
     board: Arc<Mutex<Board>>,
     run: PathBuf,
     inbox: PathBuf,
     proposals: Sender<Proposal>,
-    /// Hash of each file that a proposal was made of, or tried to.
+    /// Hash of each file that was proposed, or that failed its trial.
     noticed: BTreeMap<String, String>,
-    /// Why the file of a plugin can't be read, where it has been said.
+    /// Why a plugin's file can't be read, if that was already reported.
     unreadable: BTreeMap<String, String>,
-    /// The configuration's text when it was last dealt with.
+    /// The configuration's text when it was last handled.
     config: Vec<u8>,
     stamps: BTreeMap<PathBuf, Option<(SystemTime, u64)>>,
 }
@@ -102,7 +101,7 @@ impl Watching {
         Ok(Self { engine, pool, board, run, inbox, proposals, noticed, unreadable, config, stamps })
     }
 
-    /// Starts the thread; it ends when nobody wants its proposals any more.
+    /// Starts the thread; it ends when its proposals are no longer received.
     pub(super) fn begin(mut self) -> Result<(), String> {
         let slots = self.with(|board| board.slots.clone());
         let files: Vec<PathBuf> =
@@ -126,7 +125,7 @@ impl Watching {
         f(&mut self.board.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether a file looks different from the last time.
+    /// Returns whether a file has changed since the last call.
     fn stamped(&mut self, files: &[PathBuf]) -> bool {
         let mut moved = false;
         for file in files {
@@ -136,7 +135,7 @@ impl Watching {
         moved
     }
 
-    /// Deals with all that is new; false when the run has ended.
+    /// Handles everything new; returns false if the run has ended.
     fn look(&mut self) -> bool {
         self.requests() && self.files() && self.settings()
     }
@@ -145,7 +144,7 @@ impl Watching {
         self.proposals.send(proposal).is_ok()
     }
 
-    /// What `rlhost swap` has put into the inbox, whole, under `<plugin>@<request>`.
+    /// Handles what `rlhost swap` has put into the inbox, as complete files named `<plugin>@<request>`.
     fn requests(&mut self) -> bool {
         let mut sent: Vec<PathBuf> = fs::read_dir(&self.inbox).into_iter().flatten().flatten().map(|e| e.path()).collect();
         sent.retain(|path| path.extension().is_some_and(|e| e == "wasm"));
@@ -181,7 +180,7 @@ impl Watching {
         true
     }
 
-    /// Files of plugins that hold something new.
+    /// Handles plugin files with new content.
     fn files(&mut self) -> bool {
         for slot in self.with(|board| board.slots.clone()) {
             let Some(file) = &slot.file else { continue };
@@ -193,7 +192,7 @@ impl Watching {
         true
     }
 
-    /// What to do about a file, when it holds something new and has stopped changing.
+    /// Returns the proposal for a file that has new content and has stopped changing.
     fn changed_file(&mut self, slot: &Slot, file: &Path) -> Option<Proposal> {
         let bytes = match read_file(file) {
             Ok(bytes) => bytes,
@@ -228,7 +227,7 @@ impl Watching {
         None
     }
 
-    /// What to do about a file that is no plugin's, and can't be read as one: once it is there, that is said once.
+    /// Handles a plugin's file that can't be read: if it exists, the swap is rejected once.
     fn not_read(&mut self, slot: &Slot, error: &io::Error) -> Option<Proposal> {
         // It is being replaced.
         if error.kind() == io::ErrorKind::NotFound {
@@ -246,7 +245,7 @@ impl Watching {
         self.tried(slot, origin).0
     }
 
-    /// Loads and tries what is to take a slot. Also says whether it is WebAssembly as a whole.
+    /// Loads and tries a candidate for a slot. Also returns whether it is complete WebAssembly.
     fn tried(&self, slot: Slot, origin: Origin) -> (Proposal, bool) {
         let (noticed, seed, trial) = self.with(|board| (board.step, board.config.seed, board.trial.clone()));
         let given = if origin == Origin::Settings { &slot.config } else { &slot.chosen };
@@ -276,7 +275,7 @@ impl Watching {
         (proposal, whole)
     }
 
-    /// Changes in the run's config.toml.
+    /// Handles changes of the run's config.toml.
     fn settings(&mut self) -> bool {
         let file = self.run.join("config.toml");
         let mut edits = Ok(Vec::new());
@@ -328,7 +327,7 @@ impl Watching {
     }
 }
 
-/// Whether the run has what a plugin asks for.
+/// Checks that the run has what a plugin needs.
 fn fits(loaded: &AnyPlugin, trial: &super::Trial) -> Result<(), String> {
     let needs = loaded.plugin().info().needs;
     let reference = trial.rollouts.ref_logp.is_some();
@@ -344,7 +343,7 @@ fn fits(loaded: &AnyPlugin, trial: &super::Trial) -> Result<(), String> {
     }
 }
 
-/// A change in the run's configuration that can be made while it goes on.
+/// A change of the configuration that is allowed during a run.
 #[derive(Debug, PartialEq)]
 enum Edit {
     Settings {
@@ -352,7 +351,7 @@ enum Edit {
         weight: f64,
         on_error: OnError,
     },
-    /// Of the reward of that name, or of the algorithm.
+    /// New settings of the reward of that name, or of the algorithm.
     Plugin {
         name: Option<String>,
         config: Map<String, Value>,
@@ -360,15 +359,15 @@ enum Edit {
     },
 }
 
-/// Tables of the configuration in which something can change while a run goes on.
+/// Tables of the configuration that can change during a run.
 pub(in crate::train) const LIVE: [&str; 3] = ["plugin", "loss", "loss_limits"];
 
-/// Why an edit of config.toml is not taken over.
+/// Returns the reason why an edit of config.toml is rejected.
 pub(in crate::train) fn cant_change(what: &str) -> String {
     format!("{what} can't change during a run; weights, on_error, settings and limits of plugins, and [loss], can")
 }
 
-/// What differs; an error names what can't change.
+/// Returns the differences; the error names a key that can't change.
 fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     let changes = config::changes(now, new).map_err(|e| e.to_string())?;
     if let Some(key) = changes.keys().find(|key| !LIVE.contains(&key.as_str())) {
