@@ -22,9 +22,9 @@ const EMPTY_ROW: u64 = 256;
 const ALWAYS: u64 = 1 << 30;
 const TIMES: u64 = 100;
 
-/// Memory that rows may take for each byte of text that they were read from, beyond what a file may always become. Rows of one
-/// short column take this much; a list of small numbers takes three times as much.
-const A_BYTE: u64 = 16;
+/// Memory that rows may take for each byte of text that they were read from, beyond what a file may always become. Short rows and
+/// lists of tokens take nearly as much; lists of digits would take twice as much and more.
+const A_BYTE: u64 = 20;
 
 /// How much a file of so many bytes may become.
 pub(super) fn limit(size: u64) -> u64 {
@@ -79,4 +79,24 @@ pub(super) fn many_values() -> String {
 /// What is said of a row that has more than [`ROW`].
 pub(super) fn long_row() -> String {
     format!("is longer than {}, the maximum for a row", HumanBytes(ROW))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn rows_of_text_may_take_less_than_what_was_packed() {
+        let file = File::new(Path::new("x"));
+        let rows = |text: usize, values: u64| {
+            let mut budget = Budget::new(limit(72 << 20));
+            (0..72).try_for_each(|_| budget.row_of(&file, text, values * VALUE)).map_err(|e| e.to_string())
+        };
+        // A megabyte of digits and commas, and of tokens in five digits.
+        assert!(rows(1 << 20, 1 << 19).unwrap_err().contains("more than 1.00 GiB in memory"));
+        assert!(rows(1 << 20, (1 << 20) / 6).is_ok());
+        let mut packed = Budget::new(limit(72 << 20));
+        assert!((0..72).try_for_each(|_| packed.row(&file, (1 << 19) * VALUE)).is_ok());
+    }
 }
