@@ -284,6 +284,9 @@ impl Loaded {
                 (None, None) => printable(&error.root_cause().to_string(), LONGEST_TEXT),
             },
         };
+        if call.function == "instantiate" && detail.contains("Cannot allocate memory") {
+            detail.push_str("; an instance reserves address space, which `ulimit -v` or the system's settings may limit");
+        }
         let printed = sandbox.printed();
         let lines: Vec<&str> = printed.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("note: ")).collect();
         if !lines.is_empty() {
