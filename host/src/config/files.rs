@@ -262,7 +262,7 @@ mod tests {
         let short = Duration::from_millis(300);
         let nobody = read_given_in(&pipe, 9, short).unwrap_err();
         assert_eq!(nobody.to_string(), "it is a pipe, and not at its end after 0 s");
-        for (sent, limit, expected) in [("abc", 3, Ok("abc")), ("abcd", 3, Err("larger than 3 bytes"))] {
+        for (sent, limit, expected) in [("abc", 3, Ok("abc")), ("abcd", 3, Err("larger than the limit of 3 bytes"))] {
             let pipe = place.path().join(sent);
             assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
             let to = pipe.clone();

@@ -277,7 +277,7 @@ mod tests {
             assert!(error.starts_with(&format!("t.csv:{expected}")) && !error.contains('\n'), "{bytes:?}: {error}");
         }
         for empty in ["", "\n\r\n", "a,b\n", "a,b", "\u{feff}"] {
-            assert_eq!(read("t.csv", empty).unwrap_err(), "t.csv: holds no rows", "{empty:?}");
+            assert_eq!(read("t.csv", empty).unwrap_err(), "t.csv: has no rows", "{empty:?}");
         }
     }
 
@@ -336,7 +336,7 @@ mod tests {
         for (text, line) in [(format!("{many}\n"), 1), (format!("a\n{many}\n"), 2)] {
             assert_eq!(
                 read("t.csv", text).unwrap_err(),
-                format!("t.csv:{line}: holds more than 1048576 values, the most a row may have")
+                format!("t.csv:{line}: has more than 1048576 values, the maximum for a row")
             );
         }
         let zeros = "0,".repeat(VALUES as usize / 2);
@@ -358,7 +358,7 @@ mod tests {
         let packed = packed.finish().unwrap();
         assert_eq!(read("t.csv.gz", &packed).unwrap().len(), 4000);
         let error = read("t.csv.gz", &packed[..packed.len() / 2]).unwrap_err();
-        assert!(error.starts_with("t.csv.gz: is cut off"), "{error}");
+        assert!(error.starts_with("t.csv.gz: is truncated"), "{error}");
     }
 
     /// Tables of up to 130 columns, which is more than there is room for at once.
