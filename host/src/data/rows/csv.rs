@@ -347,7 +347,7 @@ mod tests {
         // A thousand rows of two bytes, each with a copy of a long name.
         let (file, text) = (File::new(Path::new("t.csv")), format!("{}\n{}", "n".repeat(1 << 20), "1\n".repeat(1000)));
         let error = rows(&file, &mut text.as_bytes(), b',', &mut Budget::new(100 << 20)).unwrap_err().to_string();
-        assert!(error.contains("becomes more than"), "{error}");
+        assert!(error.contains("takes more than"), "{error}");
     }
 
     #[test]

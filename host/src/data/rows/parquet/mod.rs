@@ -72,7 +72,7 @@ fn table(file: &File, bytes: impl ChunkReader + 'static, limit: u64, budget: &mu
             let place = file.place(rows.len() + 1);
             let (mut columns, mut read) = (Map::new(), Read::default());
             for (name, field) in row.into_columns() {
-                let value = read.value(&field);
+                let value = read.named(&name, &field);
                 if std::mem::take(&mut read.lost) {
                     lost.insert(name.clone());
                 }
@@ -126,7 +126,7 @@ impl<T: ChunkReader> ChunkReader for Shared<T> {
 /// What was read of a row.
 #[derive(Default)]
 struct Read {
-    /// Bytes of text.
+    /// Bytes of text, names included.
     text: u64,
     values: u64,
     /// Whether bytes were left out, since they are no text.
@@ -171,7 +171,7 @@ impl Read {
             }
             Field::Decimal(_) | Field::TimeMillis(_) | Field::TimeMicros(_) => json!(field.to_string()),
             Field::Group(group) => {
-                group.get_column_iter().map(|(name, field)| (name.clone(), self.value(field))).collect::<Map<_, _>>().into()
+                group.get_column_iter().map(|(name, field)| (name.clone(), self.named(name, field))).collect::<Map<_, _>>().into()
             }
             Field::ListInternal(list) => list.elements().iter().map(|field| self.value(field)).collect(),
             Field::MapInternal(map) => {
@@ -179,6 +179,12 @@ impl Read {
                 map.entries().iter().map(|(k, v)| (key(self.value(k)), self.value(v))).collect::<Map<_, _>>().into()
             }
         }
+    }
+
+    /// A value whose name each row repeats.
+    fn named(&mut self, name: &str, field: &Field) -> Value {
+        self.text += name.len() as u64;
+        self.value(field)
     }
 
     fn text(&mut self, text: &str) -> Value {

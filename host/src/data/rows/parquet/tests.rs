@@ -1,7 +1,7 @@
 use super::super::{File, bounds as row_bounds};
 use super::*;
 use ::parquet::basic::Encoding;
-use ::parquet::data_type::{ByteArray, ByteArrayType};
+use ::parquet::data_type::{ByteArray, ByteArrayType, Int32Type};
 use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::parser::parse_message_type;
@@ -44,6 +44,23 @@ fn a_text_that_a_dictionary_says_a_thousand_times_is_refused_before_it_is_made()
     assert!(table.len() < 1 << 20);
     let error = read(table).unwrap_err();
     assert!(error.starts_with("t:2: has more than 16.00 MiB in its column \"l.list.element\""), "{error}");
+}
+
+#[test]
+fn a_name_that_every_row_repeats_counts_each_time() {
+    let name = "n".repeat(1 << 20);
+    let schema = Arc::new(parse_message_type(&format!("message m {{ required int32 {name}; }}")).unwrap());
+    let mut table = Vec::new();
+    let mut writer = SerializedFileWriter::new(&mut table, schema, WriterProperties::new().into()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<Int32Type>().write_batch(&[7; 12], None, None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+    let read = |limit: u64| rows(&File::new(Path::new("t")), Bytes::from(table.clone()), limit, &mut Budget::new(limit));
+    assert_eq!(read(1 << 30).unwrap()[11].1[&name], 7);
+    assert!(read(8 << 20).unwrap_err().to_string().contains("takes more than"));
 }
 
 #[test]
