@@ -343,7 +343,7 @@ mod tests {
         let cell = format!("\"[{{\"\"role\"\": \"\"u\"\", \"\"content\"\": \"\"c\"\", \"\"x\"\": [{zeros}0]}}]\"");
         assert!(read("t.csv", format!("a\n{cell}\n")).unwrap()[0]["a"].is_array());
         let error = read("t.csv", format!("a,b\n{cell},{cell}\n")).unwrap_err();
-        assert!(error.starts_with("t.csv:2: holds more than 1048576 values"), "{error}");
+        assert!(error.starts_with("t.csv:2: has more than 1048576 values"), "{error}");
         // A thousand rows of two bytes, each with a copy of a long name.
         let (file, text) = (File::new(Path::new("t.csv")), format!("{}\n{}", "n".repeat(1 << 20), "1\n".repeat(1000)));
         let error = rows(&file, &mut text.as_bytes(), b',', &mut Budget::new(100 << 20)).unwrap_err().to_string();
