@@ -97,7 +97,7 @@ fn datasets_that_are_no_data_are_one_line_in_little_memory() {
         ("line.csv", &["line.csv:3: is longer than 16.00 MiB", "quotes closed"]),
         ("bomb.csv.gz", &["bomb.csv.gz:2: is longer than 16.00 MiB"]),
         ("names.tsv.gz", &["names.tsv.gz: takes more than 1.00 GiB"]),
-        ("many.csv", &["many.csv:1: holds more than 1048576 values"]),
+        ("many.csv", &["many.csv:1: has more than 1048576 values"]),
         ("short.csv", &["short.csv:3: has 1 value, and the first row names 2 columns", "stands in quotes"]),
         ("open.csv", &["open.csv:2: opens a quote that is never closed"]),
         ("twice.csv", &["twice.csv:1: names the column \"te\\u{1b}[2Jxt\" twice"]),

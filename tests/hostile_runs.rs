@@ -60,7 +60,7 @@ const MISDEEDS: &[(&str, Misdeed, &str)] = &[
     ("a description", Harmless("long_description"), ""),
     ("a schema", File(large_schema), "300013 bytes"),
     ("a state", State("huge_state"), "more than its 32 MiB"),
-    ("the file", File(large_file), "larger than 64 MiB"),
+    ("the file", File(large_file), "larger than the limit of 64 MiB"),
     ("instances that multiply", File(multiplied), "multiplied out"),
     ("types in types", File(deep), "nested too deeply"),
     ("compiling", File(long), "limits.compile_timeout_s"),
