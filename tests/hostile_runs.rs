@@ -187,7 +187,7 @@ const LIMITS: [&str; 6] = [
     "--set",
     "plugin.hostile.limits.call_timeout_s=0.5",
     "--set",
-    "plugin.hostile.limits.compile_timeout_s=5",
+    "plugin.hostile.limits.compile_timeout_s=10",
 ];
 
 /// Arguments of a run of three steps with the plugin in `hostile.wasm`.
