@@ -22,16 +22,29 @@ version=$(cargo metadata --no-deps --format-version 1 | python3 -c 'import json,
 # Which the wheel takes from beside its description.
 cp LICENSE-MIT LICENSE-APACHE host/packaging/
 
+unzip_binary() { # WHEEL FILE
+    python3 - "$@" << 'END'
+import sys, zipfile
+wheel, file = sys.argv[1:]
+with zipfile.ZipFile(wheel) as packed, open(file, "wb") as out:
+    out.write(packed.read(next(name for name in packed.namelist() if name.endswith("/scripts/rlhost"))))
+END
+    chmod +x "$2"
+}
+
 for target in "${targets[@]}"; do
     rustup target add "$target" wasm32-wasip2
     echo "+ $target"
-    cargo zigbuild --release --package rlhost --target "$target.$glibc"
-    # The wheel holds the same binary.
-    (cd host/packaging && maturin build --release --zig --compatibility "manylinux_${glibc/./_}" --target "$target" --out "$out")
+    wheel=$tools/$target
+    rm -rf "$wheel"
+    (cd host/packaging && maturin build --release --zig --compatibility "manylinux_${glibc/./_}" --target "$target" --out "$wheel")
+    cp "$wheel"/*.whl "$out"
     name=rlhost-$version-$target
     folder=$tools/$name
     rm -rf "$folder" && mkdir -p "$folder"
-    cp "target/$target/release/rlhost" README.md LICENSE-MIT LICENSE-APACHE "$folder"
+    # The archive holds the wheel's binary: another build would take as long again.
+    unzip_binary "$wheel"/*.whl "$folder/rlhost"
+    cp README.md LICENSE-MIT LICENSE-APACHE "$folder"
     # The same bytes from the same commit: owners and times are the same for all.
     tar --create --gzip --file "$out/$name.tar.gz" --directory "$tools" --sort=name --owner=0 --group=0 --numeric-owner \
         --mtime="@$(git log -1 --format=%ct 2> /dev/null || echo 0)" "$name"
