@@ -25,9 +25,8 @@ cp LICENSE-MIT LICENSE-APACHE host/packaging/
 for target in "${targets[@]}"; do
     rustup target add "$target" wasm32-wasip2
     echo "+ $target"
-    cargo zigbuild --release --package rlhost --target "$target.$glibc"
-    # The wheel holds the same binary.
     (cd host/packaging && maturin build --release --zig --compatibility "manylinux_${glibc/./_}" --target "$target" --out "$out")
+    # The archive holds the same binary.
     name=rlhost-$version-$target
     folder=$tools/$name
     rm -rf "$folder" && mkdir -p "$folder"
