@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Before a release: builds everything that is released for Linux and tries it. It takes half an hour on two cores, too long for every
-# change. Emulates the other processor with what it takes from Debian: qemu-user, a C library, and proot, without which a program under
-# emulation can't start itself again, as rlhost does to compile a plugin.
+# Before a release: builds everything that is released for Linux and tries it, which takes far too long for every change: under
+# emulation the first step's completions alone take eight minutes of processor time. The emulators come from Debian: qemu-user, a C
+# library, and proot, without which an emulated program can't start itself again, as rlhost does to compile a plugin.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 packages=$PWD/target/packages
