@@ -9,7 +9,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("..").canonicalize()?;
+    let manifest = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?);
+    // Not canonicalised: cargo is started there, and on Windows a path in that form is one in which `/` and `..` mean nothing.
+    let root = manifest.parent().ok_or("there is no folder above host/")?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     for folder in ["host/build", "plugins", "plugin-sdk"] {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());
@@ -23,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let table = if fuzzing {
         Ok("&[]".to_owned())
     } else {
-        wasm::compile(&root, &names, &target_dir).and_then(|built| embedded(&names, &built))
+        wasm::compile(root, &names, &target_dir).and_then(|built| embedded(&names, &built))
     };
     match table {
         Ok(table) => std::fs::write(out.join("embedded.rs"), table)?,
