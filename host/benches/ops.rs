@@ -33,12 +33,12 @@ fn all(c: &mut Criterion) {
         elementwise(c, model, &a, forest.len());
         let (n, h) = (forest.len(), a.heads);
         let (q, k, v) = (values(&[n, a.query_width()]), values(&[n, a.kv_width()]), values(&[n, a.kv_width()]));
-        bench(c, model, "attention, forward", n, || drop(black_box(attention::forward(&q, &k, &v, &forest, h).unwrap())));
-        let (out, log_sum) = attention::forward(&q, &k, &v, &forest, h).unwrap();
+        bench(c, model, "attention, forward", n, || drop(black_box(attention::forward(&q, &k, &v, &forest, h.into()).unwrap())));
+        let (out, log_sum) = attention::forward(&q, &k, &v, &forest, h.into()).unwrap();
         let d_out = values(&[n, a.query_width()]);
         bench(c, model, "attention, backward", n, || {
             let kept = attention::Kept { q: &q, k: &k, v: &v, out: &out, log_sum: &log_sum };
-            drop(black_box(attention::backward(&kept, &d_out, &forest, h).unwrap()));
+            drop(black_box(attention::backward(&kept, &d_out, &forest, h.into()).unwrap()));
         });
         predictions(c, model, &a, &selected.targets);
         let table = values(&[a.vocab_size, a.hidden_size]);

@@ -253,15 +253,15 @@ fn attention_over_a_forest() {
             let (width, kv_width) = (heads * head_dim, kv_heads * head_dim);
             let ((q, dq), (k, dk), (v, dv)) =
                 (twins.of(&[n, width], 1), twins.of(&[n, kv_width], 2), twins.of(&[n, kv_width], 3));
-            let (want, want_log) = attention::forward(&q, &k, &v, &forest, h).unwrap();
-            let (got, got_log) = attention::forward(&dq, &dk, &dv, &forest, h).unwrap();
+            let (want, want_log) = attention::forward(&q, &k, &v, &forest, h.into()).unwrap();
+            let (got, got_log) = attention::forward(&dq, &dk, &dv, &forest, h.into()).unwrap();
             twins.same(&format!("attention of {h:?}"), &want, &got);
             twins.same("log-sums", &want_log, &got_log);
             let (d_out, dd_out) = twins.of(&[n, width], 4);
             let kept = attention::Kept { q: &q, k: &k, v: &v, out: &want, log_sum: &want_log };
-            let want = attention::backward(&kept, &d_out, &forest, h).unwrap();
+            let want = attention::backward(&kept, &d_out, &forest, h.into()).unwrap();
             let kept = attention::Kept { q: &dq, k: &dk, v: &dv, out: &got, log_sum: &got_log };
-            let got = attention::backward(&kept, &dd_out, &forest, h).unwrap();
+            let got = attention::backward(&kept, &dd_out, &forest, h.into()).unwrap();
             for (what, want, got) in [("q", &want.0, &got.0), ("k", &want.1, &got.1), ("v", &want.2, &got.2)] {
                 twins.same(&format!("attention's {what} of {h:?}"), want, got);
             }

@@ -43,7 +43,8 @@ impl Heads {
     }
 }
 
-/// How a layer attends.
+/// How a layer attends. Passed as it is rather than as something that becomes it: a generic function would be compiled with its
+/// caller, without optimisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attention {
     /// Sizes of its heads.
@@ -155,8 +156,7 @@ fn head<'a>(data: &'a Read<'_>, range: &Range<usize>, head: usize, heads: usize,
 
 /// `q: [N, H * C]`, `k, v: [N, K * C]` to the heads' outputs `[N, H * C]` and the logarithms of
 /// the softmax normalisers, `[N, H]` in f32, which the backward pass needs.
-pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: impl Into<Attention>) -> Result<(Tensor, Tensor)> {
-    let attention = attention.into();
+pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor)> {
     let h = attention.heads;
     let n = check(q, k, v, forest, h)?;
     on_device!(q, cuda::attention::forward(q, k, v, forest, attention.on_device()?));
@@ -229,13 +229,7 @@ pub struct Kept<'a> {
 
 /// Gradients of `q`, `k` and `v` from that of the output.
 #[expect(clippy::too_many_lines, reason = "one loop nest over what one task owns; its parts would share a dozen variables")]
-pub fn backward(
-    kept: &Kept<'_>,
-    d_out: &Tensor,
-    forest: &Forest,
-    attention: impl Into<Attention>,
-) -> Result<(Tensor, Tensor, Tensor)> {
-    let attention = attention.into();
+pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor, Tensor)> {
     let h = attention.heads;
     let n = check(kept.q, kept.k, kept.v, forest, h)?;
     on_device!(d_out, cuda::attention::backward(kept, d_out, forest, attention.on_device()?));

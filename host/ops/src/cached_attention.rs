@@ -111,8 +111,7 @@ pub struct Group<'a> {
 }
 
 /// `q: [B, H * C]` to the heads' outputs `[B, H * C]`. Every row of the batch is in one group.
-pub fn forward(q: &Tensor, groups: &[Group<'_>], attention: impl Into<Attention>) -> Result<Tensor> {
-    let attention = attention.into();
+pub fn forward(q: &Tensor, groups: &[Group<'_>], attention: Attention) -> Result<Tensor> {
     let h = attention.heads;
     let (b, width) = matrix_dims(q);
     let rows: usize = groups.iter().map(|g| g.sequences.len()).sum();
