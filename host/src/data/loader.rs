@@ -50,8 +50,12 @@ impl Loader {
 
     /// Goes to a position; what comes next is what came next there.
     pub fn seek(&mut self, cursor: Cursor) {
+        // The order of a pass follows from its number.
+        let same_pass = self.cursor.epoch == cursor.epoch;
         self.cursor = cursor;
-        self.deal();
+        if !same_pass {
+            self.deal();
+        }
     }
 
     /// Batches in a pass.

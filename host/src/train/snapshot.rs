@@ -284,7 +284,7 @@ impl Trainer {
             "epoch": self.epoch(),
             "max_steps": self.max_steps,
             "world_size": self.world.size(),
-            "num_input_tokens_seen": self.collector.position().counters.num_tokens,
+            "num_input_tokens_seen": self.collector.counters().num_tokens,
         });
         for (name, value) in self.journal.best_in_words() {
             summary[name] = value;
@@ -309,7 +309,6 @@ impl Trainer {
         let Counters { generation, num_tokens, unscored } = counters;
         let State { global_step, moved } = self.state;
         let Kept { window, since_save, best, parents } = self.journal.kept();
-        let (swaps, seen) = self.plugins.swaps();
         let rest = Rest {
             state: Counts { global_step, generation, num_tokens, moved, unscored },
             cursor,
@@ -319,8 +318,8 @@ impl Trainer {
             since_save,
             best,
             parents,
-            swaps: swaps.to_vec(),
-            seen,
+            swaps: self.plugins.swaps().to_vec(),
+            seen: self.plugins.seen(),
             memories: memories.iter().map(|(name, memory)| (name.clone(), memory.written_by.clone())).collect(),
             experiences: Vec::new(),
             pending,

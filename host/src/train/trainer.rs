@@ -194,7 +194,7 @@ impl Trainer {
 
     /// Updates the progress that the metrics endpoint shows.
     fn show_progress(&self) {
-        self.journal.show_progress(self.state.global_step, self.plugins.swaps().0.len() as u64);
+        self.journal.show_progress(self.state.global_step, self.plugins.swaps().len() as u64);
     }
 
     /// Returns the state that a failed step is rolled back to.

@@ -9,7 +9,7 @@ use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
 use crate::train::figures::{Figures, Work};
 use crate::train::packed::Packed;
-use crate::train::plugins::Scored;
+use crate::train::plugins::{Scored, batch};
 use crate::train::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Collector {
     /// Has all completions scored, and writes down what went wrong with that.
     fn score(&mut self, e: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
         let step = with.at.step;
-        let batch = super::super::plugins::batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
+        let batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
         let Scored { columns, troubles, mut figures } = with.plugins.score(batch)?;
         for trouble in &troubles {
             with.journal.reward_failed(step, trouble)?;

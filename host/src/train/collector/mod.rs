@@ -165,6 +165,11 @@ impl Collector {
         Position { cursor: self.data.cursor(), pending: self.pending.clone(), counters: self.counters }
     }
 
+    /// Returns the counts of what has been collected.
+    pub(super) fn counters(&self) -> Counters {
+        self.counters
+    }
+
     /// Continues from a position.
     pub(super) fn go_to(&mut self, position: Position) {
         self.data.seek(position.cursor);

@@ -279,9 +279,14 @@ impl Plugins {
         figures.map(|(name, n)| Metric::new(format!("plugins/{name}/swaps"), n as f64, Reduction::Last)).collect()
     }
 
-    /// Returns all swaps of the run, and the handled content of each plugin's file.
-    pub(in crate::train) fn swaps(&self) -> (&[Swap], Seen) {
-        (&self.swaps.history, self.swaps.with(|board| board.seen.clone()))
+    /// Returns all swaps of the run.
+    pub(in crate::train) fn swaps(&self) -> &[Swap] {
+        &self.swaps.history
+    }
+
+    /// Returns the hash of each plugin's file when it was last handled.
+    pub(in crate::train) fn seen(&self) -> Seen {
+        self.swaps.with(|board| board.seen.clone())
     }
 
     /// Restores the swaps and handled files of an earlier part of the run; only files that differ from those count as new.
