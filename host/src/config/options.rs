@@ -296,7 +296,8 @@ pub struct Config {
     pub max_length: Option<usize>,
     /// Compute the loss only on the completion, where the dataset has prompts and completions [default: true]
     pub completion_only_loss: bool,
-    /// Compute the loss only on the assistant's turns of a conversation [default: false]
+    /// Compute the loss only on the assistant's turns of a conversation: what the chat template marks with {% generation %}, or
+    /// else each turn with its end token [default: false]
     pub assistant_only_loss: bool,
     /// Pack texts of the dataset into sequences of max_length tokens; texts do not attend to each other, and
     /// per_device_train_batch_size counts packs [default: false]

@@ -5,6 +5,7 @@ mod chat;
 mod completions;
 mod dataset;
 mod loader;
+mod marks;
 mod pace;
 mod packing;
 mod preferences;
@@ -12,8 +13,9 @@ mod prompts;
 mod rows;
 mod tokenizer;
 mod train_tokenizer;
+mod turns;
 
-pub use chat::{ChatTemplate, Message};
+pub use chat::{ChatTemplate, Extras, Message, RenderError};
 pub use completions::{CompletionRow, read_completions};
 pub use dataset::Dataset;
 pub use loader::{Cursor, Loader};
@@ -54,6 +56,14 @@ pub enum Error {
         /// The dataset.
         path: PathBuf,
         /// What is wrong with it.
+        detail: String,
+    },
+    /// A text takes too much time or memory to render or to tokenize; others would, too.
+    #[error("{}: {detail}", printable_path(path))]
+    Unbounded {
+        /// The tokenizer.
+        path: PathBuf,
+        /// What was too much.
         detail: String,
     },
     /// The tokenizer's files can't be used, or a text can't be tokenized.

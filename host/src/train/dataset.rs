@@ -1,7 +1,7 @@
 //! Reads the dataset as the run uses it: tokenized prompts and, for pairs, their two answers.
 
 use super::{Error, Result};
-use crate::data::{self, CompletionRow, Dataset, Message, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
+use crate::data::{self, CompletionRow, Dataset, Extras, Message, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -85,7 +85,7 @@ fn asked(prompt: &Asked, tokenizer: &Tokenizer) -> Result<(String, Vec<u32>)> {
     match prompt {
         Asked::Text(text) => Ok((text.clone(), tokenizer.encode(text, true)?)),
         Asked::Chat(messages) => {
-            let text = tokenizer.render_chat(messages, true)?;
+            let text = tokenizer.render_chat(messages, true, &Extras::default())?;
             let tokens = tokenizer.encode(&text, false)?;
             Ok((text, tokens))
         }
@@ -153,7 +153,7 @@ fn answered<const N: usize>(prompt: &Asked, given: [&Asked; N], tokenizer: &Toke
         *answer = match (prompt, given) {
             (Asked::Chat(prompt), Asked::Chat(answer)) => {
                 let messages = [prompt.clone(), answer.clone()].concat();
-                tokenizer.encode(&tokenizer.render_chat(&messages, false)?, false)?
+                tokenizer.encode(&tokenizer.render_chat(&messages, false, &Extras::default())?, false)?
             }
             (_, Asked::Text(answer)) => {
                 let end = tokenizer.eos_text().filter(|eos| !answer.ends_with(eos)).unwrap_or_default();
@@ -255,27 +255,13 @@ fn learned_of(
     }
 }
 
-/// Returns the mask of the assistant's tokens in a conversation: those that the conversation up to the end of a turn has beyond
-/// the conversation that asks for the turn.
+/// Returns the mask of the assistant's tokens in a conversation, whose tokens are `all`.
 fn assistant_turns(messages: &[Message], all: &[u32], tokenizer: &Tokenizer) -> std::result::Result<Vec<u8>, String> {
-    let encode = |messages: &[Message], generate: bool| {
-        let text = tokenizer.render_chat(messages, generate).map_err(|e| e.to_string())?;
-        tokenizer.encode(&text, false).map_err(|e| e.to_string())
-    };
-    let same = |tokens: &[u32]| tokens.iter().zip(all).take_while(|(a, b)| a == b).count();
-    let mut learned = vec![0; all.len()];
-    for (i, _) in messages.iter().enumerate().filter(|(_, message)| message.role == "assistant") {
-        let (asked, answered) = (encode(&messages[..i], true)?, encode(&messages[..=i], false)?);
-        let (begin, end) = (same(&asked), same(&answered));
-        if begin < asked.len() || end <= begin {
-            return Err(format!(
-                "assistant_only_loss: the chat template renders turn {} differently when other turns follow",
-                i + 1
-            ));
-        }
-        learned[begin..end].fill(1);
+    let (tokens, said) = tokenizer.encode_spoken(messages, &Extras::default()).map_err(|e| e.to_string())?;
+    if tokens != all {
+        return Err("assistant_only_loss: the chat template or the tokenizer gives other tokens a second time".into());
     }
-    Ok(learned)
+    Ok(said)
 }
 
 /// Tokenizes a whole text with its end token, or a whole conversation.
@@ -285,7 +271,7 @@ fn whole(text: &Asked, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
             let end = tokenizer.eos_text().filter(|eos| !text.ends_with(eos)).unwrap_or_default();
             tokenizer.encode(&format!("{text}{end}"), true)?
         }
-        Asked::Chat(messages) => tokenizer.encode(&tokenizer.render_chat(messages, false)?, false)?,
+        Asked::Chat(messages) => tokenizer.encode(&tokenizer.render_chat(messages, false, &Extras::default())?, false)?,
     })
 }
 
