@@ -10,6 +10,7 @@ mod pace;
 mod packing;
 mod preferences;
 mod prompts;
+mod refused;
 mod rows;
 mod tokenizer;
 mod train_tokenizer;
@@ -22,6 +23,7 @@ pub use loader::{Cursor, Loader};
 pub use packing::pack;
 pub use preferences::{PreferenceRow, read_preferences};
 pub use prompts::{Prompt, PromptRow, parse_prompts, read_prompts};
+pub use refused::Refused;
 pub use rows::Place;
 pub use tokenizer::{StopStrings, Tokenizer};
 pub use train_tokenizer::{TrainedTokenizer, train_tokenizer};
@@ -59,10 +61,10 @@ pub enum Error {
         detail: String,
     },
     /// A text takes too much time or memory to render or to tokenize; others would, too.
-    #[error("{}: {detail}", printable_path(path))]
+    #[error("{place}: {detail}")]
     Unbounded {
-        /// The tokenizer.
-        path: PathBuf,
+        /// The tokenizer, or the row.
+        place: String,
         /// What was too much.
         detail: String,
     },

@@ -3,7 +3,7 @@
 use super::pace::Pace;
 use super::turns::Spoken;
 use super::{ChatTemplate, Error, Extras, Message, RenderError, Result};
-use crate::config::{files, printable};
+use crate::config::{files, printable, printable_path};
 use crate::ops::bounded::{Bounds, quietly, within};
 use serde_json::Value;
 use std::io::ErrorKind;
@@ -189,14 +189,14 @@ impl Tokenizer {
     }
 
     fn unbounded(&self, detail: &str) -> Error {
-        Error::Unbounded { path: self.path.clone(), detail: printable(detail, SHOWN) }
+        Error::Unbounded { place: printable_path(&self.path), detail: printable(detail, SHOWN) }
     }
 
     fn unrendered(&self, error: RenderError) -> Error {
         let path = self.path.clone();
         match error {
             RenderError::Refused(detail) => Error::Tokenizer { path, detail: format!("chat template: {detail}") },
-            RenderError::Unbounded(detail) => Error::Unbounded { path, detail: format!("chat template: {detail}") },
+            RenderError::Unbounded(detail) => self.unbounded(&format!("chat template: {detail}")),
         }
     }
 
