@@ -121,6 +121,7 @@ pub fn read_files<'a>(files: impl IntoIterator<Item = &'a ConfigFile>, overrides
         let value = match *kind {
             "string" => Value::String((*last).clone()),
             "array" => Value::Array(given.into_iter().map(|text| Value::String(text.clone())).collect()),
+            "object" => Value::Table(object(key, last)?),
             _ => scalar(last),
         };
         table.insert(key.clone(), value);
@@ -192,6 +193,15 @@ fn parse_file(path: &Path, text: &str, known: &[&str], loose: &mut Vec<LooseKey>
     Ok(table)
 }
 
+/// A flag's text as a table, in JSON or TOML.
+fn object(key: &str, text: &str) -> Result<Table> {
+    let of_toml = || scalar(text).try_into::<Table>().ok();
+    serde_json::from_str::<Table>(text).ok().or_else(of_toml).ok_or_else(|| Error::Invalid {
+        place: key.to_owned(),
+        detail: format!("{text} is not a JSON object without nulls, such as {{\"enable_thinking\": false}}"),
+    })
+}
+
 /// A flag's text as the value it looks like.
 pub fn scalar(text: &str) -> Value {
     toml::from_str::<Table>(&format!("v = {text}"))
@@ -252,8 +262,9 @@ fn apply_set(config: Config, set: &str, known: &[&str]) -> Result<Config> {
         *entry = table.try_into().map_err(|e: toml::de::Error| invalid(reworded(e.message())))?;
         return Ok(config);
     }
-    if parts.len() > 1 && parts[0] != "loss" && parts[0] != "loss_limits" {
-        return Err(invalid(format!("no table is named `{}`; the tables are loss, loss_limits and plugin.NAME", parts[0])));
+    if parts.len() > 1 && !["loss", "loss_limits", "chat_template_kwargs"].contains(&parts[0].as_str()) {
+        let tables = "loss, loss_limits, chat_template_kwargs and plugin.NAME";
+        return Err(invalid(format!("no table is named `{}`; the tables are {tables}", parts[0])));
     }
     if parts.len() == 1 && !known.contains(&parts[0].as_str()) {
         return Err(invalid(unknown(&parts[0], known)));

@@ -15,6 +15,7 @@ mod rows;
 mod tokenizer;
 mod train_tokenizer;
 mod turns;
+mod wording;
 
 pub use chat::{ChatTemplate, Extras, Message, RenderError};
 pub use completions::{CompletionRow, read_completions};
@@ -27,6 +28,7 @@ pub use refused::Refused;
 pub use rows::Place;
 pub use tokenizer::{StopStrings, Tokenizer};
 pub use train_tokenizer::{TrainedTokenizer, train_tokenizer};
+pub use wording::Wording;
 
 use crate::config::printable_path;
 use std::path::PathBuf;
