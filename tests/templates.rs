@@ -78,3 +78,33 @@ fn without_a_date_a_template_has_its_own_and_mistakes_are_named() {
         assert!(!place.path("wrong").exists(), "{arguments:?}");
     }
 }
+
+#[test]
+fn a_conversations_model_is_asked_as_it_was_trained() {
+    let place = place();
+    let told = ["--chat-template-kwargs", "{\"mood\": \"glad\"}", "--strftime-now", "2024-07-26"];
+    let trained = train(&place, "run", &told);
+    assert!(trained.succeeded().stdout.contains("/checkpoint-3 --chat --prompt"), "{}", trained.stdout);
+    let said = |more: &[&str]| {
+        let greedy = ["generate", "--temperature", "0", "--max-new-tokens", "12"];
+        place.run(&[&greedy[..], more].concat()).succeeded().stdout.clone()
+    };
+    let end = "<|endoftext|>";
+    // What a template writes is a text's beginning; of an answer to it nothing else is printed.
+    let same = |model: &str, chat: &[&str], written: &str| {
+        let answer = said(&[&["--model", model, "--prompt", "hi"], chat].concat());
+        let continued = said(&["--model", "run/checkpoint-3", "--prompt", written]);
+        assert_eq!(format!("{}{answer}", written.replace(end, "")), continued, "{chat:?}");
+    };
+    same("run", &["--chat"], &format!("<user>hi{end}2024glad<assistant>"));
+    same("run/checkpoint-3", &["--system", "be"], &format!("<system>be{end}<user>hi{end}2024glad<assistant>"));
+    let own = ["--chat", "--chat-template-kwargs", "{\"mood\": \"sad\", \"depth\": 1}"];
+    same("run/checkpoint-3", &own, &format!("<user>hi{end}2024sad1<assistant>"));
+    assert_ne!(said(&["--model", "run", "--prompt", "hi"]), said(&["--model", "run", "--chat", "--prompt", "hi"]));
+    let without = place.run(&["generate", "--model", tiny(), "--chat", "--prompt", "hi"]);
+    assert!(without.code == Some(2) && without.error().contains("no chat template"), "{}", without.stderr);
+    std::fs::create_dir(place.path("begun")).unwrap();
+    place.write("begun/events.jsonl", "");
+    let begun = place.run(&["generate", "--model", "begun", "--prompt", "hi"]);
+    assert!(begun.code == Some(2) && begun.error().contains("begun"), "{}", begun.stderr);
+}

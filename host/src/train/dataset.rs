@@ -24,6 +24,8 @@ pub(super) struct Prompt {
     /// Its place among the prompts that are used.
     pub index: usize,
     pub text: String,
+    /// Whether it belongs to a conversation.
+    pub chat: bool,
     pub tokens: Vec<u32>,
     /// The dataset's other columns.
     pub columns: Map<String, Value>,
@@ -34,8 +36,9 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
-    fn new(row: usize, text: String, columns: Map<String, Value>) -> Self {
-        Self { row, index: 0, text, tokens: Vec::new(), columns, answers: None, ref_logp: OnceLock::new() }
+    fn new(row: usize, asked: &Asked, text: String, columns: Map<String, Value>) -> Self {
+        let chat = matches!(asked, Asked::Chat(_));
+        Self { row, index: 0, text, chat, tokens: Vec::new(), columns, answers: None, ref_logp: OnceLock::new() }
     }
 
     /// Returns the number of tokens of the prompt and its first answer.
@@ -87,7 +90,7 @@ impl Reader<'_> {
                 let detail = format!("the prompt is {long} tokens long; the model's context is {context}, completion included");
                 return Err(place.wrong(format!("{detail}; max_prompt_length keeps a prompt's last tokens")));
             }
-            Ok(Prompt { tokens, ..Prompt::new(row, text, columns) })
+            Ok(Prompt { tokens, ..Prompt::new(row, &prompt, text, columns) })
         };
         all(rows, prepare, refused)
     }
@@ -120,7 +123,7 @@ impl Reader<'_> {
             rejected.truncate(room);
             merged.fetch_add(usize::from(cut), Ordering::Relaxed);
             let answers = Some(Answers { chosen, learned: None, rejected });
-            Ok(Prompt { tokens, answers, ..Prompt::new(row, text, columns) })
+            Ok(Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) })
         };
         let read = all(rows, prepare, refused)?;
         match merged.into_inner() {
@@ -184,7 +187,7 @@ impl Reader<'_> {
             return Err(place.wrong(format!("the assistant says nothing in its first {} tokens", self.longest)));
         }
         let answers = Some(Answers { chosen, learned, rejected: Vec::new() });
-        Ok(Prompt { tokens, answers, ..Prompt::new(row.row, text, row.columns) })
+        Ok(Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) })
     }
 }
 
