@@ -6,7 +6,7 @@
 
 use super::pace::Pace;
 use super::turns::Spoken;
-use super::{marks, turns};
+use super::{marks, percent, turns};
 use crate::config::printable;
 use jiff::civil::DateTime;
 use jiff::fmt::strtime;
@@ -207,6 +207,9 @@ impl Template {
             if self.dated && self.now.is_none() && ["undefined", "strftime_now"].iter().any(|part| text.contains(part)) {
                 text += "; the template asks for today's date: strftime_now = \"2024-07-26\" gives it one";
             }
+            if text.contains("use % operator") {
+                text += "; write x % y as x | format(y) in a copy of the template (chat_template_path)";
+            }
             if e.kind() == ErrorKind::OutOfFuel { RenderError::Unbounded(text) } else { RenderError::Refused(text) }
         };
         let own = context! { bos_token => self.bos.as_str(), eos_token => self.eos.as_str() };
@@ -235,8 +238,10 @@ fn environment(source: &str) -> Result<(Environment<'static>, bool), String> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
     });
     environment.add_filter("tojson", to_json);
+    // As in Python, nothing is not iterable.
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     marks::add_function(&mut environment);
-    let (source, marked) = marks::rewritten(source);
+    let (source, marked) = marks::rewritten(&percent::rewritten(source));
     environment.add_template_owned("chat", source).map_err(|e| e.to_string())?;
     Ok((environment, marked))
 }
@@ -317,6 +322,20 @@ mod tests {
         assert!(told("{{ strftime_now('%!') }}", json!({}), json!({})).unwrap_err().contains("strftime_now"));
         assert!(told("", json!({}), json!({"tools": 3})).unwrap_err().contains("list of JSON schemas"));
         assert!(told("", json!({}), json!({"chat_template_kwargs": "{"})).unwrap_err().contains("not JSON"));
+    }
+
+    #[test]
+    fn what_python_does_with_strings_and_with_nothing_is_done_here() {
+        let one = |source: &str| rendered(source, serde_json::json!([{"role": "user", "content": "hi"}]));
+        assert_eq!(one("{% for m in messages %}{{ '%s says %s%d' % (m.role, m.content, 3) }}{% endfor %}"), "user says hi3");
+        assert_eq!(one("{{ tools is iterable }}{{ messages is iterable }}{{ 'x' is iterable }}"), "FalseTrueTrue");
+        // A namespace that a block of marks or a macro only assigns to.
+        let assigned = "{% set ns = namespace(x=1) %}{% generation %}{% set ns.x = 2 if ns is defined else 3 %}{% endgeneration %}{{ ns.x }}";
+        assert_eq!(one(assigned), "2");
+        assert_eq!(one("{% set ns = namespace(x=1) %}{% macro f() %}{% set ns.x = 2 %}{% endmacro %}{{ f() }}{{ ns.x }}"), "2");
+        let chat = ChatTemplate::new("{% set x = 'a%s' %}{{ x % 'b' }}".into(), String::new(), String::new()).unwrap();
+        let error = chat.render(&[], false, &Extras::default()).unwrap_err().to_string();
+        assert!(error.contains("| format("), "{error}");
     }
 
     fn rendered(source: &str, messages: Json) -> String {

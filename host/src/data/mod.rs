@@ -8,6 +8,7 @@ mod loader;
 mod marks;
 mod pace;
 mod packing;
+mod percent;
 mod preferences;
 mod prompts;
 mod refused;
