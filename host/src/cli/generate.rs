@@ -28,15 +28,8 @@ pub(super) struct Args {
     /// Prompt to continue or, with --chat, to answer
     #[arg(long, short)]
     prompt: String,
-    /// Write the prompt as a conversation, with the model's chat template, and print the answer alone
-    #[arg(long)]
-    chat: bool,
-    /// System message before the prompt; implies --chat
-    #[arg(long, value_name = "TEXT")]
-    system: Option<String>,
-    /// Further variables of the chat template, as in '{"enable_thinking": false}' [default: the run's, of a run's checkpoint]
-    #[arg(long, alias = "chat_template_kwargs", value_name = "JSON", value_parser = object)]
-    chat_template_kwargs: Option<Map<String, Value>>,
+    #[command(flatten)]
+    chat: Chat,
     /// Maximum number of tokens to generate
     #[arg(
         long,
@@ -70,6 +63,20 @@ pub(super) struct Args {
     /// Random seed for sampling
     #[arg(long, default_value_t = 42)]
     seed: u64,
+}
+
+/// How the prompt becomes a conversation.
+#[derive(clap::Args)]
+struct Chat {
+    /// Write the prompt as a conversation, with the model's chat template, and print the answer alone
+    #[arg(long)]
+    chat: bool,
+    /// System message before the prompt; implies --chat
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Further variables of the chat template, as in '{"enable_thinking": false}' [default: the run's, of a run's checkpoint]
+    #[arg(long, alias = "chat_template_kwargs", value_name = "JSON", value_parser = object)]
+    chat_template_kwargs: Option<Map<String, Value>>,
 }
 
 fn object(text: &str) -> Result<Map<String, Value>, String> {
@@ -172,7 +179,7 @@ fn of_run(folder: PathBuf) -> anyhow::Result<PathBuf> {
 
 impl Args {
     fn is_chat(&self) -> bool {
-        self.chat || self.system.is_some()
+        self.chat.chat || self.chat.system.is_some()
     }
 
     /// What the chat template is told: what a run told it, if the folder is a run's checkpoint.
@@ -185,7 +192,7 @@ impl Args {
             wording.now = now.map_err(|detail| anyhow!("{}: strftime_now: {detail}", file.display()))?;
             wording.kwargs = config.chat_template_kwargs;
         }
-        wording.kwargs.extend(self.chat_template_kwargs.clone().unwrap_or_default());
+        wording.kwargs.extend(self.chat.chat_template_kwargs.clone().unwrap_or_default());
         Ok(wording)
     }
 
@@ -196,7 +203,7 @@ impl Args {
         }
         ensure!(tokenizer.has_chat(), "--chat: this model's tokenizer has no chat template; leave --chat out to continue a text");
         let said = |role: &str, content: &String| Message { role: role.into(), content: content.clone(), ..Message::default() };
-        let system = self.system.iter().map(|text| said("system", text));
+        let system = self.chat.system.iter().map(|text| said("system", text));
         let messages: Vec<Message> = system.chain([said("user", &self.prompt)]).collect();
         Ok(tokenizer.encode(&tokenizer.render_chat(&messages, true, &Extras::default())?, false)?)
     }
