@@ -34,7 +34,12 @@ pub fn read_completions(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<
     refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
 }
 
-fn completion(row: usize, place: &Place, mut columns: Map<String, Value>) -> std::result::Result<CompletionRow, String> {
+/// Reads one row.
+pub(super) fn completion(
+    row: usize,
+    place: &Place,
+    mut columns: Map<String, Value>,
+) -> std::result::Result<CompletionRow, String> {
     let found = rows::names(&columns);
     if let Some(value) = columns.shift_remove("completion") {
         let completion = text_or_chat("completion", value)?;

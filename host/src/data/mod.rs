@@ -4,6 +4,7 @@
 mod chat;
 mod completions;
 mod dataset;
+mod labelled;
 mod loader;
 mod marks;
 mod pace;
@@ -21,6 +22,7 @@ mod wording;
 pub use chat::{ChatTemplate, Extras, Message, RenderError};
 pub use completions::{CompletionRow, read_completions};
 pub use dataset::Dataset;
+pub use labelled::{LabelledRow, read_labelled};
 pub use loader::{Cursor, Loader};
 pub use packing::pack;
 pub use preferences::{PreferenceRow, read_preferences};

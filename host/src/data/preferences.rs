@@ -35,7 +35,12 @@ pub fn read_preferences(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<
     refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
 }
 
-fn preference(row: usize, place: &Place, mut columns: Map<String, Value>) -> std::result::Result<PreferenceRow, String> {
+/// Reads one row.
+pub(super) fn preference(
+    row: usize,
+    place: &Place,
+    mut columns: Map<String, Value>,
+) -> std::result::Result<PreferenceRow, String> {
     let found = rows::names(&columns);
     let mut answer = |name: &str| {
         let missing = || {
