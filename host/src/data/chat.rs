@@ -57,6 +57,9 @@ const LARGEST: usize = 1 << 20;
 /// Bytes of an error that are shown.
 const SHOWN: usize = 1024;
 
+/// Names under which messages bring their reasoning.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
 /// Bytes for which a message counts beside its text.
 const MESSAGE: usize = 256;
 
@@ -170,11 +173,24 @@ impl ChatTemplate {
         extras: &Extras,
         work: impl FnOnce(&Template, &[Message], &Extras) -> Result<T, RenderError> + Send + 'static,
     ) -> Result<T, RenderError> {
-        let (template, messages, extras) = (Arc::clone(&self.template), messages.to_vec(), extras.clone());
+        let (template, extras) = (Arc::clone(&self.template), extras.clone());
+        let messages: Vec<Message> = messages.iter().map(with_reasoning).collect();
         let bytes = messages.iter().map(size).sum::<usize>() + length(&extras.kwargs) + length(&extras.tools);
         let done = self.pace.run(bytes.saturating_mul(times), move || work(&template, &messages, &extras));
         done.map_err(|e| RenderError::Unbounded(e.to_string()))?
     }
+}
+
+/// Gives a message's reasoning the names that templates look for, as transformers does.
+fn with_reasoning(message: &Message) -> Message {
+    let mut message = message.clone();
+    let rest = &message.rest;
+    let given = REASONING.into_iter().find_map(|name| rest.get(name).filter(|value| !value.is_null())).cloned();
+    if let Some(reasoning) = given {
+        message.rest.entry("thinking").or_insert_with(|| reasoning.clone());
+        message.rest.insert("reasoning_content".into(), reasoning);
+    }
+    message
 }
 
 /// How much a message is.
@@ -329,6 +345,14 @@ mod tests {
         let one = |source: &str| rendered(source, serde_json::json!([{"role": "user", "content": "hi"}]));
         assert_eq!(one("{% for m in messages %}{{ '%s says %s%d' % (m.role, m.content, 3) }}{% endfor %}"), "user says hi3");
         assert_eq!(one("{{ tools is iterable }}{{ messages is iterable }}{{ 'x' is iterable }}"), "FalseTrueTrue");
+        let reasoned = |name: &str| {
+            let message = serde_json::json!({"role": "assistant", "content": "a", name: "hm"});
+            rendered(
+                "{% for m in messages %}{{ m.reasoning_content }} {{ m.thinking }}{% endfor %}",
+                serde_json::json!([message]),
+            )
+        };
+        assert!(REASONING.into_iter().all(|name| reasoned(name) == "hm hm"));
         // A namespace that a block of marks or a macro only assigns to.
         let assigned = "{% set ns = namespace(x=1) %}{% generation %}{% set ns.x = 2 if ns is defined else 3 %}{% endgeneration %}{{ ns.x }}";
         assert_eq!(one(assigned), "2");
