@@ -58,7 +58,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
         return Err(anyhow!("{}: no completions (was log_completions = none?)", file.display()));
     }
     let settings = settings_given(&args.set)?;
-    let (config, _) = read([args.run.join("config.toml").as_path()], &Overrides::default())?;
+    let config = read([args.run.join("config.toml").as_path()], &Overrides::default())?;
     let columns = dataset(&config)?;
     let source = Source::open(&args.plugin)?;
     let mut plugin = RewardPlugin::load(&Engine::new()?, &source, &settings, &Limits::default(), config.seed)?;

@@ -63,7 +63,7 @@ fn check(run: &Path, name: &str) -> anyhow::Result<()> {
     if lock.try_lock().is_ok() {
         return Err(anyhow!("{}: no rlhost process is running this run", run.display()));
     }
-    let (config, _) = read([run.join("config.toml").as_path()], &Overrides::default())?;
+    let config = read([run.join("config.toml").as_path()], &Overrides::default())?;
     if !config.hot_reload {
         return Err(anyhow!("{}: this run was started with hot_reload = false", run.display()));
     }

@@ -4,6 +4,7 @@
 mod changes;
 mod device;
 pub mod files;
+mod foreign;
 mod keys;
 mod layers;
 mod lora;
@@ -11,16 +12,20 @@ mod options;
 mod period;
 mod printable;
 mod validate;
+mod values;
+mod yaml;
 
 pub use changes::{changes, same};
 pub use device::Device;
+pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};
 pub use keys::{Key, OnResume, key, keys};
-pub use layers::{ConfigFile, LARGEST, LooseKey, Overrides, read, read_files, scalar};
+pub use layers::{ConfigFile, LARGEST, Overrides, read, read_files};
 pub use options::{
     Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry, ReduceDtype, ReportTo,
 };
 pub use period::Period;
 pub use printable::{is_hidden, printable, printable_path};
+pub use values::scalar;
 
 use std::path::PathBuf;
 

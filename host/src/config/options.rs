@@ -207,11 +207,11 @@ impl PluginEntry {
 pub struct Config {
     /// Hugging Face model folder (Llama, Mistral, Qwen2 or Qwen3), or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
     /// [default: a small built-in model]
-    #[schemars(extend("rank" = "own"))]
+    #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"]))]
     pub model: Option<String>,
     /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of
     /// shards, or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
-    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
+    #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["dataset_name"]))]
     pub dataset: Option<String>,
     /// Split of a hub dataset to train on [default: train]
     #[schemars(extend("on_resume" = "free"))]
@@ -248,7 +248,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub num_threads: Option<usize>,
     /// Seconds to wait for the other processes of the run before ending it [default: 1800]
-    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
+    #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["ddp_timeout"]))]
     pub dist_timeout_s: f64,
     /// Precision of gradients sent between processes: float32, or bfloat16, which halves the bytes and rounds each process's
     /// values and their sum to 8 bits of precision [default: float32]
@@ -264,6 +264,7 @@ pub struct Config {
     /// Number of completions to sample per prompt [default: 8, or 2 for algorithms that learn from pairs]
     pub num_generations: Option<usize>,
     /// Maximum length of a completion, in tokens [default: 512]
+    #[schemars(extend("aliases" = ["max_new_tokens", "response_length"]))]
     pub max_completion_length: usize,
     /// Sampling temperature [default: 1]
     pub temperature: f64,
@@ -312,6 +313,7 @@ pub struct Config {
     /// Number of micro-batches per generation [default: gradient_accumulation_steps]
     pub steps_per_generation: Option<usize>,
     /// Number of times to train on each generation [default: 1]
+    #[schemars(extend("aliases" = ["num_ppo_epochs"]))]
     pub num_iterations: usize,
     /// Maximum number of tokens in a micro-batch; a step's rows are then split by tokens instead of by count. A prompt counts
     /// once for all its completions, and a longer row goes alone [default: none]
@@ -379,8 +381,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free"))]
     pub save_steps: Period,
     /// Maximum number of checkpoints to keep; the newest and the best are always kept [default: all]
-    #[schemars(extend("on_resume" = "free", "alias" = "max_ckpt_num"))]
-    #[serde(alias = "max_ckpt_num")]
+    #[schemars(extend("on_resume" = "free", "aliases" = ["max_ckpt_num"]))]
     pub save_total_limit: Option<usize>,
     /// Save only the model: smaller checkpoints that can't be resumed [default: false]
     #[schemars(extend("on_resume" = "free"))]
@@ -399,7 +400,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free"))]
     pub greater_is_better: Option<bool>,
     /// Completions to write to completions.jsonl: none, sample (those of each generation's first prompt) or all [default: sample]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "bare" = "true"))]
     pub log_completions: LogCompletions,
 
     /// Where to report metrics besides metrics.jsonl: none or tensorboard [default: tensorboard]

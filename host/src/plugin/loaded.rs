@@ -109,6 +109,16 @@ impl Loaded {
         limits: &Limits,
         seed: u64,
     ) -> Result<(Self, Running)> {
+        let mut this = Self::described(engine, source, role, limits, seed)?;
+        this.config = schema::resolve(source.name(), &this.info.config_schema, config)?;
+        let deadline = this.deadline();
+        let mut running = this.start(None, deadline)?;
+        this.info = this.describe(&mut running, deadline)?;
+        Ok((this, running))
+    }
+
+    /// Compiles it, checks it against the role, and has it describe itself without a configuration.
+    pub(super) fn described(engine: &Engine, source: &Source, role: Role, limits: &Limits, seed: u64) -> Result<Self> {
         let name = source.name();
         let component = compile(engine, source, limits)?;
         role.check(name, &component, &engine.wasmtime)?;
@@ -142,13 +152,8 @@ impl Loaded {
         };
         let deadline = this.deadline();
         let mut plain = this.instantiate(deadline)?;
-        let described = this.describe(&mut plain, deadline)?;
-        drop(plain);
-        this.config = schema::resolve(name, &described.config_schema, config)?;
-        let deadline = this.deadline();
-        let mut running = this.start(None, deadline)?;
-        this.info = this.describe(&mut running, deadline)?;
-        Ok((this, running))
+        this.info = this.describe(&mut plain, deadline)?;
+        Ok(this)
     }
 
     /// The end of the time that a call has which begins now.

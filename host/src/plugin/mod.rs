@@ -20,6 +20,7 @@ mod preference;
 mod reward;
 mod sandbox;
 mod schema;
+mod settings;
 mod source;
 mod wasi;
 mod watch;
@@ -35,6 +36,7 @@ pub use loaded::Info;
 pub use policy::{Advantages, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens};
 pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Side};
 pub use reward::{Column, Outcome, RewardBatch, RewardPlugin, Scores};
+pub use settings::{Setting, Takes, settings_of};
 pub use source::{Source, read_file};
 pub use watch::Watch;
 

@@ -2,6 +2,8 @@
 
 mod bounds;
 
+pub(super) use bounds::{check, target};
+
 use super::{Error, LONGEST_TEXT, Result};
 use crate::config::printable;
 use serde_json::{Map, Value};
@@ -92,7 +94,7 @@ pub(super) fn beyond_defaults(schema: &str, config: &Map<String, Value>) -> Map<
 }
 
 /// The texts that a property may be, however its schema spells that.
-fn constants(property: &Value, schema: &Value, into: &mut Vec<String>) {
+pub(super) fn constants(property: &Value, schema: &Value, into: &mut Vec<String>) {
     into.extend(property["const"].as_str().map(str::to_owned));
     into.extend(property["enum"].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)));
     for key in ["oneOf", "anyOf", "allOf"] {

@@ -28,7 +28,7 @@ const ELSEWHERE: [&str; 5] = ["$dynamicRef", "$recursiveRef", "$dynamicAnchor", 
 
 /// Refuses a schema that is endless, or so large once its references are followed that following takes long. The error is the
 /// end of a sentence.
-pub(super) fn check(schema: &Value) -> Result<(), String> {
+pub(in crate::plugin) fn check(schema: &Value) -> Result<(), String> {
     let properties = schema.get("properties").and_then(Value::as_object).map_or(0, Map::len);
     if properties > MOST_PROPERTIES {
         return Err(format!("has {properties} properties; there are at most {MOST_PROPERTIES}"));
@@ -38,7 +38,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
 }
 
 /// What a `$ref` leads to, if that is a place of the schema's own.
-pub(super) fn target<'a>(schema: &'a Value, reference: &str) -> Option<&'a Value> {
+pub(in crate::plugin) fn target<'a>(schema: &'a Value, reference: &str) -> Option<&'a Value> {
     schema.pointer(&percent_decode_str(reference.strip_prefix('#')?).decode_utf8().ok()?)
 }
 
