@@ -2,7 +2,7 @@
 
 use super::Failure;
 use crate::config::{Overrides, PluginEntry};
-use crate::config::{files, nearest, read};
+use crate::config::{did_you_mean, files, read};
 use crate::plugin::read_file;
 use crate::train::INBOX;
 use anyhow::{Context, anyhow};
@@ -70,7 +70,7 @@ fn check(run: &Path, name: &str) -> anyhow::Result<()> {
     let algorithm = PluginEntry::new(config.algorithm.clone()).name().to_owned();
     let names: Vec<&str> = config.plugin.iter().map(PluginEntry::name).chain([algorithm.as_str()]).collect();
     if !names.contains(&name) {
-        let meant = nearest(name, names.iter().copied()).map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+        let meant = did_you_mean(name, names.iter().copied());
         return Err(anyhow!("this run has no plugin {name:?}; it has {}{meant}", names.join(", ")));
     }
     Ok(())
