@@ -22,8 +22,12 @@ const OFFLINE: [(&str, &[&str]); 9] = [
 ];
 
 fn run(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) -> Outcome {
+    run_by_default(place, name, algorithm, online, &[&["--learning-rate", "0.002"], more].concat())
+}
+
+/// The same at the algorithm's own learning rate.
+fn run_by_default(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) -> Outcome {
     let mut arguments = vec!["--model", tiny(), "--algorithm", algorithm, "--output-dir", name, "--logging-steps", "1"];
-    arguments.extend(["--learning-rate", "0.002"]);
     if online {
         arguments.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--num-generations", "2"]);
         arguments.extend(["--dataset", STORIES]);
@@ -32,6 +36,61 @@ fn run(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) 
     }
     arguments.extend(more);
     place.run(&arguments)
+}
+
+/// What the binary prints.
+fn printed(arguments: &[&str]) -> String {
+    let outcome = Place::new().run(arguments);
+    outcome.succeeded();
+    outcome.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn help_and_guide_name_the_learning_rates_that_the_algorithms_have() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let plugins = fs::read_dir(root.join("plugins")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let algorithms = plugins.filter(|name| !name.ends_with("_reward") && !name.contains('.'));
+    let rate = |name: &String| {
+        let about = printed(&["plugin", "inspect", &format!("{name}.wasm")]);
+        about.split("rate: ").nth(1).and_then(|rest| rest.split(',').next()).expect("an algorithm has a rate").to_owned()
+    };
+    let all: Vec<(String, String)> = algorithms.map(|name| (name.clone(), rate(&name))).collect();
+    assert!(all.len() >= 10 && all.contains(&("grpo".to_owned(), "1e-6".to_owned())), "{all:?}");
+    let special: Vec<_> = all.iter().filter(|(_, rate)| rate != "1e-6").collect();
+
+    let help = printed(&["train", "--help"]);
+    let said = help.split("Peak learning rate [default: ").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
+    let guide = fs::read_to_string(root.join("host/docs/algorithms.md")).unwrap();
+    let table: Vec<&str> = guide.split("## Learning rates").nth(1).unwrap().lines().filter(|l| l.starts_with("| ")).collect();
+    for (name, rate) in &special {
+        assert!(said.contains(&format!("{rate} for {name}")), "{name} has {rate}: {said}");
+        assert!(table.contains(&format!("| `{name}` | {rate} |").as_str()), "{name} has {rate}: {table:?}");
+    }
+    assert!(said.contains("1e-6 for the other algorithms") && table.contains(&"| all others | 1e-6 |"), "{said} {table:?}");
+    assert_eq!((table.len(), said.matches("e-").count()), (special.len() + 2, special.len() + 1), "{said} {table:?}");
+    let (_, sft) = all.iter().find(|(name, _)| name == "sft").unwrap();
+    assert!(printed(&["sft", "--help"]).contains(&format!("The default learning rate is {sft},")));
+}
+
+#[test]
+fn a_run_without_a_learning_rate_takes_its_algorithms() {
+    let place = Place::with_answers();
+    let rate = |algorithm: &str, online: bool, more: &[&str]| {
+        let size = ["--max-steps", "1", "--per-device-train-batch-size", "2"];
+        run_by_default(&place, algorithm, algorithm, online, &[&size[..], more].concat()).succeeded();
+        let settings = fs::read_to_string(place.path(algorithm).join("config.toml")).unwrap();
+        let line = settings.lines().find_map(|line| line.strip_prefix("learning_rate = ")).unwrap();
+        line.parse::<f64>().unwrap()
+    };
+    let near = |rate: f64, other: f64, times: f64| {
+        // A critic's head is a few parameters more.
+        assert!((rate / other / times - 1.0).abs() < 0.01, "{rate} is not {times} times {other}");
+    };
+    let (dpo, grpo) = (rate("dpo", false, &[]), rate("grpo", true, &[]));
+    near(grpo, dpo * dpo / 1e-6, 1.0);
+    near(rate("sft", false, &["--learn-from", "dataset", "--dataset", "answers.jsonl"]), dpo, 20.0);
+    near(rate("online_dpo", true, &[]), dpo, 0.5);
+    near(rate("ppo", true, &[]), grpo, 3.0);
 }
 
 #[test]

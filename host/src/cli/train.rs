@@ -147,10 +147,10 @@ fn is_switch(command: &Command, flag: &str) -> bool {
 
 /// Builds `rlhost sft`: the flags of `train` with other defaults.
 pub(super) fn sft_command() -> Command {
-    command()
-        .name("sft")
-        .about("Fine-tune a model on given completions, texts or conversations (SFT)")
-        .after_help("Runs `rlhost train --algorithm sft --learn-from dataset`.")
+    command().name("sft").about("Fine-tune a model on given completions, texts or conversations (SFT)").after_help(
+        "Runs `rlhost train --algorithm sft --learn-from dataset`. The default learning rate is 2e-5, TRL's, for models of 100 \
+             million parameters and more; see --learning-rate.",
+    )
 }
 
 /// Runs `rlhost sft`, which sets two keys before its flags.

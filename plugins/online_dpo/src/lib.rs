@@ -106,6 +106,7 @@ impl Pairing for OnlineDpo {
 impl Preference for OnlineDpo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Online Direct Preference Optimization (sigmoid, ipo)";
+    const LEARNING_RATE: f64 = 5e-7;
 
     fn needs(_: &Settings) -> Needs {
         Needs::REF_LOGP

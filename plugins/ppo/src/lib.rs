@@ -31,6 +31,7 @@ pub struct Ppo {
 impl Policy for Ppo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Proximal Policy Optimization with a critic";
+    const LEARNING_RATE: f64 = 3e-6;
 
     fn needs(config: &Settings) -> Needs {
         let needs = Needs::VALUES | Needs::ENTROPY;
