@@ -2,6 +2,7 @@
 //! interrupted, and learning what it should.
 
 use rlhost_tests::{Outcome, Place, STORIES, assert_near, tiny};
+use std::collections::BTreeSet;
 use std::fs;
 
 /// Those that learn from their own completions, with what they need beside their defaults.
@@ -218,6 +219,31 @@ fn ppo_learns_a_length_and_its_critic_what_it_is_worth() {
     let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
     assert!(mean(&reward[50..]) > mean(&reward[..10]) + 1.0, "{reward:?}");
     assert!(mean(&critic[50..]) < mean(&critic[..10]), "{critic:?}");
+}
+
+#[test]
+fn algorithms_that_compare_no_completions_learn_from_one_of_each_prompt() {
+    let place = Place::new();
+    let size = ["--max-steps", "40", "--per-device-train-batch-size", "16", "--learning-rate", "0.02"];
+    let one = [
+        "--num-generations",
+        "1",
+        "--log-completions",
+        "all",
+        "--max-completion-length",
+        "24",
+        "--set",
+        "plugin.tldr_length_reward.config.target=4",
+    ];
+    for algorithm in ["ppo", "reinforce_pp"] {
+        run(&place, algorithm, algorithm, true, &[&size[..], &one].concat()).succeeded();
+        let reward = place.figure(algorithm, "reward");
+        let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+        assert!(mean(&reward[30..]) > mean(&reward[..10]) + 1.0, "{algorithm}: {reward:?}");
+        let written = place.lines(&format!("{algorithm}/completions.jsonl"));
+        let prompts: BTreeSet<String> = written[..16].iter().map(|line| line["prompt"].to_string()).collect();
+        assert_eq!(prompts.len(), 16, "{algorithm}");
+    }
 }
 
 #[test]

@@ -261,7 +261,8 @@ pub struct Config {
     #[serde(skip)]
     pub ranks: usize,
 
-    /// Number of completions to sample per prompt [default: 8, or 2 for algorithms that learn from pairs]
+    /// Number of completions to sample per prompt; 1 where they are not compared with each other, as for ppo and reinforce_pp
+    /// [default: 8, or 2 for algorithms that learn from pairs]
     pub num_generations: Option<usize>,
     /// Maximum length of a completion, in tokens [default: 512]
     pub max_completion_length: usize,

@@ -118,9 +118,6 @@ impl Config {
     /// The key that is wrong, and what would be right.
     pub fn check_generation(&self) -> Result<(), Error> {
         let invalid = |key: &str, detail: String| Err(Error::Invalid { place: key.to_owned(), detail });
-        if self.group() < 2 {
-            return invalid("num_generations", "must be at least 2: completions of a prompt are compared with each other".into());
-        }
         if self.plugin.is_empty() {
             let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm. To learn from the \
                           dataset's own completions, as `rlhost sft` does, use --learn-from dataset";

@@ -12,7 +12,7 @@ use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::rows::{counted, masked_sum, rows};
-use rlhost_plugin_sdk::scores::{self, by_prompt, mean_and_std, scores};
+use rlhost_plugin_sdk::scores::{self, by_prompt, mean_and_std, require_siblings, scores};
 
 /// What is taken off a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -113,6 +113,9 @@ impl Policy for ReinforcePp {
     }
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
+        if self.settings.baseline == Baseline::Group {
+            require_siblings(rollouts)?;
+        }
         estimate(&self.settings, rollouts)
     }
 
