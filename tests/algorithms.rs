@@ -172,6 +172,23 @@ fn a_run_with_a_critic_or_with_pairs_resumes_to_the_bit() {
 }
 
 #[test]
+fn a_batch_of_online_dpo_counts_prompts_and_one_of_grpo_completions() {
+    let place = Place::new();
+    let size = ["--max-steps", "2", "--per-device-train-batch-size", "4", "--gradient-accumulation-steps", "2"];
+    for (algorithm, prompts) in [("grpo", 4), ("online_dpo", 8)] {
+        run(&place, algorithm, algorithm, true, &[&size[..], &["--log-completions", "all"]].concat()).succeeded();
+        let written = place.lines(&format!("{algorithm}/completions.jsonl"));
+        let (step, other): (Vec<_>, Vec<_>) = written.iter().partition(|line| line["step"] == written[0]["step"]);
+        let asked: BTreeSet<String> = step.iter().map(|line| line["prompt"].to_string()).collect();
+        assert_eq!((asked.len(), step.len(), other.len()), (prompts, 2 * prompts, 2 * prompts), "{algorithm}");
+    }
+    // A number of completions that no number of pairs makes is refused only where completions are counted.
+    let odd = ["--max-steps", "1", "--per-device-train-batch-size", "3"];
+    run(&place, "pairs", "online_dpo", true, &odd).succeeded();
+    assert_eq!(run(&place, "single", "grpo", true, &odd).code, Some(2));
+}
+
+#[test]
 fn dpo_begins_at_ln_2_and_learns_the_pairs() {
     let place = Place::with_answers();
     run(&place, "dpo", "dpo", false, &["--max-steps", "24", "--learning-rate", "0.001", "--lr-scheduler-type", "constant"])

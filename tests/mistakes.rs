@@ -36,7 +36,8 @@ fn an_algorithm_that_compares_completions_says_how_many_it_needs() {
         (&["--algorithm", "online_dpo"], "4", "two completions of each prompt make a pair, not 4; set num_generations to 2"),
     ];
     for (arguments, generations, expected) in cases {
-        let refused = place.train("run", &[arguments, &["--num-generations", generations]].concat());
+        let size = ["--per-device-train-batch-size", "4", "--num-generations", generations];
+        let refused = place.train("run", &[arguments, &size].concat());
         assert_eq!(refused.code, Some(2), "{}", refused.stderr);
         assert!(refused.error().contains(arguments[1]) && refused.error().contains(expected), "{}", refused.error());
         assert!(place.entries().is_empty(), "{:?}", place.entries());

@@ -303,7 +303,8 @@ pub struct Config {
     /// per_device_train_batch_size counts packs [default: false]
     pub packing: bool,
 
-    /// Batch size per process for training, in completions or pairs per micro-batch [default: 8]
+    /// Batch size per process for training: completions or pairs per micro-batch; for online_dpo prompts, each with a pair of
+    /// completions, as in TRL [default: 8]
     pub per_device_train_batch_size: usize,
     /// Batch size per process for evaluation [default: per_device_train_batch_size]
     #[schemars(extend("on_resume" = "free"))]
@@ -517,7 +518,8 @@ impl Config {
         self.steps_per_generation.unwrap_or(self.gradient_accumulation_steps)
     }
 
-    /// Returns the number of completions or pairs in a micro-batch of all processes together.
+    /// Returns the number of completions or pairs in a micro-batch of all processes together; where pairs are generated, the
+    /// number of their prompts.
     pub fn batch_size(&self) -> usize {
         self.per_device_train_batch_size * self.ranks
     }
@@ -534,7 +536,7 @@ impl Config {
         parts.filter_map(|part| part.split_once('=').map(pair)).collect()
     }
 
-    /// Returns the number of completions in one generation.
+    /// Returns the number of completions in one generation; where pairs are generated, the number of their prompts.
     pub fn generation_batch_size(&self) -> usize {
         self.batch_size() * self.steps_per_generation()
     }
@@ -548,10 +550,5 @@ impl Config {
     pub fn best_by(&self) -> Option<(&str, bool)> {
         let name = self.metric_for_best_model.as_deref().or_else(|| self.load_best_model_at_end.then_some("reward"))?;
         Some((name, self.greater_is_better.unwrap_or(!name.ends_with("loss"))))
-    }
-
-    /// Returns the number of prompts in one generation.
-    pub fn prompts_per_generation(&self) -> usize {
-        self.generation_batch_size() / self.group()
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn load(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginni
     config.loss = algorithm.plugin().config();
     if flow.generates() {
         config.num_generations.get_or_insert(if flow.has_pairs() { 2 } else { 8 });
-        config.check_generation()?;
+        config.check_generation(flow.has_pairs())?;
     }
     let source = |entry: &PluginEntry| same_source(world, || beginning.plugin(&entry.path));
     let reward_sources = config.plugin.iter().map(source).collect::<Result<Vec<_>>>()?;
