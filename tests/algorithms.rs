@@ -239,6 +239,27 @@ fn ppo_learns_a_length_and_its_critic_what_it_is_worth() {
 }
 
 #[test]
+fn ppo_logs_its_episodes_as_trl_does() {
+    let place = Place::new();
+    let size = ["--max-steps", "3", "--save-steps", "2", "--per-device-train-batch-size", "4"];
+    run(&place, "ppo", "ppo", true, &[&size[..], &["--eval-dataset", STORIES]].concat()).succeeded();
+    let steps = || -> Vec<serde_json::Value> {
+        place.lines("ppo/metrics.jsonl").into_iter().filter(|line| line.get("eval_loss").is_none()).collect()
+    };
+    let figure = |name: &str| -> Vec<f64> { steps().iter().map(|line| line[name].as_f64().unwrap()).collect() };
+    // An evaluation's completions are none of training's.
+    assert_eq!(figure("episode"), [4.0, 8.0, 12.0]);
+    assert_eq!(figure("lr"), figure("learning_rate"));
+    let (rates, times) = (figure("eps"), figure("time"));
+    assert_eq!(rates[2], (12.0 / times[2]).floor(), "{rates:?} {times:?}");
+    place.run(&["resume", "ppo", "--step", "2"]).succeeded();
+    assert_eq!(figure("episode"), [4.0, 8.0, 12.0]);
+
+    run(&place, "grpo", "grpo", true, &size).succeeded();
+    assert!(place.lines("grpo/metrics.jsonl").iter().all(|line| line.get("lr").is_none() && line.get("eps").is_none()));
+}
+
+#[test]
 fn algorithms_that_compare_no_completions_learn_from_one_of_each_prompt() {
     let place = Place::new();
     let size = ["--max-steps", "40", "--per-device-train-batch-size", "16", "--learning-rate", "0.02"];

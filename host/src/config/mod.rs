@@ -6,6 +6,7 @@ mod device;
 pub mod files;
 mod keys;
 mod layers;
+mod limit;
 mod lora;
 mod options;
 mod period;

@@ -292,8 +292,10 @@ pub struct Config {
     /// Compute the reference model's log-probabilities of the dataset once, before training, then free the model [default: false]
     pub precompute_ref_log_probs: bool,
 
-    /// Maximum length of a text, or of a prompt with its given completion, in tokens; longer ones are truncated at the end
-    /// [default: 1024]
+    /// Maximum length of a text, or of a prompt with its given completion, in tokens; longer ones are truncated at the end. none
+    /// for the model's context [default: 1024]
+    #[serde(with = "super::limit")]
+    #[schemars(with = "Option<usize>")]
     pub max_length: Option<usize>,
     /// Compute the loss only on the completion, where the dataset has prompts and completions [default: true]
     pub completion_only_loss: bool,
