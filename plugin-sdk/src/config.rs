@@ -21,6 +21,17 @@ pub fn schema<C: Config>() -> String {
     schemars::schema_for!(C).as_value().to_string()
 }
 
+/// The learning rate of an algorithm that says nothing else.
+pub const LEARNING_RATE: f64 = 1e-6;
+
+/// The same with what an algorithm tells the host besides its settings, under the keyword `x-rlhost`.
+#[doc(hidden)]
+pub fn algorithm_schema<C: Config>(learning_rate: f64) -> String {
+    let mut schema = schemars::schema_for!(C);
+    schema.insert("x-rlhost".to_owned(), serde_json::json!({ "learning_rate": learning_rate }));
+    schema.as_value().to_string()
+}
+
 /// Parses a configuration.
 pub fn parse<C: Config>(json: &str) -> Result<C, Error> {
     serde_json::from_str(json).map_err(|e| Error::Config(e.to_string()))

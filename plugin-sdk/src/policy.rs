@@ -16,6 +16,8 @@ pub trait Policy: Sized + Send + 'static {
     type Config: Config;
     /// One line that says what it does.
     const DESCRIPTION: &'static str;
+    /// The peak learning rate of a run that sets none, for a full-size model.
+    const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
 
     /// Returns the columns it needs under these settings.
     fn needs(config: &Self::Config) -> Needs;
@@ -180,7 +182,7 @@ macro_rules! policy_plugin {
                     name: env!("CARGO_PKG_NAME").into(),
                     version: env!("CARGO_PKG_VERSION").into(),
                     description: <$policy>::DESCRIPTION.into(),
-                    config_schema: $crate::config::schema::<<$policy as Policy>::Config>(),
+                    config_schema: $crate::config::algorithm_schema::<<$policy as Policy>::Config>(<$policy>::LEARNING_RATE),
                     needs,
                     stateless: $stateless,
                 }

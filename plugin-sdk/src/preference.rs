@@ -52,6 +52,8 @@ pub trait Preference: Sized + Send + 'static {
     type Config: Config;
     /// One line that says what it does.
     const DESCRIPTION: &'static str;
+    /// The peak learning rate of a run that sets none, for a full-size model.
+    const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
 
     /// Returns the columns it needs under these settings.
     fn needs(config: &Self::Config) -> Needs;
@@ -207,7 +209,7 @@ pub fn described<P: Preference>(name: &str, version: &str, exported: Option<&Exp
         name: name.into(),
         version: version.into(),
         description: P::DESCRIPTION.into(),
-        config_schema: crate::config::schema::<P::Config>(),
+        config_schema: crate::config::algorithm_schema::<P::Config>(P::LEARNING_RATE),
         needs: exported.map_or_else(|| P::needs(&P::Config::default()), |e| P::needs(&e.config)),
         stateless: true,
     }

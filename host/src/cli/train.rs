@@ -79,7 +79,10 @@ impl Training {
                 "Runs `rlhost train --algorithm {}`. Flags can be written with dashes or underscores.",
                 self.name.replace('-', "_")
             )),
-            _ => command.after_help("Runs `rlhost train --algorithm sft --learn-from dataset`."),
+            _ => command.after_help(
+                "Runs `rlhost train --algorithm sft --learn-from dataset`. The default learning rate is 2e-5, TRL's, for models of \
+                 100 million parameters and more; see --learning-rate.",
+            ),
         }
     }
 

@@ -7,6 +7,7 @@ pub mod files;
 mod foreign;
 mod keys;
 mod layers;
+mod limit;
 mod lora;
 mod options;
 mod period;

@@ -261,7 +261,8 @@ pub struct Config {
     #[serde(skip)]
     pub ranks: usize,
 
-    /// Number of completions to sample per prompt [default: 8, or 2 for algorithms that learn from pairs]
+    /// Number of completions to sample per prompt; 1 where they are not compared with each other, as for ppo and reinforce_pp
+    /// [default: 8, or 2 for algorithms that learn from pairs]
     pub num_generations: Option<usize>,
     /// Maximum length of a completion, in tokens [default: 512]
     #[schemars(extend("aliases" = ["max_new_tokens", "response_length"]))]
@@ -292,8 +293,10 @@ pub struct Config {
     /// Compute the reference model's log-probabilities of the dataset once, before training, then free the model [default: false]
     pub precompute_ref_log_probs: bool,
 
-    /// Maximum length of a text, or of a prompt with its given completion, in tokens; longer ones are truncated at the end
-    /// [default: 1024]
+    /// Maximum length of a text, or of a prompt with its given completion, in tokens; longer ones are truncated at the end. none
+    /// for the model's context [default: 1024]
+    #[serde(with = "super::limit")]
+    #[schemars(with = "Option<usize>")]
     pub max_length: Option<usize>,
     /// Compute the loss only on the completion, where the dataset has prompts and completions [default: true]
     pub completion_only_loss: bool,
@@ -303,7 +306,8 @@ pub struct Config {
     /// per_device_train_batch_size counts packs [default: false]
     pub packing: bool,
 
-    /// Batch size per process for training, in completions or pairs per micro-batch [default: 8]
+    /// Batch size per process for training: completions or pairs per micro-batch; for online_dpo prompts, each with a pair of
+    /// completions, as in TRL [default: 8]
     pub per_device_train_batch_size: usize,
     /// Batch size per process for evaluation [default: per_device_train_batch_size]
     #[schemars(extend("on_resume" = "free"))]
@@ -347,9 +351,9 @@ pub struct Config {
     /// LoRA dropout; not supported, so it must be 0 [default: 0]
     pub lora_dropout: f64,
 
-    /// Peak learning rate [default: 1e-6, as in TRL, from 100 million parameters upward; for smaller models multiplied by 100
-    /// million / parameters, or by the square root of that for algorithms that learn from pairs or given completions; ten times
-    /// that for an adapter]
+    /// Peak learning rate [default: as in TRL, 2e-5 for sft, 3e-6 for ppo, 5e-7 for online_dpo and 1e-6 for the other algorithms,
+    /// from 100 million parameters upward; for smaller models multiplied by 100 million / parameters, or by the square root of
+    /// that for algorithms that learn from pairs or given completions; ten times that for an adapter]
     pub learning_rate: Option<f64>,
     /// Learning rate schedule: linear, cosine, constant or constant_with_warmup [default: linear]
     pub lr_scheduler_type: LrSchedule,
@@ -517,7 +521,8 @@ impl Config {
         self.steps_per_generation.unwrap_or(self.gradient_accumulation_steps)
     }
 
-    /// Returns the number of completions or pairs in a micro-batch of all processes together.
+    /// Returns the number of completions or pairs in a micro-batch of all processes together; where pairs are generated, the
+    /// number of their prompts.
     pub fn batch_size(&self) -> usize {
         self.per_device_train_batch_size * self.ranks
     }
@@ -534,7 +539,7 @@ impl Config {
         parts.filter_map(|part| part.split_once('=').map(pair)).collect()
     }
 
-    /// Returns the number of completions in one generation.
+    /// Returns the number of completions in one generation; where pairs are generated, the number of their prompts.
     pub fn generation_batch_size(&self) -> usize {
         self.batch_size() * self.steps_per_generation()
     }
@@ -548,10 +553,5 @@ impl Config {
     pub fn best_by(&self) -> Option<(&str, bool)> {
         let name = self.metric_for_best_model.as_deref().or_else(|| self.load_best_model_at_end.then_some("reward"))?;
         Some((name, self.greater_is_better.unwrap_or(!name.ends_with("loss"))))
-    }
-
-    /// Returns the number of prompts in one generation.
-    pub fn prompts_per_generation(&self) -> usize {
-        self.generation_batch_size() / self.group()
     }
 }

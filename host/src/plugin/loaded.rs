@@ -4,6 +4,7 @@
 use super::census::Refusal;
 use super::deadline::Deadline;
 use super::engine::Engine;
+use super::hints::Hints;
 use super::instance::{Memory, Running};
 use super::limits::{Refused, Together};
 use super::sandbox::{MOST_HANDLES, Sandbox};
@@ -30,6 +31,8 @@ pub struct Info {
     pub description: String,
     /// JSON Schema of its configuration.
     pub config_schema: String,
+    /// What it also tells the host there.
+    pub hints: Hints,
     /// Columns it asks for, given its configuration.
     pub needs: Needs,
     /// Whether each answer is independent of earlier calls and other rows.
@@ -132,6 +135,7 @@ impl Loaded {
             version: String::new(),
             description: String::new(),
             config_schema: "{}".to_owned(),
+            hints: Hints::default(),
             needs: Needs::default(),
             stateless: false,
         };
@@ -189,11 +193,16 @@ impl Loaded {
                 format!("its configuration schema has {} bytes; the limit is {LONGEST_SCHEMA}", info.config_schema.len());
             return Err(Error::Config { name: self.name.clone(), detail });
         }
+        let hints = Hints::of(&info.config_schema).map_err(|detail| Error::Config {
+            name: self.name.clone(),
+            detail: printable(&format!("its configuration schema {detail}"), LONGEST_TEXT),
+        })?;
         Ok(Info {
             name: printable(&info.name, LONGEST_TEXT),
             version: printable(&info.version, LONGEST_TEXT),
             description: printable(&info.description, LONGEST_TEXT),
             config_schema: info.config_schema,
+            hints,
             needs: needs(info.needs),
             stateless: info.stateless,
         })

@@ -40,6 +40,7 @@ pub struct Choice {
 /// A loaded preference algorithm.
 pub struct PreferencePlugin {
     plugin: Plugin,
+    online: bool,
 }
 
 impl Deref for PreferencePlugin {
@@ -67,7 +68,12 @@ impl PreferencePlugin {
         seed: u64,
     ) -> Result<Self> {
         let role = if online { Role::OnlinePreference } else { Role::Preference };
-        Ok(Self { plugin: Plugin::load(engine, source, role, config, limits, seed)? })
+        Ok(Self { plugin: Plugin::load(engine, source, role, config, limits, seed)?, online })
+    }
+
+    /// Whether it makes its pairs itself.
+    pub fn is_online(&self) -> bool {
+        self.online
     }
 
     /// Returns one micro-batch's part of the loss.

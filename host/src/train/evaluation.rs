@@ -84,13 +84,9 @@ impl Trainer {
     fn losses(&mut self, prompts: &[Arc<Prompt>]) -> Result<(f64, Figures)> {
         let (at, mut figures) = (self.moment(), Figures::begin());
         let size = self.settings.eval_batch_size();
-        let together = if !self.collector.flow().generates() {
-            size
-        } else if self.settings.per_device_eval_batch_size.is_some() {
-            size / self.settings.group()
-        } else {
-            self.settings.prompts_per_generation()
-        };
+        let flow = self.collector.flow();
+        let whole_generation = flow.generates() && self.settings.per_device_eval_batch_size.is_none();
+        let together = flow.prompts(if whole_generation { self.settings.generation_batch_size() } else { size }, &self.settings);
         let mut micro_batches = Vec::new();
         for some in prompts.chunks(together.max(1)) {
             let mut with = With { policy: self.learner.policy(), plugins: &mut self.plugins, journal: &mut self.journal, at };

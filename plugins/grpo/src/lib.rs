@@ -21,6 +21,7 @@ mod tests;
 use entropy::EntropyControl;
 use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens};
+use rlhost_plugin_sdk::scores::require_siblings;
 pub use settings::{ImportanceSamplingLevel, LossType, MultiObjectiveAggregation, ScaleRewards, Settings};
 
 /// The algorithm with its settings.
@@ -53,6 +54,7 @@ impl Policy for Grpo {
     }
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
+        require_siblings(rollouts)?;
         Ok(advantage::estimate(&self.settings, rollouts))
     }
 

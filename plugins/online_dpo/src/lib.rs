@@ -90,7 +90,9 @@ impl Pairing for OnlineDpo {
         for group in rows_by_prompt(&rollouts.prompt_of).into_iter().filter(|group| !group.is_empty()) {
             let &[first, second] = group.as_slice() else {
                 let n = group.len();
-                return Err(Error::Input(format!("online_dpo compares two completions of each prompt; one has {n}")));
+                return Err(Error::Config(format!(
+                    "two completions of each prompt make a pair, not {n}; set num_generations to 2"
+                )));
             };
             let (Some(a), Some(b)) = (scores[first], scores[second]) else { continue };
             let (chosen, rejected) = if a >= b { (first, second) } else { (second, first) };
@@ -106,6 +108,7 @@ impl Pairing for OnlineDpo {
 impl Preference for OnlineDpo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Online Direct Preference Optimization (sigmoid, ipo)";
+    const LEARNING_RATE: f64 = 5e-7;
 
     fn needs(_: &Settings) -> Needs {
         Needs::REF_LOGP

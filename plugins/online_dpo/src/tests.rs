@@ -57,7 +57,7 @@ fn pairs_without_a_reward_are_left_out() {
 #[test]
 fn two_completions_of_each_prompt_are_needed() {
     let r = rollouts(&[Some(1.0); 3], &[0, 0, 0], &[true; 3]);
-    assert!(matches!(algorithm(Settings::default()).choose(&r), Err(Error::Input(_))));
+    assert!(matches!(algorithm(Settings::default()).choose(&r), Err(Error::Config(_))));
 }
 
 #[test]

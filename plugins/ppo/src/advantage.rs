@@ -95,12 +95,14 @@ fn metrics(kl_coef: f64, rollouts: &Rollouts, given: &[Option<f64>], scored: &[S
     let per_completion =
         |of: &dyn Fn(usize) -> f64| scored.iter().map(|s| masked_sum(mask, s.row.clone(), of)).sum::<f64>() / n.max(1.0);
     let divergence = per_completion(&|i| kl[i]);
+    let of_token = |s: &Scored| masked_sum(mask, s.row.clone(), |i| kl[i]) / masked_sum(mask, s.row.clone(), |_| 1.0).max(1.0);
     let score = scored.iter().map(|s| s.score).sum::<f64>() / n.max(1.0);
     let mut all = scores::metrics(given);
     let ended = rollouts.finished.iter().filter(|&&finished| finished).count() as f64;
     all.push(Metric::mean("val/num_eos_tokens", ended, 1.0));
     all.extend([
-        Metric::mean(KL, divergence, n),
+        Metric::mean(KL, scored.iter().map(of_token).sum::<f64>() / n.max(1.0), n),
+        Metric::mean("objective/kl", divergence, n),
         Metric::mean("objective/kl_coef", kl_coef, n),
         Metric::mean("objective/entropy", per_completion(&|i| -f64::from(rollouts.logp[i])), n),
         Metric::mean("objective/non_score_reward", -kl_coef * divergence, n),

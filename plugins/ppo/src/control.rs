@@ -1,12 +1,12 @@
 //! A KL coefficient that keeps the divergence near a target (Ziegler et al. 2019, section 2.2):
-//! `coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * completions / horizon`.
+//! `coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * completions / horizon`, the divergence being that of a token, as in OpenRLHF.
 
 use crate::settings::Settings;
 use rlhost_plugin_sdk::policy::figure;
 use serde::{Deserialize, Serialize};
 
-/// The divergence of a completion, averaged.
-pub(crate) const KL: &str = "objective/kl";
+/// The divergence of a completion's tokens, averaged over them and then over completions.
+pub(crate) const KL: &str = "kl";
 
 /// What adapting has come to. Without a target nothing of it is used.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -16,6 +16,8 @@ pub struct KlControl {
     coef: Option<f64>,
     /// Completions since it last moved.
     completions: u64,
+    /// Completions of the whole run.
+    pub(crate) episode: u64,
 }
 
 impl KlControl {
@@ -27,6 +29,7 @@ impl KlControl {
     /// A generation of so many completions.
     pub(crate) fn saw(&mut self, completions: usize) {
         self.completions += completions as u64;
+        self.episode += completions as u64;
     }
 
     /// Moves once for each step that began with a generation; the others have no such figure.

@@ -18,8 +18,8 @@ pub mod settings;
 mod tests;
 
 use control::KlControl;
-use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens};
+use rlhost_plugin_sdk::{Error, Metric};
 pub use settings::{KlEstimator, Settings};
 
 /// The algorithm with its settings.
@@ -31,6 +31,7 @@ pub struct Ppo {
 impl Policy for Ppo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Proximal Policy Optimization with a critic";
+    const LEARNING_RATE: f64 = 3e-6;
 
     fn needs(config: &Settings) -> Needs {
         let needs = Needs::VALUES | Needs::ENTROPY;
@@ -43,8 +44,9 @@ impl Policy for Ppo {
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
         let coef = self.control.coef(&self.settings);
-        let advantages = advantage::estimate(&self.settings, coef, rollouts)?;
+        let mut advantages = advantage::estimate(&self.settings, coef, rollouts)?;
         self.control.saw(rollouts.prompt_of.len());
+        advantages.metrics.push(Metric::max("episode", self.control.episode as f64));
         Ok(advantages)
     }
 

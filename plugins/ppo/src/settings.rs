@@ -23,7 +23,7 @@ pub struct Settings {
     pub kl_coef: f64,
     /// How that divergence is estimated.
     pub kl_estimator: KlEstimator,
-    /// Adapt `kl_coef` so that a completion's divergence, in nats, stays near this.
+    /// Adapt `kl_coef` so that a token's divergence, in nats and averaged over each completion, stays near this.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub kl_target: Option<f64>,
     /// In how many completions `kl_coef` may change by a fifth.

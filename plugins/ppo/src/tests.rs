@@ -67,6 +67,8 @@ fn advantages_and_returns_by_hand() {
     let m = &given.metrics;
     near(figure(m, "reward"), (-0.5, 2.0));
     near(figure(m, "objective/kl"), ((1.0 - 0.25) / 2.0, 2.0));
+    near(figure(m, "kl"), ((1.0 / 3.0 - 0.25 / 2.0) / 2.0, 2.0));
+    assert_eq!(figure(m, "episode").0, 3.0);
     near(figure(m, "objective/entropy"), ((3.5 + 2.5) / 2.0, 2.0));
     near(figure(m, "objective/non_score_reward"), (-0.5 * 0.375, 2.0));
     near(figure(m, "objective/scores"), (-0.5, 2.0));
@@ -272,7 +274,7 @@ fn the_coefficient_follows_the_divergence() {
     let s = Settings { kl_coef: 0.1, kl_target: Some(2.0), kl_horizon: 100.0, ..Settings::default() };
     let mut ppo = Ppo::new(s.clone()).unwrap();
     let coef = |ppo: &mut Ppo| figure(&ppo.estimate(&rollouts()).unwrap().metrics, "objective/kl_coef").0;
-    let heard = |ppo: &mut Ppo, kl: f64| ppo.observe(0, &[("objective/kl".into(), kl)]);
+    let heard = |ppo: &mut Ppo, kl: f64| ppo.observe(0, &[("kl".into(), kl), ("objective/kl".into(), 50.0)]);
     assert_eq!(coef(&mut ppo), 0.1);
     // A tenth too much, over three completions of a hundred.
     heard(&mut ppo, 2.2);
@@ -287,7 +289,7 @@ fn the_coefficient_follows_the_divergence() {
     let snapshot = rlhost_plugin_sdk::stateful::snapshot(ppo.state()).unwrap();
     let mut resumed = Ppo::new(s.clone()).unwrap();
     *resumed.state() = rlhost_plugin_sdk::stateful::restored(&snapshot).unwrap();
-    assert_eq!(resumed.control, ppo.control);
+    assert_eq!((&resumed.control, ppo.control.episode), (&ppo.control, 9));
     assert!((coef(&mut resumed) - want).abs() < 1e-12);
     // Without a target the coefficient is what it is set to, whatever was learned before.
     let mut fixed = Ppo::new(Settings { kl_target: None, kl_coef: 0.3, ..s }).unwrap();

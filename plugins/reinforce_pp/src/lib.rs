@@ -12,7 +12,7 @@ use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::rows::{counted, masked_sum, rows};
-use rlhost_plugin_sdk::scores::{self, by_prompt, mean_and_std, scores};
+use rlhost_plugin_sdk::scores::{self, by_prompt, mean_and_std, require_siblings, scores};
 
 /// What is taken off a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -37,13 +37,21 @@ pub enum KlEstimator {
     K3,
 }
 
+/// The greatest divergence of a token, either way. OpenRLHF has it so that no token of a rare text outweighs all scores.
+const MOST_KL: f64 = 10.0;
+
 impl KlEstimator {
     fn of(self, d: Dual) -> Dual {
-        match self {
+        let kl = match self {
             Self::K1 => d,
             Self::K2 => d * d * 0.5,
-            Self::K3 => (-d).exp_m1() + d,
-        }
+            Self::K3 => {
+                // Its exponential might be infinite further down, where the divergence is at its limit.
+                let d = d.max(-MOST_KL);
+                (-d).exp_m1() + d
+            }
+        };
+        kl.clamp(-MOST_KL, MOST_KL)
     }
 }
 
@@ -56,12 +64,12 @@ pub struct Settings {
     /// Weight of the KL divergence from the reference model.
     #[schemars(range(min = 0.0))]
     pub kl_coef: f64,
-    /// How that divergence is estimated.
+    /// How that divergence is estimated. It is limited to 10 at each token, either way.
     pub kl_estimator: KlEstimator,
     /// Add the divergence to the loss instead of taking it off the tokens' rewards; the paper does
     /// so with a baseline, and with k2.
     pub use_kl_loss: bool,
-    /// Discount of a reward for each token that it is away.
+    /// Discount of a reward for each token that it is away; without effect with a group baseline, where it is 1.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub gamma: f64,
     /// Least and greatest score, after the baseline. OpenRLHF has -10 and 10 where nothing is given,
@@ -90,6 +98,25 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// The discount. A group's baseline is that of whole completions, so OpenRLHF has none there.
+    fn discount(&self) -> f64 {
+        if self.baseline == Baseline::Group { 1.0 } else { self.gamma }
+    }
+
+    /// What works but is hardly meant. OpenRLHF warns of both.
+    fn doubts(&self) -> Vec<String> {
+        let mut doubts = Vec::new();
+        if self.gamma != self.discount() {
+            doubts.push(format!("gamma is {}; with baseline = group it is taken as 1", self.gamma));
+        }
+        if self.use_kl_loss && self.kl_coef > 0.0 && self.kl_estimator == KlEstimator::K1 {
+            doubts.push("the mean gradient of k1 as a loss is zero, whatever the divergence; use kl_estimator = k2 or k3".into());
+        }
+        doubts
+    }
+}
+
 /// The algorithm with its settings.
 pub struct ReinforcePp {
     settings: Settings,
@@ -108,11 +135,17 @@ impl Policy for ReinforcePp {
             Some((low, high)) if low.is_nan() || high.is_nan() || low > high => {
                 Err(Error::Config(format!("reward_clip_range must be the least and the greatest score, not {low} and {high}")))
             }
-            _ => Ok(Self { settings }),
+            _ => {
+                settings.doubts().iter().for_each(|doubt| rlhost_plugin_sdk::warn(doubt));
+                Ok(Self { settings })
+            }
         }
     }
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
+        if self.settings.baseline == Baseline::Group {
+            require_siblings(rollouts)?;
+        }
         estimate(&self.settings, rollouts)
     }
 
@@ -159,7 +192,7 @@ fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
         for i in counted(&mask, row.clone()).rev() {
             let reward = std::mem::take(&mut score) - in_reward * kl(i);
             rewards += reward;
-            to_come = reward + s.gamma * to_come;
+            to_come = reward + s.discount() * to_come;
             returns[i] = to_come;
         }
         whole_returns.push(rewards);

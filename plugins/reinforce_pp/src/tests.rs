@@ -58,6 +58,42 @@ fn advantages_are_returns_normalized_over_the_batch() {
 }
 
 #[test]
+fn a_tokens_divergence_is_limited_in_rewards_and_in_the_loss() {
+    for (estimator, beyond) in [
+        (KlEstimator::K1, [(30.0, 10.0), (-30.0, -10.0)]),
+        (KlEstimator::K2, [(30.0, 10.0), (-5.0, 10.0)]),
+        (KlEstimator::K3, [(30.0, 10.0), (-5000.0, 10.0)]),
+    ] {
+        for (log_ratio, kl) in beyond {
+            let r = Rollouts { ref_logp: Some(vec![-1.0 - log_ratio, -1.0, -1.0, -1.0, -1.0, -1.0]), ..rollouts() };
+            let s = Settings { kl_coef: 0.2, kl_estimator: estimator, ..Settings::default() };
+            let returns = [2.0 - 0.2 * kl, 2.0, 4.0, -6.0, -6.0];
+            close("limited", &estimated(&s, &r).advantages, &normalized(returns.map(|r: f32| f64::from(r))));
+
+            let in_loss = estimator.of(Dual::variable(log_ratio));
+            assert_eq!((in_loss.value, in_loss.slope()), (f64::from(kl), 0.0), "{estimator:?} at {log_ratio}");
+        }
+    }
+    assert_eq!(KlEstimator::K1.of(Dual::variable(9.0f32)).slope(), 1.0);
+}
+
+#[test]
+fn a_group_baseline_knows_no_discount_and_what_is_hardly_meant_is_said() {
+    let grouped = |gamma: f64| Settings { baseline: Baseline::Group, gamma, ..Settings::default() };
+    let [whole, discounted] = [1.0, 0.5].map(|gamma| estimated(&grouped(gamma), &rollouts()).advantages);
+    assert_eq!(whole, discounted);
+    let plain = |gamma: f64| estimated(&Settings { gamma, ..Settings::default() }, &rollouts()).advantages;
+    assert_ne!(plain(1.0), plain(0.5));
+
+    let in_loss = |kl_estimator| Settings { use_kl_loss: true, kl_estimator, ..Settings::default() };
+    let doubted = |s: Settings| s.doubts().join("; ");
+    assert_eq!((doubted(Settings::default()), doubted(grouped(1.0))), (String::new(), String::new()));
+    assert!(doubted(grouped(0.5)).contains("gamma is 0.5"));
+    assert!(doubted(in_loss(KlEstimator::K1)).contains("kl_estimator = k2"));
+    assert_eq!(doubted(in_loss(KlEstimator::K2)), "");
+}
+
+#[test]
 fn a_baseline_is_the_mean_of_the_group_and_comes_before_clipping() {
     let s = Settings { baseline: Baseline::Group, kl_coef: 0.2, ..Settings::default() };
     // Scores (2, 4) and (-6) less their means.

@@ -8,7 +8,7 @@ use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::rows::{masked_sum, rows, spread};
-use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, scores};
+use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, require_siblings, scores};
 
 /// Settings of RLOO.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -67,6 +67,7 @@ impl Policy for Rloo {
     }
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
+        require_siblings(rollouts)?;
         estimate(&self.settings, rollouts)
     }
 

@@ -37,6 +37,7 @@ pub struct Sft {
 impl Policy for Sft {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Supervised fine-tuning on given completions (nll, dft)";
+    const LEARNING_RATE: f64 = 2e-5;
 
     fn needs(_: &Settings) -> Needs {
         Needs::ENTROPY

@@ -88,6 +88,9 @@ fn inspect(given: &Given) -> anyhow::Result<()> {
     say!("hash:     {}", source.hash());
     say!("keeps:    {}", keeps(plugin));
     say!("needs:    {}", needs(&info.needs));
+    if role != Role::Reward {
+        say!("rate:     {:e}, the default learning rate of full-size models", info.hints.learning_rate);
+    }
     say!("imports:  {}", list(&outline.imports));
     say!("exports:  {}", list(&outline.exports));
     say!("settings:");

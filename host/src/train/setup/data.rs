@@ -63,7 +63,7 @@ fn packs(config: &Config, flow: Flow, prompts: &[Arc<Prompt>], longest: usize) -
 /// Creates the loader that orders this many rows.
 fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
     let generates = flow.generates();
-    let batch = if generates { config.prompts_per_generation() } else { config.batch_size() };
+    let batch = if generates { flow.prompts(config.generation_batch_size(), config) } else { config.batch_size() };
     if generates && rows < batch {
         let detail = format!("the dataset has {rows} prompts, but one generation takes {batch}");
         return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));

@@ -110,10 +110,10 @@ fn learner(
     max_steps: u64,
     world: &Rc<World>,
 ) -> Result<(Config, Learner, Option<Frozen>)> {
-    let needs = plugins.about().needs;
+    let (needs, rate) = (plugins.about().needs, plugins.about().hints.learning_rate);
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, &needs, beginning, place)?;
-    let parameters = policy.weights().parameters();
-    let (config, schedule) = schedule::schedule(config, plugins.flow, parameters, opened.lora.is_some(), max_steps);
+    let size = schedule::Size { parameters: policy.weights().parameters(), adapter: opened.lora.is_some() };
+    let (config, schedule) = schedule::schedule(config, plugins.flow, rate, size, max_steps);
     let settings = Settings {
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,

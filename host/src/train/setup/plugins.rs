@@ -39,7 +39,7 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World) -> 
     config.loss = algorithm.plugin().config();
     if flow.generates() {
         config.num_generations.get_or_insert(if flow.has_pairs() { 2 } else { 8 });
-        config.check_generation()?;
+        config.check_generation(flow.has_pairs())?;
     }
     let source = |entry: &PluginEntry| same_source(world, || beginning.plugin(&entry.path));
     let reward_sources = config.plugin.iter().map(source).collect::<Result<Vec<_>>>()?;
@@ -61,7 +61,8 @@ impl Loaded {
     /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial and any warnings.
     pub(super) fn try_on(&mut self, data: &Data, config: &Config) -> Result<(Trial, Vec<String>)> {
         let needs = self.about().needs;
-        let trial = Trial::made_up(data.prompts(), data.columns(), &needs);
+        let group = if self.flow.generates() { config.group() } else { 2 };
+        let trial = Trial::made_up(data.prompts(), data.columns(), group, &needs);
         dry_run(&trial, &mut self.algorithm, &mut self.rewards)?;
         let cut = config.max_tokens_per_microbatch.is_some();
         if !(cut || config.ranks > 1) || is_separable(&mut self.algorithm, &needs)? {
