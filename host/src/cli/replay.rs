@@ -94,10 +94,15 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Columns of the dataset, by row.
+/// Columns of the dataset, by row; of rows that can't be used there are none.
 fn dataset(config: &Config) -> anyhow::Result<Vec<Map<String, Value>>> {
     let Some((dataset, _)) = train::dataset_of(config)? else { return Ok(Vec::new()) };
-    Ok(data::read_prompts(&dataset)?.into_iter().map(|row| row.columns).collect())
+    let mut columns = Vec::new();
+    for row in data::read_prompts(&dataset, &mut data::Refused::default())? {
+        columns.resize(row.row, Map::new());
+        columns.push(row.columns);
+    }
+    Ok(columns)
 }
 
 fn batch(generation: &[Recorded], dataset: &[Map<String, Value>]) -> RewardBatch {

@@ -225,6 +225,9 @@ pub struct Config {
     /// Rename dataset columns, as in prompt=question; separate several with commas or repeat the flag
     #[schemars(extend("on_resume" = "free"))]
     pub columns: Vec<String>,
+    /// Refuse a dataset with rows that can't be used, instead of leaving them out with a warning [default: false]
+    #[schemars(extend("on_resume" = "free"))]
+    pub strict_data: bool,
     /// Output directory of the run [default: runs/TIME]
     #[schemars(extend("on_resume" = "compared"))]
     pub output_dir: Option<String>,
@@ -264,6 +267,9 @@ pub struct Config {
     /// Number of completions to sample per prompt; 1 where they are not compared with each other, as for ppo and reinforce_pp
     /// [default: 8, or 2 for algorithms that learn from pairs]
     pub num_generations: Option<usize>,
+    /// Maximum length of a prompt, in tokens; of longer ones the last tokens are kept [default: none; prompts as long as the
+    /// model's context are left out]
+    pub max_prompt_length: Option<usize>,
     /// Maximum length of a completion, in tokens [default: 512]
     #[schemars(extend("aliases" = ["max_new_tokens", "response_length"]))]
     pub max_completion_length: usize,
@@ -300,7 +306,8 @@ pub struct Config {
     pub max_length: Option<usize>,
     /// Compute the loss only on the completion, where the dataset has prompts and completions [default: true]
     pub completion_only_loss: bool,
-    /// Compute the loss only on the assistant's turns of a conversation [default: false]
+    /// Compute the loss only on the assistant's turns of a conversation: what the chat template marks with {% generation %}, or
+    /// else each turn with its end token [default: false]
     pub assistant_only_loss: bool,
     /// Pack texts of the dataset into sequences of max_length tokens; texts do not attend to each other, and
     /// per_device_train_batch_size counts packs [default: false]
@@ -440,6 +447,7 @@ impl Default for Config {
             eval_dataset: None,
             dataset_test_split: "test".into(),
             columns: Vec::new(),
+            strict_data: false,
             output_dir: None,
             algorithm: "grpo".into(),
             learn_from: LearnFrom::Generation,
@@ -452,6 +460,7 @@ impl Default for Config {
             overlap_comm: true,
             ranks: 1,
             num_generations: None,
+            max_prompt_length: None,
             max_completion_length: 512,
             temperature: 1.0,
             top_p: 1.0,

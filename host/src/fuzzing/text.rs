@@ -2,7 +2,7 @@
 
 use super::{choice, parts, put};
 use crate::config::{self, Config, Overrides};
-use crate::data::{ChatTemplate, Message};
+use crate::data::{ChatTemplate, Extras, Message};
 
 /// A configuration file; after it, what stands on a command line: `--set KEY=VALUE`, `--plugin PATH` or `--KEY VALUE`.
 pub fn config(input: &[u8]) {
@@ -41,5 +41,5 @@ pub fn template(input: &[u8]) {
         let turn = |role: &str| Message { role: role.into(), content: " Hello. ".into(), ..Message::default() };
         vec![turn("system"), turn("user"), turn("assistant"), turn("user")]
     });
-    let _ = chat.render(&messages, generate == 1);
+    let _ = chat.render(&messages, generate == 1, &Extras::default());
 }

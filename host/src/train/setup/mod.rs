@@ -40,8 +40,10 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let (config, mut plugins) = plugins::load(config, beginning, &world)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, opened) = model::open(config, &folder, beginning, &world)?;
-    let (config, Datasets { data, evaluated }) = data::read(config, plugins.flow, &opened.tokenizer, opened.context(), &world)?;
-    let (trial, mut warnings) = plugins.try_on(&data, &config)?;
+    let (config, Datasets { data, evaluated, mut warnings }) =
+        data::read(config, plugins.flow, &opened.tokenizer, opened.context(), &world)?;
+    let (trial, more) = plugins.try_on(&data, &config)?;
+    warnings.extend(more);
     warnings.extend(too_long(&config, &plugins, &data, &opened));
 
     let place = Place::choose(config.device, config.bf16, world.local_rank())?;
