@@ -260,7 +260,6 @@ impl Trainer {
 
     /// Returns the number of epochs trained, including the fraction of the current one.
     pub(super) fn epoch(&self) -> f64 {
-        let micro_batches = self.state.global_step as f64 * self.settings.gradient_accumulation_steps as f64;
-        micro_batches / self.collector.micro_batches_per_epoch() as f64
+        self.collector.epochs(self.state.global_step)
     }
 }
