@@ -221,7 +221,8 @@ impl Given {
     }
 
     fn config(&self, base: Option<&Path>) -> Result<(Config, Vec<LooseKey>), config::Error> {
-        let base = base.map(ConfigFile::read).transpose()?;
+        let read = |path: &Path| ConfigFile::read(path)?.without_other_algorithm(&self.overrides, self.file.as_ref());
+        let base = base.map(read).transpose()?;
         config::read_files(base.iter().chain(&self.file), &self.overrides)
     }
 

@@ -37,8 +37,8 @@ pub const LARGEST: u64 = 4 << 20;
 /// A configuration's file as it was read.
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
-    path: PathBuf,
-    text: String,
+    pub(super) path: PathBuf,
+    pub(super) text: String,
 }
 
 impl ConfigFile {

@@ -4,6 +4,7 @@
 mod changes;
 mod device;
 pub mod files;
+mod inherited;
 mod keys;
 mod layers;
 mod limit;
