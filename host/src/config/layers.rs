@@ -243,12 +243,16 @@ fn apply_set(config: Config, set: &str, known: &[&str]) -> Result<Config> {
     let mut config = config;
     if parts.len() > 2 && parts[0] == "plugin" {
         let names: Vec<String> = config.plugin.iter().map(|e| e.name().to_owned()).collect();
-        let wanted = path.trim().split('.').nth(1).unwrap_or_default();
-        let Some(entry) = config.plugin.iter_mut().find(|e| e.name() == wanted) else {
+        let below = path.trim().split_once('.').map_or("", |(_, below)| below);
+        let within = |name: &str| below.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+        // A name may have dots, and begin with another one.
+        let entry = config.plugin.iter_mut().filter(|e| within(e.name())).max_by_key(|e| e.name().len());
+        let Some(entry) = entry else {
+            let wanted = below.split('.').next().unwrap_or_default();
             return Err(invalid(format!("no reward plugin is named {wanted:?}; this run has {}", names.join(", "))));
         };
         let mut table = Table::try_from(&*entry).map_err(|e| invalid(e.to_string()))?;
-        insert(&mut table, &parts[2..], value);
+        insert(&mut table, &parts[1 + entry.name().split('.').count()..], value);
         *entry = table.try_into().map_err(|e: toml::de::Error| invalid(reworded(e.message())))?;
         return Ok(config);
     }
@@ -317,6 +321,18 @@ mod tests {
         assert_eq!((config.loss["epsilon"].as_f64(), config.loss["loss_type"].as_str()), (Some(0.3), Some("bnpo")));
         assert_eq!(loose[0].key, "beta");
         assert!(loose[0].place.ends_with(":4"), "{}", loose[0].place);
+    }
+
+    #[test]
+    fn a_reward_is_reached_whatever_dots_its_name_has() {
+        let mut o = overrides(&[], &["plugin.a.weight=2", "plugin.a.b-1.2.weight=3", "plugin.a.b-1.2.config.some-key=4"]);
+        o.plugins = vec!["x/a.wasm".into(), "y/a.b-1.2.wasm".into()];
+        let (config, _) = read([], &o).unwrap();
+        let [short, long] = &config.plugin[..] else { panic!("{:?}", config.plugin) };
+        assert_eq!((short.weight, long.weight, &long.config["some_key"]), (2.0, 3.0, &4.into()));
+        assert!(short.config.is_empty());
+        o.sets = vec!["plugin.a.b-1.weight=3".into()];
+        assert!(read([], &o).unwrap_err().to_string().contains("unknown key `b_1`"), "{:?}", read([], &o));
     }
 
     #[test]

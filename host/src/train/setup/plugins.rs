@@ -41,6 +41,8 @@ pub(super) fn load(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginni
     if flow.generates() {
         config.num_generations.get_or_insert(if flow.has_pairs() { 2 } else { 8 });
         config.check_generation(flow.has_pairs())?;
+    } else {
+        settle_rewards(&mut config, flow, algorithm_source.name(), beginning)?;
     }
     let source = |entry: &PluginEntry| same_source(world, || beginning.plugin(&entry.path));
     let reward_sources = config.plugin.iter().map(source).collect::<Result<Vec<_>>>()?;
@@ -51,6 +53,22 @@ pub(super) fn load(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginni
         rewards.push(Reward::new(plugin, entry));
     }
     Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources }))
+}
+
+/// Refuses rewards for an algorithm that has nothing scored. Those of a run that this one forks from stay behind.
+fn settle_rewards(config: &mut Config, flow: Flow, algorithm: &str, beginning: &Beginning) -> Result<()> {
+    if let Beginning::Fork { fresh, .. } = beginning {
+        let (named, inherited) = config.plugin.drain(..).partition(|entry| fresh.contains(&entry.path));
+        config.plugin = named;
+        if !Vec::is_empty(&inherited) {
+            tracing::info!("rewards of the run that this one forks from stay behind: {algorithm} has nothing scored");
+        }
+    }
+    // A resumed run has to keep what it was started with.
+    let Some(first) = config.plugin.first().filter(|_| !matches!(beginning, Beginning::Resume { .. })) else { return Ok(()) };
+    let given = if flow.has_pairs() { "pairs" } else { "completions" };
+    let detail = format!("{algorithm} learns from the dataset's {given} and has nothing scored; leave out {}", first.path);
+    Err(config::Error::Invalid { place: "plugin".into(), detail }.into())
 }
 
 /// Passes keys that the host does not know to the algorithm, if its schema has them.
