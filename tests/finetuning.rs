@@ -55,8 +55,8 @@ fn of_a_conversation_the_assistants_turns_alone_are_learned_where_that_is_asked_
     place.write("endless/tokenizer_config.json", "{}");
     let asked = evaluated(&place, "chatty", "talk.jsonl", &["--assistant-only-loss"]);
     near(&asked, &evaluated(&place, "endless", "turns.jsonl", &[]));
-    // A template that writes the past otherwise has no turns to find.
-    let fickle = "{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}";
+    // A template that writes everything twice has no turns to find.
+    let fickle = "{% for m in messages %}{{ m.content }}{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}";
     place.write("chatty/tokenizer_config.json", json!({"eos_token": eos, "chat_template": fickle}).to_string());
     let sft = ["sft", "--model", "chatty", "--dataset", "talk.jsonl", "--output-dir", "run", "--assistant-only-loss"];
     let refused = place.run(&sft);
@@ -84,6 +84,32 @@ fn a_fork_to_another_algorithm_leaves_the_first_ones_settings_behind() {
     place.run(&[&["--resume-from-checkpoint", "sft", "--output-dir", "longer", "--max-steps", "3"][..]].concat()).succeeded();
     let settings = std::fs::read_to_string(place.path("longer/config.toml")).unwrap();
     assert!(settings.contains("loss_type = \"dft\"") && settings.contains("packing = true"), "{settings}");
+}
+
+#[test]
+fn marks_in_a_chat_template_say_which_tokens_are_learned() {
+    let place = Place::new();
+    place.copy(tiny(), "endless");
+    place.write("endless/tokenizer_config.json", "{}");
+    let said = |role: &str, content: &str| json!({"role": role, "content": content});
+    place.write("talk.jsonl", lines(&[json!({"messages": [said("user", "hi"), said("assistant", "hello you")]})]));
+    let evaluated_with = |marked: &str| {
+        let name = format!("marked-{}", marked.len());
+        place.copy(tiny(), &name);
+        let other = "<{{ m.role }}>{{ m.content }}</>";
+        let template = format!(
+            "{{% for m in messages %}}{{% if m.role == 'assistant' %}}<assistant>{marked}{{% else %}}{other}{{% endif %}}{{% endfor %}}"
+        );
+        place.write(&format!("{name}/tokenizer_config.json"), json!({"chat_template": template}).to_string());
+        evaluated(&place, &name, "talk.jsonl", &["--assistant-only-loss"])
+    };
+    let content = evaluated_with("{% generation %}{{ m.content }}{% endgeneration %}</>");
+    let with_end = evaluated_with("{% generation %}{{ m.content }}</>{% endgeneration %}");
+    for (figures, completion) in [(&content, "hello you"), (&with_end, "hello you</>")] {
+        place.write("same.jsonl", lines(&[json!({"prompt": "<user>hi</><assistant>", "completion": completion})]));
+        near(figures, &evaluated(&place, "endless", "same.jsonl", &[]));
+    }
+    assert!((content["eval_loss"].as_f64().unwrap() - with_end["eval_loss"].as_f64().unwrap()).abs() > 1e-4);
 }
 
 #[test]

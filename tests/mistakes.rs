@@ -53,7 +53,7 @@ fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
         (&["--model", "./nowhere"], &["nowhere/config.json", "no such file"]),
         (&["--model", "nowhere"], &["nowhere", "no such path", "HF_HUB_OFFLINE"]),
         (&["--dataset", "some/where"], &["some/where", "no such path", "HF_HUB_OFFLINE"]),
-        (&["--lerning-rate", "1"], &["--lerning-rate", "learning_rate"]),
+        (&["--lerning-rate", "1"], &["--lerning-rate", "learning-rate"]),
         (&["--nonsense"], &["--nonsense", "--help"]),
         (&["--set", "lerning_rate=1"], &["learning_rate"]),
         (&["--set", "loss.bta=1"], &["grpo", "bta", "beta"]),

@@ -66,7 +66,7 @@ fn a_row_that_fails_costs_one_row() {
     let strict = Place::new();
     let ended = hostile(&strict, "trap_on_rows", &LATER);
     assert_eq!(ended.code, Some(1));
-    assert!(ended.error().contains("is the first that fails by itself"), "{}", ended.error());
+    assert!(ended.error().contains("is the first that fails on its own"), "{}", ended.error());
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn schemas_that_end_nowhere_are_refused_at_the_start() {
             r##"{"properties": {"a": {"$ref": "#/properties/b"}, "b": {"allOf": [{"$ref": "#/properties/a"}]}}}"##.to_owned(),
             "refers to itself",
         ),
-        (r##"{"properties": {"a": {"$ref": "file:///etc/passwd"}}}"##.to_owned(), "no place of its own"),
+        (r##"{"properties": {"a": {"$ref": "file:///etc/passwd"}}}"##.to_owned(), "not in the schema"),
         (r##"{"properties": {"a": {"default": 18446744073709551615}}}"##.to_owned(), "configuration key a"),
         (format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000)), "is not JSON"),
         (format!("{{\"title\": {:?}}}", "x".repeat(300_000)), "300013 bytes"),
@@ -208,7 +208,7 @@ fn what_can_t_be_compiled_in_time_and_memory_is_one_line() {
     let short = ["--set", "plugin.made.limits.compile_timeout_s=1"];
     let small_memory = ["--set", "plugin.made.limits.compile_memory_mb=64"];
     for (what, bytes, more, expected) in [
-        ("instances that multiply", multiplied(), &[][..], "instances, nested ones multiplied out; a plugin has at most 10000"),
+        ("instances that multiply", multiplied(), &[][..], "instances, including nested ones; at most 10000"),
         ("types in types", deep(), &[], "nested too deeply"),
         ("a compiler's hours", long(), &short, "(limits.compile_timeout_s)"),
         ("a compiler's memory", long(), &small_memory, "64 MiB of memory (limits.compile_memory_mb)"),

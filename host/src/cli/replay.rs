@@ -58,7 +58,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
         return Err(anyhow!("{}: no completions (was log_completions = none?)", file.display()));
     }
     let settings = settings_given(&args.set)?;
-    let (config, _) = read([args.run.join("config.toml").as_path()], &Overrides::default())?;
+    let config = read([args.run.join("config.toml").as_path()], &Overrides::default())?;
     let columns = dataset(&config)?;
     let source = Source::open(&args.plugin)?;
     let mut plugin = RewardPlugin::load(&Engine::new()?, &source, &settings, &Limits::default(), config.seed)?;
@@ -94,10 +94,15 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Columns of the dataset, by row.
+/// Columns of the dataset, by row; of rows that can't be used there are none.
 fn dataset(config: &Config) -> anyhow::Result<Vec<Map<String, Value>>> {
     let Some((dataset, _)) = train::dataset_of(config)? else { return Ok(Vec::new()) };
-    Ok(data::read_prompts(&dataset)?.into_iter().map(|row| row.columns).collect())
+    let mut columns = Vec::new();
+    for row in data::read_prompts(&dataset, &mut data::Refused::default())? {
+        columns.resize(row.row, Map::new());
+        columns.push(row.columns);
+    }
+    Ok(columns)
 }
 
 fn batch(generation: &[Recorded], dataset: &[Map<String, Value>]) -> RewardBatch {

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use crate::config::{Overrides, PluginEntry};
-use crate::config::{files, nearest, read};
+use crate::config::{did_you_mean, files, read};
 use crate::plugin::read_file;
 use crate::train::INBOX;
 use anyhow::{Context, anyhow};
@@ -63,14 +63,14 @@ fn check(run: &Path, name: &str) -> anyhow::Result<()> {
     if lock.try_lock().is_ok() {
         return Err(anyhow!("{}: no rlhost process is running this run", run.display()));
     }
-    let (config, _) = read([run.join("config.toml").as_path()], &Overrides::default())?;
+    let config = read([run.join("config.toml").as_path()], &Overrides::default())?;
     if !config.hot_reload {
         return Err(anyhow!("{}: this run was started with hot_reload = false", run.display()));
     }
     let algorithm = PluginEntry::new(config.algorithm.clone()).name().to_owned();
     let names: Vec<&str> = config.plugin.iter().map(PluginEntry::name).chain([algorithm.as_str()]).collect();
     if !names.contains(&name) {
-        let meant = nearest(name, names.iter().copied()).map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+        let meant = did_you_mean(name, names.iter().copied());
         return Err(anyhow!("this run has no plugin {name:?}; it has {}{meant}", names.join(", ")));
     }
     Ok(())

@@ -1,7 +1,6 @@
 //! What a run takes over from the configuration of the run that it continues from, where it has another algorithm.
 
-use super::layers::scalar;
-use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result};
+use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result, scalar};
 use toml::{Table, Value};
 
 /// Keys that an algorithm defines, decides where nothing is given, or alone can take.
@@ -11,36 +10,28 @@ impl ConfigFile {
     /// The configuration without the settings of its algorithm, if the command line or the `given` file names another one.
     ///
     /// # Errors
-    /// If one of them is not TOML.
+    /// If one of them can't be read.
     pub fn without_other_algorithm(self, overrides: &Overrides, given: Option<&Self>) -> Result<Self> {
         let mut table = self.table()?;
-        let named = |table: &Table| table.get("algorithm").and_then(Value::as_str).map(str::to_owned);
         let name = |algorithm: String| PluginEntry::new(algorithm).name().to_owned();
         let wanted = match overrides.last("algorithm") {
             Some(wanted) => Some(wanted),
-            None => given.map(Self::table).transpose()?.as_ref().and_then(named),
+            None => given.map(|file| file.text_of("algorithm")).transpose()?.flatten(),
         };
-        let (Some(was), Some(now)) = (named(&table).map(name), wanted.map(name)) else { return Ok(self) };
+        let (Some(was), Some(now)) = (self.text_of("algorithm")?.map(name), wanted.map(name)) else { return Ok(self) };
         if was == now {
             return Ok(self);
         }
-        let defaults = Table::try_from(Config::default()).map_err(|e| self.invalid(&e.to_string()))?;
+        let invalid = |detail: String| Error::Invalid { place: self.path.display().to_string(), detail };
+        let defaults = Table::try_from(Config::default()).map_err(|e| invalid(e.to_string()))?;
         let mut leave = |key: &str| table.remove(key).is_some_and(|value| defaults.get(key) != Some(&value));
         let left: Vec<&str> = OF_ALGORITHM.into_iter().filter(|key| leave(key)).collect();
         if left.is_empty() {
             return Ok(self);
         }
         tracing::info!("{} of {was} stay behind; {now} has its own defaults for what is not set anew", left.join(", "));
-        let text = toml::to_string(&table).map_err(|e| self.invalid(&e.to_string()))?;
+        let text = toml::to_string(&table).map_err(|e| invalid(e.to_string()))?;
         Ok(Self { text, ..self })
-    }
-
-    fn table(&self) -> Result<Table> {
-        toml::from_str(&self.text).map_err(|e: toml::de::Error| self.invalid(e.message()))
-    }
-
-    fn invalid(&self, detail: &str) -> Error {
-        Error::Invalid { place: self.path.display().to_string(), detail: detail.trim().to_owned() }
     }
 }
 
@@ -73,7 +64,7 @@ mod tests {
         };
         let given = given.map(file);
         let base = file(BASE).without_other_algorithm(&overrides, given.as_ref()).unwrap();
-        read_files([base].iter().chain(&given), &overrides).unwrap().0
+        read_files([base].iter().chain(&given), &overrides, Some(&[])).unwrap()
     }
 
     #[test]

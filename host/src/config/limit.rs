@@ -55,7 +55,7 @@ mod tests {
             let flags = flags.iter().map(|text| ("max_length".to_owned(), (*text).to_owned())).collect();
             let sets = sets.iter().map(|text| format!("max_length={text}")).collect();
             read([file.path()], &Overrides { flags, sets, ..Overrides::default() })
-                .map(|(config, _)| config.max_length)
+                .map(|config| config.max_length)
                 .map_err(|e| e.to_string())
         };
         assert_eq!(length("", &[], &[]), Ok(Some(1024)));

@@ -207,11 +207,11 @@ impl PluginEntry {
 pub struct Config {
     /// Hugging Face model folder (Llama, Mistral, Qwen2 or Qwen3), or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
     /// [default: a small built-in model]
-    #[schemars(extend("rank" = "own"))]
+    #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"]))]
     pub model: Option<String>,
     /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of
     /// shards, or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
-    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
+    #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["dataset_name"]))]
     pub dataset: Option<String>,
     /// Split of a hub dataset to train on [default: train]
     #[schemars(extend("on_resume" = "free"))]
@@ -225,6 +225,9 @@ pub struct Config {
     /// Rename dataset columns, as in prompt=question; separate several with commas or repeat the flag
     #[schemars(extend("on_resume" = "free"))]
     pub columns: Vec<String>,
+    /// Refuse a dataset with rows that can't be used, instead of leaving them out with a warning [default: false]
+    #[schemars(extend("on_resume" = "free"))]
+    pub strict_data: bool,
     /// Output directory of the run [default: runs/TIME]
     #[schemars(extend("on_resume" = "compared"))]
     pub output_dir: Option<String>,
@@ -248,7 +251,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub num_threads: Option<usize>,
     /// Seconds to wait for the other processes of the run before ending it [default: 1800]
-    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
+    #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["ddp_timeout"]))]
     pub dist_timeout_s: f64,
     /// Precision of gradients sent between processes: float32, or bfloat16, which halves the bytes and rounds each process's
     /// values and their sum to 8 bits of precision [default: float32]
@@ -264,7 +267,11 @@ pub struct Config {
     /// Number of completions to sample per prompt; 1 where they are not compared with each other, as for ppo and reinforce_pp
     /// [default: 8, or 2 for algorithms that learn from pairs]
     pub num_generations: Option<usize>,
+    /// Maximum length of a prompt, in tokens; of longer ones the last tokens are kept [default: none; prompts as long as the
+    /// model's context are left out]
+    pub max_prompt_length: Option<usize>,
     /// Maximum length of a completion, in tokens [default: 512]
+    #[schemars(extend("aliases" = ["max_new_tokens", "response_length"]))]
     pub max_completion_length: usize,
     /// Sampling temperature [default: 1]
     pub temperature: f64,
@@ -299,7 +306,8 @@ pub struct Config {
     pub max_length: Option<usize>,
     /// Compute the loss only on the completion, where the dataset has prompts and completions [default: true]
     pub completion_only_loss: bool,
-    /// Compute the loss only on the assistant's turns of a conversation [default: false]
+    /// Compute the loss only on the assistant's turns of a conversation: what the chat template marks with {% generation %}, or
+    /// else each turn with its end token [default: false]
     pub assistant_only_loss: bool,
     /// Pack texts of the dataset into sequences of max_length tokens; texts do not attend to each other, and
     /// per_device_train_batch_size counts packs [default: false]
@@ -316,6 +324,7 @@ pub struct Config {
     /// Number of micro-batches per generation [default: gradient_accumulation_steps]
     pub steps_per_generation: Option<usize>,
     /// Number of times to train on each generation [default: 1]
+    #[schemars(extend("aliases" = ["num_ppo_epochs"]))]
     pub num_iterations: usize,
     /// Maximum number of tokens in a micro-batch; a step's rows are then split by tokens instead of by count. A prompt counts
     /// once for all its completions, and a longer row goes alone [default: none]
@@ -383,8 +392,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free"))]
     pub save_steps: Period,
     /// Maximum number of checkpoints to keep; the newest and the best are always kept [default: all]
-    #[schemars(extend("on_resume" = "free", "alias" = "max_ckpt_num"))]
-    #[serde(alias = "max_ckpt_num")]
+    #[schemars(extend("on_resume" = "free", "aliases" = ["max_ckpt_num"]))]
     pub save_total_limit: Option<usize>,
     /// Save only the model: smaller checkpoints that can't be resumed [default: false]
     #[schemars(extend("on_resume" = "free"))]
@@ -403,7 +411,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free"))]
     pub greater_is_better: Option<bool>,
     /// Completions to write to completions.jsonl: none, sample (those of each generation's first prompt) or all [default: sample]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "bare" = "true"))]
     pub log_completions: LogCompletions,
 
     /// Where to report metrics besides metrics.jsonl: none or tensorboard [default: tensorboard]
@@ -439,6 +447,7 @@ impl Default for Config {
             eval_dataset: None,
             dataset_test_split: "test".into(),
             columns: Vec::new(),
+            strict_data: false,
             output_dir: None,
             algorithm: "grpo".into(),
             learn_from: LearnFrom::Generation,
@@ -451,6 +460,7 @@ impl Default for Config {
             overlap_comm: true,
             ranks: 1,
             num_generations: None,
+            max_prompt_length: None,
             max_completion_length: 512,
             temperature: 1.0,
             top_p: 1.0,

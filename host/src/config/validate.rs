@@ -22,9 +22,10 @@ impl Config {
 
     /// Counts that are zero, or absurd.
     fn check_counts(&self) -> Result<(), (&'static str, String)> {
-        let at_least_one: [(&'static str, usize); 10] = [
+        let at_least_one: [(&'static str, usize); 11] = [
             ("num_generations", self.num_generations.unwrap_or(2)),
             ("max_length", self.max_length.unwrap_or(1)),
+            ("max_prompt_length", self.max_prompt_length.unwrap_or(1)),
             ("max_completion_length", self.max_completion_length),
             ("max_num_seqs", self.max_num_seqs),
             ("per_device_train_batch_size", self.per_device_train_batch_size),

@@ -5,9 +5,11 @@
 //! each could be stopped. So all of it runs where memory and time are bounded ([`Pace`]).
 
 use super::pace::Pace;
+use super::turns::Spoken;
+use super::{marks, turns};
 use crate::config::printable;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
+use minijinja::value::{Kwargs, Serde, merge_maps};
 use minijinja::{Environment, ErrorKind, Value, context};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter};
@@ -63,11 +65,34 @@ pub struct ChatTemplate {
     pace: Arc<Pace>,
 }
 
+/// A compiled template with its tokenizer's tokens.
 #[derive(Debug)]
-struct Template {
+pub(super) struct Template {
     environment: Environment<'static>,
+    /// Whether it marks what the assistant says.
+    marked: bool,
     bos: String,
     eos: String,
+}
+
+/// What a template is told beside the messages.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Extras {
+    /// Descriptions of the tools that the model may call; null for none.
+    pub tools: Json,
+    /// Further variables.
+    pub kwargs: Map<String, Json>,
+}
+
+/// Why a template gave no text.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RenderError {
+    /// It refuses the conversation, or fails over it.
+    #[error("{0}")]
+    Refused(String),
+    /// It takes too much time or memory.
+    #[error("{0}")]
+    Unbounded(String),
 }
 
 impl ChatTemplate {
@@ -81,39 +106,83 @@ impl ChatTemplate {
         }
         let pace = Arc::new(Pace::default());
         let compiled = pace.run(source.len(), move || environment(&source)).map_err(|e| e.to_string())?;
-        let environment = compiled.map_err(|e| printable(&e, SHOWN))?;
-        Ok(Self { template: Arc::new(Template { environment, bos, eos }), pace })
+        let (environment, marked) = compiled.map_err(|e| printable(&e, SHOWN))?;
+        Ok(Self { template: Arc::new(Template { environment, marked, bos, eos }), pace })
     }
 
     /// The text of a conversation; with `generate`, up to where the assistant's answer begins.
     ///
     /// # Errors
     /// What the template itself raises, and if it takes too much time or memory.
-    pub fn render(&self, messages: &[Message], generate: bool) -> Result<String, String> {
-        let (template, messages) = (Arc::clone(&self.template), messages.to_vec());
-        let bytes = messages.iter().map(size).sum();
-        let rendered = self.pace.run(bytes, move || template.render(&messages, generate)).map_err(|e| e.to_string())?;
-        rendered.map_err(|e| printable(&e, SHOWN))
+    pub fn render(&self, messages: &[Message], generate: bool, extras: &Extras) -> Result<String, RenderError> {
+        self.within(messages, 1, extras, move |template, messages, extras| template.render(messages, generate, extras, None))
+    }
+
+    /// The text of a conversation, and what the assistant says in it.
+    pub(super) fn spoken(&self, messages: &[Message], extras: &Extras) -> Result<Spoken, RenderError> {
+        self.within(messages, 2 + 5 * messages.len(), extras, turns::spoken)
+    }
+
+    /// Does some work that renders a conversation up to so many times.
+    fn within<T: Send + 'static>(
+        &self,
+        messages: &[Message],
+        times: usize,
+        extras: &Extras,
+        work: impl FnOnce(&Template, &[Message], &Extras) -> Result<T, RenderError> + Send + 'static,
+    ) -> Result<T, RenderError> {
+        let (template, messages, extras) = (Arc::clone(&self.template), messages.to_vec(), extras.clone());
+        let bytes = messages.iter().map(size).sum::<usize>() + length(&extras.kwargs) + length(&extras.tools);
+        let done = self.pace.run(bytes.saturating_mul(times), move || work(&template, &messages, &extras));
+        done.map_err(|e| RenderError::Unbounded(e.to_string()))?
     }
 }
 
 /// How much a message is.
 fn size(message: &Message) -> usize {
-    let rest = if message.rest.is_empty() { 0 } else { serde_json::to_vec(&message.rest).map_or(0, |text| text.len()) };
+    let rest = if message.rest.is_empty() { 0 } else { length(&message.rest) };
     MESSAGE + message.role.len() + message.content.len() + rest
 }
 
+/// Bytes of a value as JSON.
+fn length(value: &impl Serialize) -> usize {
+    serde_json::to_vec(value).map_or(0, |text| text.len())
+}
+
 impl Template {
-    fn render(&self, messages: &[Message], generate: bool) -> Result<String, String> {
-        let template = self.environment.get_template("chat").map_err(|e| e.to_string())?;
-        template
-            .render(context! { messages => Value::from(Serde(messages)), add_generation_prompt => generate, bos_token => self.bos.as_str(), eos_token => self.eos.as_str(), tools => (), documents => () })
-            .map_err(|e| e.to_string())
+    /// Whether it marks what the assistant says.
+    pub(super) fn marked(&self) -> bool {
+        self.marked
+    }
+
+    /// Renders a conversation. What the assistant says is put between `marks`, if the template marks it.
+    pub(super) fn render(
+        &self,
+        messages: &[Message],
+        generate: bool,
+        extras: &Extras,
+        marks: Option<[char; 2]>,
+    ) -> Result<String, RenderError> {
+        let refused = |e: minijinja::Error| {
+            let text = printable(&e.to_string(), SHOWN);
+            if e.kind() == ErrorKind::OutOfFuel { RenderError::Unbounded(text) } else { RenderError::Refused(text) }
+        };
+        let own = context! { bos_token => self.bos.as_str(), eos_token => self.eos.as_str() };
+        let fixed = context! {
+            messages => Value::from(Serde(messages)),
+            add_generation_prompt => generate,
+            tools => Value::from(Serde(&extras.tools)),
+            documents => (),
+            generation_marks => marks.map(String::from_iter),
+        };
+        // What comes later wins.
+        let variables = merge_maps([own, Value::from(Serde(&extras.kwargs)), fixed]);
+        self.environment.get_template("chat").and_then(|template| template.render(variables)).map_err(refused)
     }
 }
 
-/// The engine as transformers sets Jinja up, with the template in it.
-fn environment(source: &str) -> Result<Environment<'static>, String> {
+/// The engine as transformers sets Jinja up, with the template in it, and whether that marks what the assistant says.
+fn environment(source: &str) -> Result<(Environment<'static>, bool), String> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|e| e.to_string())?);
     environment.set_fuel(Some(FUEL));
@@ -122,26 +191,10 @@ fn environment(source: &str) -> Result<Environment<'static>, String> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
     });
     environment.add_filter("tojson", to_json);
-    environment.add_template_owned("chat", without_markers(source)).map_err(|e| e.to_string())?;
-    Ok(environment)
-}
-
-/// The template without transformers' markers of what the assistant says, `{% generation %}`, which write nothing. What
-/// stands in their place treats the space around it alike.
-fn without_markers(source: &str) -> String {
-    let (mut text, mut rest) = (String::with_capacity(source.len()), source);
-    while let Some((before, tag)) = rest.split_once("{%") {
-        let Some((inside, after)) = tag.split_once("%}") else { break };
-        let own = inside.trim_start_matches(['-', '+']).trim_end_matches(['-', '+']);
-        let inside = match own.trim() {
-            "generation" => inside.replace("generation", "if true"),
-            "endgeneration" => inside.replace("endgeneration", "endif"),
-            _ => inside.to_owned(),
-        };
-        text.extend([before, "{%", &inside, "%}"]);
-        rest = after;
-    }
-    text + rest
+    marks::add_function(&mut environment);
+    let (source, marked) = marks::rewritten(source);
+    environment.add_template_owned("chat", source).map_err(|e| e.to_string())?;
+    Ok((environment, marked))
 }
 
 /// Python's `json.dumps` with `ensure_ascii=False`, as transformers' templates have it.
@@ -184,13 +237,16 @@ mod tests {
         let source = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m['content'].strip() + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
         let chat = ChatTemplate::new(source.into(), String::new(), String::new()).unwrap();
         let messages = [Message { role: "user".into(), content: " hi ".into(), ..Message::default() }];
-        assert_eq!(chat.render(&messages, false).unwrap(), "<|im_start|>user\nhi<|im_end|>\n");
-        assert!(chat.render(&messages, true).unwrap().ends_with("<|im_start|>assistant\n"));
+        assert_eq!(chat.render(&messages, false, &Extras::default()).unwrap(), "<|im_start|>user\nhi<|im_end|>\n");
+        assert!(chat.render(&messages, true, &Extras::default()).unwrap().ends_with("<|im_start|>assistant\n"));
     }
 
     fn rendered(source: &str, messages: Json) -> String {
         let messages: Vec<Message> = serde_json::from_value(messages).unwrap();
-        ChatTemplate::new(source.into(), String::new(), String::new()).unwrap().render(&messages, false).unwrap()
+        ChatTemplate::new(source.into(), String::new(), String::new())
+            .unwrap()
+            .render(&messages, false, &Extras::default())
+            .unwrap()
     }
 
     #[test]
@@ -241,7 +297,7 @@ mod tests {
         ] {
             let message = Message { role: "user".into(), content: "hi".into(), ..Message::default() };
             let made = ChatTemplate::new(source.to_owned(), String::new(), String::new());
-            match made.and_then(|chat| chat.render(&[message], false)) {
+            match made.and_then(|chat| chat.render(&[message], false, &Extras::default()).map_err(|e| e.to_string())) {
                 Ok(text) => assert!(text.len() < 1 << 20, "{source:.100}: {} bytes", text.len()),
                 Err(error) => assert!(!error.contains('\n') && error.len() < 2 * SHOWN, "{source:.100}: {error}"),
             }
@@ -252,6 +308,6 @@ mod tests {
     fn what_is_nested_deeply_is_dropped_without_harm() {
         let source =
             "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [[[[[[[[ns.x]]]]]]]] %}{% endfor %}done";
-        let _ = ChatTemplate::new(source.into(), String::new(), String::new()).unwrap().render(&[], false);
+        let _ = ChatTemplate::new(source.into(), String::new(), String::new()).unwrap().render(&[], false, &Extras::default());
     }
 }

@@ -1,14 +1,16 @@
 //! Datasets of given completions: a prompt with its completion, a whole text, or a whole
 //! conversation.
 
-use super::prompts::text_or_chat;
+use super::prompts::{not_empty, text_or_chat};
 use super::rows::{self, Place, Row};
-use super::{Dataset, Prompt, Result};
+use super::{Dataset, Prompt, Refused, Result};
 use serde_json::{Map, Value};
 
 /// One row of a dataset of completions.
 #[derive(Clone, Debug)]
 pub struct CompletionRow {
+    /// Its number in the dataset, from 0.
+    pub row: usize,
     /// Where it stands.
     pub place: Place,
     /// What was asked; none where all of the text is learned.
@@ -19,17 +21,18 @@ pub struct CompletionRow {
     pub columns: Map<String, Value>,
 }
 
-/// Reads a whole dataset of completions: columns `prompt` and `completion`, or `text`, or
-/// `messages`.
+/// Reads a whole dataset of completions, without the rows that can't be used: columns `prompt` and `completion`, or `text`, or
+/// `messages`, which ShareGPT calls `conversations`.
 ///
 /// # Errors
-/// Names the file and the first row that can't be used, with the columns that are there.
-pub fn read_completions(dataset: &Dataset) -> Result<Vec<CompletionRow>> {
-    let row = |(place, columns): Row| completion(&place, columns).map_err(|detail| place.wrong(detail));
-    rows::read(dataset)?.into_iter().map(row).collect()
+/// Names what is damaged or, if `refused` is strict, the first row that can't be used.
+pub fn read_completions(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<CompletionRow>> {
+    let read =
+        |(row, (place, columns)): (usize, Row)| (row, completion(row, &place, columns).map_err(|detail| place.wrong(detail)));
+    refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
 }
 
-fn completion(place: &Place, mut columns: Map<String, Value>) -> std::result::Result<CompletionRow, String> {
+fn completion(row: usize, place: &Place, mut columns: Map<String, Value>) -> std::result::Result<CompletionRow, String> {
     let found = rows::names(&columns);
     if let Some(value) = columns.shift_remove("completion") {
         let completion = text_or_chat("completion", value)?;
@@ -38,14 +41,16 @@ fn completion(place: &Place, mut columns: Map<String, Value>) -> std::result::Re
         if matches!(prompt, Prompt::Chat(_)) != matches!(completion, Prompt::Chat(_)) {
             return Err("prompt and completion must be both strings or both lists of messages".into());
         }
-        return Ok(CompletionRow { place: place.clone(), prompt: Some(prompt), completion, columns });
+        return Ok(CompletionRow { row, place: place.clone(), prompt: Some(prompt), completion, columns });
     }
-    for name in ["text", "messages"] {
+    for name in ["text", "messages", "conversations"] {
         if let Some(value) = columns.shift_remove(name) {
-            return Ok(CompletionRow { place: place.clone(), prompt: None, completion: text_or_chat(name, value)?, columns });
+            let completion = not_empty(name, text_or_chat(name, value)?)?;
+            return Ok(CompletionRow { row, place: place.clone(), prompt: None, completion, columns });
         }
     }
-    Err(format!("has neither \"prompt\" and \"completion\", nor \"text\", nor \"messages\"; it has {found}"))
+    let wanted = "\"prompt\" and \"completion\", nor \"text\", nor \"messages\", nor \"conversations\"";
+    Err(format!("has neither {wanted}; it has {found}"))
 }
 
 #[cfg(test)]
@@ -55,7 +60,7 @@ mod tests {
 
     fn read(row: Value) -> std::result::Result<CompletionRow, String> {
         let Value::Object(columns) = row else { panic!("a test gives an object") };
-        completion(&Place::first(), columns)
+        completion(0, &Place::first(), columns)
     }
 
     #[test]
@@ -63,7 +68,11 @@ mod tests {
         let answered = read(json!({"prompt": "p", "completion": "c", "id": 4})).unwrap();
         assert!(matches!(answered.prompt, Some(Prompt::Text(p)) if p == "p") && answered.columns["id"] == 4);
         assert!(read(json!({"text": "t"})).unwrap().prompt.is_none());
-        assert!(read(json!({"messages": [{"role": "user", "content": "q"}]})).is_ok());
+        let talk = read(json!({"messages": [{"role": "user", "content": "q"}]})).unwrap().completion;
+        assert_eq!(read(json!({"conversations": [{"from": "human", "value": "q"}]})).unwrap().completion, talk);
+        // An end is all that is learned of an empty answer; of an empty text there is nothing.
+        assert!(read(json!({"prompt": "p", "completion": ""})).is_ok());
+        assert!(read(json!({"text": ""})).unwrap_err().contains("is empty"));
         assert!(read(json!({"completion": "c"})).unwrap_err().contains("no \"prompt\""));
         assert!(read(json!({"body": "t"})).unwrap_err().contains("body"));
     }

@@ -5,21 +5,25 @@ mod chat;
 mod completions;
 mod dataset;
 mod loader;
+mod marks;
 mod pace;
 mod packing;
 mod preferences;
 mod prompts;
+mod refused;
 mod rows;
 mod tokenizer;
 mod train_tokenizer;
+mod turns;
 
-pub use chat::{ChatTemplate, Message};
+pub use chat::{ChatTemplate, Extras, Message, RenderError};
 pub use completions::{CompletionRow, read_completions};
 pub use dataset::Dataset;
 pub use loader::{Cursor, Loader};
 pub use packing::pack;
 pub use preferences::{PreferenceRow, read_preferences};
 pub use prompts::{Prompt, PromptRow, parse_prompts, read_prompts};
+pub use refused::Refused;
 pub use rows::Place;
 pub use tokenizer::{StopStrings, Tokenizer};
 pub use train_tokenizer::{TrainedTokenizer, train_tokenizer};
@@ -54,6 +58,14 @@ pub enum Error {
         /// The dataset.
         path: PathBuf,
         /// What is wrong with it.
+        detail: String,
+    },
+    /// A text takes too much time or memory to render or to tokenize; others would, too.
+    #[error("{place}: {detail}")]
+    Unbounded {
+        /// The tokenizer, or the row.
+        place: String,
+        /// What was too much.
         detail: String,
     },
     /// The tokenizer's files can't be used, or a text can't be tokenized.

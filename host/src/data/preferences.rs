@@ -1,14 +1,16 @@
 //! Preference datasets: a prompt, a chosen and a rejected completion; the prompt may be what both
 //! have in common.
 
-use super::prompts::text_or_chat;
+use super::prompts::{not_empty, text_or_chat};
 use super::rows::{self, Place, Row};
-use super::{Dataset, Message, Prompt, Result};
+use super::{Dataset, Message, Prompt, Refused, Result};
 use serde_json::{Map, Value};
 
 /// One row of a preference dataset.
 #[derive(Clone, Debug)]
 pub struct PreferenceRow {
+    /// Its number in the dataset, from 0.
+    pub row: usize,
     /// Where it stands.
     pub place: Place,
     /// What was asked.
@@ -21,16 +23,17 @@ pub struct PreferenceRow {
     pub columns: Map<String, Value>,
 }
 
-/// Reads a whole preference dataset.
+/// Reads a whole preference dataset, without the rows that can't be used.
 ///
 /// # Errors
-/// Names the file and the first row that can't be used, with the columns that are there.
-pub fn read_preferences(dataset: &Dataset) -> Result<Vec<PreferenceRow>> {
-    let row = |(place, columns): Row| preference(&place, columns).map_err(|detail| place.wrong(detail));
-    rows::read(dataset)?.into_iter().map(row).collect()
+/// Names what is damaged or, if `refused` is strict, the first row that can't be used.
+pub fn read_preferences(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<PreferenceRow>> {
+    let read =
+        |(row, (place, columns)): (usize, Row)| (row, preference(row, &place, columns).map_err(|detail| place.wrong(detail)));
+    refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
 }
 
-fn preference(place: &Place, mut columns: Map<String, Value>) -> std::result::Result<PreferenceRow, String> {
+fn preference(row: usize, place: &Place, mut columns: Map<String, Value>) -> std::result::Result<PreferenceRow, String> {
     let found = rows::names(&columns);
     let mut answer = |name: &str| {
         let missing = || {
@@ -44,39 +47,41 @@ fn preference(place: &Place, mut columns: Map<String, Value>) -> std::result::Re
     // LLaMA-Factory's ShareGPT files call the prompt so.
     let prompt = columns.shift_remove("prompt").or_else(|| columns.shift_remove("conversations"));
     let (prompt, chosen, rejected) = match prompt.map(|value| text_or_chat("prompt", value)).transpose()? {
-        Some(prompt) => (prompt, chosen, rejected),
+        Some(prompt) => (not_empty("prompt", prompt)?, chosen, rejected),
         None => in_common(chosen, rejected)?,
     };
     let kind = |p: &Prompt| matches!(p, Prompt::Chat(_));
     if kind(&prompt) != kind(&chosen) || kind(&prompt) != kind(&rejected) {
         return Err("prompt, chosen and rejected must be all strings or all lists of messages".into());
     }
-    Ok(PreferenceRow { place: place.clone(), prompt, chosen, rejected, columns })
+    Ok(PreferenceRow { row, place: place.clone(), prompt, chosen, rejected, columns })
 }
 
 /// Splits off what two answers begin with in common, as TRL's `extract_prompt` does: whole
-/// messages, or characters up to a space that precedes the difference.
+/// messages, or characters up to a space that precedes the difference. Where there is no difference, the last message or
+/// character of the shorter stays an answer.
 fn in_common(chosen: Prompt, rejected: Prompt) -> std::result::Result<(Prompt, Prompt, Prompt), String> {
     let nothing = || "has no column \"prompt\", and its answers have no common beginning".to_owned();
     match (chosen, rejected) {
         (Prompt::Chat(mut chosen), Prompt::Chat(mut rejected)) => {
             let same = chosen.iter().zip(&rejected).take_while(|(a, b)| a == b).count();
+            let same = same.min(chosen.len().min(rejected.len()) - 1);
             if same == 0 {
                 return Err(nothing());
             }
             let prompt: Vec<Message> = chosen.drain(..same).collect();
             rejected.drain(..same);
-            if chosen.is_empty() || rejected.is_empty() {
-                return Err("one of its answers is only the beginning of the other".into());
-            }
             Ok((Prompt::Chat(prompt), Prompt::Chat(chosen), Prompt::Chat(rejected)))
         }
         (Prompt::Text(chosen), Prompt::Text(rejected)) => {
             let same = chosen.char_indices().zip(rejected.chars()).find(|((_, a), b)| a != b).map(|((at, _), _)| at);
-            let mut same = same.unwrap_or_else(|| chosen.len().min(rejected.len()));
-            if chosen[..same].ends_with(' ') {
-                same -= 1;
-            }
+            let shorter = if chosen.len() < rejected.len() { &chosen } else { &rejected };
+            let last = shorter.char_indices().next_back().map_or(0, |(at, _)| at);
+            let same = match same {
+                Some(same) if chosen[..same].ends_with(' ') => same - 1,
+                Some(same) => same,
+                None => last,
+            };
             if same == 0 {
                 return Err(nothing());
             }
@@ -94,7 +99,7 @@ mod tests {
 
     fn read(row: Value) -> std::result::Result<PreferenceRow, String> {
         let Value::Object(columns) = row else { panic!("a test gives an object") };
-        preference(&Place::first(), columns)
+        preference(0, &Place::first(), columns)
     }
 
     fn text(prompt: &Prompt) -> &str {
@@ -121,6 +126,26 @@ mod tests {
             read(sharegpt).unwrap().chosen,
             Prompt::Chat(vec![Message { role: "assistant".into(), content: "a".into(), ..Message::default() }])
         );
+    }
+
+    #[test]
+    fn of_answers_that_do_not_differ_the_last_message_is_the_answer() {
+        let message = |content: &str| json!({"role": "user", "content": content});
+        let same = read(json!({"chosen": [message("q"), message("a")], "rejected": [message("q"), message("a")]})).unwrap();
+        assert_eq!((&same.chosen, &same.rejected), (&same.chosen, &same.chosen));
+        assert!(
+            matches!((&same.prompt, &same.chosen), (Prompt::Chat(p), Prompt::Chat(c)) if p.len() == 1 && c[0].content == "a")
+        );
+        // One that goes on after the other ends.
+        let longer =
+            read(json!({"chosen": [message("q"), message("a"), message("b")], "rejected": [message("q"), message("a")]}));
+        let longer = longer.unwrap();
+        assert!(matches!((&longer.chosen, &longer.rejected), (Prompt::Chat(c), Prompt::Chat(r)) if c.len() == 2 && r.len() == 1));
+        let texts = read(json!({"chosen": "to be", "rejected": "to be"})).unwrap();
+        assert_eq!((text(&texts.prompt), text(&texts.chosen), text(&texts.rejected)), ("to b", "e", "e"));
+        assert!(read(json!({"chosen": [message("q")], "rejected": [message("q")]})).unwrap_err().contains("common beginning"));
+        let empty = read(json!({"prompt": "p", "chosen": "c", "rejected": ""})).unwrap();
+        assert_eq!(text(&empty.rejected), "");
     }
 
     #[test]

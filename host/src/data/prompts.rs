@@ -2,7 +2,7 @@
 //! which the rewards see.
 
 use super::rows::{self, Place, Row};
-use super::{Dataset, Message, Result};
+use super::{Dataset, Message, Refused, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -18,6 +18,8 @@ pub enum Prompt {
 /// One row of a dataset.
 #[derive(Clone, Debug)]
 pub struct PromptRow {
+    /// Its number in the dataset, from 0.
+    pub row: usize,
     /// Where it stands.
     pub place: Place,
     /// What the model is asked.
@@ -26,31 +28,31 @@ pub struct PromptRow {
     pub columns: Map<String, Value>,
 }
 
-/// Reads a whole prompt dataset.
+/// Reads a whole prompt dataset, without the rows that can't be used.
 ///
 /// # Errors
-/// Names the file and the first row that can't be used, with the columns that are there.
-pub fn read_prompts(dataset: &Dataset) -> Result<Vec<PromptRow>> {
-    prompts(rows::read(dataset)?)
+/// Names what is damaged or, if `refused` is strict, the first row that can't be used.
+pub fn read_prompts(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<PromptRow>> {
+    prompts(rows::read(dataset)?, refused)
 }
 
-/// [`read_prompts`] from bytes at hand; `path` stands in the errors.
+/// [`read_prompts`] from bytes at hand, all of whose rows must be usable; `path` stands in the errors.
 pub fn parse_prompts(path: &Path, bytes: &[u8]) -> Result<Vec<PromptRow>> {
-    prompts(rows::parse(path, bytes)?)
+    prompts(rows::parse(path, bytes)?, &mut Refused::new(true))
 }
 
-fn prompts(rows: Vec<Row>) -> Result<Vec<PromptRow>> {
-    let row = |(place, columns): Row| {
-        let (prompt, columns) = prompt(columns).map_err(|detail| place.wrong(detail))?;
-        Ok(PromptRow { place, prompt, columns })
+fn prompts(rows: Vec<Row>, refused: &mut Refused) -> Result<Vec<PromptRow>> {
+    let read = |(row, (place, columns)): (usize, Row)| {
+        let read = prompt(columns).map_err(|detail| place.wrong(detail));
+        (row, read.map(|(prompt, columns)| PromptRow { row, place, prompt, columns }))
     };
-    rows.into_iter().map(row).collect()
+    refused.sort(rows.into_iter().enumerate().map(read))
 }
 
 fn prompt(mut columns: Map<String, Value>) -> std::result::Result<(Prompt, Map<String, Value>), String> {
     let found = rows::names(&columns);
     let value = columns.shift_remove("prompt").ok_or_else(|| format!("has no column \"prompt\"; it has {found}"))?;
-    Ok((text_or_chat("prompt", value)?, columns))
+    Ok((not_empty("prompt", text_or_chat("prompt", value)?)?, columns))
 }
 
 /// Bytes of a text that is tokenized: a prompt, a completion, a document, a conversation. Tokenizing takes some 200 bytes for each.
@@ -70,7 +72,6 @@ fn short_enough(column: &str, bytes: usize) -> std::result::Result<(), String> {
 pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<Prompt, String> {
     let value = if value.is_object() { Value::Array(vec![value]) } else { value };
     match value {
-        Value::String(text) if text.is_empty() => Err(format!("column {column:?} is empty")),
         Value::String(text) => {
             short_enough(column, text.len())?;
             Ok(Prompt::Text(text))
@@ -88,6 +89,14 @@ pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<Pr
     }
 }
 
+/// A text, unless there is nothing in it.
+pub(super) fn not_empty(column: &str, prompt: Prompt) -> std::result::Result<Prompt, String> {
+    match prompt {
+        Prompt::Text(text) if text.is_empty() => Err(format!("column {column:?} is empty")),
+        prompt => Ok(prompt),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,7 +106,9 @@ mod tests {
     fn read_text(text: &str) -> std::result::Result<Vec<PromptRow>, String> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
-        read_prompts(&file.path().into()).map_err(|e| e.to_string())
+        let mut refused = Refused::default();
+        let rows = read_prompts(&file.path().into(), &mut refused).map_err(|e| e.to_string())?;
+        refused.warning(rows.len()).map(|_| rows).map_err(|e| e.to_string())
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Text to tokens and back, by the tokenizer that the model folder brings.
 
 use super::pace::Pace;
-use super::{ChatTemplate, Error, Message, Result};
-use crate::config::{files, printable};
+use super::turns::Spoken;
+use super::{ChatTemplate, Error, Extras, Message, RenderError, Result};
+use crate::config::{files, printable, printable_path};
 use crate::ops::bounded::{Bounds, quietly, within};
 use serde_json::Value;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,10 +156,20 @@ impl Tokenizer {
             let most = LONGEST_TEXT >> 20;
             return Err(self.wrong(&format!("a text of {} bytes is too long to tokenize; the maximum is {most} MiB", text.len())));
         }
-        let (inner, owned) = (Arc::clone(&self.inner), text.to_owned());
-        let encode = move || inner.encode_fast(owned, special).map(|e| e.get_ids().to_vec()).map_err(|e| e.to_string());
-        let encoded = self.pace.run(text.len(), encode).map_err(|e| e.to_string()).flatten();
-        encoded.map_err(|e| self.wrong(&format!("a text of {} bytes: {e}", text.len())))
+        let owned = text.to_owned();
+        self.paced(text.len(), move |inner| inner.encode_fast(owned, special).map(|e| e.get_ids().to_vec()))
+    }
+
+    /// Does some work on a text of so many bytes, within what it may take.
+    fn paced<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&tokenizers::Tokenizer) -> tokenizers::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let inner = Arc::clone(&self.inner);
+        let done = self.pace.run(bytes, move || work(&inner).map_err(|e| e.to_string()));
+        let done = done.map_err(|e| self.unbounded(&format!("a text of {bytes} bytes: {e}")))?;
+        done.map_err(|e| self.wrong(&format!("a text of {bytes} bytes: {e}")))
     }
 
     /// Text of token ids, special tokens left out.
@@ -176,16 +188,48 @@ impl Tokenizer {
         Error::Tokenizer { path: self.path.clone(), detail: printable(detail, SHOWN) }
     }
 
+    fn unbounded(&self, detail: &str) -> Error {
+        Error::Unbounded { place: printable_path(&self.path), detail: printable(detail, SHOWN) }
+    }
+
+    fn unrendered(&self, error: RenderError) -> Error {
+        let path = self.path.clone();
+        match error {
+            RenderError::Refused(detail) => Error::Tokenizer { path, detail: format!("chat template: {detail}") },
+            RenderError::Unbounded(detail) => self.unbounded(&format!("chat template: {detail}")),
+        }
+    }
+
+    fn chat(&self) -> Result<&ChatTemplate> {
+        let missing =
+            "the prompt is a conversation, but this model's tokenizer has no chat template; use plain strings as prompts";
+        self.chat.as_ref().ok_or_else(|| Error::Tokenizer { path: self.path.clone(), detail: missing.into() })
+    }
+
     /// Text of a conversation; see [`ChatTemplate::render`].
-    pub fn render_chat(&self, messages: &[Message], generate: bool) -> Result<String> {
-        let fail = |detail: String| Error::Tokenizer { path: self.path.clone(), detail };
-        let chat = self.chat.as_ref().ok_or_else(|| {
-            fail(
-                "the prompt is a conversation, but this model's tokenizer has no chat template; use plain strings as prompts"
-                    .into(),
-            )
-        })?;
-        chat.render(messages, generate).map_err(|e| fail(format!("chat template: {e}")))
+    pub fn render_chat(&self, messages: &[Message], generate: bool, extras: &Extras) -> Result<String> {
+        self.chat()?.render(messages, generate, extras).map_err(|e| self.unrendered(e))
+    }
+
+    /// Tokens of a conversation, and for each whether the assistant says it: a token of which the template marks a part or, for a
+    /// template without marks, one that does not reach beyond a turn.
+    pub fn encode_spoken(&self, messages: &[Message], extras: &Extras) -> Result<(Vec<u32>, Vec<u8>)> {
+        let Spoken { text, spans, marked } = self.chat()?.spoken(messages, extras).map_err(|e| self.unrendered(e))?;
+        let bytes = text.len();
+        let encode = move |inner: &tokenizers::Tokenizer| {
+            let encoding = inner.encode(text, false)?;
+            let mut before = 0;
+            let said = |&(begin, end): &(usize, usize)| {
+                // Offsets may leave spaces out that belong to a token.
+                let (begin, end) = (begin.min(before), end);
+                before = end;
+                let spoken = |span: &Range<usize>| begin < span.end && span.start < end && (marked || end <= span.end);
+                u8::from(spans.iter().any(spoken))
+            };
+            let said = encoding.get_offsets().iter().map(said).collect();
+            Ok((encoding.get_ids().to_vec(), said))
+        };
+        self.paced(bytes, encode)
     }
 }
 

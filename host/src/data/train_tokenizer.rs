@@ -1,6 +1,6 @@
 //! A byte-level BPE tokenizer of one's own, for models that are trained from nothing.
 
-use super::{Error, Prompt, Result, read_completions};
+use super::{Error, Prompt, Refused, Result, read_completions};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
@@ -42,7 +42,12 @@ pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<Traine
     }
     let mut texts = Vec::new();
     for path in datasets {
-        for row in read_completions(&path.as_path().into())? {
+        let mut refused = Refused::default();
+        let rows = read_completions(&path.as_path().into(), &mut refused)?;
+        if let Some(text) = refused.warning(rows.len())? {
+            tracing::warn!("{text}");
+        }
+        for row in rows {
             texts.extend([row.prompt, Some(row.completion)].into_iter().flatten().flat_map(contents));
         }
     }

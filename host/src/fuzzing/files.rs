@@ -1,7 +1,7 @@
 //! Files that a run reads: datasets, checkpoints, and a run's own folder.
 
 use super::{choice, parts, put, scratch};
-use crate::data::{Dataset, read_completions, read_preferences, read_prompts};
+use crate::data::{Dataset, Refused, read_completions, read_preferences, read_prompts};
 use crate::{checkpoint, report, train};
 
 /// A dataset's file; its first byte says what it is read as, and its second what it is called.
@@ -10,13 +10,14 @@ pub fn dataset(input: &[u8]) {
     let Some((called, input)) = choice(input, 4) else { return };
     let file = put(["rows.jsonl", "rows.txt", "rows.csv", "rows.tsv"][usize::from(called)], input);
     let mut dataset = Dataset::from(file.as_path());
+    let refused = &mut Refused::default();
     match learned {
-        0 => drop(read_prompts(&dataset)),
-        1 => drop(read_preferences(&dataset)),
-        2 => drop(read_completions(&dataset)),
+        0 => drop(read_prompts(&dataset, refused)),
+        1 => drop(read_preferences(&dataset, refused)),
+        2 => drop(read_completions(&dataset, refused)),
         _ => {
             dataset.columns = vec![("prompt".into(), "question".into()), ("question".into(), "prompt".into())];
-            drop(read_prompts(&dataset));
+            drop(read_prompts(&dataset, refused));
         }
     }
 }

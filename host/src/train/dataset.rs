@@ -1,7 +1,9 @@
 //! Reads the dataset as the run uses it: tokenized prompts and, for pairs, their two answers.
 
 use super::{Error, Result};
-use crate::data::{self, CompletionRow, Dataset, Message, PreferenceRow, Prompt as Asked, PromptRow, Tokenizer};
+use crate::data::{
+    self, CompletionRow, Dataset, Extras, Message, Place, PreferenceRow, Prompt as Asked, PromptRow, Refused, Tokenizer,
+};
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -19,6 +21,8 @@ const ROWS_A_THREAD: usize = 1024;
 pub(super) struct Prompt {
     /// Row of the dataset.
     pub row: usize,
+    /// Its place among the prompts that are used.
+    pub index: usize,
     pub text: String,
     pub tokens: Vec<u32>,
     /// The dataset's other columns.
@@ -30,6 +34,10 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
+    fn new(row: usize, text: String, columns: Map<String, Value>) -> Self {
+        Self { row, index: 0, text, tokens: Vec::new(), columns, answers: None, ref_logp: OnceLock::new() }
+    }
+
     /// Returns the number of tokens of the prompt and its first answer.
     pub(super) fn length(&self) -> usize {
         self.tokens.len() + self.answers.as_ref().map_or(0, |answers| answers.chosen.len())
@@ -44,96 +52,200 @@ pub(super) struct Answers {
     pub rejected: Vec<u32>,
 }
 
-/// Reads the prompts of a dataset, or the built-in ones. A prompt must be shorter than the model's context.
-pub(super) fn prompts(given: Option<&Dataset>, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Arc<Prompt>>> {
-    let rows = match given {
-        Some(dataset) => data::read_prompts(dataset)?,
-        None => data::parse_prompts(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes())?,
-    };
-    let prepare = |(index, row): (usize, PromptRow)| {
-        let (text, tokens) = asked(&row.prompt, tokenizer).map_err(|e| row.place.wrong(e.to_string()))?;
-        if tokens.is_empty() {
-            return Err(row.place.wrong("the prompt has no tokens").into());
+/// The prompts of a dataset, and a warning that names rows that are left out.
+pub(super) type Read = (Vec<Arc<Prompt>>, Option<String>);
+
+/// How a run reads its datasets.
+pub(super) struct Reader<'a> {
+    pub tokenizer: &'a Tokenizer,
+    /// Length of the model's context.
+    pub context: usize,
+    /// Maximum length of a text, or of a prompt with a given answer.
+    pub longest: usize,
+    /// Maximum length of a prompt, which keeps its last tokens.
+    pub longest_prompt: Option<usize>,
+    /// Whether a row that can't be used is an error.
+    pub strict: bool,
+}
+
+impl Reader<'_> {
+    /// Reads the prompts of a dataset, or the built-in ones. A prompt must be shorter than the model's context.
+    pub(super) fn prompts(&self, given: Option<&Dataset>) -> Result<Read> {
+        let mut refused = Refused::new(self.strict);
+        let rows = match given {
+            Some(dataset) => data::read_prompts(dataset, &mut refused)?,
+            None => data::parse_prompts(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes())?,
+        };
+        let prepare = |PromptRow { row, place, prompt, columns }| {
+            let (text, mut tokens) = asked(&prompt, self.tokenizer).map_err(|e| place.failed(e))?;
+            self.shorten(&mut tokens);
+            if tokens.is_empty() {
+                return Err(place.wrong("the prompt has no tokens"));
+            }
+            if tokens.len() >= self.context {
+                let (long, context) = (tokens.len(), self.context);
+                let detail = format!("the prompt is {long} tokens long; the model's context is {context}, completion included");
+                return Err(place.wrong(format!("{detail}; max_prompt_length keeps a prompt's last tokens")));
+            }
+            Ok(Prompt { tokens, ..Prompt::new(row, text, columns) })
+        };
+        all(rows, prepare, refused)
+    }
+
+    /// Leaves a prompt its last tokens.
+    fn shorten(&self, prompt: &mut Vec<u32>) {
+        let most = self.longest_prompt.unwrap_or(usize::MAX);
+        prompt.drain(..prompt.len().saturating_sub(most));
+    }
+
+    /// Reads the pairs of a preference dataset. A prompt with an answer is limited to `longest` tokens: answers are truncated at
+    /// the end, and pairs whose prompt alone reaches the limit are left out.
+    pub(super) fn pairs(&self, given: Option<&Dataset>) -> Result<Read> {
+        let Some(dataset) = given else {
+            let detail = "is missing: this algorithm learns from a dataset with \"prompt\", \"chosen\" and \"rejected\"";
+            return Err(Error::Unfit(format!("dataset: {detail}")));
+        };
+        let mut refused = Refused::new(self.strict);
+        let rows = data::read_preferences(dataset, &mut refused)?;
+        let merged = AtomicUsize::new(0);
+        let prepare = |PreferenceRow { row, place, prompt, chosen, rejected, columns }| {
+            let pair = answered(&prompt, [&chosen, &rejected], self.tokenizer).map_err(|e| place.failed(e))?;
+            let Answered { text, mut tokens, answers: [mut chosen, mut rejected], cut } = pair;
+            if tokens.is_empty() || chosen.is_empty() || rejected.is_empty() {
+                return Err(place.wrong("its prompt or one of its answers has no tokens"));
+            }
+            self.shorten(&mut tokens);
+            let room = self.room(&place, &tokens)?;
+            chosen.truncate(room);
+            rejected.truncate(room);
+            merged.fetch_add(usize::from(cut), Ordering::Relaxed);
+            let answers = Some(Answers { chosen, learned: None, rejected });
+            Ok(Prompt { tokens, answers, ..Prompt::new(row, text, columns) })
+        };
+        let read = all(rows, prepare, refused)?;
+        match merged.into_inner() {
+            0 => {}
+            merged => tracing::warn!(
+                "in {merged} pairs the prompt's last tokens merge with an answer's first; there the answer starts earlier"
+            ),
         }
-        if tokens.len() >= context {
-            let long = tokens.len();
-            let detail = format!("the prompt is {long} tokens long; the model's context is {context}, completion included");
-            return Err(row.place.wrong(detail).into());
+        Ok(read)
+    }
+
+    /// Returns how many tokens may follow a prompt.
+    fn room(&self, place: &Place, prompt: &[u32]) -> data::Result<usize> {
+        let (length, longest) = (prompt.len(), self.longest);
+        longest.checked_sub(length).filter(|&room| room > 0).ok_or_else(|| {
+            place.wrong(format!("its prompt has {length} tokens, which leaves no room for an answer in {longest} (max_length)"))
+        })
+    }
+
+    /// Reads given completions. A row is limited to `longest` tokens: it is truncated at the end, and rows whose prompt alone
+    /// reaches the limit are left out. Without a prompt, the whole text except its first token is learned.
+    pub(super) fn completions(&self, given: Option<&Dataset>, what: Learned) -> Result<Read> {
+        let Some(dataset) = given else {
+            let detail =
+                "is missing: fine-tuning learns from a dataset with \"prompt\" and \"completion\", \"text\" or \"messages\"";
+            return Err(Error::Unfit(format!("dataset: {detail}")));
+        };
+        if self.longest_prompt.is_some() {
+            let detail = "fine-tuning has no limit for prompts alone; max_length is that of a prompt with its completion";
+            return Err(Error::Unfit(format!("max_prompt_length: {detail}")));
         }
-        Ok(Arc::new(Prompt { row: index, text, tokens, columns: row.columns, answers: None, ref_logp: OnceLock::new() }))
-    };
-    each(rows, prepare)
+        let mut refused = Refused::new(self.strict);
+        let rows = data::read_completions(dataset, &mut refused)?;
+        all(rows, |row| self.completion(row, what), refused)
+    }
+
+    /// Prepares a row of given completions.
+    fn completion(&self, row: CompletionRow, what: Learned) -> data::Result<Prompt> {
+        let (tokenizer, place) = (self.tokenizer, row.place.clone());
+        let parts = match &row.prompt {
+            Some(prompt) => answered(prompt, [&row.completion], tokenizer)
+                .map(|Answered { text, tokens, answers: [a], .. }| (text, tokens, a)),
+            None => whole(&row.completion, tokenizer).map(|tokens| (String::new(), Vec::new(), tokens)),
+        };
+        let (text, mut tokens, mut chosen) = parts.map_err(|e| place.failed(e))?;
+        let mut learned = learned_of(&row, &tokens, &chosen, tokenizer, what).map_err(|e| place.failed(e))?;
+        if what.whole {
+            chosen.splice(0..0, tokens.drain(..));
+        }
+        if tokens.is_empty() && !chosen.is_empty() {
+            tokens.push(chosen.remove(0));
+            learned = learned.map(|mask| mask[1..].to_vec());
+        }
+        let room = self.room(&place, &tokens)?;
+        chosen.truncate(room);
+        learned.iter_mut().for_each(|mask| mask.truncate(room));
+        if chosen.is_empty() {
+            return Err(place.wrong("has no tokens to learn"));
+        }
+        if learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
+            return Err(place.wrong(format!("the assistant says nothing in its first {} tokens", self.longest)));
+        }
+        let answers = Some(Answers { chosen, learned, rejected: Vec::new() });
+        Ok(Prompt { tokens, answers, ..Prompt::new(row.row, text, row.columns) })
+    }
+}
+
+/// A row that knows its number in the dataset.
+trait Numbered {
+    fn number(&self) -> usize;
+}
+
+impl Numbered for PromptRow {
+    fn number(&self) -> usize {
+        self.row
+    }
+}
+
+impl Numbered for PreferenceRow {
+    fn number(&self) -> usize {
+        self.row
+    }
+}
+
+impl Numbered for CompletionRow {
+    fn number(&self) -> usize {
+        self.row
+    }
 }
 
 /// Prepares every row, using all threads for a large dataset, since tokenizing takes most of the startup time. Fails with the
-/// first row that fails. Rows after it are not tried, since each may leave a thread behind.
-fn each<R: Send, T: Send>(rows: Vec<R>, prepare: impl Fn((usize, R)) -> Result<T> + Sync + Send) -> Result<Vec<T>> {
+/// first row whose failure is final. Rows after it are not tried, since each may leave a thread behind.
+fn all<R: Numbered + Send>(
+    rows: Vec<R>,
+    prepare: impl Fn(R) -> data::Result<Prompt> + Sync + Send,
+    mut refused: Refused,
+) -> Result<Read> {
     let first = AtomicUsize::new(usize::MAX);
-    let prepare = |(index, row)| {
-        if index > first.load(Ordering::Relaxed) {
+    let prepare = |row: R| {
+        let number = row.number();
+        if number > first.load(Ordering::Relaxed) {
             return None;
         }
-        Some(prepare((index, row)).inspect_err(|_| {
-            first.fetch_min(index, Ordering::Relaxed);
-        }))
+        let prepared = prepare(row);
+        if prepared.as_ref().is_err_and(|error| refused.is_final(error)) {
+            first.fetch_min(number, Ordering::Relaxed);
+        }
+        Some((number, prepared))
     };
-    let ready: Vec<_> = rows.into_par_iter().with_min_len(ROWS_A_THREAD).enumerate().map(prepare).collect();
-    ready.into_iter().flatten().collect()
+    let ready: Vec<_> = rows.into_par_iter().with_min_len(ROWS_A_THREAD).map(prepare).collect();
+    let kept = refused.sort(ready.into_iter().flatten())?.into_iter().enumerate();
+    let kept: Vec<_> = kept.map(|(index, prompt)| Arc::new(Prompt { index, ..prompt })).collect();
+    let warning = refused.warning(kept.len())?;
+    Ok((kept, warning))
 }
 
-fn asked(prompt: &Asked, tokenizer: &Tokenizer) -> Result<(String, Vec<u32>)> {
+fn asked(prompt: &Asked, tokenizer: &Tokenizer) -> data::Result<(String, Vec<u32>)> {
     match prompt {
         Asked::Text(text) => Ok((text.clone(), tokenizer.encode(text, true)?)),
         Asked::Chat(messages) => {
-            let text = tokenizer.render_chat(messages, true)?;
+            let text = tokenizer.render_chat(messages, true, &Extras::default())?;
             let tokens = tokenizer.encode(&text, false)?;
             Ok((text, tokens))
         }
     }
-}
-
-/// Reads the pairs of a preference dataset. A prompt with an answer is limited to `longest` tokens: answers are truncated at the
-/// end, and pairs whose prompt alone reaches the limit are skipped.
-pub(super) fn pairs(given: Option<&Dataset>, tokenizer: &Tokenizer, longest: usize) -> Result<Vec<Arc<Prompt>>> {
-    let Some(dataset) = given else {
-        let detail = "is missing: this algorithm learns from a dataset with \"prompt\", \"chosen\" and \"rejected\"";
-        return Err(Error::Unfit(format!("dataset: {detail}")));
-    };
-    let rows = data::read_preferences(dataset)?;
-    let all = rows.len();
-    let mut pairs = Vec::with_capacity(all);
-    let mut merged = 0;
-    let prepare = |(_, row): (usize, PreferenceRow)| {
-        let pair = answered(&row.prompt, [&row.chosen, &row.rejected], tokenizer);
-        let pair = pair.map_err(|e| row.place.wrong(e.to_string()))?;
-        if pair.tokens.is_empty() || pair.answers.iter().any(Vec::is_empty) {
-            return Err(row.place.wrong("its prompt or one of its answers has no tokens").into());
-        }
-        Ok((pair, row.columns))
-    };
-    for (Answered { text, tokens, answers: [mut chosen, mut rejected], cut }, columns) in each(rows, prepare)? {
-        merged += usize::from(cut);
-        let room = longest.saturating_sub(tokens.len());
-        if room == 0 {
-            continue;
-        }
-        chosen.truncate(room);
-        rejected.truncate(room);
-        let answers = Some(Answers { chosen, learned: None, rejected });
-        pairs.push(Arc::new(Prompt { row: pairs.len(), text, tokens, columns, answers, ref_logp: OnceLock::new() }));
-    }
-    if pairs.len() < all {
-        tracing::warn!("skipped {} of {all} pairs whose prompts alone have {longest} tokens or more", all - pairs.len());
-    }
-    if pairs.is_empty() {
-        return Err(Error::Unfit(format!("{dataset}: no pair is left; raise max_length")));
-    }
-    if merged > 0 {
-        tracing::warn!(
-            "in {merged} pairs the prompt's last tokens merge with an answer's first; there the answer starts earlier"
-        );
-    }
-    Ok(pairs)
 }
 
 /// A prompt with `N` answers, as token ids.
@@ -146,14 +258,14 @@ struct Answered<const N: usize> {
 }
 
 /// Tokenizes each answer together with its prompt. An answer begins where that differs from the prompt alone, as in TRL.
-fn answered<const N: usize>(prompt: &Asked, given: [&Asked; N], tokenizer: &Tokenizer) -> Result<Answered<N>> {
+fn answered<const N: usize>(prompt: &Asked, given: [&Asked; N], tokenizer: &Tokenizer) -> data::Result<Answered<N>> {
     let (text, mut tokens) = asked(prompt, tokenizer)?;
     let mut answers = [const { Vec::new() }; N];
     for (answer, given) in answers.iter_mut().zip(given) {
         *answer = match (prompt, given) {
             (Asked::Chat(prompt), Asked::Chat(answer)) => {
                 let messages = [prompt.clone(), answer.clone()].concat();
-                tokenizer.encode(&tokenizer.render_chat(&messages, false)?, false)?
+                tokenizer.encode(&tokenizer.render_chat(&messages, false, &Extras::default())?, false)?
             }
             (_, Asked::Text(answer)) => {
                 let end = tokenizer.eos_text().filter(|eos| !answer.ends_with(eos)).unwrap_or_default();
@@ -180,112 +292,47 @@ pub(super) struct Learned {
     pub turns: bool,
 }
 
-/// Reads given completions. A row is limited to `longest` tokens: it is truncated at the end, and rows whose prompt alone reaches
-/// the limit are skipped. Without a prompt, the whole text except its first token is learned.
-pub(super) fn completions(
-    given: Option<&Dataset>,
-    tokenizer: &Tokenizer,
-    longest: usize,
-    what: Learned,
-) -> Result<Vec<Arc<Prompt>>> {
-    let Some(dataset) = given else {
-        let detail = "is missing: fine-tuning learns from a dataset with \"prompt\" and \"completion\", \"text\" or \"messages\"";
-        return Err(Error::Unfit(format!("dataset: {detail}")));
-    };
-    let rows = data::read_completions(dataset)?;
-    let all = rows.len();
-    let prepare = |(_, row): (usize, CompletionRow)| completion(row, tokenizer, longest, what);
-    let kept = each(rows, prepare)?.into_iter().flatten().enumerate();
-    let kept: Vec<_> = kept.map(|(row, prompt)| Arc::new(Prompt { row, ..prompt })).collect();
-    if kept.len() < all {
-        tracing::warn!("skipped {} of {all} rows with nothing to learn within {longest} tokens", all - kept.len());
-    }
-    if kept.is_empty() {
-        return Err(Error::Unfit(format!("{dataset}: no row is left; raise max_length")));
-    }
-    Ok(kept)
-}
-
-/// Prepares a row of given completions; returns none if nothing in it is left to learn.
-fn completion(row: CompletionRow, tokenizer: &Tokenizer, longest: usize, what: Learned) -> Result<Option<Prompt>> {
-    let parts = match &row.prompt {
-        Some(prompt) => {
-            answered(prompt, [&row.completion], tokenizer).map(|Answered { text, tokens, answers: [a], .. }| (text, tokens, a))
-        }
-        None => whole(&row.completion, tokenizer).map(|tokens| (String::new(), Vec::new(), tokens)),
-    };
-    let (text, mut tokens, mut chosen) = parts.map_err(|e| row.place.wrong(e.to_string()))?;
-    let mut learned = learned_of(&row, &tokens, &chosen, tokenizer, what).map_err(|detail| row.place.wrong(detail))?;
-    if what.whole {
-        chosen.splice(0..0, tokens.drain(..));
-    }
-    if tokens.is_empty() && !chosen.is_empty() {
-        tokens.push(chosen.remove(0));
-        learned = learned.map(|mask| mask[1..].to_vec());
-    }
-    let room = longest.saturating_sub(tokens.len());
-    chosen.truncate(room);
-    learned.iter_mut().for_each(|mask| mask.truncate(room));
-    if chosen.is_empty() || learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
-        return Ok(None);
-    }
-    let answers = Some(Answers { chosen, learned, rejected: Vec::new() });
-    Ok(Some(Prompt { row: 0, text, tokens, columns: row.columns, answers, ref_logp: OnceLock::new() }))
-}
-
-/// Returns the mask of a row's learned tokens, or none if all are learned; the error says why it can't be determined.
+/// Returns the mask of a row's learned tokens, or none if all are learned.
 fn learned_of(
     row: &CompletionRow,
     asked: &[u32],
     answered: &[u32],
     tokenizer: &Tokenizer,
     what: Learned,
-) -> std::result::Result<Option<Vec<u8>>, String> {
+) -> data::Result<Option<Vec<u8>>> {
     match (&row.prompt, &row.completion) {
         _ if !what.turns => Ok(None),
-        (None, Asked::Chat(messages)) => assistant_turns(messages, answered, tokenizer).map(Some),
+        (None, Asked::Chat(messages)) => assistant_turns(messages, answered, tokenizer, &row.place).map(Some),
         (Some(Asked::Chat(prompt)), Asked::Chat(completion)) => {
-            let mut mask = assistant_turns(&[&prompt[..], completion].concat(), &[asked, answered].concat(), tokenizer)?;
+            let mut mask =
+                assistant_turns(&[&prompt[..], completion].concat(), &[asked, answered].concat(), tokenizer, &row.place)?;
             if !what.whole {
                 mask.drain(..asked.len());
             }
             Ok(Some(mask))
         }
-        _ => Err("assistant_only_loss needs messages, which say who speaks; this is a plain string".into()),
+        _ => Err(row.place.wrong("assistant_only_loss needs messages, which say who speaks; this is a plain string")),
     }
 }
 
-/// Returns the mask of the assistant's tokens in a conversation: those that the conversation up to the end of a turn has beyond
-/// the conversation that asks for the turn.
-fn assistant_turns(messages: &[Message], all: &[u32], tokenizer: &Tokenizer) -> std::result::Result<Vec<u8>, String> {
-    let encode = |messages: &[Message], generate: bool| {
-        let text = tokenizer.render_chat(messages, generate).map_err(|e| e.to_string())?;
-        tokenizer.encode(&text, false).map_err(|e| e.to_string())
-    };
-    let same = |tokens: &[u32]| tokens.iter().zip(all).take_while(|(a, b)| a == b).count();
-    let mut learned = vec![0; all.len()];
-    for (i, _) in messages.iter().enumerate().filter(|(_, message)| message.role == "assistant") {
-        let (asked, answered) = (encode(&messages[..i], true)?, encode(&messages[..=i], false)?);
-        let (begin, end) = (same(&asked), same(&answered));
-        if begin < asked.len() || end <= begin {
-            return Err(format!(
-                "assistant_only_loss: the chat template renders turn {} differently when other turns follow",
-                i + 1
-            ));
-        }
-        learned[begin..end].fill(1);
+/// Returns the mask of the assistant's tokens in a conversation, whose tokens are `all`.
+fn assistant_turns(messages: &[Message], all: &[u32], tokenizer: &Tokenizer, place: &Place) -> data::Result<Vec<u8>> {
+    let (tokens, said) = tokenizer.encode_spoken(messages, &Extras::default())?;
+    if tokens != all {
+        let detail = "the chat template or the tokenizer gives other tokens a second time";
+        return Err(place.wrong(format!("assistant_only_loss: {detail}")));
     }
-    Ok(learned)
+    Ok(said)
 }
 
 /// Tokenizes a whole text with its end token, or a whole conversation.
-fn whole(text: &Asked, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+fn whole(text: &Asked, tokenizer: &Tokenizer) -> data::Result<Vec<u32>> {
     Ok(match text {
         Asked::Text(text) => {
             let end = tokenizer.eos_text().filter(|eos| !text.ends_with(eos)).unwrap_or_default();
             tokenizer.encode(&format!("{text}{end}"), true)?
         }
-        Asked::Chat(messages) => tokenizer.encode(&tokenizer.render_chat(messages, false)?, false)?,
+        Asked::Chat(messages) => tokenizer.encode(&tokenizer.render_chat(messages, false, &Extras::default())?, false)?,
     })
 }
 

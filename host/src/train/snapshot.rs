@@ -92,7 +92,7 @@ struct Counts {
 #[derive(Deserialize, Serialize)]
 struct Saved {
     generated_at: u64,
-    /// Rows of the dataset.
+    /// Their places among the prompts that are used.
     prompts: Vec<usize>,
     rollouts: Vec<Rollout>,
     texts: Vec<String>,
@@ -110,7 +110,7 @@ impl Saved {
     fn of(e: &Experience) -> Self {
         Self {
             generated_at: e.generated_at,
-            prompts: e.prompts.iter().map(|p| p.row).collect(),
+            prompts: e.prompts.iter().map(|p| p.index).collect(),
             rollouts: e.rollouts.clone(),
             texts: e.texts.clone(),
             rewards: e.rewards.iter().map(|r| (r.name.clone(), r.weight, r.values.clone())).collect(),

@@ -4,9 +4,10 @@
 mod summary;
 mod workload;
 
-use super::train::Given;
-use super::{Failure, train as training};
-use crate::config::{Config, LooseKey, PluginEntry, ReportTo};
+use super::algorithm::Known;
+use super::given::Given;
+use super::{Failure, flags};
+use crate::config::{Config, PluginEntry, ReportTo};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{ModelFolder, builtin};
@@ -41,8 +42,7 @@ pub(super) fn command() -> Command {
     };
     let number = |name: &'static str| Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u32).range(1..));
     let switch = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
-    training::command()
-        .name("bench")
+    flags::command("bench")
         .about("Measure generation and training speed against the machine's limits")
         .after_help(
             "Runs steps of `rlhost train` with the same flags in a temporary folder. Prints the time of each part of a step, tokens \
@@ -67,11 +67,11 @@ pub(super) fn command() -> Command {
         .arg(switch("json").help("Print the result as one line of JSON"))
 }
 
-pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Failure> {
-    super::together(|world| measure(matches, loose, world))
+pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
+    super::together(|world| measure(matches, known, world))
 }
 
-fn measure(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Result<(), Failure> {
+fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(), Failure> {
     let foreign = FOREIGN.iter().find(|(flag, _)| matches.value_source(flag) == Some(ValueSource::CommandLine));
     if let Some((flag, advice)) = foreign {
         return Err(Failure::mistake(anyhow!("--{} does not apply to bench; {advice}", flag.replace('_', "-"))));
@@ -85,11 +85,11 @@ fn measure(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Res
     if matches.contains_id("model-config") {
         first.push(("model", made.display().to_string()));
     }
-    let first = first.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    let given = Given::of(matches, loose, first)?;
-    let (mut config, loose) = given.settle(&Beginning::New)?;
+    let first: Vec<(&str, &str)> = first.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let given = Given::of(matches, &first, known)?;
+    let mut config = given.settle(&Beginning::New)?;
     prepare(matches, &mut config, temporary.path(), &made, world.size()).map_err(Failure::mistake)?;
-    let trainer = set_up(config, loose, &Beginning::New, world.clone()).map_err(Failure::mistake)?;
+    let trainer = set_up(config, &Beginning::New, world.clone()).map_err(Failure::mistake)?;
     let steps = matches.get_one::<u32>("steps").copied().unwrap_or(1);
     let measurement = trainer.measure(steps as usize).map_err(Failure::failed)?;
     if !world.is_first() {

@@ -1,7 +1,7 @@
 //! `rlhost plugin new`: a project in the language of one's choice, which builds and passes `check`
 //! as it is. The projects are those of `examples/languages/`, which the project's own checks build.
 
-use crate::config::nearest;
+use crate::config::did_you_mean;
 use anyhow::anyhow;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let language = SHORT.iter().find(|(short, _)| *short == args.lang).map_or(args.lang.as_str(), |(_, long)| long);
     let known = languages();
     if !known.contains(&language) {
-        let meant = nearest(language, known.iter().copied()).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        let meant = did_you_mean(language, known.iter().copied());
         return Err(anyhow!("--lang {language}: unknown language; the languages are {}{meant}", known.join(", ")));
     }
     let fine = args.name.starts_with(|c: char| c.is_ascii_lowercase())

@@ -25,7 +25,11 @@ const COMPLETIONS: [&str; 10] = [
 
 /// A reward batch of `rows` completions; prompts and columns are a dataset's where one is given.
 pub(super) fn rewards(dataset: Option<&Path>, rows: usize) -> data::Result<RewardBatch> {
-    let given = dataset.map(|path| data::read_prompts(&path.into())).transpose()?;
+    let mut refused = data::Refused::default();
+    let given = dataset.map(|path| data::read_prompts(&path.into(), &mut refused)).transpose()?;
+    if let Some(text) = refused.warning(given.as_ref().map_or(0, Vec::len))? {
+        tracing::warn!("{text}");
+    }
     let (prompts, columns) = match given {
         None => (PROMPTS.map(str::to_owned).to_vec(), Vec::new()),
         Some(given) => {

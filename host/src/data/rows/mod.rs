@@ -12,7 +12,7 @@ mod parquet;
 mod text;
 
 use super::{Dataset, Error, Result};
-use crate::config::{files, printable};
+use crate::config::{files, printable, printable_path};
 use bounds::Budget;
 use bytes::Bytes;
 use packed::Unpacked;
@@ -39,6 +39,18 @@ impl Place {
     /// The error of a row that can't be used.
     pub fn wrong(&self, detail: impl Into<String>) -> Error {
         Error::Row { path: self.file.to_path_buf(), line: self.line, detail: printable(&detail.into(), LONGEST_DETAIL) }
+    }
+
+    /// The error of a row over which something failed.
+    pub fn failed(&self, error: Error) -> Error {
+        match error {
+            Error::Unbounded { place, detail } => {
+                let own = format!("{}:{}", printable_path(&self.file), self.line);
+                Error::Unbounded { place: own, detail: format!("{place}: {detail}") }
+            }
+            row @ Error::Row { .. } => row,
+            other => self.wrong(other.to_string()),
+        }
     }
 
     #[cfg(test)]

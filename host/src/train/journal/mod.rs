@@ -129,10 +129,9 @@ impl Journal {
         if !collected || names.contains(&name) || name.starts_with("eval_") {
             return Ok(());
         }
-        let meant =
-            config::nearest(name, names.iter().copied()).map(|near| format!("Did you mean {near:?}? ")).unwrap_or_default();
+        let meant = config::did_you_mean(name, names.iter().copied());
         Err(Error::Unfit(format!(
-            "metric_for_best_model: no metric is named {name:?}. {meant}The metrics are {}",
+            "metric_for_best_model: no metric is named {name:?}; the metrics are {}{meant}",
             names.join(", ")
         )))
     }
@@ -144,8 +143,7 @@ impl Journal {
     pub(super) fn add_evaluation(&mut self, figures: &BTreeMap<String, f64>) -> Result<()> {
         let Some((name, _)) = self.settings.best_by().filter(|(name, _)| name.starts_with("eval_")) else { return Ok(()) };
         if !figures.contains_key(name) {
-            let near = config::nearest(name, figures.keys().map(String::as_str));
-            let meant = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+            let meant = config::did_you_mean(name, figures.keys().map(String::as_str));
             return Err(Error::Unfit(format!("metric_for_best_model: no metric is named {name:?}{meant}")));
         }
         let mut window = Window::default();

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::data::{Dataset, Loader, Tokenizer, pack};
 use crate::dist::World;
 use crate::train::collector::Data;
-use crate::train::dataset::{self, Learned, Prompt};
+use crate::train::dataset::{self, Learned, Prompt, Reader};
 use crate::train::flow::Flow;
 use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, named};
@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub(super) struct Datasets {
     pub data: Data,
     pub evaluated: Option<Vec<Arc<Prompt>>>,
+    /// What was left out of either.
+    pub warnings: Vec<String>,
 }
 
 /// Reads the training and evaluation datasets of the configuration, for a model with this `context`. Returns the configuration
@@ -31,21 +33,24 @@ pub(super) fn read(
     config.eval_dataset = name;
 
     let longest = config.max_length.unwrap_or(context).min(context);
+    let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
+    let reader = Reader { tokenizer, context, longest, longest_prompt, strict };
     let read = |path: Option<&Dataset>| match flow {
-        Flow::Generated | Flow::GeneratedPairs => dataset::prompts(path, tokenizer, context),
-        Flow::GivenPairs => dataset::pairs(path, tokenizer, longest),
+        Flow::Generated | Flow::GeneratedPairs => reader.prompts(path),
+        Flow::GivenPairs => reader.pairs(path),
         Flow::Given => {
             let (whole, turns) = (!config.completion_only_loss, config.assistant_only_loss);
-            dataset::completions(path, tokenizer, longest, Learned { whole, turns })
+            reader.completions(path, Learned { whole, turns })
         }
     };
-    let prompts = read(given.as_ref())?;
-    let evaluated = held_out.as_ref().map(|dataset| read(Some(dataset))).transpose()?;
+    let (prompts, left_out) = read(given.as_ref())?;
+    let (evaluated, also) = held_out.as_ref().map(|dataset| read(Some(dataset))).transpose()?.unzip();
+    let warnings = left_out.into_iter().chain(also.flatten()).collect();
     let packs = packs(&config, flow, &prompts, longest)?;
     let loader = loader(&config, flow, packs.as_ref().map_or(prompts.len(), Vec::len))?;
     let fingerprint = dataset::fingerprint(&prompts)?;
     let data = Data::new(prompts, evaluated.as_deref(), fingerprint, loader, packs);
-    Ok((config, Datasets { data, evaluated }))
+    Ok((config, Datasets { data, evaluated, warnings }))
 }
 
 /// Returns the groups of rows that are packed together, if packing is on.

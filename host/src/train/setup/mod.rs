@@ -17,7 +17,7 @@ use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{Config, LooseKey};
+use crate::config::Config;
 use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Frozen, ModelFolder, Place};
@@ -30,18 +30,20 @@ use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Loads everything that `config` names, on each rank of the `world`. `loose` are keys that may belong to the algorithm.
+/// Loads everything that `config` names, on each rank of the `world`.
 ///
 /// # Errors
 /// If anything in the configuration is wrong or does not fit.
-pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
+pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
     config.ranks = world.size();
     world.set_patience(config.dist_timeout_s);
-    let (config, mut plugins) = plugins::load(config, loose, beginning, &world)?;
+    let (config, mut plugins) = plugins::load(config, beginning, &world)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, opened) = model::open(config, &folder, beginning, &world)?;
-    let (config, Datasets { data, evaluated }) = data::read(config, plugins.flow, &opened.tokenizer, opened.context(), &world)?;
-    let (trial, mut warnings) = plugins.try_on(&data, &config)?;
+    let (config, Datasets { data, evaluated, mut warnings }) =
+        data::read(config, plugins.flow, &opened.tokenizer, opened.context(), &world)?;
+    let (trial, more) = plugins.try_on(&data, &config)?;
+    warnings.extend(more);
     warnings.extend(too_long(&config, &plugins, &data, &opened));
 
     let place = Place::choose(config.device, config.bf16, world.local_rank())?;

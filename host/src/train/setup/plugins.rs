@@ -1,6 +1,6 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
-use crate::config::{self, Config, LooseKey, PluginEntry};
+use crate::config::{self, Config, PluginEntry};
 use crate::dist::World;
 use crate::plugin::{AnyPlugin, Engine, Info, Outline, RewardPlugin, Role, Source};
 use crate::train::collector::Data;
@@ -10,7 +10,7 @@ use crate::train::origin::Beginning;
 use crate::train::plugins::{Plugins, Reward, Slot, Trial, dry_run};
 use crate::train::ranks::same_source;
 use crate::train::{Error, Result, RunFolder};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::rc::Rc;
 
 /// The plugins that a configuration names.
@@ -24,12 +24,11 @@ pub(super) struct Loaded {
     reward_sources: Vec<Source>,
 }
 
-/// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, the `loose`
-/// keys that belong to it, those of the rewards, and the group size.
-pub(super) fn load(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, world: &World) -> Result<(Config, Loaded)> {
+/// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, those of the
+/// rewards, and the group size.
+pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World) -> Result<(Config, Loaded)> {
     let engine = Engine::new()?;
     let algorithm_source = same_source(world, || beginning.plugin(&config.algorithm))?;
-    settle_loose_keys(&mut config, loose, &engine, &algorithm_source)?;
     let role = Outline::of(&engine, &algorithm_source, &config.loss_limits)?.role(&algorithm_source)?;
     // One that is no algorithm is refused when it is loaded as one, in words.
     let (role, flow) = match Flow::of(role, config.learn_from) {
@@ -69,35 +68,6 @@ fn settle_rewards(config: &mut Config, flow: Flow, algorithm: &str, beginning: &
     let given = if flow.has_pairs() { "pairs" } else { "completions" };
     let detail = format!("{algorithm} learns from the dataset's {given} and has nothing scored; leave out {}", first.path);
     Err(config::Error::Invalid { place: "plugin".into(), detail }.into())
-}
-
-/// Passes keys that the host does not know to the algorithm, if its schema has them.
-fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine, algorithm: &Source) -> Result<()> {
-    if loose.is_empty() {
-        return Ok(());
-    }
-    let role = Outline::of(engine, algorithm, &config.loss_limits)?.role(algorithm)?;
-    let plain = AnyPlugin::load(engine, algorithm, role, &Map::new(), &config.loss_limits, config.seed)?;
-    let schema: Value = serde_json::from_str(&plain.plugin().info().config_schema).unwrap_or_default();
-    let known: Vec<String> = schema["properties"].as_object().map(|p| p.keys().cloned().collect()).unwrap_or_default();
-    for LooseKey { key, value, place } in loose {
-        if !known.contains(&key) {
-            let names = config::keys().iter().map(|key| key.name.as_str()).chain(known.iter().map(String::as_str));
-            let detail = match config::nearest(&key, names) {
-                Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
-                None => {
-                    format!(
-                        "unknown key `{key}`, neither rlhost's nor {}'s; `rlhost train --help` lists all keys",
-                        algorithm.name()
-                    )
-                }
-            };
-            return Err(config::Error::Invalid { place, detail }.into());
-        }
-        let value = serde_json::to_value(&value).map_err(|e| Error::Unfit(format!("{place}: {e}")))?;
-        config.loss.insert(key, value);
-    }
-    Ok(())
 }
 
 impl Loaded {

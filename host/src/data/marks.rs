@@ -1,0 +1,108 @@
+//! `{% generation %}`: transformers' marks of what the assistant says in a chat template.
+//!
+//! The engine has no such tag. It becomes a call block, which like transformers' own hands its text to a function. To learn where
+//! that text lands, the function puts a character before and after it that the conversation's text doesn't have.
+
+use super::chat::RenderError;
+use minijinja::value::Kwargs;
+use minijinja::{Environment, Error, State, Value};
+use std::collections::HashSet;
+use std::ops::Range;
+
+/// Name of the function and of its argument.
+const FUNCTION: &str = "generation_block";
+pub(super) const ARGUMENT: &str = "generation_marks";
+
+/// Characters that no text needs, for the marks.
+const PRIVATE: std::ops::RangeInclusive<char> = '\u{F0000}'..='\u{FFFFD}';
+
+/// Returns the template with call blocks for its marks, and whether it has any.
+pub(super) fn rewritten(source: &str) -> (String, bool) {
+    let (mut text, mut rest, mut marked) = (String::with_capacity(source.len()), source, false);
+    while let Some(at) = rest.find("{%").into_iter().chain(rest.find("{#")).min() {
+        let end = if rest[at..].starts_with("{#") { "#}" } else { "%}" };
+        let Some(length) = rest[at + 2..].find(end) else { break };
+        let (before, tag, after) = (&rest[..at + 2], &rest[at + 2..at + 2 + length], &rest[at + 2 + length..]);
+        let name = tag.trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim();
+        let written = match name {
+            _ if end == "#}" => tag.to_owned(),
+            "generation" => tag.replace(name, &format!("call {FUNCTION}({ARGUMENT})")),
+            "endgeneration" => tag.replace(name, "endcall"),
+            _ => tag.to_owned(),
+        };
+        marked |= written != tag;
+        text.extend([before, &written, end]);
+        rest = &after[end.len()..];
+    }
+    (text + rest, marked)
+}
+
+/// Adds the function that call blocks of marks call.
+pub(super) fn add_function(environment: &mut Environment<'_>) {
+    let block = |state: &mut State<'_, '_>, marks: Option<String>, options: Kwargs| -> Result<String, Error> {
+        let said = options.get::<Value>("caller")?.call(state, &[])?.to_string();
+        let mut marks = marks.iter().flat_map(|marks| marks.chars());
+        Ok(marks.next().into_iter().map(String::from).chain([said]).chain(marks.map(String::from)).collect())
+    };
+    environment.add_function(FUNCTION, block);
+}
+
+/// Returns two characters that the text doesn't have.
+pub(super) fn free(text: &str) -> Result<[char; 2], RenderError> {
+    let taken: HashSet<char> = text.chars().filter(|c| PRIVATE.contains(c)).collect();
+    let mut free = PRIVATE.filter(|c| !taken.contains(c));
+    match (free.next(), free.next()) {
+        (Some(open), Some(close)) => Ok([open, close]),
+        _ => Err(RenderError::Refused("the conversation has all 65,534 characters of a private use plane".into())),
+    }
+}
+
+/// Returns where the marked parts lie in the plain text.
+///
+/// # Errors
+/// If without its marks the marked text is another.
+pub(super) fn spans(marked: &str, [open, close]: [char; 2], plain: &str) -> Result<Vec<Range<usize>>, RenderError> {
+    let (mut bytes, mut opened, mut spans) = (0, Vec::new(), Vec::new());
+    for c in marked.chars() {
+        if c == open {
+            opened.push(bytes);
+        } else if c == close {
+            spans.extend(opened.pop().map(|begin| begin..bytes));
+        } else {
+            bytes += c.len_utf8();
+        }
+    }
+    let same = marked.chars().filter(|c| ![open, close].contains(c)).eq(plain.chars());
+    if same && opened.is_empty() {
+        return Ok(spans);
+    }
+    Err(RenderError::Refused("the text of {% generation %} blocks is changed after they end; their place is lost".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_become_call_blocks_outside_comments() {
+        let (text, marked) =
+            rewritten("{# {% generation %} #}a{%- generation -%}b{%+ endgeneration %}{% if x %}{{ y }}{% endif %}{%");
+        assert!(marked);
+        assert_eq!(
+            text,
+            "{# {% generation %} #}a{%- call generation_block(generation_marks) -%}b{%+ endcall %}{% if x %}{{ y }}{% endif %}{%"
+        );
+        assert!(!rewritten("{#- {% generation %} -#}{% set generation = 1 %}").1);
+    }
+
+    #[test]
+    fn marks_are_characters_that_the_text_lacks() {
+        let text = "a\u{F0000}b\u{F0002}";
+        let [open, close] = free(text).unwrap();
+        assert_eq!([open, close], ['\u{F0001}', '\u{F0003}']);
+        assert_eq!(spans(&format!("a\u{F0000}{open}b{close}\u{F0002}"), [open, close], text).unwrap(), vec![5..6]);
+        assert!(spans(&format!("a\u{F0000}{open}b{close}"), [open, close], text).is_err());
+        let all: String = PRIVATE.collect();
+        assert!(free(&all).is_err());
+    }
+}

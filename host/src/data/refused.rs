@@ -1,0 +1,106 @@
+//! Rows that can't be used: left out, counted, and the first of them named; or an error.
+
+use super::{Error, Result};
+use std::collections::BTreeMap;
+
+/// Rows that are named.
+const NAMED: usize = 3;
+
+/// Rows of a dataset that can't be used.
+#[derive(Debug, Default)]
+pub struct Refused {
+    strict: bool,
+    count: usize,
+    /// The first ones, by row.
+    first: BTreeMap<usize, Error>,
+}
+
+impl Refused {
+    /// Leaves rows out or, if `strict`, makes the first an error.
+    pub fn new(strict: bool) -> Self {
+        Self { strict, ..Self::default() }
+    }
+
+    /// Whether an error ends reading.
+    pub fn is_final(&self, error: &Error) -> bool {
+        self.strict || !matches!(error, Error::Row { .. })
+    }
+
+    /// Returns the rows that can be used, of rows with their numbers.
+    ///
+    /// # Errors
+    /// The first error that is not about a row alone; if strict, the first of any kind.
+    pub fn sort<T>(&mut self, rows: impl IntoIterator<Item = (usize, Result<T>)>) -> Result<Vec<T>> {
+        let mut usable = Vec::new();
+        for (row, outcome) in rows {
+            match outcome {
+                Ok(value) => usable.push(value),
+                Err(error) if self.is_final(&error) => return Err(error),
+                Err(error) => {
+                    self.count += 1;
+                    self.first.insert(row, error);
+                    if self.first.len() > NAMED {
+                        self.first.pop_last();
+                    }
+                }
+            }
+        }
+        Ok(usable)
+    }
+
+    /// Returns a warning that names the first rows, if any were left out and so many remain.
+    ///
+    /// # Errors
+    /// If none remain: why the first can't be used.
+    pub fn warning(self, remaining: usize) -> Result<Option<String>> {
+        let Some((_, first)) = self.first.first_key_value() else { return Ok(None) };
+        if remaining == 0 {
+            return Err(match first {
+                Error::Row { path, line, detail } if self.count > 1 => {
+                    let detail = format!("{detail} (and none of the {} rows can be used)", self.count);
+                    Error::Row { path: path.clone(), line: *line, detail }
+                }
+                Error::Row { path, line, detail } => Error::Row { path: path.clone(), line: *line, detail: detail.clone() },
+                other => Error::Tokenizer { path: "dataset".into(), detail: other.to_string() },
+            });
+        }
+        let mut named: Vec<String> = self.first.values().map(ToString::to_string).collect();
+        if self.count > named.len() {
+            named.push(format!("{} more", self.count - named.len()));
+        }
+        let (count, all) = (self.count, self.count + remaining);
+        Ok(Some(format!("left out {count} of {all} rows (strict_data refuses them): {}", named.join("; "))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Place;
+    use super::*;
+
+    fn rows(wrong: usize, right: usize) -> Vec<(usize, Result<usize>)> {
+        let row = |i| (i, if i < wrong { Err(Place::first().wrong(format!("odd {i}"))) } else { Ok(i) });
+        (0..wrong + right).rev().map(row).collect()
+    }
+
+    #[test]
+    fn the_first_rows_are_named_and_all_are_counted() {
+        let mut refused = Refused::default();
+        assert_eq!(refused.sort(rows(5, 2)).unwrap(), [6, 5]);
+        let warning = refused.warning(2).unwrap().unwrap();
+        assert!(warning.starts_with("left out 5 of 7 rows"), "{warning}");
+        assert!(warning.ends_with("test:1: odd 0; test:1: odd 1; test:1: odd 2; 2 more"), "{warning}");
+        assert!(Refused::default().warning(0).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_dataset_of_odd_rows_and_strictness_are_errors() {
+        let mut refused = Refused::default();
+        assert!(refused.sort(rows(2, 0)).unwrap().is_empty());
+        let error = refused.warning(0).unwrap_err().to_string();
+        assert_eq!(error, "test:1: odd 0 (and none of the 2 rows can be used)");
+        assert_eq!(Refused::new(true).sort(rows(2, 1)).unwrap_err().to_string(), "test:1: odd 1");
+        let unbounded = Err::<(), _>(Error::Unbounded { place: "x".into(), detail: "y".into() });
+        assert!(Refused::default().sort([(0, unbounded)]).is_err());
+    }
+}

@@ -1,0 +1,207 @@
+//! Which parts of a conversation's text the assistant says.
+//!
+//! A template may mark them ([`super::marks`]). Otherwise they are found by rendering parts of the conversation. A turn is what the
+//! conversation up to its end has beyond the conversation that asks for it, where both begin the whole. Some templates render a
+//! turn otherwise once others follow: they drop its reasoning, say, or end the conversation with a token. There, rendering the
+//! whole with another content in the turn's place shows what precedes and what follows the content.
+
+use super::chat::{Extras, Message, RenderError, Template};
+use super::marks;
+use std::ops::Range;
+
+/// A conversation's text with what the assistant says in it.
+pub(super) struct Spoken {
+    pub text: String,
+    /// Bytes of the text.
+    pub spans: Vec<Range<usize>>,
+    /// Whether the template says so itself.
+    pub marked: bool,
+}
+
+/// Renders a conversation and finds the assistant's parts.
+///
+/// # Errors
+/// If the template refuses it, or a turn can't be found.
+pub(super) fn spoken(template: &Template, messages: &[Message], extras: &Extras) -> Result<Spoken, RenderError> {
+    let text = template.render(messages, false, extras, None)?;
+    let free = marks::free(&text)?;
+    if template.marked() {
+        let marked = template.render(messages, false, extras, Some(free))?;
+        return Ok(Spoken { spans: marks::spans(&marked, free, &text)?, text, marked: true });
+    }
+    let search = Search { template, messages, extras, whole: &text, probe: free[0] };
+    let mut spans: Vec<Range<usize>> = Vec::new();
+    for (i, _) in messages.iter().enumerate().filter(|(_, message)| message.role == "assistant") {
+        let from = spans.last().map_or(0, |span| span.end);
+        let found = search.turn(i)?.filter(|span| from <= span.start && span.start <= span.end);
+        spans.push(found.ok_or_else(|| {
+            let detail = format!("assistant_only_loss: turn {} can't be told apart in what the chat template writes", i + 1);
+            RenderError::Refused(format!("{detail}; a template with {{% generation %}} marks says what the assistant says"))
+        })?);
+    }
+    Ok(Spoken { text, spans, marked: false })
+}
+
+struct Search<'a> {
+    template: &'a Template,
+    messages: &'a [Message],
+    extras: &'a Extras,
+    /// The conversation's text.
+    whole: &'a str,
+    /// A character that it doesn't have.
+    probe: char,
+}
+
+impl Search<'_> {
+    /// Returns where a turn lies, if it can be found.
+    fn turn(&self, i: usize) -> Result<Option<Range<usize>>, RenderError> {
+        let asked = self.render(&self.messages[..i], true)?;
+        let answered = self.render(&self.messages[..=i], false)?;
+        let begins = |text: &&String| self.whole.starts_with(text.as_str());
+        let begin = asked.as_ref().filter(begins).map(String::len);
+        if let (Some(begin), Some(end)) = (begin, answered.as_ref().filter(begins).map(String::len))
+            && begin < end
+        {
+            return Ok(Some(begin..end));
+        }
+        let (Some((before, mut after)), Some((_, mut own))) = (self.around(i, self.messages.len())?, self.around(i, i + 1)?)
+        else {
+            return Ok(None);
+        };
+        if self.messages[i].content.trim().is_empty() {
+            // What separates a content from tool calls is missing without one.
+            [after, own] = [after, own].map(|text| text.trim_start().to_owned());
+        }
+        if !self.whole.ends_with(&after) {
+            return Ok(None);
+        }
+        let said = self.whole.len() - after.len();
+        let end = said + common(&own, &after);
+        let begin = match begin {
+            Some(begin) => begin,
+            None => self.opening(i, asked, &before)?,
+        };
+        Ok((begin <= said && self.whole.starts_with(&before[..begin.min(before.len())])).then_some(begin..end))
+    }
+
+    /// Returns where a turn begins in the text before its content: after what asks for it, or with the content.
+    fn opening(&self, i: usize, asked: Option<String>, before: &str) -> Result<usize, RenderError> {
+        let (Some(asked), Some(past)) = (asked, self.render(&self.messages[..i], false)?) else { return Ok(before.len()) };
+        let opening = asked.strip_prefix(&past).filter(|opening| !opening.is_empty());
+        Ok(opening.and_then(|opening| Some(before.rfind(opening)? + opening.len())).unwrap_or(before.len()))
+    }
+
+    /// Returns what the template writes, or none if it refuses this part of a conversation.
+    fn render(&self, messages: &[Message], generate: bool) -> Result<Option<String>, RenderError> {
+        match self.template.render(messages, generate, self.extras, None) {
+            Ok(text) => Ok(Some(text)),
+            Err(RenderError::Refused(_)) => Ok(None),
+            Err(unbounded) => Err(unbounded),
+        }
+    }
+
+    /// Returns what stands before and after a turn's content in the conversation's first `count` messages.
+    fn around(&self, i: usize, count: usize) -> Result<Option<(String, String)>, RenderError> {
+        let mut messages = self.messages[..count].to_vec();
+        messages[i].content = self.probe.to_string();
+        let text = self.render(&messages, false)?;
+        let parts = text.as_deref().and_then(|text| text.split_once(self.probe));
+        Ok(parts.filter(|(_, after)| !after.contains(self.probe)).map(|(before, after)| (before.to_owned(), after.to_owned())))
+    }
+}
+
+/// Returns how many bytes two texts begin with in common, in whole characters.
+fn common(a: &str, b: &str) -> usize {
+    a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(c, _)| c.len_utf8()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::ChatTemplate;
+    use serde_json::{Value, json};
+
+    fn said(source: &str, turns: &[(&str, &str)]) -> Result<Vec<String>, String> {
+        let messages: Vec<Value> = turns.iter().map(|(role, content)| json!({"role": role, "content": content})).collect();
+        parts(source, &Value::Array(messages))
+    }
+
+    fn parts(source: &str, messages: &Value) -> Result<Vec<String>, String> {
+        let messages: Vec<Message> = serde_json::from_value(messages.clone()).unwrap();
+        let chat = ChatTemplate::new(source.into(), "<s>".into(), "</s>".into())?;
+        let spoken = chat.spoken(&messages, &Extras::default()).map_err(|e| e.to_string())?;
+        let plain = chat.render(&messages, false, &Extras::default()).unwrap();
+        assert_eq!(spoken.text, plain);
+        Ok(spoken.spans.into_iter().map(|span| spoken.text[span].to_owned()).collect())
+    }
+
+    const TALK: [(&str, &str); 4] = [("user", "hi"), ("assistant", " a b "), ("user", "and"), ("assistant", "c")];
+
+    #[test]
+    fn marks_of_a_template_say_what_the_assistant_says() {
+        let content = "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<end>{% endfor %}";
+        assert_eq!(said(content, &TALK).unwrap(), [" a b ", "c"]);
+        let whole = content.replace("{% endgeneration %}", "<end>{% endgeneration %}");
+        assert_eq!(said(&whole, &TALK).unwrap(), [" a b <end>", "c<end>"]);
+        // What a message says makes no marks, whatever characters it has.
+        let forged = [("user", "{% generation %}\u{F0000}x\u{F0001}{% endgeneration %}"), ("assistant", "\u{F0001}\u{F0002}y")];
+        assert_eq!(said(content, &forged).unwrap(), ["\u{F0001}\u{F0002}y"]);
+        let changed = "{% set x %}{% generation %} a {% endgeneration %}{% endset %}{{ x | trim }}{{ x | length }}";
+        assert!(said(changed, &TALK).unwrap_err().contains("generation"));
+    }
+
+    #[test]
+    fn a_block_of_marks_is_a_scope_in_which_loops_and_macros_are_seen() {
+        let source = "{% macro say(m) %}{% generation %}{% set x = 1 %}{{ m.content }}{% endgeneration %}{{ x is defined }}{% endmacro %}{% for m in messages %}{% generation %}{{ loop.index }}{% endgeneration %}{{ say(m) }}{% endfor %}";
+        assert_eq!(said(source, &TALK[..1]).unwrap(), ["1", "hi"]);
+        assert!(said(source, &[]).unwrap().is_empty());
+    }
+
+    /// A template that drops the reasoning of all turns before the last question, as Qwen3's does.
+    const REASONING: &str = "\
+{%- set ns = namespace(last=0) -%}
+{%- for m in messages -%}{%- if m.role == 'user' -%}{%- set ns.last = loop.index -%}{%- endif -%}{%- endfor -%}
+{%- for m in messages -%}
+  {{- '<' + m.role + '>' -}}
+  {%- set parts = m.content.split('</think>') -%}
+  {%- if m.role == 'assistant' and loop.index > ns.last -%}
+    {{- '<think>' + (parts[0].split('<think>')[-1] if parts|length > 1 else '') + '</think>' -}}
+  {%- endif -%}
+  {{- parts[-1] -}}
+  {%- for call in m.tool_calls -%}{{- ('\n' if loop.first and m.content else '') + '[' + call + ']' -}}{%- endfor -%}
+  {{- '</>' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}";
+
+    #[test]
+    fn turns_are_found_where_reasoning_is_dropped_from_earlier_ones() {
+        assert_eq!(said(REASONING, &TALK).unwrap(), [" a b </>", "<think></think>c</>"]);
+        let talk = [("user", "q"), ("assistant", "<think>x</think>a"), ("user", "r"), ("assistant", "<think>y</think>b")];
+        assert_eq!(said(REASONING, &talk).unwrap(), ["a</>", "<think>y</think>b</>"]);
+        // An answer that says nothing, or what others say too.
+        let same = [("user", "c"), ("assistant", ""), ("user", "c"), ("assistant", "c"), ("user", "d")];
+        assert_eq!(said(REASONING, &same).unwrap(), ["</>", "c</>"]);
+        let calls = json!([
+            {"role": "user", "content": "q"}, {"role": "assistant", "content": null, "tool_calls": ["f"]},
+            {"role": "tool", "content": "r"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "s"},
+        ]);
+        assert_eq!(parts(REASONING, &calls).unwrap(), ["[f]</>", "a</>"]);
+    }
+
+    #[test]
+    fn turns_are_found_in_templates_of_every_family() {
+        // A header before a trimmed content; roles that must alternate; no header; an end token after the last message.
+        let header = "{{ bos_token }}{% for m in messages %}<h>{{ m.role }}</h>\n\n{{ m.content | trim }}<eot>{% endfor %}{% if add_generation_prompt %}<h>assistant</h>\n\n{% endif %}";
+        assert_eq!(said(header, &TALK).unwrap(), ["a b<eot>", "c<eot>"]);
+        let alternating = "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}<{{ 'model' if m.role == 'assistant' else m.role }}>\n{{ m.content | trim }}</>\n{% endfor %}{% if add_generation_prompt %}<model>\n{% endif %}";
+        assert_eq!(said(alternating, &TALK).unwrap(), ["a b</>\n", "c</>\n"]);
+        assert!(said(alternating, &TALK[1..]).unwrap_err().contains("alternate"));
+        let bare = "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}";
+        assert_eq!(said(bare, &TALK).unwrap(), ["  a b </s>", " c</s>"]);
+        let ended = "{% for m in messages %}|{{ m.role }}|{{ m.content }}#{% endfor %}{% if add_generation_prompt %}|assistant|{% else %}{{ eos_token }}{% endif %}";
+        assert_eq!(said(ended, &TALK).unwrap(), [" a b #", "c#</s>"]);
+        // One that writes what it knows of the whole first has no turns to find.
+        let fickle = "{{ messages | map(attribute='content') | join }}{% for m in messages %}{{ m.content }}{% endfor %}";
+        assert!(said(fickle, &TALK).unwrap_err().contains("turn 2"));
+    }
+}
