@@ -285,6 +285,29 @@ fn algorithms_that_compare_no_completions_learn_from_one_of_each_prompt() {
 }
 
 #[test]
+fn a_reward_is_refused_where_nothing_is_scored_and_stays_behind_in_a_fork() {
+    let place = Place::with_answers();
+    let reward = ["--plugin", "tldr_length_reward.wasm"];
+    for (algorithm, more, given) in [
+        ("dpo", &[][..], "pairs"),
+        ("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"], "completions"),
+        ("grpo", &["--learn-from", "dataset", "--dataset", "answers.jsonl"], "completions"),
+    ] {
+        let refused = run(&place, "refused", algorithm, false, &[more, &reward].concat());
+        let said = format!("plugin: {algorithm} learns from the dataset's {given} and has nothing scored");
+        assert!(refused.code == Some(2) && refused.error().contains(&said), "{}", refused.stderr);
+        assert!(refused.error().ends_with("leave out tldr_length_reward.wasm") && !place.path("refused").exists());
+    }
+    run(&place, "grpo", "grpo", true, &["--max-steps", "1"]).succeeded();
+    let fork = ["--resume-from-checkpoint", "grpo", "--algorithm", "dpo", "--dataset", "pairs.jsonl", "--max-steps", "2"];
+    let forked = place.run(&[&fork[..], &["--output-dir", "fork"]].concat());
+    forked.succeeded();
+    assert_eq!(forked.stderr.matches("rewards of the run that this one forks from stay behind").count(), 1, "{}", forked.stderr);
+    let refused = place.run(&[&fork[..], &reward, &["--output-dir", "refused"]].concat());
+    assert!(refused.code == Some(2) && refused.error().contains("has nothing scored"), "{}", refused.stderr);
+}
+
+#[test]
 fn mistakes_in_pairs_are_named() {
     let place = Place::with_answers();
     place.write(

@@ -64,6 +64,29 @@ fn of_a_conversation_the_assistants_turns_alone_are_learned_where_that_is_asked_
 }
 
 #[test]
+fn a_fork_to_another_algorithm_leaves_the_first_ones_settings_behind() {
+    let place = Place::with_answers();
+    let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--max-steps", "2", "--output-dir", "sft", "--packing"];
+    place.run(&[&sft[..], &["--loss-type", "dft", "--per-device-train-batch-size", "2"]].concat()).succeeded();
+    let grpo = ["--algorithm", "grpo", "--plugin", "tldr_length_reward.wasm", "--dataset", "pairs.jsonl", "--logging-steps", "1"];
+    let size = ["--max-steps", "4", "--per-device-train-batch-size", "8", "--max-completion-length", "8"];
+    let fork = ["--resume-from-checkpoint", "sft", "--output-dir", "fork"];
+    let forked = place.run(&[&fork[..], &grpo, &size].concat());
+    forked.succeeded();
+    let said: Vec<&str> = forked.stderr.lines().filter(|line| line.contains("stay behind")).collect();
+    assert!(said.len() == 1 && said[0].contains("loss, learn_from, learning_rate, packing of sft"), "{}", forked.stderr);
+    assert_eq!(place.figure("fork", "step"), [3.0, 4.0]);
+    assert!(place.lines("fork/metrics.jsonl")[0]["rewards/tldr_length_reward/mean"].is_number());
+    place.run(&[&["--model", tiny(), "--output-dir", "grpo"], &grpo[..], &size].concat()).succeeded();
+    let rate = |run: &str| place.figure(run, "learning_rate");
+    assert_eq!(rate("fork"), rate("grpo")[2..]);
+    // The algorithm's own remain its own.
+    place.run(&[&["--resume-from-checkpoint", "sft", "--output-dir", "longer", "--max-steps", "3"][..]].concat()).succeeded();
+    let settings = std::fs::read_to_string(place.path("longer/config.toml")).unwrap();
+    assert!(settings.contains("loss_type = \"dft\"") && settings.contains("packing = true"), "{settings}");
+}
+
+#[test]
 fn marks_in_a_chat_template_say_which_tokens_are_learned() {
     let place = Place::new();
     place.copy(tiny(), "endless");

@@ -75,7 +75,8 @@ impl Given {
     /// Returns the configuration over that of a file, and sets the number of threads that it asks for. Without `settings`, unknown
     /// keys of files are ignored.
     pub(super) fn config(&self, base: Option<&Path>, settings: Option<&[String]>) -> Result<Config, Failure> {
-        let base = base.map(ConfigFile::read).transpose().map_err(Failure::mistake)?;
+        let read = |path: &Path| ConfigFile::read(path)?.without_other_algorithm(&self.overrides, self.file.as_ref());
+        let base = base.map(read).transpose().map_err(Failure::mistake)?;
         let files = base.iter().chain(&self.file);
         let config = config::read_files(files, &self.overrides, settings).map_err(Failure::mistake)?;
         if let Some(threads) = config.num_threads {

@@ -29,8 +29,8 @@ pub const LARGEST: u64 = 4 << 20;
 /// A configuration file's text.
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
-    path: PathBuf,
-    text: String,
+    pub(super) path: PathBuf,
+    pub(super) text: String,
 }
 
 impl ConfigFile {
@@ -78,7 +78,7 @@ impl ConfigFile {
         self.path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
     }
 
-    fn table(&self) -> Result<Table> {
+    pub(super) fn table(&self) -> Result<Table> {
         let parsed = if self.is_yaml() { yaml::table(&self.text) } else { toml_table(&self.text) };
         parsed.map_err(|(line, detail)| Error::Invalid { place: self.place(line), detail })
     }
@@ -359,6 +359,18 @@ mod tests {
         let unknown = read_files([&file], &o, Some(&settings[1..])).unwrap_err().to_string();
         assert!(unknown.contains(":4: unknown key `beta`"), "{unknown}");
         assert!(!read_files([&file], &o, None).unwrap().loss.contains_key("beta"));
+    }
+
+    #[test]
+    fn a_reward_is_reached_whatever_dots_its_name_has() {
+        let mut o = overrides(&[], &["plugin.a.weight=2", "plugin.a.b-1.2.weight=3", "plugin.a.b-1.2.config.some-key=4"]);
+        o.plugins = vec!["x/a.wasm".into(), "y/a.b-1.2.wasm".into()];
+        let config = read([], &o).unwrap();
+        let [short, long] = &config.plugin[..] else { panic!("{:?}", config.plugin) };
+        assert_eq!((short.weight, long.weight, &long.config["some_key"]), (2.0, 3.0, &4.into()));
+        assert!(short.config.is_empty());
+        o.sets = vec!["plugin.a.b-1.weight=3".into()];
+        assert!(read([], &o).unwrap_err().to_string().contains("unknown key `b_1`"), "{:?}", read([], &o));
     }
 
     #[test]

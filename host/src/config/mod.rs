@@ -5,6 +5,7 @@ mod changes;
 mod device;
 pub mod files;
 mod foreign;
+mod inherited;
 mod keys;
 mod layers;
 mod limit;

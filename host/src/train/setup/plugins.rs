@@ -1,6 +1,6 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
-use crate::config::{Config, PluginEntry};
+use crate::config::{self, Config, PluginEntry};
 use crate::dist::World;
 use crate::plugin::{AnyPlugin, Engine, Info, Outline, RewardPlugin, Role, Source};
 use crate::train::collector::Data;
@@ -40,6 +40,8 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World) -> 
     if flow.generates() {
         config.num_generations.get_or_insert(if flow.has_pairs() { 2 } else { 8 });
         config.check_generation(flow.has_pairs())?;
+    } else {
+        settle_rewards(&mut config, flow, algorithm_source.name(), beginning)?;
     }
     let source = |entry: &PluginEntry| same_source(world, || beginning.plugin(&entry.path));
     let reward_sources = config.plugin.iter().map(source).collect::<Result<Vec<_>>>()?;
@@ -50,6 +52,22 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World) -> 
         rewards.push(Reward::new(plugin, entry));
     }
     Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources }))
+}
+
+/// Refuses rewards for an algorithm that has nothing scored. Those of a run that this one forks from stay behind.
+fn settle_rewards(config: &mut Config, flow: Flow, algorithm: &str, beginning: &Beginning) -> Result<()> {
+    if let Beginning::Fork { fresh, .. } = beginning {
+        let (named, inherited) = config.plugin.drain(..).partition(|entry| fresh.contains(&entry.path));
+        config.plugin = named;
+        if !Vec::is_empty(&inherited) {
+            tracing::info!("rewards of the run that this one forks from stay behind: {algorithm} has nothing scored");
+        }
+    }
+    // A resumed run has to keep what it was started with.
+    let Some(first) = config.plugin.first().filter(|_| !matches!(beginning, Beginning::Resume { .. })) else { return Ok(()) };
+    let given = if flow.has_pairs() { "pairs" } else { "completions" };
+    let detail = format!("{algorithm} learns from the dataset's {given} and has nothing scored; leave out {}", first.path);
+    Err(config::Error::Invalid { place: "plugin".into(), detail }.into())
 }
 
 impl Loaded {
