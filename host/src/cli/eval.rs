@@ -1,4 +1,4 @@
-//! `rlhost eval`: the figures of training, for a model that is not trained.
+//! `rlhost eval`: computes the metrics of training without training.
 
 use super::train::Given;
 use super::{Failure, train as training};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// The flags of `train`, and a run to take everything from.
+/// Returns the command with `train`'s flags, plus a run to take everything from.
 pub(super) fn command() -> Command {
     training::command()
         .name("eval")
@@ -35,7 +35,7 @@ pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Fail
 }
 
 fn evaluate(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Result<(), Failure> {
-    // Nothing of an evaluation stays.
+    // Nothing of an evaluation is kept.
     let temporary = tempfile::tempdir().map_err(Failure::failed)?;
     let folder = temporary.path().join("evaluation").display().to_string();
     let mut given = Given::of(matches, loose, Vec::new())?;
