@@ -26,7 +26,7 @@ pub(crate) struct Lost {
     pub clipped_high: bool,
 }
 
-/// The policy's loss, by loss type:
+/// Computes the policy's loss, by loss type:
 ///
 /// - grpo, bnpo, dr_grpo, dapo, luspo: `-min(min(ratio, delta) A, clip(ratio, 1 - epsilon,
 ///   1 + epsilon_high) A)` (PPO's, Schulman et al. 2017; delta from INTELLECT-2, arXiv 2505.07291)
@@ -34,8 +34,8 @@ pub(crate) struct Lost {
 /// - sapo: `-4/tau sigmoid(tau (ratio - 1)) A`, tau by the sign of A (arXiv 2511.20347)
 /// - vespo: `-sg(phi) A logp` (arXiv 2602.10693)
 ///
-/// and on top, with `beta`, the KL estimate `e^d - d - 1`, `d = ref_logp - logp` (Schulman's k3),
-/// times the ratio where that bias is corrected (DeepSeek-V3.2, arXiv 2512.02556).
+/// With `beta`, it adds the KL estimate `e^d - d - 1`, where `d = ref_logp - logp` (Schulman's k3), multiplied by the ratio with
+/// `use_bias_correction_kl` (DeepSeek-V3.2, arXiv 2512.02556).
 pub(crate) fn lost(s: &Settings, t: &Token) -> Lost {
     let (low, high) = (1.0 - s.epsilon, 1.0 + s.high());
     let ratio = t.log_ratio.exp();
