@@ -1,4 +1,4 @@
-//! `rlhost generate`: continue a prompt.
+//! `rlhost generate`: generates text from a prompt.
 
 use super::{Failure, output};
 use crate::data::{StopStrings, Tokenizer};
@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 /// Most continuations at once.
 const MOST_SAMPLES: usize = 1 << 20;
 
-/// Temperatures and penalties with which logits stay numbers.
+/// Temperatures and penalties for which logits stay finite.
 const SENSIBLE: RangeInclusive<f32> = 0.0001..=10_000.0;
 
 /// Arguments of `generate`.
@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for rollout in rollouts {
         let whole: Vec<u32> = tokens.iter().chain(&rollout.tokens).copied().collect();
         let text = tokenizer.decode(&whole).map_err(Failure::failed)?;
-        // A terminal would obey what a model writes; a file is to have it as it is.
+        // A terminal would interpret escape sequences from a model; a file gets the text unchanged.
         if terminal {
             say!("{text}");
         } else {
