@@ -173,3 +173,36 @@ fn packs_are_filled_and_give_the_same_loss() {
     let refused = place.run(&reward);
     assert!(refused.code == Some(2) && refused.error().contains("packing"), "{}", refused.stderr);
 }
+
+#[test]
+fn an_epoch_ends_with_an_update_on_what_is_left_of_it() {
+    let place = Place::new();
+    let rows: Vec<Value> =
+        (0..10).map(|i| json!({"prompt": format!("{i}:"), "completion": format!(" {}", "ab".repeat(i))})).collect();
+    place.write("ten.jsonl", lines(&rows));
+    let train = |run: &str, size: &str, accumulated: &str, more: &[&str]| {
+        let base = ["sft", "--model", tiny(), "--dataset", "ten.jsonl", "--num-train-epochs", "2", "--learning-rate", "0.01"];
+        let batch = ["--per-device-train-batch-size", size, "--gradient-accumulation-steps", accumulated];
+        let rest = ["--logging-steps", "1", "--save-steps", "1", "--output-dir", run];
+        place.run(&[&base[..], &batch, &rest, more].concat()).succeeded();
+    };
+    train("at-once", "4", "1", &[]);
+    train("in-two", "2", "2", &[]);
+    // Three updates an epoch: of four, four and two rows.
+    for run in ["at-once", "in-two"] {
+        let epochs = place.figure(run, "epoch");
+        assert_eq!(epochs.len(), 6, "{run}: {epochs:?}");
+        assert!((epochs[2] - 1.0).abs() < 1e-12 && (epochs[5] - 2.0).abs() < 1e-12, "{run}: {epochs:?}");
+    }
+    for (a, b) in place.figure("at-once", "loss").iter().zip(place.figure("in-two", "loss")) {
+        assert!((a - b).abs() < 1e-5, "{a} and {b}");
+    }
+    let tokens = place.figure("in-two", "num_tokens");
+    assert!((tokens[5] - 2.0 * tokens[2]).abs() < 0.5, "each row counts once an epoch: {tokens:?}");
+    // From the epoch's last whole accumulation, and from its end.
+    for step in ["2", "3"] {
+        place.copy(&place.path("in-two").display().to_string(), &format!("again-{step}"));
+        place.run(&["resume", &format!("again-{step}"), "--step", step]).succeeded();
+        place.assert_same_end(&format!("again-{step}"), "in-two", 6, "model.safetensors");
+    }
+}

@@ -27,6 +27,7 @@ mod progress;
 mod replay;
 mod report;
 mod resume;
+mod stopping;
 mod swap;
 mod train;
 

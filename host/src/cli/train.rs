@@ -4,6 +4,7 @@ use super::Failure;
 use super::algorithm::Known;
 use super::given::{Given, texts};
 use super::progress::Progress;
+use super::stopping::Stopping;
 use crate::checkpoint;
 use crate::dist::World;
 use crate::report;
@@ -11,13 +12,8 @@ use crate::train::{self, Beginning, Finished, Origin, Trainer};
 use anyhow::anyhow;
 use clap::{ArgMatches, Command};
 use indicatif::HumanDuration;
-#[cfg(unix)]
-use signal_hook::consts::SIGUSR1;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// A command that trains, with the keys that it sets before its flags.
 pub(super) struct Training {
@@ -144,24 +140,16 @@ pub(super) fn go_on(given: &Given, origin: Origin, allow_changed: bool, world: &
 
 /// Sets a run up and trains.
 fn start(given: &Given, beginning: &Beginning, world: &Rc<World>) -> Result<(), Failure> {
+    let stopping = Stopping::listen()?;
     let config = given.settle(beginning)?;
     let trainer = train::set_up(config, beginning, world.clone()).map_err(Failure::mistake)?;
-    finish(trainer, world)
+    finish(trainer, &stopping, world)
 }
 
 /// Runs to the end and says where everything is.
-fn finish(trainer: Trainer, world: &World) -> Result<(), Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // The first asks for a checkpoint and an end; the second ends at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone()).map_err(Failure::failed)?;
-        signal_hook::flag::register(signal, stop.clone()).map_err(Failure::failed)?;
-    }
-    // What mpirun passes on to its processes, where SIGINT makes it kill them after a while.
-    #[cfg(unix)]
-    signal_hook::flag::register(SIGUSR1, stop.clone()).map_err(Failure::failed)?;
+fn finish(trainer: Trainer, stopping: &Stopping, world: &World) -> Result<(), Failure> {
     let mut progress = Progress::new(trainer.max_steps(), world.is_first());
-    let finished = trainer.run(&stop, &mut progress).map_err(Failure::failed)?;
+    let finished = trainer.run(stopping.begin(), &mut progress).map_err(Failure::failed)?;
     if !world.is_first() {
         return if finished.stopped { Err(Failure::Said(3)) } else { Ok(()) };
     }
@@ -182,6 +170,10 @@ const SHOWN: usize = 400;
 fn summary(finished: &Finished, report: Option<&Path>) {
     let folder = finished.folder.display();
     let took = HumanDuration(finished.took);
+    if finished.stopped && finished.steps == 0 {
+        say!("stopped before the first step; nothing was trained or saved");
+        return;
+    }
     if finished.stopped {
         say!("stopped after {} steps; resume with: rlhost resume {folder}", finished.steps);
         return;

@@ -93,13 +93,14 @@ impl Collector {
         Self { world, settings, flow, data, turns, reference, pending, counters }
     }
 
-    /// Returns the next `count` micro-batches of all ranks together. All are collected before any is trained on, since a loss is
-    /// normalised by the whole step.
+    /// Returns the next `count` micro-batches of all ranks together, or those that are left of the epoch, as in transformers: no
+    /// update mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step.
     pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Figures)> {
         let (mut taken, mut figures) = (Vec::with_capacity(count), Figures::begin());
         while taken.len() < count {
             match self.pending.pop_front() {
                 Some(micro_batch) => taken.push(micro_batch),
+                None if !taken.is_empty() && self.data.is_at_end() => break,
                 None => figures.merge(self.refill(with)?),
             }
         }
@@ -155,9 +156,13 @@ impl Collector {
         self.flow.temperature(&self.settings)
     }
 
-    /// Returns the number of micro-batches per epoch.
-    pub(super) fn micro_batches_per_epoch(&self) -> usize {
-        self.data.batches_per_epoch() * micro_batches_per_batch(self.flow, &self.settings)
+    /// Returns the number of epochs that this many steps take, including the fraction of the last one.
+    pub(super) fn epochs(&self, steps: u64) -> f64 {
+        let micro_batches = (self.data.batches_per_epoch() * micro_batches_per_batch(self.flow, &self.settings)) as u64;
+        let a_step = self.settings.gradient_accumulation_steps as u64;
+        let updates = micro_batches.div_ceil(a_step).max(1);
+        let begun = (steps % updates * a_step) as f64 / micro_batches.max(1) as f64;
+        (steps / updates) as f64 + begun
     }
 
     /// Returns the current position.

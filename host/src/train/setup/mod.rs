@@ -17,7 +17,7 @@ use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::Config;
+use crate::config::{self, Config, Overrides};
 use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Frozen, ModelFolder, Place};
@@ -213,6 +213,9 @@ impl Trainer {
         if let Beginning::Fork { origin, .. } = beginning {
             let checkpoint = std::path::absolute(&origin.checkpoint).unwrap_or_else(|_| origin.checkpoint.clone());
             self.journal.become_fork(Parent { checkpoint, step: origin.step });
+            // The model that is named is the reference model.
+            self.state.moved |=
+                config::read([origin.config_file().as_path()], &Overrides::default())?.model != self.settings.model;
         }
         compare_set_ups(&self.world, &self.settings, self.collector.data().fingerprint())?;
         // What an adapter leaves as it is, too.
