@@ -42,6 +42,7 @@ pub struct Tokenizer {
     /// Whether its decoder may take long or make much of little.
     decodes_freely: bool,
     chat: Option<ChatTemplate>,
+    bos: Option<u32>,
     eos: Option<u32>,
 }
 
@@ -124,9 +125,9 @@ impl Tokenizer {
             .map(|s| ChatTemplate::new(s, token_text(&config, "bos_token"), token_text(&config, "eos_token")))
             .transpose()
             .map_err(|detail| Error::Tokenizer { path: template_path, detail: format!("chat template: {detail}") })?;
-        let eos = inner.token_to_id(&token_text(&config, "eos_token"));
+        let [bos, eos] = ["bos_token", "eos_token"].map(|key| inner.token_to_id(&token_text(&config, key)));
         let decodes_freely = serde_json::to_value(inner.get_decoder()).map_or(true, |decoder| replaces_freely(&decoder));
-        Ok(Self { path, inner, pace: Arc::default(), decodes_freely, chat, eos })
+        Ok(Self { path, inner, pace: Arc::default(), decodes_freely, chat, bos, eos })
     }
 
     /// Number of ids up to the greatest, added tokens included.
@@ -144,6 +145,11 @@ impl Tokenizer {
     /// The text of the ending token, if there is one.
     pub fn eos_text(&self) -> Option<String> {
         self.eos.and_then(|id| self.inner.id_to_token(id))
+    }
+
+    /// Returns the ids of the tokens that begin and end a text, if there are such.
+    pub fn frame(&self) -> (Option<u32>, Option<u32>) {
+        (self.bos, self.eos)
     }
 
     /// Token ids of a text; `special` adds what the tokenizer puts around a text (a beginning

@@ -46,6 +46,7 @@ fn pair_loss(s: &Settings, x: Dual<2>) -> Dual<2> {
 impl Preference for Cpo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Contrastive Preference Optimization (sigmoid, hinge, ipo, simpo, alphapo)";
+    const FRAMED: bool = true;
 
     fn needs(_: &Settings) -> Needs {
         Needs::MEAN_LOGITS

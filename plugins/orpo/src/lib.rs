@@ -43,6 +43,7 @@ fn log_odds(logp: Dual<2>) -> Dual<2> {
 impl Preference for Orpo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Odds Ratio Preference Optimization";
+    const FRAMED: bool = true;
 
     fn needs(_: &Settings) -> Needs {
         Needs::MEAN_LOGITS
