@@ -2,6 +2,7 @@
 //! interrupted, and learning what it should.
 
 use rlhost_tests::{Outcome, Place, STORIES, assert_near, tiny};
+use std::collections::BTreeSet;
 use std::fs;
 
 /// Those that learn from their own completions, with what they need beside their defaults.
@@ -22,8 +23,12 @@ const OFFLINE: [(&str, &[&str]); 9] = [
 ];
 
 fn run(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) -> Outcome {
+    run_by_default(place, name, algorithm, online, &[&["--learning-rate", "0.002"], more].concat())
+}
+
+/// The same at the algorithm's own learning rate.
+fn run_by_default(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) -> Outcome {
     let mut arguments = vec!["--model", tiny(), "--algorithm", algorithm, "--output-dir", name, "--logging-steps", "1"];
-    arguments.extend(["--learning-rate", "0.002"]);
     if online {
         arguments.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--num-generations", "2"]);
         arguments.extend(["--dataset", STORIES]);
@@ -32,6 +37,61 @@ fn run(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) 
     }
     arguments.extend(more);
     place.run(&arguments)
+}
+
+/// What the binary prints.
+fn printed(arguments: &[&str]) -> String {
+    let outcome = Place::new().run(arguments);
+    outcome.succeeded();
+    outcome.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn help_and_guide_name_the_learning_rates_that_the_algorithms_have() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let plugins = fs::read_dir(root.join("plugins")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let algorithms = plugins.filter(|name| !name.ends_with("_reward") && !name.contains('.'));
+    let rate = |name: &String| {
+        let about = printed(&["plugin", "inspect", &format!("{name}.wasm")]);
+        about.split("rate: ").nth(1).and_then(|rest| rest.split(',').next()).expect("an algorithm has a rate").to_owned()
+    };
+    let all: Vec<(String, String)> = algorithms.map(|name| (name.clone(), rate(&name))).collect();
+    assert!(all.len() >= 10 && all.contains(&("grpo".to_owned(), "1e-6".to_owned())), "{all:?}");
+    let special: Vec<_> = all.iter().filter(|(_, rate)| rate != "1e-6").collect();
+
+    let help = printed(&["train", "--help"]);
+    let said = help.split("Peak learning rate [default: ").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
+    let guide = fs::read_to_string(root.join("host/docs/algorithms.md")).unwrap();
+    let table: Vec<&str> = guide.split("## Learning rates").nth(1).unwrap().lines().filter(|l| l.starts_with("| ")).collect();
+    for (name, rate) in &special {
+        assert!(said.contains(&format!("{rate} for {name}")), "{name} has {rate}: {said}");
+        assert!(table.contains(&format!("| `{name}` | {rate} |").as_str()), "{name} has {rate}: {table:?}");
+    }
+    assert!(said.contains("1e-6 for the other algorithms") && table.contains(&"| all others | 1e-6 |"), "{said} {table:?}");
+    assert_eq!((table.len(), said.matches("e-").count()), (special.len() + 2, special.len() + 1), "{said} {table:?}");
+    let (_, sft) = all.iter().find(|(name, _)| name == "sft").unwrap();
+    assert!(printed(&["sft", "--help"]).contains(&format!("The default learning rate is {sft},")));
+}
+
+#[test]
+fn a_run_without_a_learning_rate_takes_its_algorithms() {
+    let place = Place::with_answers();
+    let rate = |algorithm: &str, online: bool, more: &[&str]| {
+        let size = ["--max-steps", "1", "--per-device-train-batch-size", "2"];
+        run_by_default(&place, algorithm, algorithm, online, &[&size[..], more].concat()).succeeded();
+        let settings = fs::read_to_string(place.path(algorithm).join("config.toml")).unwrap();
+        let line = settings.lines().find_map(|line| line.strip_prefix("learning_rate = ")).unwrap();
+        line.parse::<f64>().unwrap()
+    };
+    let near = |rate: f64, other: f64, times: f64| {
+        // A critic's head is a few parameters more.
+        assert!((rate / other / times - 1.0).abs() < 0.01, "{rate} is not {times} times {other}");
+    };
+    let (dpo, grpo) = (rate("dpo", false, &[]), rate("grpo", true, &[]));
+    near(grpo, dpo * dpo / 1e-6, 1.0);
+    near(rate("sft", false, &["--learn-from", "dataset", "--dataset", "answers.jsonl"]), dpo, 20.0);
+    near(rate("online_dpo", true, &[]), dpo, 0.5);
+    near(rate("ppo", true, &[]), grpo, 3.0);
 }
 
 #[test]
@@ -112,6 +172,23 @@ fn a_run_with_a_critic_or_with_pairs_resumes_to_the_bit() {
 }
 
 #[test]
+fn a_batch_of_online_dpo_counts_prompts_and_one_of_grpo_completions() {
+    let place = Place::new();
+    let size = ["--max-steps", "2", "--per-device-train-batch-size", "4", "--gradient-accumulation-steps", "2"];
+    for (algorithm, prompts) in [("grpo", 4), ("online_dpo", 8)] {
+        run(&place, algorithm, algorithm, true, &[&size[..], &["--log-completions", "all"]].concat()).succeeded();
+        let written = place.lines(&format!("{algorithm}/completions.jsonl"));
+        let (step, other): (Vec<_>, Vec<_>) = written.iter().partition(|line| line["step"] == written[0]["step"]);
+        let asked: BTreeSet<String> = step.iter().map(|line| line["prompt"].to_string()).collect();
+        assert_eq!((asked.len(), step.len(), other.len()), (prompts, 2 * prompts, 2 * prompts), "{algorithm}");
+    }
+    // A number of completions that no number of pairs makes is refused only where completions are counted.
+    let odd = ["--max-steps", "1", "--per-device-train-batch-size", "3"];
+    run(&place, "pairs", "online_dpo", true, &odd).succeeded();
+    assert_eq!(run(&place, "single", "grpo", true, &odd).code, Some(2));
+}
+
+#[test]
 fn dpo_begins_at_ln_2_and_learns_the_pairs() {
     let place = Place::with_answers();
     run(&place, "dpo", "dpo", false, &["--max-steps", "24", "--learning-rate", "0.001", "--lr-scheduler-type", "constant"])
@@ -162,6 +239,75 @@ fn ppo_learns_a_length_and_its_critic_what_it_is_worth() {
 }
 
 #[test]
+fn ppo_logs_its_episodes_as_trl_does() {
+    let place = Place::new();
+    let size = ["--max-steps", "3", "--save-steps", "2", "--per-device-train-batch-size", "4"];
+    run(&place, "ppo", "ppo", true, &[&size[..], &["--eval-dataset", STORIES]].concat()).succeeded();
+    let steps = || -> Vec<serde_json::Value> {
+        place.lines("ppo/metrics.jsonl").into_iter().filter(|line| line.get("eval_loss").is_none()).collect()
+    };
+    let figure = |name: &str| -> Vec<f64> { steps().iter().map(|line| line[name].as_f64().unwrap()).collect() };
+    // An evaluation's completions are none of training's.
+    assert_eq!(figure("episode"), [4.0, 8.0, 12.0]);
+    assert_eq!(figure("lr"), figure("learning_rate"));
+    let (rates, times) = (figure("eps"), figure("time"));
+    assert_eq!(rates[2], (12.0 / times[2]).floor(), "{rates:?} {times:?}");
+    place.run(&["resume", "ppo", "--step", "2"]).succeeded();
+    assert_eq!(figure("episode"), [4.0, 8.0, 12.0]);
+
+    run(&place, "grpo", "grpo", true, &size).succeeded();
+    assert!(place.lines("grpo/metrics.jsonl").iter().all(|line| line.get("lr").is_none() && line.get("eps").is_none()));
+}
+
+#[test]
+fn algorithms_that_compare_no_completions_learn_from_one_of_each_prompt() {
+    let place = Place::new();
+    let size = ["--max-steps", "40", "--per-device-train-batch-size", "16", "--learning-rate", "0.02"];
+    let one = [
+        "--num-generations",
+        "1",
+        "--log-completions",
+        "all",
+        "--max-completion-length",
+        "24",
+        "--set",
+        "plugin.tldr_length_reward.config.target=4",
+    ];
+    for algorithm in ["ppo", "reinforce_pp"] {
+        run(&place, algorithm, algorithm, true, &[&size[..], &one].concat()).succeeded();
+        let reward = place.figure(algorithm, "reward");
+        let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+        assert!(mean(&reward[30..]) > mean(&reward[..10]) + 1.0, "{algorithm}: {reward:?}");
+        let written = place.lines(&format!("{algorithm}/completions.jsonl"));
+        let prompts: BTreeSet<String> = written[..16].iter().map(|line| line["prompt"].to_string()).collect();
+        assert_eq!(prompts.len(), 16, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_reward_is_refused_where_nothing_is_scored_and_stays_behind_in_a_fork() {
+    let place = Place::with_answers();
+    let reward = ["--plugin", "tldr_length_reward.wasm"];
+    for (algorithm, more, given) in [
+        ("dpo", &[][..], "pairs"),
+        ("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"], "completions"),
+        ("grpo", &["--learn-from", "dataset", "--dataset", "answers.jsonl"], "completions"),
+    ] {
+        let refused = run(&place, "refused", algorithm, false, &[more, &reward].concat());
+        let said = format!("plugin: {algorithm} learns from the dataset's {given} and has nothing scored");
+        assert!(refused.code == Some(2) && refused.error().contains(&said), "{}", refused.stderr);
+        assert!(refused.error().ends_with("leave out tldr_length_reward.wasm") && !place.path("refused").exists());
+    }
+    run(&place, "grpo", "grpo", true, &["--max-steps", "1"]).succeeded();
+    let fork = ["--resume-from-checkpoint", "grpo", "--algorithm", "dpo", "--dataset", "pairs.jsonl", "--max-steps", "2"];
+    let forked = place.run(&[&fork[..], &["--output-dir", "fork"]].concat());
+    forked.succeeded();
+    assert_eq!(forked.stderr.matches("rewards of the run that this one forks from stay behind").count(), 1, "{}", forked.stderr);
+    let refused = place.run(&[&fork[..], &reward, &["--output-dir", "refused"]].concat());
+    assert!(refused.code == Some(2) && refused.error().contains("has nothing scored"), "{}", refused.stderr);
+}
+
+#[test]
 fn mistakes_in_pairs_are_named() {
     let place = Place::with_answers();
     place.write(
@@ -176,7 +322,7 @@ fn mistakes_in_pairs_are_named() {
         outcome.error().to_owned()
     };
     assert!(say(&[]).contains("chosen"));
-    let half = say(&["--dataset", "half.jsonl"]);
+    let half = say(&["--dataset", "half.jsonl", "--strict-data"]);
     assert!(half.contains("half.jsonl:2") && half.contains("rejected") && half.contains("prompt, chosen"), "{half}");
     assert!(say(&["--dataset", "mixed.json"]).contains("must be both strings"));
     assert!(say(&["--dataset", "pairs.jsonl", "--max-length", "2"]).contains("max_length"));

@@ -159,12 +159,12 @@ fn what_is_not_read_and_which_of_two_plugins_is_taken_is_said() {
     let plain = run("first", "tldr_length_reward");
     plain.succeeded();
     assert!(plain.stderr.contains("more\\u{1b}[2J.xml") && !plain.stderr.contains("README"), "{}", plain.stderr);
-    assert!(!plain.stderr.contains("that rlhost carries"), "{}", plain.stderr);
+    assert!(!plain.stderr.contains("the embedded plugin"), "{}", plain.stderr);
     place.write("tldr_length_reward.wasm", "not wasm");
     let carried = run("second", "tldr_length_reward");
     carried.succeeded();
-    assert!(carried.stderr.contains("taking the plugin that rlhost carries"), "{}", carried.stderr);
+    assert!(carried.stderr.contains("using the embedded plugin"), "{}", carried.stderr);
     let own = run("third", "tldr_length_reward.wasm");
     assert_eq!(own.code, Some(2), "{}", own.stderr);
-    assert!(own.stderr.contains("taking the file in this folder"), "{}", own.stderr);
+    assert!(own.stderr.contains("using the file in this folder"), "{}", own.stderr);
 }

@@ -150,3 +150,91 @@ fn a_reference_that_is_asked_once_says_the_same() {
     let both = place.run(&[&dpo[..], &["--precompute-ref-log-probs", "--sync-ref-model"]].concat());
     assert!(both.code == Some(2) && both.error().contains("sync_ref_model"), "{}", both.stderr);
 }
+
+/// Sends a signal to a run as soon as `ready`, and gives its exit code.
+fn stopped(mut child: std::process::Child, signal: &str, ready: impl Fn() -> bool) -> Option<i32> {
+    while !ready() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    child.wait().unwrap().code()
+}
+
+#[test]
+fn an_evaluation_that_a_signal_interrupts_is_made_when_the_run_resumes() {
+    let place = place();
+    let many: String = (0..400).map(|i| format!("{{\"prompt\": \"prompt {i}\"}}\n")).collect();
+    place.write("many.jsonl", many);
+    let more =
+        ["--eval-dataset", "many.jsonl", "--eval-steps", "2", "--metric-for-best-model", "eval_reward", "--max-steps", "4"];
+    let given = |run| [&arguments(run)[..], &more, &["--save-steps", "2", "--save-total-limit", "9"]].concat();
+    place.run(&given("whole")).succeeded();
+    let lines = |run: &str| {
+        let text = fs::read_to_string(place.path(run).join("metrics.jsonl")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    // In the evaluation after step 2: its training line is there, and its own is not.
+    let code = stopped(place.start(&given("cut")), "-TERM", || lines("cut").len() == 2);
+    assert_eq!(code, Some(3));
+    assert_eq!((lines("cut").len(), place.checkpoints("cut")), (2, vec![2]));
+    place.run(&["resume", "cut"]).succeeded();
+    assert_eq!(place.timeless("cut/metrics.jsonl"), place.timeless("whole/metrics.jsonl"));
+    let best = |run: &str| {
+        let state = fs::read(place.path(run).join("checkpoint-4/trainer_state.json")).unwrap();
+        let state: Value = serde_json::from_slice(&state).unwrap();
+        (state["best_global_step"].clone(), state["best_metric"].clone())
+    };
+    assert_eq!(best("cut"), best("whole"));
+}
+
+#[test]
+fn a_signal_before_the_first_step_is_answered_and_leaves_nothing_to_resume() {
+    let place = place();
+    let many: String = (0..4000).map(|i| format!("{{\"prompt\": \"prompt {i}\"}}\n")).collect();
+    place.write("many.jsonl", many);
+    let given = [&arguments("early")[..], &["--eval-dataset", "many.jsonl", "--eval-on-start"]].concat();
+    let code = stopped(place.start(&given), "-INT", || place.path("early/events.jsonl").exists());
+    assert_eq!(code, Some(3));
+    assert!(place.checkpoints("early").is_empty());
+}
+
+#[test]
+fn a_checkpoint_that_a_signal_asked_for_is_no_candidate_for_the_best() {
+    let place = place();
+    let more = ["--save-steps", "3", "--metric-for-best-model", "reward", "--max-completion-length", "24"];
+    let given = |run| [&arguments(run)[..], &more].concat();
+    place.run(&given("whole")).succeeded();
+    let lines = |run: &str| fs::read_to_string(place.path(run).join("metrics.jsonl")).unwrap_or_default().lines().count();
+    let cut = (0..50).any(|_| {
+        let _ = fs::remove_dir_all(place.path("cut"));
+        stopped(place.start(&given("cut")), "-TERM", || lines("cut") == 1);
+        !place.checkpoints("cut").contains(&3)
+    });
+    assert!(cut, "never stopped before the first planned checkpoint");
+    place.run(&["resume", "cut"]).succeeded();
+    for step in [3, 6] {
+        let state =
+            |run: &str| fs::read_to_string(place.path(run).join(format!("checkpoint-{step}/trainer_state.json"))).unwrap();
+        assert_eq!(state("cut").replace("cut/", "whole/"), state("whole"));
+    }
+}
+
+#[test]
+fn statistics_of_an_evaluation_are_of_all_its_rows() {
+    let place = place();
+    let base = ["eval", "--model", tiny(), "--plugin", "tldr_length_reward.wasm", "--dataset", "held_out.jsonl", "--json"];
+    let evaluated = |size: &str| {
+        let more = ["--num-generations", "4", "--max-completion-length", "24", "--per-device-eval-batch-size", size];
+        let said: Value = serde_json::from_str(&place.run(&[&base[..], &more].concat()).succeeded().stdout).unwrap();
+        said.as_object().unwrap().clone()
+    };
+    let whole = evaluated("20");
+    assert!(whole["eval_reward_std"].as_f64().unwrap() > 0.0, "{whole:?}");
+    for size in ["4", "8"] {
+        for (name, value) in evaluated(size).iter().filter(|(name, _)| !name.contains("runtime") && !name.contains("per_second"))
+        {
+            let (got, want) = (value.as_f64().unwrap(), whole[name].as_f64().unwrap());
+            assert!((got - want).abs() < 1e-5 * want.abs().max(1.0), "{name} by {size}: {got}, not {want}");
+        }
+    }
+}

@@ -64,6 +64,29 @@ fn of_a_conversation_the_assistants_turns_alone_are_learned_where_that_is_asked_
 }
 
 #[test]
+fn a_fork_to_another_algorithm_leaves_the_first_ones_settings_behind() {
+    let place = Place::with_answers();
+    let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--max-steps", "2", "--output-dir", "sft", "--packing"];
+    place.run(&[&sft[..], &["--loss-type", "dft", "--per-device-train-batch-size", "2"]].concat()).succeeded();
+    let grpo = ["--algorithm", "grpo", "--plugin", "tldr_length_reward.wasm", "--dataset", "pairs.jsonl", "--logging-steps", "1"];
+    let size = ["--max-steps", "4", "--per-device-train-batch-size", "8", "--max-completion-length", "8"];
+    let fork = ["--resume-from-checkpoint", "sft", "--output-dir", "fork"];
+    let forked = place.run(&[&fork[..], &grpo, &size].concat());
+    forked.succeeded();
+    let said: Vec<&str> = forked.stderr.lines().filter(|line| line.contains("stay behind")).collect();
+    assert!(said.len() == 1 && said[0].contains("loss, learn_from, learning_rate, packing of sft"), "{}", forked.stderr);
+    assert_eq!(place.figure("fork", "step"), [3.0, 4.0]);
+    assert!(place.lines("fork/metrics.jsonl")[0]["rewards/tldr_length_reward/mean"].is_number());
+    place.run(&[&["--model", tiny(), "--output-dir", "grpo"], &grpo[..], &size].concat()).succeeded();
+    let rate = |run: &str| place.figure(run, "learning_rate");
+    assert_eq!(rate("fork"), rate("grpo")[2..]);
+    // The algorithm's own remain its own.
+    place.run(&[&["--resume-from-checkpoint", "sft", "--output-dir", "longer", "--max-steps", "3"][..]].concat()).succeeded();
+    let settings = std::fs::read_to_string(place.path("longer/config.toml")).unwrap();
+    assert!(settings.contains("loss_type = \"dft\"") && settings.contains("packing = true"), "{settings}");
+}
+
+#[test]
 fn marks_in_a_chat_template_say_which_tokens_are_learned() {
     let place = Place::new();
     place.copy(tiny(), "endless");
@@ -90,6 +113,44 @@ fn marks_in_a_chat_template_say_which_tokens_are_learned() {
 }
 
 #[test]
+fn conversations_for_cpo_and_orpo_begin_and_end_as_in_trl_and_those_for_dpo_as_their_template_says() {
+    let place = Place::new();
+    let template =
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+    let token = "<|endoftext|>";
+    place.copy(tiny(), "chatty");
+    let named = json!({"bos_token": token, "eos_token": token, "chat_template": template});
+    place.write("chatty/tokenizer_config.json", named.to_string());
+    place.copy(tiny(), "plain");
+    place.write("plain/tokenizer_config.json", "{}");
+    let said = |role: &str, content: &str| json!([{"role": role, "content": content}]);
+    let (chosen, rejected) = (said("assistant", "yes, I do"), said("assistant", "no"));
+    place.write("talk.jsonl", lines(&[json!({"prompt": said("user", "hi"), "chosen": chosen, "rejected": rejected})]));
+    let text = |begin: &str, end: &str| {
+        let (chosen, rejected) = (format!("yes, I do</>{end}"), format!("no</>{end}"));
+        lines(&[json!({"prompt": format!("{begin}<user>hi</><assistant>"), "chosen": chosen, "rejected": rejected})])
+    };
+    place.write("written.jsonl", text("", ""));
+    place.write("framed.jsonl", text(token, token));
+    let figures = |algorithm: &str, model: &str, dataset: &str| -> Vec<f64> {
+        let outcome = place.run(&["eval", "--model", model, "--algorithm", algorithm, "--dataset", dataset, "--json"]);
+        let figures: Value = serde_json::from_str(&outcome.succeeded().stdout).unwrap();
+        let names = ["eval_loss", "eval_logps/chosen", "eval_logps/rejected", "eval_entropy"];
+        names.into_iter().map(|name| figures[name].as_f64().unwrap()).collect()
+    };
+    for (algorithm, same, other) in [
+        ("cpo", "framed.jsonl", "written.jsonl"),
+        ("orpo", "framed.jsonl", "written.jsonl"),
+        ("dpo", "written.jsonl", "framed.jsonl"),
+        ("kto", "written.jsonl", "framed.jsonl"),
+    ] {
+        let talk = figures(algorithm, "chatty", "talk.jsonl");
+        assert_eq!(talk, figures(algorithm, "plain", same), "{algorithm}");
+        assert_ne!(talk, figures(algorithm, "plain", other), "{algorithm}");
+    }
+}
+
+#[test]
 fn packs_are_filled_and_give_the_same_loss() {
     let place = Place::new();
     let rows: Vec<Value> = (0..24).map(|i| json!({"text": "ab".repeat(3 + i)})).collect();
@@ -111,4 +172,37 @@ fn packs_are_filled_and_give_the_same_loss() {
     let reward = ["--plugin", "tldr_length_reward.wasm", "--packing"];
     let refused = place.run(&reward);
     assert!(refused.code == Some(2) && refused.error().contains("packing"), "{}", refused.stderr);
+}
+
+#[test]
+fn an_epoch_ends_with_an_update_on_what_is_left_of_it() {
+    let place = Place::new();
+    let rows: Vec<Value> =
+        (0..10).map(|i| json!({"prompt": format!("{i}:"), "completion": format!(" {}", "ab".repeat(i))})).collect();
+    place.write("ten.jsonl", lines(&rows));
+    let train = |run: &str, size: &str, accumulated: &str, more: &[&str]| {
+        let base = ["sft", "--model", tiny(), "--dataset", "ten.jsonl", "--num-train-epochs", "2", "--learning-rate", "0.01"];
+        let batch = ["--per-device-train-batch-size", size, "--gradient-accumulation-steps", accumulated];
+        let rest = ["--logging-steps", "1", "--save-steps", "1", "--output-dir", run];
+        place.run(&[&base[..], &batch, &rest, more].concat()).succeeded();
+    };
+    train("at-once", "4", "1", &[]);
+    train("in-two", "2", "2", &[]);
+    // Three updates an epoch: of four, four and two rows.
+    for run in ["at-once", "in-two"] {
+        let epochs = place.figure(run, "epoch");
+        assert_eq!(epochs.len(), 6, "{run}: {epochs:?}");
+        assert!((epochs[2] - 1.0).abs() < 1e-12 && (epochs[5] - 2.0).abs() < 1e-12, "{run}: {epochs:?}");
+    }
+    for (a, b) in place.figure("at-once", "loss").iter().zip(place.figure("in-two", "loss")) {
+        assert!((a - b).abs() < 1e-5, "{a} and {b}");
+    }
+    let tokens = place.figure("in-two", "num_tokens");
+    assert!((tokens[5] - 2.0 * tokens[2]).abs() < 0.5, "each row counts once an epoch: {tokens:?}");
+    // From the epoch's last whole accumulation, and from its end.
+    for step in ["2", "3"] {
+        place.copy(&place.path("in-two").display().to_string(), &format!("again-{step}"));
+        place.run(&["resume", &format!("again-{step}"), "--step", step]).succeeded();
+        place.assert_same_end(&format!("again-{step}"), "in-two", 6, "model.safetensors");
+    }
 }

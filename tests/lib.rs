@@ -311,7 +311,7 @@ impl Place {
     pub fn timeless(&self, file: &str) -> Vec<Value> {
         let mut lines = self.lines(file);
         for line in &mut lines {
-            let of_time = |name: &str| ["step_time", "eval_runtime", "eval_samples_per_second"].contains(&name);
+            let of_time = |name: &str| ["step_time", "eps", "eval_runtime", "eval_samples_per_second"].contains(&name);
             let line = line.as_object_mut().expect("an object");
             line.retain(|name, _| !of_time(name) && !name.starts_with("time") && !name.starts_with("perf/"));
         }

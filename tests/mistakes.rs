@@ -22,6 +22,29 @@ fn place() -> Place {
 }
 
 #[test]
+fn an_algorithm_that_compares_completions_says_how_many_it_needs() {
+    let place = Place::new();
+    let cases: [(&[&str], &str, &str); 5] = [
+        (
+            &["--algorithm", "grpo"],
+            "1",
+            "compared with each other, and this one has a single one; set num_generations to 2 or more",
+        ),
+        (&["--algorithm", "rloo"], "1", "set num_generations to 2 or more"),
+        (&["--algorithm", "reinforce_pp", "--baseline", "group"], "1", "set num_generations to 2 or more"),
+        (&["--algorithm", "online_dpo"], "1", "two completions of each prompt make a pair, not 1; set num_generations to 2"),
+        (&["--algorithm", "online_dpo"], "4", "two completions of each prompt make a pair, not 4; set num_generations to 2"),
+    ];
+    for (arguments, generations, expected) in cases {
+        let size = ["--per-device-train-batch-size", "4", "--num-generations", generations];
+        let refused = place.train("run", &[arguments, &size].concat());
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        assert!(refused.error().contains(arguments[1]) && refused.error().contains(expected), "{}", refused.error());
+        assert!(place.entries().is_empty(), "{:?}", place.entries());
+    }
+}
+
+#[test]
 fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
     let place = place();
     let before = place.entries();
@@ -30,7 +53,7 @@ fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
         (&["--model", "./nowhere"], &["nowhere/config.json", "no such file"]),
         (&["--model", "nowhere"], &["nowhere", "no such path", "HF_HUB_OFFLINE"]),
         (&["--dataset", "some/where"], &["some/where", "no such path", "HF_HUB_OFFLINE"]),
-        (&["--lerning-rate", "1"], &["--lerning-rate", "learning_rate"]),
+        (&["--lerning-rate", "1"], &["--lerning-rate", "learning-rate"]),
         (&["--nonsense"], &["--nonsense", "--help"]),
         (&["--set", "lerning_rate=1"], &["learning_rate"]),
         (&["--set", "loss.bta=1"], &["grpo", "bta", "beta"]),

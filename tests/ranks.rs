@@ -28,8 +28,8 @@ fn missing() -> Option<String> {
     if outcome.stderr.contains("no_such_reward") {
         return None;
     }
-    assert!(outcome.stderr.contains("built without the feature mpi"), "{}", outcome.stderr);
-    Some("the binary was built without the feature mpi".into())
+    assert!(outcome.stderr.contains("built without MPI"), "{}", outcome.stderr);
+    Some("the binary was built without MPI".into())
 }
 
 /// Whether there is something to test; says why not.
@@ -149,7 +149,7 @@ fn uneven_shares_make_the_same_step_too() {
     }
     // Two prompts for three ranks, of which one generates nothing.
     compare(&ONLINE, true, &[(1, "12"), (3, "4")], &["--max-steps", "3", "--num-generations", "6"]);
-    // Three pairs, in micro-batches of one and two.
+    // Two micro-batches of three pairs, of which each rank has one.
     compare(&PAIRING, true, &[(1, "3"), (3, "1")], &["--max-steps", "3", "--gradient-accumulation-steps", "2"]);
     // The last batch of 32 rows has two for three ranks, and so has that of the evaluation.
     let evaluated = ["--eval-dataset", "pairs.jsonl", "--eval-steps", "3"];

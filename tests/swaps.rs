@@ -358,7 +358,7 @@ fn what_is_no_file_in_a_plugins_place_is_said_once_and_holds_nothing_up() {
 fn what_can_t_be_compiled_ends_no_run() {
     let running = Running::start(&["--set", "plugin.versioned.limits.compile_timeout_s=3"]);
     for (i, (bytes, expected)) in
-        [(multiplied(), "multiplied out"), (deep(), "nested too deeply"), (long(), "limits.compile_timeout_s")]
+        [(multiplied(), "including nested ones"), (deep(), "nested too deeply"), (long(), "limits.compile_timeout_s")]
             .into_iter()
             .enumerate()
     {

@@ -1,13 +1,12 @@
-//! A plugin's configuration: a serde structure whose JSON Schema goes into its description.
+//! A plugin's configuration: a serde structure whose JSON Schema becomes part of the plugin's description.
 
 use crate::Error;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Derive `Deserialize`, `Serialize` and `JsonSchema`, implement `Default`, and mark the
-/// structure `#[serde(default, deny_unknown_fields)]`; that is all a configuration needs. Doc
-/// comments become the descriptions that `rlhost` shows.
+/// A plugin's settings. Derive `Deserialize`, `Serialize` and `JsonSchema`, implement `Default`, and mark the structure
+/// `#[serde(default, deny_unknown_fields)]`. Doc comments become the descriptions that `rlhost` shows.
 pub trait Config: DeserializeOwned + Serialize + JsonSchema + Default + Clone + Send + 'static {}
 
 impl<T: DeserializeOwned + Serialize + JsonSchema + Default + Clone + Send + 'static> Config for T {}
@@ -17,12 +16,23 @@ impl<T: DeserializeOwned + Serialize + JsonSchema + Default + Clone + Send + 'st
 #[serde(deny_unknown_fields)]
 pub struct NoConfig {}
 
-/// The JSON Schema of `C`, each property with its default.
+/// Returns the JSON Schema of `C`, each property with its default.
 pub fn schema<C: Config>() -> String {
     schemars::schema_for!(C).as_value().to_string()
 }
 
-/// Reads a configuration.
+/// The learning rate of an algorithm that says nothing else.
+pub const LEARNING_RATE: f64 = 1e-6;
+
+/// The same with what an algorithm tells the host besides its settings, under the keyword `x-rlhost`.
+#[doc(hidden)]
+pub fn algorithm_schema<C: Config>(hints: serde_json::Value) -> String {
+    let mut schema = schemars::schema_for!(C);
+    schema.insert("x-rlhost".to_owned(), hints);
+    schema.as_value().to_string()
+}
+
+/// Parses a configuration.
 pub fn parse<C: Config>(json: &str) -> Result<C, Error> {
     serde_json::from_str(json).map_err(|e| Error::Config(e.to_string()))
 }

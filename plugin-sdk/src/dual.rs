@@ -1,12 +1,11 @@
-//! Values that carry their derivatives with respect to a few variables: forward-mode
-//! differentiation, for losses whose token terms depend on one log-probability each, or whose
-//! pair terms depend on one sum per completion.
+//! Forward-mode differentiation: values that carry their derivatives with respect to a few variables. For losses whose token
+//! terms depend on one log-probability each, or whose pair terms depend on one sum per completion.
 
 use std::array::from_fn;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-/// A value and its derivatives by `N` variables. In f64, since a sum of log-probabilities over a
-/// long completion leaves f32 too few digits for the difference of two.
+/// A value and its derivatives with respect to `N` variables. It uses f64, because the difference of two sums of
+/// log-probabilities over long completions would have too few digits in f32.
 ///
 /// ```
 /// use rlhost_plugin_sdk::dual::Dual;
@@ -20,18 +19,18 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 pub struct Dual<const N: usize = 1> {
     /// The value.
     pub value: f64,
-    /// Its derivative by each variable.
+    /// Its derivative with respect to each variable.
     pub slopes: [f64; N],
 }
 
 impl Dual<1> {
-    /// The only variable.
+    /// Creates the only variable.
     #[must_use]
     pub fn variable(value: impl Into<f64>) -> Self {
         Self { value: value.into(), slopes: [1.0] }
     }
 
-    /// The derivative by the only variable.
+    /// Returns the derivative with respect to the only variable.
     #[must_use]
     pub fn slope(self) -> f64 {
         self.slopes[0]
@@ -39,98 +38,98 @@ impl Dual<1> {
 }
 
 impl<const N: usize> Dual<N> {
-    /// All variables, in the order of their derivatives.
+    /// Creates all variables, in the order of their derivatives.
     #[must_use]
     pub fn variables(values: [f64; N]) -> [Self; N] {
         from_fn(|i| Self { value: values[i], slopes: from_fn(|j| f64::from(u8::from(i == j))) })
     }
 
-    /// A constant.
+    /// Creates a constant.
     #[must_use]
     pub fn constant(value: impl Into<f64>) -> Self {
         Self { value: value.into(), slopes: [0.0; N] }
     }
 
-    /// The same value, taken as a constant (stop-gradient).
+    /// Returns the same value as a constant (stop-gradient).
     #[must_use]
     pub fn detach(self) -> Self {
         Self::constant(self.value)
     }
 
-    /// A function of this, by its value and derivative here.
+    /// Returns a function of this, given its value and derivative here.
     fn chain(self, value: f64, slope: f64) -> Self {
         Self { value, slopes: self.slopes.map(|s| s * slope) }
     }
 
-    /// A function of this and another, by its value and derivatives here.
+    /// Returns a function of this and another, given its value and derivatives here.
     fn join(self, other: Self, value: f64, slope: f64, other_slope: f64) -> Self {
         Self { value, slopes: from_fn(|i| slope * self.slopes[i] + other_slope * other.slopes[i]) }
     }
 
-    /// `e` to this power.
+    /// Returns `e` to this power.
     #[must_use]
     pub fn exp(self) -> Self {
         let e = self.value.exp();
         self.chain(e, e)
     }
 
-    /// `e` to this power, less one: exact near zero.
+    /// Returns `e` to this power minus 1, accurate near zero.
     #[must_use]
     pub fn exp_m1(self) -> Self {
         self.chain(self.value.exp_m1(), self.value.exp())
     }
 
-    /// The natural logarithm.
+    /// Returns the natural logarithm.
     #[must_use]
     pub fn ln(self) -> Self {
         self.chain(self.value.ln(), 1.0 / self.value)
     }
 
-    /// `1 / (1 + e^-x)`, without overflow.
+    /// Returns `1 / (1 + e^-x)`, without overflow.
     #[must_use]
     pub fn sigmoid(self) -> Self {
         self.chain(sigmoid(self.value), sigmoid(self.value) * sigmoid(-self.value))
     }
 
-    /// The logarithm of [`Dual::sigmoid`], exact where that is nearly 0 or 1.
+    /// Returns the logarithm of [`Dual::sigmoid`], accurate even if that is nearly 0 or 1.
     #[must_use]
     pub fn log_sigmoid(self) -> Self {
         self.chain(self.value.min(0.0) - (-self.value.abs()).exp().ln_1p(), sigmoid(-self.value))
     }
 
-    /// The absolute value; the derivative vanishes at zero.
+    /// Returns the absolute value; the derivative at zero is 0.
     #[must_use]
     pub fn abs(self) -> Self {
         self.chain(self.value.abs(), if self.value == 0.0 { 0.0 } else { self.value.signum() })
     }
 
-    /// A whole power.
+    /// Returns an integer power.
     #[must_use]
     pub fn powi(self, n: i32) -> Self {
         self.chain(self.value.powi(n), f64::from(n) * self.value.powi(n - 1))
     }
 
-    /// The square.
+    /// Returns the square.
     #[must_use]
     pub fn square(self) -> Self {
         self * self
     }
 
-    /// The lesser of two; the first where they are equal.
+    /// Returns the smaller of two; the first if they are equal.
     #[must_use]
     pub fn min(self, other: impl Into<Self>) -> Self {
         let other = other.into();
         if other.value < self.value { other } else { self }
     }
 
-    /// The greater of two; the first where they are equal.
+    /// Returns the larger of two; the first if they are equal.
     #[must_use]
     pub fn max(self, other: impl Into<Self>) -> Self {
         let other = other.into();
         if other.value > self.value { other } else { self }
     }
 
-    /// Limited to `low..=high`; the derivative vanishes outside.
+    /// Limits the value to `low..=high`; the derivative outside is 0.
     #[must_use]
     pub fn clamp(self, low: impl Into<Self>, high: impl Into<Self>) -> Self {
         self.max(low).min(high)
@@ -138,7 +137,7 @@ impl<const N: usize> Dual<N> {
 }
 
 fn sigmoid(x: f64) -> f64 {
-    // The exponent is never positive, so that nothing overflows.
+    // The exponent is never positive, so nothing overflows.
     let e = (-x.abs()).exp();
     if x < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) }
 }
@@ -225,7 +224,7 @@ mod tests {
             for x in [-1.2, -0.2, 0.05, 0.3, 0.9] {
                 let h = 1e-5;
                 let difference = (f(Dual::variable(x + h)).value - f(Dual::variable(x - h)).value) / (2.0 * h);
-                // To differences a detached value is none.
+                // A finite difference can't see that a value is detached.
                 let difference = if name == "detach" { difference + 2.0 } else { difference };
                 close(f(Dual::variable(x)).slope(), difference, &format!("{name} at {x}"));
             }

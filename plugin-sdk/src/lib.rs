@@ -36,7 +36,7 @@ pub mod stateful;
 pub use bindings::types::Error;
 pub use metric::Metric;
 
-/// A line in the run's log, under the plugin's name.
+/// Logs a line under the plugin's name.
 pub fn log(message: &str) {
     #[cfg(target_arch = "wasm32")]
     bindings::host::log(bindings::host::Level::Info, message);
@@ -44,7 +44,7 @@ pub fn log(message: &str) {
     eprintln!("{message}");
 }
 
-/// A line in the run's log that asks for attention.
+/// Logs a warning under the plugin's name.
 pub fn warn(message: &str) {
     #[cfg(target_arch = "wasm32")]
     bindings::host::log(bindings::host::Level::Warn, message);
@@ -52,7 +52,7 @@ pub fn warn(message: &str) {
     eprintln!("warning: {message}");
 }
 
-/// What a reward needs in scope.
+/// What a reward usually needs in scope.
 pub mod prelude {
     pub use crate::config::Config;
     pub use crate::reward::Sample;
@@ -62,9 +62,9 @@ pub mod prelude {
 }
 
 #[doc(hidden)]
-pub use {schemars, serde};
+pub use {schemars, serde, serde_json};
 
-/// Exports `plugin` and further interfaces, and embeds the world that has them.
+/// Exports `plugin` and other interfaces, and embeds the world that contains them.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_interfaces {

@@ -1,5 +1,4 @@
-//! Figures that a plugin reports; the host averages them exactly over micro-batches, ranks and
-//! the logging window.
+//! Metrics that a plugin reports. The host averages them exactly over micro-batches, ranks and the logging window.
 
 pub use crate::bindings::types::{Metric, Reduction};
 
@@ -8,12 +7,12 @@ impl Metric {
         Self { name: name.into(), value, weight, reduction }
     }
 
-    /// A mean over `weight` samples or tokens.
+    /// Creates a mean over `weight` samples or tokens.
     pub fn mean(name: impl Into<String>, value: f64, weight: f64) -> Self {
         Self::new(name, value, weight, Reduction::Mean)
     }
 
-    /// The mean of what an iterator gives, weighted by how many there are; nothing for none.
+    /// Creates the mean of an iterator's values, weighted by their number; `None` if there are none.
     pub fn mean_of(name: impl Into<String>, values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let (mut sum, mut count) = (0.0, 0.0);
         for v in values {
@@ -23,23 +22,23 @@ impl Metric {
         (count > 0.0).then(|| Self::mean(name, sum / count, count))
     }
 
-    /// The mean of `count` values that sum up to `sum`. Where a step had none, zero, as TRL logs
-    /// it, at a weight that no other value feels.
+    /// Creates the mean of `count` values that sum to `sum`. If a step has none, it is zero, as TRL logs it, with a weight too
+    /// small to affect other values.
     pub fn ratio(name: impl Into<String>, sum: f64, count: f64) -> Self {
         if count > 0.0 { Self::mean(name, sum / count, count) } else { Self::mean(name, 0.0, f64::MIN_POSITIVE) }
     }
 
-    /// A plain sum.
+    /// Creates a sum.
     pub fn sum(name: impl Into<String>, value: f64) -> Self {
         Self::new(name, value, 1.0, Reduction::Sum)
     }
 
-    /// The least value.
+    /// Creates a minimum.
     pub fn min(name: impl Into<String>, value: f64) -> Self {
         Self::new(name, value, 1.0, Reduction::Min)
     }
 
-    /// The greatest value.
+    /// Creates a maximum.
     pub fn max(name: impl Into<String>, value: f64) -> Self {
         Self::new(name, value, 1.0, Reduction::Max)
     }

@@ -1,11 +1,11 @@
-//! Pairs from rollouts: with [`Preference`](crate::preference::Preference), an online algorithm
-//! over pairs.
+//! Choosing pairs from rollouts. Together with [`Preference`](crate::preference::Preference), this is an online algorithm over
+//! pairs.
 
 use crate::Error;
 pub use crate::bindings::contract::pairing::{Choice, Pair};
 pub use crate::bindings::types::{RewardColumn, Rollouts};
 
-/// Chooses which of the policy's own completions are compared.
+/// Chooses which of the policy's completions to compare.
 ///
 /// ```
 /// use rlhost_plugin_sdk::pairing::{Choice, Pair, Pairing, Rollouts};
@@ -43,8 +43,7 @@ pub use crate::bindings::types::{RewardColumn, Rollouts};
 /// online_preference_plugin!(BestAndWorst);
 /// ```
 pub trait Pairing {
-    /// The pairs of a generation batch, as indices of its rows; a row that is in none is not
-    /// trained on.
+    /// Chooses the pairs of a generation batch, as indices of its rows. Rows in no pair are not trained on.
     fn choose(&mut self, rollouts: &Rollouts) -> Result<Choice, Error>;
 }
 

@@ -1,5 +1,4 @@
-//! Online policy algorithms: advantages from a generation's rewards, and a loss with its
-//! derivatives per token.
+//! Online policy algorithms: compute advantages from a generation's rewards, and a loss with its derivatives per token.
 
 pub mod testing;
 
@@ -15,58 +14,59 @@ use crate::stateful::State;
 pub trait Policy: Sized + Send + 'static {
     /// Its settings.
     type Config: Config;
-    /// One line for people.
+    /// One line that says what it does.
     const DESCRIPTION: &'static str;
+    /// The peak learning rate of a run that sets none, for a full-size model.
+    const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
 
-    /// The columns it needs under these settings.
+    /// Returns the columns it needs under these settings.
     fn needs(config: &Self::Config) -> Needs;
 
-    /// Takes its settings.
+    /// Creates the algorithm from its settings.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
-    /// Advantages for the whole generation batch of all ranks.
+    /// Returns advantages for the complete generation batch of all ranks.
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error>;
 
-    /// One micro-batch's part of the loss, and its derivatives.
+    /// Returns one micro-batch's part of the loss, and its derivatives.
     fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error>;
 }
 
-/// An algorithm that remembers: what it learned as it went, an adapted coefficient say, goes
-/// through checkpoints and hot swaps. Exported by `policy_plugin!(MyType, stateful);`.
+/// An algorithm with a state, such as an adapted coefficient, that survives checkpoints and hot swaps. Exported by
+/// `policy_plugin!(MyType, stateful);`.
 pub trait Stateful: Policy {
-    /// What it remembers. Its settings are no part of it: they may change where a run is forked
-    /// or a plugin swapped, so that a state must be able to meet new ones.
+    /// Its state, without its settings. Settings may change when a run is forked or a plugin swapped, so a state must work with
+    /// new ones.
     type State: State;
 
-    /// Its state, to be read for a snapshot and replaced by one.
+    /// Returns its state, to be read for a snapshot or replaced by one.
     fn state(&mut self) -> &mut Self::State;
 }
 
-/// An algorithm that adapts to what training does. Exported by
-/// `policy_plugin!(MyType, observing);`, with its state: what it adapts would else be lost with
-/// every checkpoint.
+/// An algorithm that adapts to the metrics of training. Exported by `policy_plugin!(MyType, observing);`, together with its
+/// state: without it, everything adapted would be lost at every resume.
 pub trait Observing: Stateful {
-    /// Hears the figures of an optimizer step after it, reduced over micro-batches and ranks, so
-    /// that all ranks adapt alike. What a step had nothing of is not among them.
+    /// Receives the metrics of an optimizer step after it, reduced over micro-batches and ranks, so that all ranks adapt alike.
+    /// Metrics for which a step had no values are missing.
     fn observe(&mut self, step: u64, metrics: &[(String, f64)]);
 }
 
-/// A figure by its name, of those that [`Observing::observe`] hears.
+/// Returns a metric by name from those that [`Observing::observe`] receives.
 #[must_use]
 pub fn figure(metrics: &[(String, f64)], name: &str) -> Option<f64> {
     metrics.iter().find(|(n, _)| n == name).map(|&(_, value)| value)
 }
 
-/// Where an exported algorithm keeps itself and its settings.
+/// Holds an exported algorithm and its settings.
 #[doc(hidden)]
 pub struct Exported<P: Policy> {
     pub config: P::Config,
     pub policy: P,
 }
 
-/// Exports a type that implements [`Policy`](crate::policy::Policy); with `stateful`, its
-/// [state](crate::policy::Stateful) too, and with `observing`, its state and
-/// [what hears the figures](crate::policy::Observing). Name and version are the crate's.
+/// Exports a type that implements [`Policy`](crate::policy::Policy). With `stateful`, it also exports its
+/// [state](crate::policy::Stateful), and with `observing`, its state and its [observer](crate::policy::Observing). Name and
+/// version are the crate's.
 ///
 /// ```
 /// use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens, figure};
@@ -150,7 +150,7 @@ macro_rules! policy_plugin {
 
         impl $crate::bindings::contract::observer::Guest for __Plugin {
             fn observe(step: u64, metrics: ::std::vec::Vec<(::std::string::String, f64)>) {
-                // Without a plugin there is nobody to hear it, and the contract has no answer here.
+                // Before `configure` there is no plugin to tell, and the contract has no answer here.
                 let _ = __POLICY.with(|p| {
                     $crate::policy::Observing::observe(&mut p.policy, step, &metrics);
                     ::core::result::Result::Ok(())
@@ -182,7 +182,9 @@ macro_rules! policy_plugin {
                     name: env!("CARGO_PKG_NAME").into(),
                     version: env!("CARGO_PKG_VERSION").into(),
                     description: <$policy>::DESCRIPTION.into(),
-                    config_schema: $crate::config::schema::<<$policy as Policy>::Config>(),
+                    config_schema: $crate::config::algorithm_schema::<<$policy as Policy>::Config>(
+                        $crate::serde_json::json!({ "learning_rate": <$policy>::LEARNING_RATE }),
+                    ),
                     needs,
                     stateless: $stateless,
                 }

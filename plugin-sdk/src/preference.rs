@@ -1,4 +1,4 @@
-//! Preference algorithms: a loss over pairs of completions, with its derivatives per token.
+//! Preference algorithms: compute a loss over pairs of completions, with its derivatives per token.
 
 pub mod testing;
 
@@ -50,39 +50,44 @@ use crate::{Error, Metric};
 pub trait Preference: Sized + Send + 'static {
     /// Its settings.
     type Config: Config;
-    /// One line for people.
+    /// One line that says what it does.
     const DESCRIPTION: &'static str;
+    /// The peak learning rate of a run that sets none, for a full-size model.
+    const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
+    /// Whether a dataset's pairs begin and end with the tokenizer's beginning-of-text and end-of-text tokens, also where a chat
+    /// template writes something else there.
+    const FRAMED: bool = false;
 
-    /// The columns it needs under these settings.
+    /// Returns the columns it needs under these settings.
     fn needs(config: &Self::Config) -> Needs;
 
-    /// Takes its settings.
+    /// Creates the algorithm from its settings.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
-    /// One micro-batch's part of the loss, and its derivatives. To be divided by `pairs.scale`:
-    /// its `rows` are the pairs of the whole step, its `tokens` those of their chosen completions.
+    /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `pairs.scale`: its `rows` are the pairs of the
+    /// complete step, its `tokens` those of their chosen completions.
     fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error>;
 }
 
 impl Side {
-    /// The number of tokens of each completion.
+    /// Returns the number of tokens of each completion.
     #[must_use]
     pub fn lengths(&self) -> Vec<f64> {
         rows(&self.offsets).map(|tokens| tokens.len() as f64).collect()
     }
 
-    /// The log-probability of each completion: the sum over its tokens.
+    /// Returns the log-probability of each completion: the sum over its tokens.
     #[must_use]
     pub fn logps(&self) -> Vec<f64> {
         self.sums(&self.logp)
     }
 
-    /// The same under the reference model.
+    /// Returns the log-probability of each completion under the reference model.
     ///
     /// # Errors
-    /// If the host gave none, which it does only if `needs` has no `REF_LOGP`.
+    /// If the host sent none, which happens only if `needs` lacks `REF_LOGP`.
     pub fn ref_logps(&self) -> Result<Vec<f64>, Error> {
-        let missing = || Error::Input("the reference log-probabilities are not there".into());
+        let missing = || Error::Input("the reference log-probabilities are missing".into());
         Ok(self.sums(self.ref_logp.as_deref().ok_or_else(missing)?))
     }
 
@@ -90,7 +95,7 @@ impl Side {
         rows(&self.offsets).map(|tokens| values[tokens].iter().map(|&v| f64::from(v)).sum()).collect()
     }
 
-    /// Each completion's derivative at all of its tokens.
+    /// Expands one derivative per completion to all its tokens.
     #[must_use]
     pub fn spread(&self, by_row: &[f64]) -> Vec<f32> {
         let mut by_token = vec![0.0; self.logp.len()];
@@ -114,10 +119,10 @@ impl Side {
 }
 
 impl Pairs {
-    /// Says what is wrong with the lengths of the columns; the exported plugin asks before `loss`.
+    /// Checks the lengths of the columns; the exported plugin calls this before `loss`.
     ///
     /// # Errors
-    /// If they don't fit one another.
+    /// If they don't fit together.
     pub fn check(&self) -> Result<(), Error> {
         let (chosen, rejected) = (self.chosen.check("chosen")?, self.rejected.check("rejected")?);
         if chosen == rejected {
@@ -128,35 +133,33 @@ impl Pairs {
     }
 }
 
-/// The loss of a micro-batch and its derivative by the log-probability of each completion.
+/// The loss of a micro-batch and its derivatives with respect to each completion's log-probability.
 #[derive(Clone, Debug)]
 pub struct Total {
     /// The sum of all terms.
     pub loss: f64,
-    /// Its derivatives by the chosen completions' log-probabilities.
+    /// Its derivatives with respect to the chosen completions' log-probabilities.
     pub by_chosen: Vec<f64>,
-    /// Its derivatives by the rejected completions' log-probabilities.
+    /// Its derivatives with respect to the rejected completions' log-probabilities.
     pub by_rejected: Vec<f64>,
 }
 
 impl Total {
-    /// Nothing yet.
+    /// Starts a sum of no terms.
     #[must_use]
     pub fn new(pairs: &Pairs) -> Self {
         let zeros = vec![0.0; pairs.chosen.offsets.len().saturating_sub(1)];
         Self { loss: 0.0, by_chosen: zeros.clone(), by_rejected: zeros }
     }
 
-    /// Adds a term whose variables are the log-probabilities of a chosen completion and of a
-    /// rejected one.
+    /// Adds a term that depends on the log-probabilities of a chosen and of a rejected completion.
     pub fn add(&mut self, chosen: usize, rejected: usize, term: Dual<2>) {
         self.loss += term.value;
         self.by_chosen[chosen] += term.slopes[0];
         self.by_rejected[rejected] += term.slopes[1];
     }
 
-    /// The loss with its derivatives by token, for losses that weigh all tokens of a completion
-    /// alike.
+    /// Returns the loss with its derivatives per token, for losses that weight all tokens of a completion equally.
     #[must_use]
     pub fn gradient(self, pairs: &Pairs, metrics: Vec<Metric>) -> Gradient {
         let (d_chosen, d_rejected) = (pairs.chosen.spread(&self.by_chosen), pairs.rejected.spread(&self.by_rejected));
@@ -164,10 +167,9 @@ impl Total {
     }
 }
 
-/// The figures that every preference algorithm reports, under TRL's names: `rewards/*` of the
-/// chosen and the rejected completions where there are any, `logps/*`, and `logits/*` where the
-/// host gives mean logits. Those of completions are averaged over pairs, those of logits over
-/// tokens.
+/// Returns the metrics that every preference algorithm reports, under TRL's names: `rewards/*` of the chosen and rejected
+/// completions if there are rewards, `logps/*`, and `logits/*` if the host sends mean logits. Completions' metrics are averaged
+/// over pairs, logits over tokens.
 #[must_use]
 pub fn figures(pairs: &Pairs, rewards: Option<[&[f64]; 2]>, logps: [&[f64]; 2]) -> Vec<Metric> {
     let mut figures = Vec::new();
@@ -190,7 +192,7 @@ fn mean(name: &str, values: &[f64]) -> Option<Metric> {
     Metric::mean_of(name, values.iter().copied())
 }
 
-/// Where an exported algorithm keeps itself and its settings.
+/// Holds an exported algorithm and its settings.
 #[doc(hidden)]
 pub struct Exported<P: Preference> {
     pub config: P::Config,
@@ -206,18 +208,18 @@ pub fn configured<P: Preference>(config: &str) -> Result<Exported<P>, Error> {
 #[doc(hidden)]
 #[must_use]
 pub fn described<P: Preference>(name: &str, version: &str, exported: Option<&Exported<P>>) -> Info {
+    let hints = serde_json::json!({ "learning_rate": P::LEARNING_RATE, "framed": P::FRAMED });
     Info {
         name: name.into(),
         version: version.into(),
         description: P::DESCRIPTION.into(),
-        config_schema: crate::config::schema::<P::Config>(),
+        config_schema: crate::config::algorithm_schema::<P::Config>(hints),
         needs: exported.map_or_else(|| P::needs(&P::Config::default()), |e| P::needs(&e.config)),
         stateless: true,
     }
 }
 
-/// Exports a type that implements [`Preference`](crate::preference::Preference). Name and version
-/// are the crate's.
+/// Exports a type that implements [`Preference`](crate::preference::Preference). Name and version are the crate's.
 #[macro_export]
 macro_rules! preference_plugin {
     ($algorithm:ty) => {

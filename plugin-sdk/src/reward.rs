@@ -1,11 +1,11 @@
-//! Rewards: a score, or none, for each completion.
+//! Rewards: compute a score, or none, for each completion.
 
 pub use crate::bindings::contract::plugin::Needs;
 use crate::bindings::contract::reward::{Batch, Scores};
 use crate::{Error, Metric};
 use serde::de::DeserializeOwned;
 
-/// One completion with all that is known of it.
+/// One completion with everything known about it.
 #[derive(Clone, Copy)]
 pub struct Sample<'a> {
     batch: &'a Batch,
@@ -14,9 +14,9 @@ pub struct Sample<'a> {
     pub prompt: &'a str,
     /// Text of the completion.
     pub completion: &'a str,
-    /// Tokens of the completion, its ending token included.
+    /// Tokens of the completion, including its end token.
     pub token_ids: &'a [u32],
-    /// Whether it ended by itself rather than at the length limit.
+    /// Whether it ended on its own rather than at the length limit.
     pub finished: bool,
 }
 
@@ -37,18 +37,17 @@ impl<'a> Sample<'a> {
         }
     }
 
-    /// The prompt's value in a column of the dataset, as JSON text; `null` where its row has none.
+    /// Returns the prompt's value in a dataset column as JSON text; `null` if its row has none.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<&'a str> {
         let prompt = *self.batch.prompt_of.get(self.row)? as usize;
         self.batch.columns.iter().find(|c| c.name == name)?.values.get(prompt).map(String::as_str)
     }
 
-    /// The prompt's value in a column of the dataset as a `T`, or none where its row has no value
-    /// there.
+    /// Returns the prompt's value in a dataset column as a `T`, or `None` if its row has none.
     ///
     /// # Errors
-    /// If the value is no `T`, or no row of the dataset has such a column.
+    /// If the value is not a `T`, or no row of the dataset has such a column.
     ///
     /// ```
     /// use rlhost_plugin_sdk::prelude::*;
@@ -65,31 +64,31 @@ impl<'a> Sample<'a> {
     pub fn column_as<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
         let Some(json) = self.column(name) else {
             let known: Vec<&str> = self.batch.columns.iter().map(|c| c.name.as_str()).collect();
-            let known = if known.is_empty() { "none but the prompt".into() } else { known.join(", ") };
+            let known = if known.is_empty() { "only the prompt".into() } else { known.join(", ") };
             return Err(Error::Input(format!("no row of the dataset has a column {name:?}; its columns: {known}")));
         };
         serde_json::from_str(json).map_err(|e| {
             let shown: String = json.chars().take(80).collect();
-            Error::Input(format!("the dataset's column {name:?} holds {shown}, which does not do here: {e}"))
+            Error::Input(format!("the dataset's column {name:?} contains {shown}, which does not fit: {e}"))
         })
     }
 
-    /// The optimizer step that this batch was made for.
+    /// Returns the optimizer step that this batch was generated for.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.batch.step
     }
 
-    /// Differs by step, plugin and row; the only randomness to use.
+    /// Returns a seed that differs by step, plugin and row. Use no other randomness.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.batch.seed.wrapping_add((self.row as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 }
 
-/// What a reward closure may give: a score, a score or none, or either with an error.
+/// The result of a reward closure: a score, a score or none, or either with an error.
 pub trait IntoScore {
-    /// As the contract has it.
+    /// Converts it to the contract's form.
     fn into_score(self) -> Result<Option<f32>, Error>;
 }
 
@@ -118,15 +117,15 @@ pub fn score_rows<T: IntoScore>(batch: &Batch, mut score: impl FnMut(&Sample<'_>
     Ok(Scores { rewards, metrics: Vec::<Metric>::new() })
 }
 
-/// All columns that a reward can ask for.
+/// Lists all columns that a reward can ask for.
 #[doc(hidden)]
 #[must_use]
 pub fn all_columns() -> Needs {
     Needs::PROMPT_TEXT | Needs::COMPLETION_TEXT | Needs::TOKEN_IDS | Needs::DATASET_COLUMNS
 }
 
-/// Exports a reward: a closure over a [`Sample`], or over a configuration and a sample. The
-/// name, version and description are the crate's. Rows must not depend on one another.
+/// Exports a reward: a closure over a [`Sample`], or over a configuration and a sample. The name, version and description are the
+/// crate's. Rows must be independent.
 ///
 /// ```
 /// use rlhost_plugin_sdk::prelude::*;
@@ -150,9 +149,8 @@ pub fn all_columns() -> Needs {
 /// }
 /// ```
 ///
-/// What can be made of the configuration once, or may be wrong with it beyond what its types say,
-/// goes into a function that `prepared` names. It runs when the plugin is configured, before
-/// anything is trained, and the closure sees what it made in place of the configuration:
+/// A function named by `prepared` computes something from the configuration once, and makes checks that its types can't express.
+/// It runs when the plugin is configured, before training starts. The closure receives its result instead of the configuration:
 ///
 /// ```
 /// use rlhost_plugin_sdk::prelude::*;
@@ -166,7 +164,7 @@ pub fn all_columns() -> Needs {
 ///
 /// fn words(settings: Settings) -> Result<Vec<String>, Error> {
 ///     match settings.words.split_whitespace().map(str::to_owned).collect::<Vec<_>>() {
-///         words if words.is_empty() => Err(Error::Config("words is empty; name at least one".into())),
+///         words if words.is_empty() => Err(Error::Config("words is empty; give at least one".into())),
 ///         words => Ok(words),
 ///     }
 /// }
@@ -250,14 +248,14 @@ pub mod testing {
         pub completion: String,
         /// Tokens of the completion.
         pub token_ids: Vec<u32>,
-        /// Whether it ended by itself.
+        /// Whether it ended on its own.
         pub finished: bool,
         /// Dataset columns: name and JSON value.
         pub columns: Vec<(String, String)>,
     }
 
     impl Case {
-        /// Calls `f` with the sample that a plugin would see.
+        /// Calls `f` with the sample that a plugin would receive.
         pub fn run<R>(&self, f: impl FnOnce(&Sample<'_>) -> R) -> R {
             let columns = self.columns.iter().map(|(n, v)| Column { name: n.clone(), values: vec![v.clone()] });
             let batch = Batch {

@@ -1,5 +1,5 @@
-//! Rows of a batch, for algorithms: which of its tokens count, sums and means over them, and the
-//! way back, from a derivative by a row's sum to derivatives by its tokens.
+//! Rows of a batch, for algorithms: which tokens count, sums and means over them, and how a derivative with respect to a row's
+//! sum becomes derivatives of its tokens.
 //!
 //! ```
 //! use rlhost_plugin_sdk::rows::{counted, masked_mean, rows, spread};
@@ -18,29 +18,29 @@
 
 use std::ops::Range;
 
-/// The tokens of each row, as ranges.
+/// Returns the tokens of each row, as ranges.
 pub fn rows(offsets: &[u32]) -> impl Iterator<Item = Range<usize>> + '_ {
     offsets.windows(2).map(|w| w[0] as usize..w[1] as usize)
 }
 
-/// The tokens of a row that count: those whose mask is 1.
+/// Returns the tokens of a row that count: those whose mask is 1.
 pub fn counted(mask: &[u8], row: Range<usize>) -> impl DoubleEndedIterator<Item = usize> + Clone + '_ {
     row.filter(|&i| mask[i] != 0)
 }
 
-/// The sum of `value` over the tokens of a row that count.
+/// Returns the sum of `value` over the tokens of a row that count.
 pub fn masked_sum(mask: &[u8], row: Range<usize>, value: impl FnMut(usize) -> f64) -> f64 {
     counted(mask, row).map(value).sum()
 }
 
-/// The mean of `value` over the tokens of a row that count; zero where none does.
+/// Returns the mean of `value` over the tokens of a row that count, 0 if there are none.
 pub fn masked_mean(mask: &[u8], row: Range<usize>, value: impl FnMut(usize) -> f64) -> f64 {
     let n = counted(mask, row.clone()).count().max(1) as f64;
     masked_sum(mask, row, value) / n
 }
 
-/// Adds a derivative by the sum of a row's tokens to the derivatives by each of those that count.
-/// For a mean, divide by their number before.
+/// Adds a derivative with respect to a row's sum to the derivatives of the tokens that count. For a mean, divide by their number
+/// first.
 pub fn spread(derivative: f64, mask: &[u8], row: Range<usize>, derivatives: &mut [f32]) {
     for i in counted(mask, row) {
         derivatives[i] = (f64::from(derivatives[i]) + derivative) as f32;

@@ -1,11 +1,11 @@
-//! Rewards of a generation, for algorithms: one score a row, statistics that know unscorable
-//! rows, and the figures that every algorithm logs of them.
+//! Rewards of a generation, for algorithms: one score per row, statistics that handle unscorable rows, and the metrics that every
+//! algorithm logs about them.
 
-use crate::Metric;
 use crate::bindings::types::Rollouts;
+use crate::{Error, Metric};
 
-/// The weighted sum of the rewards that a row has; none where it has none, which makes it
-/// unscorable: it has no advantage and counts in no baseline.
+/// Returns the weighted sum of each row's rewards. A row without rewards is unscorable: it has no advantage and is in no
+/// baseline.
 #[must_use]
 pub fn scores(rollouts: &Rollouts) -> Vec<Option<f64>> {
     (0..rollouts.prompt_of.len())
@@ -16,7 +16,7 @@ pub fn scores(rollouts: &Rollouts) -> Vec<Option<f64>> {
         .collect()
 }
 
-/// The rows of each prompt, in their order.
+/// Returns the rows of each prompt, in order.
 #[must_use]
 pub fn rows_by_prompt(prompt_of: &[u32]) -> Vec<Vec<usize>> {
     let prompts = prompt_of.iter().max().map_or(0, |&p| p as usize + 1);
@@ -27,15 +27,30 @@ pub fn rows_by_prompt(prompt_of: &[u32]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// The values of each prompt's rows, those that are there.
+/// Refuses a generation with a single completion of a prompt, for algorithms that compare those of a prompt with each other. A
+/// completion without a score is one all the same.
+///
+/// # Errors
+/// With what the run should set.
+pub fn require_siblings(rollouts: &Rollouts) -> Result<(), Error> {
+    match rows_by_prompt(&rollouts.prompt_of).iter().any(|rows| rows.len() == 1) {
+        true => Err(Error::Config(
+            "completions of a prompt are compared with each other, and this one has a single one; set num_generations to 2 or \
+             more"
+                .into(),
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Returns the existing values of each prompt's rows.
 #[must_use]
 pub fn by_prompt(prompt_of: &[u32], values: &[Option<f64>]) -> Vec<Vec<f64>> {
     let of = |rows: Vec<usize>| rows.into_iter().filter_map(|row| values.get(row).copied().flatten()).collect();
     rows_by_prompt(prompt_of).into_iter().map(of).collect()
 }
 
-/// Mean and standard deviation (n - 1). A single value has a deviation of zero, and none has
-/// neither.
+/// Returns mean and standard deviation (n - 1). The deviation of a single value is 0; without values there is neither.
 #[must_use]
 pub fn mean_and_std(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     let values: Vec<f64> = values.into_iter().collect();
@@ -48,14 +63,14 @@ pub fn mean_and_std(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)>
     Some((mean, if n > 1.0 { (squares / (n - 1.0)).sqrt() } else { 0.0 }))
 }
 
-/// Whether values don't differ, as TRL tells it (`torch.isclose` to zero, which a deviation of
-/// fewer than two values is not).
+/// Returns whether values are equal by TRL's test: `torch.isclose` to zero, which the deviation of fewer than two values never
+/// is.
 #[must_use]
 pub fn all_alike(values: &[f64]) -> bool {
     values.len() > 1 && mean_and_std(values.iter().copied()).is_some_and(|(_, std)| std <= 1e-8)
 }
 
-/// `reward` and `reward_std`, over all rows that have a score.
+/// Returns `reward` and `reward_std` over all rows with a score.
 #[must_use]
 pub fn metrics(scores: &[Option<f64>]) -> Vec<Metric> {
     let n = scores.iter().flatten().count() as f64;
@@ -72,7 +87,7 @@ mod tests {
     use super::*;
     use crate::bindings::types::RewardColumn;
 
-    /// Three rows of these prompts, with two rewards.
+    /// Makes three rows of these prompts, with two rewards.
     fn rollouts(prompt_of: [u32; 3], rewards: [(f32, [Option<f32>; 3]); 2]) -> Rollouts {
         let column =
             |(weight, values): (f32, [Option<f32>; 3])| RewardColumn { name: "r".into(), weight, values: values.to_vec() };
@@ -102,8 +117,19 @@ mod tests {
     }
 
     #[test]
+    fn a_prompt_with_one_completion_has_nothing_to_compare_and_one_without_a_score_has() {
+        let rewards = [(1.0, [Some(1.0), None, None]), (1.0, [None; 3])];
+        assert!(require_siblings(&rollouts([0, 0, 0], rewards)).is_ok());
+        assert!(require_siblings(&rollouts([2, 2, 2], rewards)).is_ok());
+        for alone in [[0, 0, 1], [0, 1, 1], [0, 1, 2]] {
+            let refused = require_siblings(&rollouts(alone, rewards));
+            assert!(matches!(&refused, Err(Error::Config(text)) if text.contains("num_generations")), "{refused:?}");
+        }
+    }
+
+    #[test]
     fn deviations_are_those_of_trl() {
-        // `TestNanStd` in TRL: 1, 2, 3 and nothing.
+        // `TestNanStd` in TRL: 1, 2, 3 and NaN.
         let std = |values: &[Option<f64>]| mean_and_std(values.iter().flatten().copied());
         assert_eq!(std(&[Some(1.0), Some(2.0), Some(3.0), None]), Some((2.0, 1.0)));
         assert_eq!(std(&[Some(5.0), None]), Some((5.0, 0.0)));

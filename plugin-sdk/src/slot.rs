@@ -1,29 +1,29 @@
-//! Where an exported plugin lives between calls.
+//! Holds an exported plugin between calls.
 
 use crate::Error;
 use std::sync::Mutex;
 
-/// One plugin's place; empty until it is configured.
+/// Holds one plugin; empty until it is configured.
 pub struct Slot<T>(Mutex<Option<T>>);
 
 impl<T> Slot<T> {
-    /// An empty place.
+    /// Creates an empty slot.
     #[must_use]
     pub const fn new() -> Self {
         Self(Mutex::new(None))
     }
 
-    /// Puts a configured plugin in.
+    /// Stores a configured plugin.
     pub fn set(&self, value: T) {
         *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(value);
     }
 
-    /// Calls `f` on the plugin that is there, if one is.
+    /// Calls `f` with the plugin, if there is one.
     pub fn read<R>(&self, f: impl FnOnce(Option<&T>) -> R) -> R {
         f(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).as_ref())
     }
 
-    /// Calls `f` on the plugin, which must have been configured.
+    /// Calls `f` with the plugin, which must have been configured.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> Result<R, Error>) -> Result<R, Error> {
         match self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).as_mut() {
             Some(plugin) => f(plugin),

@@ -1,4 +1,4 @@
-//! Plugins that remember: their state goes through checkpoints and hot swaps.
+//! Plugins with a state that survives checkpoints and hot swaps.
 
 use crate::Error;
 use crate::bindings::contract::reward::{Batch, Scores};
@@ -6,9 +6,9 @@ use crate::reward::{IntoScore, Sample};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// What a stateful reward may give for a batch: scores, scores or none, or either with an error.
+/// The result of a stateful reward for a batch: scores, scores or none, or either with an error.
 pub trait IntoScores {
-    /// As the contract has it.
+    /// Converts it to the contract's form.
     fn into_scores(self) -> Result<Vec<Option<f32>>, Error>;
 }
 
@@ -24,8 +24,8 @@ impl<T: IntoScores> IntoScores for Result<T, Error> {
     }
 }
 
-/// What a reward or an algorithm remembers. Derive `Serialize` and `Deserialize`, and implement `Default` for the
-/// beginning of a run. Mark it `#[serde(default)]` and a later version may have further fields.
+/// The state of a reward or algorithm. Derive `Serialize` and `Deserialize`, and implement `Default` for the start of a run. With
+/// `#[serde(default)]`, a later version may add fields.
 pub trait State: Serialize + DeserializeOwned + Default + Send + 'static {}
 
 impl<T: Serialize + DeserializeOwned + Default + Send + 'static> State for T {}
@@ -58,8 +58,8 @@ pub fn restored<S: State>(snapshot: &[u8]) -> Result<S, Error> {
     serde_json::from_slice(snapshot).map_err(|e| Error::Input(e.to_string()))
 }
 
-/// Exports a reward with a state: a closure over the configuration, the state, which it may
-/// change, and the samples of a batch. The name, version and description are the crate's.
+/// Exports a reward with a state: a closure over the configuration, the mutable state and the samples of a batch. The name,
+/// version and description are the crate's.
 ///
 /// ```
 /// use rlhost_plugin_sdk::prelude::*;

@@ -1,4 +1,4 @@
-//! One fused pass of AdamW (Loshchilov and Hutter 2019) over a parameter.
+//! Updates a parameter in one fused pass of AdamW (Loshchilov and Hutter 2019).
 
 use super::cpu::{read, to_vec, write};
 #[cfg(feature = "cuda")]
@@ -8,14 +8,14 @@ use super::{Error, Result, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-/// A parameter that is trained, with all that an update reads and writes but the moments.
+/// A trained parameter: everything an update reads and writes except the moments.
 #[derive(Clone, Debug)]
 pub struct Parameter<'a> {
     /// Its name.
     pub name: String,
     /// Its values, f32.
     pub master: &'a Tensor,
-    /// The copy that a model computes with, where it rounds.
+    /// The copy that the model computes with, if it rounds.
     pub rounded: Option<&'a Tensor>,
     /// Its gradient, f32.
     pub gradient: &'a Tensor,
@@ -30,13 +30,13 @@ pub struct Step {
     pub beta1: f64,
     /// Decay of the second moment.
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Added to the square root of the second moment.
     pub eps: f64,
     /// Decoupled weight decay.
     pub weight_decay: f64,
     /// Number of this update, from 1.
     pub t: u64,
-    /// Factor on the gradient (clipping).
+    /// Factor of the gradient (clipping).
     pub grad_scale: f32,
 }
 
@@ -56,22 +56,22 @@ impl Step {
     }
 }
 
-/// What an update does with each value.
+/// The factors for each value of an update.
 #[derive(Clone, Copy)]
 pub(super) struct Scalars {
     pub grad_scale: f32,
     pub beta1: f32,
     pub beta2: f32,
     pub eps: f32,
-    /// Factor on the parameter.
+    /// Factor of the parameter.
     pub decay: f32,
-    /// Learning rate over the first moment's bias.
+    /// Learning rate divided by the first moment's bias correction.
     pub step_size: f32,
-    /// Root of the second moment's bias.
+    /// Square root of the second moment's bias correction.
     pub root_bias2: f32,
 }
 
-/// Whether [`update`] would make a value or a moment that is not finite. It reads all four tensors and writes none.
+/// Returns whether [`update`] would produce a value or moment that is not finite. Reads all four tensors and writes none.
 ///
 /// # Errors
 /// If their sizes differ or they can't be read.
@@ -90,9 +90,8 @@ pub fn overflows(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, s: Step)
     Ok((0..ps.len()).into_par_iter().any(lost))
 }
 
-/// Updates `param` and the moments `m`, `v` in place from `grad`, in the order of operations of
-/// PyTorch's AdamW. All four have the same shape. `rounded` is a copy of the parameter in bf16, where the
-/// model computes with one, which becomes one of the new values.
+/// Updates `param` and the moments `m`, `v` in place from `grad`, in PyTorch's order of operations. All four have the same shape.
+/// If the model computes with a bf16 copy of the parameter, `rounded`, that gets the new values too.
 pub fn update(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, rounded: Option<&Tensor>, s: Step) -> Result<()> {
     let n = param.elem_count();
     if grad.elem_count() != n || m.elem_count() != n || v.elem_count() != n {
@@ -101,7 +100,7 @@ pub fn update(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, rounded: Op
     let s = s.scalars();
     on_device!(param, cuda::adamw(param, grad, m, v, rounded, s));
     if rounded.is_some() {
-        return Err(Error::Shape { op: "adamw", detail: "a rounded copy on the CPU, where all is f32".into() });
+        return Err(Error::Shape { op: "adamw", detail: "the CPU has no rounded copies: everything is f32".into() });
     }
     let (b1, b2) = (s.beta1, s.beta2);
     let grads = read(grad)?;

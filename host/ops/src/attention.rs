@@ -1,10 +1,9 @@
-//! Causal attention over a forest of segments: a token attends to the earlier tokens of its
-//! segment, itself, and every token of the segments that lead to it, as far back as its window reaches.
+//! Causal attention over a forest of segments: a token attends to itself, the earlier tokens of its segment, and all tokens of
+//! the segments that lead to it, as far back as its window reaches.
 //!
-//! Queries are taken in blocks. A block's scores against each visible run of keys are one
-//! matrix product; the forward pass keeps only the logarithm of each softmax's normaliser and
-//! the backward pass forms the probabilities again (the recomputation of FlashAttention, Dao et
-//! al. 2022).
+//! Queries are processed in blocks. A block's scores against each visible run of keys are one matrix product. The forward pass
+//! keeps only the logarithm of each softmax's normaliser; the backward pass recomputes the probabilities (as FlashAttention does,
+//! Dao et al. 2022).
 
 use super::cpu::{Read, Shared, read, tensor};
 #[cfg(feature = "cuda")]
@@ -19,10 +18,10 @@ use gemm::Parallelism;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Queries in a block.
+/// Queries per block.
 const BLOCK: usize = 64;
 
-/// Sizes of the heads. Each key/value head serves `heads / kv_heads` query heads in a row.
+/// Sizes of the heads. Each key/value head serves `heads / kv_heads` consecutive query heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     /// Query heads, `H`.
@@ -43,14 +42,14 @@ impl Heads {
     }
 }
 
-/// How a layer attends. Passed as it is rather than as something that becomes it: a generic function would be compiled with its
-/// caller, without optimisation.
+/// How a layer attends. Functions take this type itself, not something convertible to it: a generic function would be compiled in
+/// its caller's crate, without optimisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attention {
     /// Sizes of its heads.
     pub heads: Heads,
-    /// Newest positions that a token sees, itself among them; all if there is none (sliding windows, Beltagy et al. 2020,
-    /// arXiv 2004.05150).
+    /// Number of newest positions that a token sees, including itself; all if `None` (sliding windows, Beltagy et al. 2020, arXiv
+    /// 2004.05150).
     pub window: Option<usize>,
 }
 
@@ -61,23 +60,23 @@ impl From<Heads> for Attention {
 }
 
 impl Attention {
-    /// Positions that a token at this one does not see, since they are too far back.
+    /// Returns how many of the first positions a token at this position does not see.
     pub(super) fn hidden(self, position: usize) -> usize {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))
     }
 
-    /// Refuses what only the CPU can compute.
+    /// Rejects attention that only the CPU can compute.
     #[cfg(feature = "cuda")]
     pub(super) fn on_device(self) -> Result<Heads> {
         match self.window {
             None => Ok(self.heads),
-            Some(_) => Err(Error::Shape { op: "attention", detail: "sliding windows are computed on the CPU alone".into() }),
+            Some(_) => Err(Error::Shape { op: "attention", detail: "sliding windows are only supported on the CPU".into() }),
         }
     }
 }
 
-/// Runs of keys that a segment's queries see: those of the leading segments, whole, and its
-/// own up to the query; less what lies too far back.
+/// Runs of keys that a segment's queries see: the leading segments' keys and its own up to the query, except those before the
+/// window.
 struct Visible {
     before: Vec<Range<usize>>,
     own: Range<usize>,
@@ -86,9 +85,9 @@ struct Visible {
 
 /// The keys that a block of queries sees.
 struct Keys {
-    /// Each run with the column that it begins at; none is empty.
+    /// Each run with its first column; none is empty.
     runs: Vec<(Range<usize>, usize)>,
-    /// Columns of all.
+    /// Total number of columns.
     total: usize,
     /// Positions before the first column.
     skipped: usize,
@@ -101,12 +100,12 @@ impl Visible {
         Self { before: runs, own, attention }
     }
 
-    /// Position of a packed place of the segment: the tokens of all runs before it.
+    /// Returns the position of a packed place of the segment: the number of tokens in all runs before it.
     fn position(&self, place: usize) -> usize {
         self.before.iter().map(ExactSizeIterator::len).sum::<usize>() + place - self.own.start
     }
 
-    /// Keys for the queries `block` (packed places).
+    /// Returns the keys for the queries `block` (packed places).
     fn keys(&self, block: &Range<usize>) -> Keys {
         let skipped = self.attention.hidden(self.position(block.start));
         let (mut column, mut position) = (0, 0);
@@ -123,7 +122,7 @@ impl Visible {
         Keys { runs, total: column, skipped }
     }
 
-    /// Columns of `keys` that query `i` of a block sees.
+    /// Returns the columns of `keys` that query `i` of a block sees.
     fn seen(&self, block: &Range<usize>, i: usize, keys: &Keys) -> Range<usize> {
         let hidden = self.attention.hidden(self.position(block.start + i)) - keys.skipped;
         hidden..keys.total - (block.len() - 1 - i)
@@ -148,14 +147,14 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) -> Resul
     Err(Error::Shape { op: "attention", detail })
 }
 
-/// Rows `range` of head `head` in packed `[N, heads * C]` values.
+/// Returns rows `range` of head `head` in packed `[N, heads * C]` values.
 fn head<'a>(data: &'a Read<'_>, range: &Range<usize>, head: usize, heads: usize, c: usize) -> Mat<'a> {
     let stride = heads * c;
     Mat::strided(&data[range.start * stride + head * c..], range.len(), c, stride)
 }
 
-/// `q: [N, H * C]`, `k, v: [N, K * C]` to the heads' outputs `[N, H * C]` and the logarithms of
-/// the softmax normalisers, `[N, H]` in f32, which the backward pass needs.
+/// Computes the heads' outputs `[N, H * C]` from `q: [N, H * C]` and `k, v: [N, K * C]`. Also returns the logarithms of the
+/// softmax normalisers, `[N, H]` in f32, for the backward pass.
 pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor)> {
     let h = attention.heads;
     let n = check(q, k, v, forest, h)?;
@@ -182,14 +181,14 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: A
             row[seen.end..].fill(0.0);
             let row = &mut row[seen];
             let (top, sum) = wide!(softmax(row));
-            // SAFETY: this token and head belong to this task alone.
+            // SAFETY: only this task writes this token and head.
             unsafe { *log_sum_at.at((block.start + i) * h.heads + head_index) = top + sum.ln() };
         }
         for (r, (run, column)) in runs.iter().enumerate() {
             let p = Mat::strided(&scores[*column..], block.len(), run.len(), total);
             let v = head(&vs, run, kv, h.kv_heads, c);
             let dst = if r == 0 { Dst::Replace } else { Dst::Add };
-            // SAFETY: these tokens' columns of this head belong to this task alone.
+            // SAFETY: only this task writes these tokens' columns of this head.
             unsafe {
                 let out = out_at.at((block.start * h.heads + head_index) * c);
                 matmul_raw(out, h.heads * c, dst, p, v, 1.0, Parallelism::None);
@@ -199,7 +198,7 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: A
     Ok((tensor(out, (n, h.heads * h.head_dim))?, tensor(log_sum, (n, h.heads))?))
 }
 
-/// Replaces scores by probabilities; gives the greatest score, and the sum of the exponentials of the others' distances to it.
+/// Replaces scores by probabilities. Returns the largest score, and the sum of the exponentials of the scores minus it.
 #[inline(always)]
 fn softmax(row: &mut [f32]) -> (f32, f32) {
     let top = max(row);
@@ -213,7 +212,7 @@ fn softmax(row: &mut [f32]) -> (f32, f32) {
     (top, sum)
 }
 
-/// What [`forward`] read and gave.
+/// Inputs and outputs of [`forward`].
 pub struct Kept<'a> {
     /// Queries, `[N, H * C]`.
     pub q: &'a Tensor,
@@ -227,8 +226,11 @@ pub struct Kept<'a> {
     pub log_sum: &'a Tensor,
 }
 
-/// Gradients of `q`, `k` and `v` from that of the output.
-#[expect(clippy::too_many_lines, reason = "one loop nest over what one task owns; its parts would share a dozen variables")]
+/// Computes the gradients of `q`, `k` and `v` from the output's.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one loop nest over one task's data; functions for its parts would share a dozen variables"
+)]
 pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor, Tensor)> {
     let h = attention.heads;
     let n = check(kept.q, kept.k, kept.v, forest, h)?;
@@ -238,8 +240,8 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
     let (c, width, kv_width) = (h.head_dim, h.heads * h.head_dim, h.kv_heads * h.head_dim);
     let (mut dq, mut dk, mut dv) = (vec![0f32; n * width], vec![0f32; n * kv_width], vec![0f32; n * kv_width]);
     let (dq_at, dk_at, dv_at) = (Shared::new(&mut dq), Shared::new(&mut dk), Shared::new(&mut dv));
-    // One task owns all gradients of one key/value head in one tree, so that sums over the
-    // completions of a prompt need no locks and always have the same order.
+    // One task owns all gradients of one key/value head in one tree. So sums over a prompt's completions need no locks and always
+    // have the same order.
     let tasks: Vec<(Vec<usize>, usize)> =
         forest.trees().into_iter().flat_map(|tree| (0..h.kv_heads).map(move |kv| (tree.clone(), kv))).collect();
     tasks.into_par_iter().for_each_init(Default::default, |scratch: &mut (Vec<f32>, Vec<f32>), (tree, kv)| {
@@ -280,8 +282,7 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
                     let k = head(&ks, run, kv, h.kv_heads, c);
                     let dst = if r == 0 { Dst::Replace } else { Dst::Add };
                     let kv_at = run.start * kv_width + kv * c;
-                    // SAFETY: the tree's rows of this key/value head, and of the query heads it
-                    // serves, belong to this task alone.
+                    // SAFETY: only this task writes the tree's rows of this key/value head and of the query heads it serves.
                     unsafe {
                         matmul_raw(
                             dq_at.at(block.start * width + head_index * c),

@@ -1,10 +1,9 @@
-//! Work on what comes from outside, held to a time and to an amount of memory, whatever libraries do with it.
+//! Runs work on untrusted input within limits of time and memory, whatever libraries do.
 //!
-//! A library that is told by a file what to compute, as a template engine is or a tokenizer, can be told to compute for ever or
-//! to make a string of a hundred gigabytes. Such work runs on a thread apart. What takes too long is left to itself. What
-//! asks for more memory than it may have is stopped in the middle of asking, and never goes on: an allocator may not unwind, and
-//! a library that is refused memory ends the process. Either thread goes when the process does, which is soon: what fails so is
-//! a mistake at the start of a command.
+//! A file can make a library such as a template engine or a tokenizer compute forever or build a string of a hundred gigabytes.
+//! Such work runs on a separate thread. If it takes too long, it is abandoned. If it asks for too much memory, it is blocked
+//! inside that request forever: an allocator may not unwind, and a library that is refused memory aborts the process. Either
+//! thread ends with the process, which is soon, because such failures are errors at the start of a command.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::any::Any;
@@ -15,41 +14,41 @@ use std::sync::mpsc::{SendError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Stack of the thread, in bytes. What is built within the memory can be nested as deep as it has room for pointers, and takes
-/// stack as deep when it is dropped.
+/// Stack of the thread, in bytes. What is built within the memory limit can be nested as deeply as it has room for pointers, and
+/// dropping it takes stack for each level.
 const STACK: usize = 1 << 30;
 
-/// The smallest stack that is tried where address space is limited (`ulimit -v`, or memory that may not be overcommitted).
+/// The smallest stack tried if address space is limited (`ulimit -v`, or memory that can't be overcommitted).
 const SMALLEST_STACK: usize = 32 << 20;
 
-/// Bytes of memory for each byte of stack, beyond which what is built could be nested too deeply for it.
+/// Bytes of memory allowed per byte of stack; with more, a value could be nested too deeply for the stack.
 const MEMORY_A_BYTE: usize = 2;
 
-/// An allocator that holds a thread to a limit where there is one ([`within`]), and else is the one inside.
+/// An allocator that enforces a thread's limit, if it has one ([`within`]). It allocates through the inner allocator.
 pub struct Limited<A>(pub A);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that have done their work and wait for more; to make one for each text would take as long as a short text does.
+/// Threads that have finished their work and wait for more. Starting one takes as long as a short text does.
 static IDLE: Mutex<Vec<Sender<Job>>> = Mutex::new(Vec::new());
 
-/// The stack of the next thread; 0 before the first.
+/// Stack size of the next thread; 0 before the first.
 static NEXT_STACK: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Bytes that this thread may still have; none without a limit.
+    /// Bytes that this thread may still allocate; `None` without a limit.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
-    /// What it had when its work began.
+    /// Its limit when its work started.
     static MOST: Cell<usize> = const { Cell::new(0) };
-    /// Its stack.
+    /// Its stack size.
     static OWN_STACK: Cell<usize> = const { Cell::new(STACK) };
-    /// Who waits for this thread.
+    /// Where to report the end of this thread's work.
     static WAITING: Cell<*const End> = const { Cell::new(std::ptr::null()) };
-    /// Whether a panic of this thread is not printed.
+    /// Whether panics of this thread are not printed.
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How the work ended, for the one who waits for it.
+/// How the work ended, for the waiting thread.
 #[derive(Default)]
 struct End {
     state: Mutex<State>,
@@ -61,7 +60,7 @@ enum State {
     #[default]
     Working,
     Done,
-    /// It asked for more than so many bytes.
+    /// It asked for more than this many bytes.
     MemoryFull(usize),
 }
 
@@ -78,7 +77,7 @@ impl End {
     }
 }
 
-/// Takes bytes from what the thread may have.
+/// Subtracts bytes from what the thread may allocate.
 fn take(bytes: usize) {
     let Some(left) = LEFT.get() else { return };
     match left.checked_sub(bytes) {
@@ -93,12 +92,12 @@ fn give_back(bytes: usize) {
     }
 }
 
-/// Says that the memory is full, and never returns.
+/// Reports that the memory limit is reached, and never returns.
 #[cold]
 fn stop() -> ! {
-    // What is said here may take memory.
+    // Reporting may allocate memory.
     LEFT.set(None);
-    // SAFETY: it lies in this thread's own frame of `within`, which has not ended.
+    // SAFETY: it is in this thread's own frame of `within`, which has not returned.
     if let Some(end) = unsafe { WAITING.get().as_ref() } {
         end.set(State::MemoryFull(MOST.get()));
     }
@@ -107,23 +106,23 @@ fn stop() -> ! {
     }
 }
 
-// SAFETY: everything is the inner allocator's; what comes before it counts, or never returns.
+// SAFETY: everything is delegated to the inner allocator; the code before that only counts, or never returns.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Limited<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         take(layout.size());
-        // SAFETY: the caller's.
+        // SAFETY: as for the caller.
         unsafe { self.0.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         take(layout.size());
-        // SAFETY: the caller's.
+        // SAFETY: as for the caller.
         unsafe { self.0.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         give_back(layout.size());
-        // SAFETY: the caller's.
+        // SAFETY: as for the caller.
         unsafe { self.0.dealloc(ptr, layout) }
     }
 
@@ -132,41 +131,41 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Limited<A> {
             Some(more) => take(more),
             None => give_back(layout.size() - size),
         }
-        // SAFETY: the caller's.
+        // SAFETY: as for the caller.
         unsafe { self.0.realloc(ptr, layout, size) }
     }
 }
 
-/// Why bounded work gave nothing.
+/// Why bounded work has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unbounded {
-    /// It took longer than it may.
+    /// It took too long.
     #[error("took longer than {} s", .0.as_secs())]
     Time(Duration),
-    /// It asked for more memory than it may have.
+    /// It asked for too much memory.
     #[error("asked for more than {} MiB of memory", .0 >> 20)]
     Memory(usize),
     /// It panicked.
     #[error("failed: {0}")]
     Panic(String),
-    /// There is no thread for it.
-    #[error("got no thread with a stack of {} MiB ({}); the system or `ulimit -v` leaves too little memory", SMALLEST_STACK >> 20, .0)]
+    /// No thread could be started for it.
+    #[error("can't start a thread with a stack of {} MiB ({}); the system or `ulimit -v` leaves too little memory", SMALLEST_STACK >> 20, .0)]
     Thread(String),
 }
 
-/// The most that work may take.
+/// Limits of the work.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Bytes of memory at any one time. Counted where the program's allocator is [`Limited`].
+    /// Bytes of memory at any one time. Enforced if the program's allocator is [`Limited`].
     pub memory: usize,
-    /// Time from its beginning.
+    /// Time from its start.
     pub time: Duration,
 }
 
-/// Does some work on a thread apart; gives its result and the time that it took.
+/// Runs work on a separate thread. Returns its result and the time it took.
 ///
 /// # Errors
-/// If it exceeds its bounds, or panics, which is not printed.
+/// If it exceeds its limits, or panics. The panic is not printed.
 pub fn within<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send + 'static) -> Result<(T, Duration), Unbounded> {
     let begun = Instant::now();
     let (end, outcome) = (Arc::new(End::default()), Arc::new(Mutex::new(None)));
@@ -186,18 +185,18 @@ pub fn within<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send
         State::MemoryFull(most) => Err(Unbounded::Memory(most)),
         State::Done => {
             let done = outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let done = done.unwrap_or_else(|| Err("it gave nothing".into()));
+            let done = done.unwrap_or_else(|| Err("it returned nothing".into()));
             done.map(|done| (done, begun.elapsed())).map_err(Unbounded::Panic)
         }
     }
 }
 
-/// Bytes of memory that work may have of what it is to have, on such a stack.
+/// Returns how much of the requested memory work may have with such a stack, in bytes.
 fn granted(memory: usize, stack: usize) -> usize {
     memory.min(stack.saturating_mul(MEMORY_A_BYTE))
 }
 
-/// Gives work to a thread that has none, or a new one. A thread that never ends its work is never given more.
+/// Gives work to an idle thread, or a new one. A thread that never finishes is never given more.
 fn give(job: Job) -> Result<(), Unbounded> {
     let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
     match idle {
@@ -206,7 +205,7 @@ fn give(job: Job) -> Result<(), Unbounded> {
     }
 }
 
-/// The largest stack that leaves as much address space for everything else.
+/// Returns the largest stack that leaves as much address space for everything else.
 fn roomy() -> usize {
     let fits = |stack: &usize| {
         let thread = std::thread::Builder::new().stack_size(2 * stack).spawn(|| {});
@@ -218,7 +217,7 @@ fn roomy() -> usize {
         .unwrap_or(SMALLEST_STACK)
 }
 
-/// Begins a thread, with a smaller stack where there is no room for the largest.
+/// Starts a thread, with a smaller stack if there is no room for the largest.
 fn begin(job: Job) -> Result<(), Unbounded> {
     let (own, jobs) = channel::<Job>();
     let jobs = Arc::new(Mutex::new(jobs));
@@ -251,10 +250,10 @@ fn begin(job: Job) -> Result<(), Unbounded> {
     }
 }
 
-/// Does some work that may panic. Nothing is printed then, and the error is what was to be.
+/// Runs work that may panic, without printing the panic.
 ///
 /// # Errors
-/// If it panics.
+/// The panic's message.
 pub fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -266,7 +265,7 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
         }));
     });
     let before = QUIET.replace(true);
-    // What `work` leaves half done goes with it.
+    // Anything that `work` leaves half done is dropped.
     let outcome = panic::catch_unwind(AssertUnwindSafe(work));
     QUIET.set(before);
     outcome.map_err(said)
@@ -275,7 +274,7 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 fn said(panic: Box<dyn Any + Send>) -> String {
     match panic.downcast::<String>() {
         Ok(text) => *text,
-        Err(panic) => panic.downcast_ref::<&str>().copied().unwrap_or("without a word").to_owned(),
+        Err(panic) => panic.downcast_ref::<&str>().copied().unwrap_or("no message").to_owned(),
     }
 }
 
@@ -296,7 +295,7 @@ mod tests {
 
     #[test]
     fn work_that_stays_within_its_bounds_gives_its_result() {
-        // As much at once as it may have, a hundred times.
+        // The full limit at once, a hundred times.
         let work = || (0..100).map(|i| vec![i as u8; 900_000][899_999] as usize).sum::<usize>();
         assert_eq!(within(BOUNDS, work).unwrap().0, 4950);
         let grown = within(BOUNDS, || (0..100_000u32).collect::<Vec<_>>().len());

@@ -1,5 +1,5 @@
-//! Attention of one new token a sequence over cached keys and values, where sequences that
-//! continue the same prompt share its cache and its matrix products.
+//! Attention of one new token per sequence over cached keys and values. Sequences that continue the same prompt share its cache
+//! and matrix products.
 
 use super::attention::{Attention, Heads};
 use super::cpu::{Shared, read, tensor};
@@ -11,8 +11,8 @@ use candle_core::Tensor;
 use gemm::Parallelism;
 use std::ops::Range;
 
-/// Keys and values of a prompt in one layer. Keys stand as `[K, C, P]`, so that scores are a
-/// product of matrices that need no rearranging; values as `[P, K * C]`.
+/// Keys and values of a prompt in one layer. Keys are stored as `[K, C, P]`, so that scores are a matrix product without
+/// rearranging; values as `[P, K * C]`.
 #[derive(Clone, Debug, Default)]
 pub struct PromptCache {
     len: usize,
@@ -20,15 +20,14 @@ pub struct PromptCache {
     v: Vec<f32>,
 }
 
-/// Positions whose keys stand together in a growing cache.
+/// Positions whose keys are stored together in a growing cache.
 const BLOCK: usize = 32;
 
-/// Positions for which a sequence's cache asks for memory before they come.
+/// Positions for which a sequence's cache reserves memory in advance.
 const MOST_ROOM: usize = 1 << 14;
 
-/// Keys and values of a growing sequence in one layer. Keys stand in blocks of positions, each
-/// `[K * C, BLOCK]`, so that the scores of a block are sums in vector registers; values as rows of
-/// `K * C`.
+/// Keys and values of a growing sequence in one layer. Keys are stored in blocks of positions, each `[K * C, BLOCK]`, so that a
+/// block's scores are sums in vector registers; values as rows of `K * C`.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceCache {
     len: usize,
@@ -45,7 +44,7 @@ fn check_rows(k: &Tensor, v: &Tensor, rows: &Range<usize>) -> Result<usize> {
 }
 
 impl PromptCache {
-    /// From rows `rows` of packed `k, v: [N, K * C]`.
+    /// Creates a cache from rows `rows` of packed `k, v: [N, K * C]`.
     pub fn new(k: &Tensor, v: &Tensor, rows: Range<usize>) -> Result<Self> {
         let width = check_rows(k, v, &rows)?;
         let (len, range) = (rows.len(), rows.start * width..rows.end * width);
@@ -62,8 +61,8 @@ impl PromptCache {
 }
 
 impl SequenceCache {
-    /// An empty cache with room for so many positions of `width` = `K * C`, of which memory is asked for as they come and
-    /// for [`MOST_ROOM`] at once.
+    /// Creates an empty cache for this many positions of `width` = `K * C`. Memory for up to [`MOST_ROOM`] positions is reserved
+    /// now, the rest as they come.
     pub fn with_room(positions: usize, width: usize) -> Self {
         let room = positions.min(MOST_ROOM).next_multiple_of(BLOCK) * width;
         Self { len: 0, k: Vec::with_capacity(room), v: Vec::with_capacity(room) }
@@ -85,7 +84,7 @@ impl SequenceCache {
         Ok(())
     }
 
-    /// Appends the score of each position: the product of `q: [C]` with head `kv`'s key, times `scale`.
+    /// Appends the score of each position: the product of `q: [C]` and head `kv`'s key, times `scale`.
     #[inline(always)]
     fn scores(&self, q: &[f32], kv: usize, kv_width: usize, scale: f32, into: &mut Vec<f32>) {
         let c = q.len();
@@ -102,15 +101,15 @@ impl SequenceCache {
     }
 }
 
-/// Sequences that continue one prompt.
+/// Sequences that continue the same prompt.
 pub struct Group<'a> {
     /// The prompt's cache.
     pub prompt: &'a PromptCache,
-    /// Row of the batch and own cache (the new token included) of each sequence.
+    /// Each sequence's row in the batch and its own cache (including the new token).
     pub sequences: Vec<(usize, &'a SequenceCache)>,
 }
 
-/// `q: [B, H * C]` to the heads' outputs `[B, H * C]`. Every row of the batch is in one group.
+/// Computes the heads' outputs `[B, H * C]` from `q: [B, H * C]`. Every row of the batch is in exactly one group.
 pub fn forward(q: &Tensor, groups: &[Group<'_>], attention: Attention) -> Result<Tensor> {
     let h = attention.heads;
     let (b, width) = matrix_dims(q);
@@ -128,7 +127,7 @@ pub fn forward(q: &Tensor, groups: &[Group<'_>], attention: Attention) -> Result
         let (c, per_kv) = (h.head_dim, h.per_kv());
         for (i, (row, _)) in group.sequences.iter().enumerate() {
             let from = &scratch.out[i * per_kv * c..(i + 1) * per_kv * c];
-            // SAFETY: this sequence's heads of this key/value head belong to this task alone.
+            // SAFETY: only this task writes this sequence's heads of this key/value head.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), out_at.at(row * width + kv * per_kv * c), from.len()) };
         }
     });
@@ -140,14 +139,13 @@ struct Scratch {
     q: Vec<f32>,
     /// Probabilities of the prompt's positions, `[heads, P]`.
     shared: Vec<f32>,
-    /// Probabilities of own positions, head after head.
+    /// Probabilities of the sequence's own positions, head by head.
     own: Vec<f32>,
     out: Vec<f32>,
 }
 
 impl Scratch {
-    /// Fills `self.out` with the outputs of key/value head `kv`'s query heads, sequence by
-    /// sequence.
+    /// Fills `self.out` with the outputs of key/value head `kv`'s query heads, sequence by sequence.
     fn attend(&mut self, qs: &[f32], group: &Group<'_>, kv: usize, attention: Attention) {
         let h: Heads = attention.heads;
         let (c, per_kv, width, kv_width) = (h.head_dim, h.per_kv(), h.heads * h.head_dim, h.kv_heads * h.head_dim);
@@ -189,8 +187,7 @@ impl Scratch {
     }
 }
 
-/// Adds `weights[i]` of each row `i` to `out: [C]`. Rows are `width` wide, and what is added begins at
-/// `first`.
+/// Adds row `i` times `weights[i]`, for all `i`, to `out: [C]`. Rows are `width` wide, and the added values start at `first`.
 #[inline(always)]
 fn add_weighted(out: &mut [f32], weights: &[f32], rows: &[f32], width: usize, first: usize) {
     const LANES: usize = 32;
@@ -212,7 +209,7 @@ fn add_weighted(out: &mut [f32], weights: &[f32], rows: &[f32], width: usize, fi
     }
 }
 
-/// Softmax over two runs of scores taken together.
+/// Replaces two runs of scores by the softmax over both together.
 #[inline(always)]
 fn normalise(a: &mut [f32], b: &mut [f32]) {
     let top = max(a).max(max(b));

@@ -1,4 +1,4 @@
-//! Slices of CPU tensors, and the row operations that need nothing more.
+//! Slices of CPU tensors, and row operations that need nothing else.
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -10,8 +10,8 @@ use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::sync::Mutex;
 
-/// Rows a task takes at once in row-parallel operations. Fixed, so that sums over rows are
-/// formed in the same order whatever the number of threads.
+/// Rows per task in row-parallel operations. It is constant, so that sums over rows have the same order with any number of
+/// threads.
 pub(super) const ROWS_PER_TASK: usize = 32;
 
 /// Read access to a contiguous f32 CPU tensor.
@@ -35,7 +35,7 @@ fn unsupported(op: &'static str, t: &Tensor) -> Error {
     Error::Unsupported { op, dtype: t.dtype(), device: format!("{:?}", t.device().location()) }
 }
 
-/// The tensor's values, without a copy.
+/// Returns the tensor's values without a copy.
 pub(super) fn read(t: &Tensor) -> Result<Read<'_>> {
     let (guard, layout) = t.storage_and_layout();
     let range = layout.contiguous_offsets();
@@ -65,8 +65,7 @@ impl<F: FnOnce(&mut [f32])> InplaceOp1 for Write<F> {
     }
 }
 
-/// Changes a tensor's values where they stand; every view of the storage sees it. Those of a device are
-/// brought to the host and back.
+/// Changes a tensor's values in place, visibly to every view of the storage. A device's values are copied to the host and back.
 pub fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
     on_device!(t, cuda::write(t, f));
     if t.dtype() != DType::F32 || !matches!(t.device(), Device::Cpu) || !t.is_contiguous() {
@@ -76,27 +75,27 @@ pub fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
     Ok(())
 }
 
-/// A new CPU tensor from its values.
+/// Creates a CPU tensor from its values.
 pub(super) fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
     Ok(Tensor::from_vec(data, shape.into(), &Device::Cpu)?)
 }
 
-/// `n` values that `fill` sets, without clearing the memory first.
+/// Returns `n` values set by `fill`, without clearing the memory first.
 ///
 /// # Safety
-/// `fill` sets all of them.
+/// `fill` must set all of them.
 pub(super) unsafe fn filled(n: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
     let mut data = Vec::with_capacity(n);
     fill(&mut data.spare_capacity_mut()[..n]);
-    // SAFETY: the capacity is there and the caller's function has set it.
+    // SAFETY: the capacity suffices, and `fill` has set all values.
     unsafe { data.set_len(n) };
     data
 }
 
-/// Raw pointer that tasks share to write disjoint places of one buffer.
+/// A raw pointer that tasks share to write disjoint places of a buffer.
 #[derive(Clone, Copy)]
 pub(super) struct Shared(*mut f32);
-// SAFETY: every user hands disjoint ranges to its tasks and outlives them.
+// SAFETY: every user gives its tasks disjoint ranges and outlives them.
 unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
@@ -105,20 +104,20 @@ impl Shared {
         Self(data.as_mut_ptr())
     }
 
-    /// The same of values that are yet to be set.
+    /// Creates one for uninitialised values.
     pub(super) fn of(data: &mut [MaybeUninit<f32>]) -> Self {
         Self(data.as_mut_ptr().cast())
     }
 
     /// # Safety
-    /// `offset` lies in the buffer, and no other task touches what the caller writes there.
+    /// `offset` is within the buffer, and no other task accesses what the caller writes there.
     pub(super) unsafe fn at(self, offset: usize) -> *mut f32 {
         // SAFETY: the caller keeps `offset` in bounds.
         unsafe { self.0.add(offset) }
     }
 }
 
-/// A tensor of these f32 values.
+/// Creates a tensor of these f32 values.
 pub fn from_vec(values: Vec<f32>, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
     match device {
         Device::Cpu => tensor(values, shape),
@@ -128,13 +127,13 @@ pub fn from_vec(values: Vec<f32>, shape: impl Into<Shape>, device: &Device) -> R
     }
 }
 
-/// Zeros of the shape and type of a tensor, where that lies.
+/// Returns zeros with the shape, type and device of a tensor.
 pub fn zeros_like(t: &Tensor) -> Result<Tensor> {
     on_device!(t, cuda::zeros_like(t));
     Ok(t.zeros_like()?)
 }
 
-/// The values in f32 in host memory, which nothing changes later.
+/// Returns the values in f32 in host memory, unaffected by later changes.
 pub fn on_host(t: &Tensor) -> Result<Tensor> {
     match t.device() {
         Device::Cpu => Ok(t.copy()?),
@@ -142,19 +141,19 @@ pub fn on_host(t: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// The same values in storage of their own.
+/// Copies the values into new storage.
 pub fn copied(t: &Tensor) -> Result<Tensor> {
     on_device!(t, cuda::copy(t));
     Ok(t.copy()?)
 }
 
-/// The values in another precision; the same tensor where they have that one.
+/// Converts the values to another precision. Returns the same tensor if it has that one.
 pub fn cast(t: &Tensor, dtype: DType) -> Result<Tensor> {
     on_device!(t, cuda::cast(t, dtype));
     Ok(t.to_dtype(dtype)?)
 }
 
-/// `(1 - alpha) own + alpha other`, as a new tensor of the type of `own`.
+/// Returns `(1 - alpha) own + alpha other` as a new tensor of the type of `own`.
 pub fn mixed(own: &Tensor, other: &Tensor, alpha: f64) -> Result<Tensor> {
     on_device!(own, cuda::mixed(own, other, alpha));
     Ok(((own * (1.0 - alpha))? + (other * alpha)?)?)
@@ -166,7 +165,7 @@ pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
     Ok(read(t)?.to_vec())
 }
 
-/// `into += t`, elementwise.
+/// Adds elementwise: `into += t`.
 pub fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
     on_device!(into, cuda::add_into(into, t));
     let src = read(t)?;
@@ -188,8 +187,7 @@ pub fn fill_zero(t: &Tensor) -> Result<()> {
     write(t, |dst| dst.par_chunks_mut(1 << 15).for_each(|d| d.fill(0.0)))
 }
 
-/// Sum of the squares of all values of tensors on one device, in f64 and in an order that does not depend on
-/// threads.
+/// Returns the sum of the squares of all values of tensors on one device, in f64 and in an order that does not depend on threads.
 pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<f64> {
     let tensors: Vec<&Tensor> = tensors.into_iter().collect();
     #[cfg(feature = "cuda")]
@@ -200,7 +198,8 @@ pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Resu
 }
 
 fn squares(t: &Tensor) -> Result<f64> {
-    /// Partial sums side by side, as many as vector registers have room for: one would wait for each sum in turn.
+    /// Number of interleaved partial sums, as many as fit into vector registers. A single sum would make each addition wait for
+    /// the previous one.
     const LANES: usize = 32;
     let src = read(t)?;
     #[inline(always)]
@@ -224,7 +223,7 @@ fn squares(t: &Tensor) -> Result<f64> {
     Ok(parts.iter().sum())
 }
 
-/// A number that differs, almost surely, where a bit of a value does. That of a device is not the CPU's.
+/// Returns a number that almost surely differs if a bit of a value does. A device's checksum differs from the CPU's.
 pub fn checksum(t: &Tensor) -> Result<u64> {
     on_device!(t, cuda::checksum(t));
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -235,7 +234,7 @@ pub fn checksum(t: &Tensor) -> Result<u64> {
     Ok(parts.into_iter().fold(0, mix))
 }
 
-/// Row numbers as a device has them, all of which are rows of `t`.
+/// Converts row numbers to a device's type. All must be rows of `t`.
 #[cfg(feature = "cuda")]
 fn numbers(t: &Tensor, rows: &[usize]) -> Result<Vec<u32>> {
     let (n, _) = matrix_dims(t);
@@ -245,7 +244,7 @@ fn numbers(t: &Tensor, rows: &[usize]) -> Result<Vec<u32>> {
     }
 }
 
-/// Rows `rows` of `t: [N, D]` as `[M, D]`.
+/// Returns rows `rows` of `t: [N, D]` as `[M, D]`.
 pub fn gather_rows(t: &Tensor, rows: &[usize]) -> Result<Tensor> {
     on_device!(t, cuda::rows::gather(t, &numbers(t, rows)?));
     let (_, cols) = matrix_dims(t);
@@ -257,8 +256,7 @@ pub fn gather_rows(t: &Tensor, rows: &[usize]) -> Result<Tensor> {
     tensor(out, (rows.len(), cols))
 }
 
-/// The transpose of [`gather_rows`]: adds row `i` of `from: [M, D]` to row `rows[i]` of
-/// `into: [N, D]`.
+/// Adds row `i` of `from: [M, D]` to row `rows[i]` of `into: [N, D]`: the transpose of [`gather_rows`].
 pub fn scatter_add_rows(into: &Tensor, from: &Tensor, rows: &[usize]) -> Result<()> {
     on_device!(into, cuda::rows::scatter_add(into, from, &numbers(into, rows)?));
     let (_, cols) = matrix_dims(into);

@@ -1,4 +1,4 @@
-//! Which devices there are.
+//! Finds and opens devices.
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -8,56 +8,55 @@ use candle_core::{Device, Tensor};
 /// Whether this build has kernels for NVIDIA devices.
 pub const BUILT: bool = cfg!(feature = "cuda");
 
-/// Number of NVIDIA devices, none where there is no driver.
+/// Returns the number of NVIDIA devices, 0 without a driver.
 ///
 /// # Errors
-/// In words, where the driver is not in order, or nothing in this build could use one.
+/// A message if the driver does not work, or this build can't use any device.
 #[cfg(feature = "cuda")]
 pub fn count() -> std::result::Result<usize, String> {
     cuda::count()
 }
 
-/// Number of NVIDIA devices, none where there is no driver.
+/// Returns the number of NVIDIA devices, 0 without a driver.
 ///
 /// # Errors
-/// In words, where the driver is not in order, or nothing in this build could use one.
+/// A message if the driver does not work, or this build can't use any device.
 #[cfg(not(feature = "cuda"))]
 pub fn count() -> std::result::Result<usize, String> {
-    Err("this build has no kernels for NVIDIA devices; `cargo build --features rlhost/cuda` makes one that has".into())
+    Err("this build has no kernels for NVIDIA devices; build with `cargo build --features rlhost/cuda`".into())
 }
 
-/// What an NVIDIA device calls itself.
+/// Returns an NVIDIA device's name.
 #[cfg(feature = "cuda")]
 pub fn name(index: usize) -> String {
     cuda::name(index)
 }
 
-/// What an NVIDIA device calls itself.
+/// Returns an NVIDIA device's name.
 #[cfg(not(feature = "cuda"))]
 pub fn name(index: usize) -> String {
     format!("cuda:{index}")
 }
 
-/// NVIDIA device number `index`, the same one each time.
+/// Returns NVIDIA device number `index`, the same one each time.
 ///
 /// # Errors
-/// If there is none, or none that this build could use.
+/// If it does not exist, or this build can't use it.
 #[cfg(feature = "cuda")]
 pub fn open(index: usize) -> Result<Device> {
     cuda::open(index)
 }
 
-/// NVIDIA device number `index`, the same one each time.
+/// Returns NVIDIA device number `index`, the same one each time.
 ///
 /// # Errors
-/// If there is none, or none that this build could use.
+/// If it does not exist, or this build can't use it.
 #[cfg(not(feature = "cuda"))]
 pub fn open(index: usize) -> Result<Device> {
     Ok(Device::new_cuda(index)?)
 }
 
-/// The most memory that this process has taken of a device so far, in bytes; none of the CPU, or where the driver does
-/// not say.
+/// Returns the peak device memory of this process so far, in bytes; `None` for the CPU, or if the driver does not say.
 pub fn peak_memory(device: &Device) -> Option<u64> {
     match device {
         #[cfg(feature = "cuda")]
@@ -66,7 +65,7 @@ pub fn peak_memory(device: &Device) -> Option<u64> {
     }
 }
 
-/// Waits until a tensor's device has done all that it was given. What went wrong there is known then.
+/// Waits until a tensor's device has finished all its work. Its errors are reported then.
 pub fn wait_for(t: &Tensor) -> Result<()> {
     on_device!(t, Ok(t.device().synchronize()?));
     let _ = t;

@@ -6,7 +6,7 @@ use super::cuda;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
-/// Rows `tokens` of `table: [V, D]` as `[N, D]`.
+/// Returns rows `tokens` of `table: [V, D]` as `[N, D]`.
 pub fn forward(table: &Tensor, tokens: &[u32]) -> Result<Tensor> {
     let (vocab, d) = matrix_dims(table);
     if let Some(&bad) = tokens.iter().find(|&&t| t as usize >= vocab) {
@@ -21,8 +21,8 @@ pub fn forward(table: &Tensor, tokens: &[u32]) -> Result<Tensor> {
     tensor(out, (tokens.len(), d))
 }
 
-/// Adds row `i` of `dy: [N, D]` to row `tokens[i]` of `d_table`, which is f32. The tokens are those of a
-/// [`forward`] over the same table.
+/// Adds row `i` of `dy: [N, D]` to row `tokens[i]` of `d_table`, which is f32. The tokens are those of a [`forward`] over the
+/// same table.
 pub fn backward(tokens: &[u32], dy: &Tensor, d_table: &Tensor) -> Result<()> {
     on_device!(dy, cuda::rows::scatter_add(d_table, dy, tokens));
     let (_, d) = matrix_dims(d_table);

@@ -1,53 +1,52 @@
-//! The one batch type: packed tokens in segments that may continue one another.
+//! The one batch type: packed tokens in segments that can continue one another.
 
 #[cfg(feature = "cuda")]
 use super::cuda::Plan;
 #[cfg(feature = "cuda")]
 use std::sync::{Arc, OnceLock};
 
-/// A run of tokens that continues its `prefix` segment, or starts a text of its own.
+/// A run of tokens that continues its `prefix` segment, or starts a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Index of the first token in the packed arrays.
     pub start: usize,
-    /// Number of tokens; at least one.
+    /// Number of tokens, at least 1.
     pub len: usize,
-    /// The segment whose end this one continues; always an earlier one.
+    /// The segment that this one continues; always an earlier one.
     pub prefix: Option<usize>,
 }
 
 impl Segment {
-    /// The packed places of this segment's tokens.
+    /// Returns the packed places of this segment's tokens.
     pub fn range(&self) -> std::ops::Range<usize> {
         self.start..self.start + self.len
     }
 }
 
-/// Packed tokens `[N]` with their positions `[N]`, in segments. A token sees the earlier tokens
-/// of its own segment and all tokens of the segments that lead to it, so that a prompt which
-/// many completions continue stands, and is computed, once. There is no padding.
+/// Packed tokens `[N]` with their positions `[N]`, in segments. A token sees the earlier tokens of its segment and all tokens of
+/// the segments that lead to it. So a prompt with many completions is stored and computed once. There is no padding.
 #[derive(Clone, Debug, Default)]
 pub struct Forest {
     tokens: Vec<u32>,
     positions: Vec<u32>,
     segments: Vec<Segment>,
-    /// The same on the device that has computed with it.
+    /// Its copy on the device that computed with it.
     #[cfg(feature = "cuda")]
     plan: OnceLock<Arc<Plan>>,
 }
 
 impl Forest {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends a segment and returns its index. Positions go on from the end of `prefix`.
+    /// Appends a segment and returns its index. Positions continue from the end of `prefix`.
     ///
     /// # Panics
     /// If `tokens` is empty or `prefix` is not a segment of this forest.
     pub fn push(&mut self, tokens: &[u32], prefix: Option<usize>) -> usize {
-        assert!(!tokens.is_empty(), "a segment holds at least one token");
+        assert!(!tokens.is_empty(), "a segment needs at least one token");
         #[cfg(feature = "cuda")]
         self.plan.take();
         let first = prefix.map_or(0, |p| self.positions[self.segments[p].range().end - 1] + 1);
@@ -58,42 +57,41 @@ impl Forest {
         self.segments.len() - 1
     }
 
-    /// Token ids, `[N]`.
+    /// Returns the token ids, `[N]`.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Position of each token in its own text, `[N]`.
+    /// Returns the position of each token in its own text, `[N]`.
     pub fn positions(&self) -> &[u32] {
         &self.positions
     }
 
-    /// All segments, prefixes before what continues them.
+    /// Returns all segments, prefixes before what continues them.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Number of packed tokens.
+    /// Returns the number of packed tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether nothing was pushed.
+    /// Returns whether nothing was pushed.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// The packed places of the hidden states that predict segment `index`'s tokens, one a
-    /// token: the end of its prefix, then each of its own tokens but the last. A segment
-    /// without a prefix has no state that predicts its first token, so that it yields one
-    /// place fewer.
+    /// Returns the packed places of the hidden states that predict segment `index`'s tokens: the end of its prefix, then each of
+    /// its own tokens except the last. In a segment without a prefix, no state predicts the first token, so there is one place
+    /// fewer.
     pub fn predictors(&self, index: usize) -> Vec<usize> {
         let segment = self.segments[index];
         let before = segment.prefix.map(|p| self.segments[p].range().end - 1);
         before.into_iter().chain(segment.start..segment.range().end - 1).collect()
     }
 
-    /// What a device's kernels see of it.
+    /// Returns the forest as a device's kernels see it.
     #[cfg(feature = "cuda")]
     pub(super) fn plan(&self, device: &candle_core::CudaDevice) -> super::Result<&Plan> {
         if self.plan.get().is_none() {
@@ -103,7 +101,7 @@ impl Forest {
         self.plan.get().map(|plan| &**plan).ok_or_else(missing)
     }
 
-    /// The segments that lead to `index`, outermost first, itself last.
+    /// Returns the segments that lead to `index`, outermost first, including itself.
     pub(super) fn path(&self, index: usize) -> Vec<usize> {
         let mut path = vec![index];
         while let Some(p) = self.segments[path[path.len() - 1]].prefix {
@@ -113,8 +111,7 @@ impl Forest {
         path
     }
 
-    /// Segment indices by tree: each list begins with a segment without prefix and holds all
-    /// that continue it.
+    /// Returns segment indices by tree: each list starts with a segment without prefix and contains all that continue it.
     pub(super) fn trees(&self) -> Vec<Vec<usize>> {
         let mut tree_of = Vec::with_capacity(self.segments.len());
         let mut trees: Vec<Vec<usize>> = Vec::new();

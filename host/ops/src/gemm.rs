@@ -4,7 +4,7 @@ use super::cpu::filled;
 use gemm::Parallelism;
 use std::mem::MaybeUninit;
 
-/// A matrix inside a slice: element `(i, j)` stands at `i * row_stride + j * col_stride`.
+/// A matrix inside a slice: element `(i, j)` is at `i * row_stride + j * col_stride`.
 #[derive(Clone, Copy)]
 pub(super) struct Mat<'a> {
     data: &'a [f32],
@@ -15,18 +15,18 @@ pub(super) struct Mat<'a> {
 }
 
 impl<'a> Mat<'a> {
-    /// Row-major `[rows, cols]`.
+    /// Creates a row-major `[rows, cols]` view.
     pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Self {
         Self::strided(data, rows, cols, cols)
     }
 
-    /// Rows of `cols` values that begin `row_stride` apart.
+    /// Creates a view of rows of `cols` values, `row_stride` apart.
     pub fn strided(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         assert!(rows == 0 || cols == 0 || (rows - 1) * row_stride + cols <= data.len(), "matrix view out of bounds");
         Self { data, rows, cols, row_stride, col_stride: 1 }
     }
 
-    /// The transpose, without a copy.
+    /// Returns the transpose, without a copy.
     pub fn t(self) -> Self {
         Self { rows: self.cols, cols: self.rows, row_stride: self.col_stride, col_stride: self.row_stride, ..self }
     }
@@ -39,23 +39,22 @@ pub(super) enum Dst {
     Add,
 }
 
-/// Multiplications below which waking a second thread costs more than it brings.
+/// Below this many multiplications, waking a second thread costs more than it saves.
 const WORTH_SHARING: usize = 1 << 22;
 
-/// All threads of the pool, for products that are large enough for them.
+/// Returns all threads of the pool, for products large enough for them.
 pub(super) fn all_threads() -> Parallelism {
     Parallelism::Rayon(rayon::current_num_threads())
 }
 
-/// `out (+)= scale * a b` for a row-major `out` whose rows begin `out_stride` apart.
+/// Computes `out (+)= scale * a b` for a row-major `out` with rows `out_stride` apart.
 pub(super) fn matmul(out: &mut [f32], out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) {
     assert!(a.rows == 0 || b.cols == 0 || (a.rows - 1) * out_stride + b.cols <= out.len(), "destination too small");
-    // SAFETY: the destination holds a.rows rows of b.cols values, as just checked, and is
-    // borrowed mutably.
+    // SAFETY: the destination holds a.rows rows of b.cols values, as just checked, and is borrowed mutably.
     unsafe { matmul_raw(out.as_mut_ptr(), out_stride, dst, a, b, scale, par) }
 }
 
-/// `scale * a b` as new row-major values.
+/// Returns `scale * a b` as new row-major values.
 pub(super) fn product(a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) -> Vec<f32> {
     // SAFETY: the product sets every value of its destination.
     unsafe {
@@ -71,8 +70,7 @@ pub(super) fn product(a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) -> V
 /// [`matmul`] into memory that several tasks share.
 ///
 /// # Safety
-/// `out` points to `a.rows` rows of `b.cols` values, `out_stride` apart, that nobody else reads
-/// or writes during the call.
+/// `out` points to `a.rows` rows of `b.cols` values, `out_stride` apart, that nothing else reads or writes during the call.
 pub(super) unsafe fn matmul_raw(
     out: *mut f32,
     out_stride: usize,
@@ -87,8 +85,7 @@ pub(super) unsafe fn matmul_raw(
         return;
     }
     let par = if a.rows * a.cols * b.cols < WORTH_SHARING { Parallelism::None } else { par };
-    // SAFETY: both operands were bounds-checked when their views were made; the caller answers
-    // for the destination.
+    // SAFETY: both operands were bounds-checked when their views were made; the caller guarantees the destination.
     unsafe {
         gemm::gemm(
             a.rows,

@@ -1,18 +1,15 @@
-//! The differentiable operations a decoder is made of, each as a forward and a backward
-//! function over packed rows.
+//! The differentiable operations of a decoder, each as a forward and a backward function over packed rows.
 //!
-//! candle supplies tensors, storage and devices; the arithmetic that training spends its time
-//! in is here, because several of candle's layers have no gradient and its tape keeps every
-//! activation until the loss is dropped. A backward function takes what its forward kept plus
-//! the gradient of its output, **adds** parameter gradients into the tensors it is given, and
-//! returns or adds the gradient of its input. Nothing here knows about models or algorithms.
+//! candle provides tensors, storage and devices. The arithmetic that dominates training is here, because several of candle's
+//! layers have no gradient and its tape keeps every activation until the loss is dropped. A backward function takes what its
+//! forward kept plus the gradient of its output, **adds** parameter gradients into the given tensors, and returns or adds the
+//! gradient of its input. This crate knows nothing about models or algorithms.
 //!
-//! This is the only room with `unsafe` code: strided matrix products, disjoint parallel writes,
-//! kernels of a device, and what only the system can be asked for. Each function takes tensors of the CPU or of a device; with the feature `cuda` the
-//! latter go to its twin in `cuda/`.
+//! `unsafe` code is confined to this crate: strided matrix products, disjoint parallel writes, device kernels and system calls.
+//! Each function takes tensors on the CPU or a device; with the feature `cuda`, the latter go to its counterpart in `cuda/`.
 //!
-//! Shapes: `N` packed tokens, `D` hidden size, `H` query heads, `K` key/value heads, `C` head
-//! size, `V` vocabulary, `M` selected rows.
+//! Shapes: `N` packed tokens, `D` hidden size, `H` query heads, `K` key/value heads, `C` head size, `V` vocabulary, `M` selected
+//! rows.
 #![allow(unsafe_code)]
 
 pub mod adamw;
@@ -56,21 +53,21 @@ pub use simd::wide_registers;
 
 use candle_core::Tensor;
 
-/// What an operation can fail with. Shapes are the callers' invariants, so that these point at
-/// a bug or at a device that lacks an implementation, not at a user's mistake.
+/// Errors of operations. Shapes are the callers' invariants, so these errors indicate a bug or a device that lacks an
+/// implementation, not a user's mistake.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// candle refused (allocation, dtype, device).
+    /// An error of candle (allocation, dtype, device).
     #[error(transparent)]
     Candle(candle_core::Error),
-    /// The device has not enough memory.
+    /// The device is out of memory.
     #[error(
         "the device's memory is full; lower per_device_train_batch_size, max_tokens_per_microbatch, max_completion_length or \
          max_num_seqs, or set gradient_checkpointing"
     )]
     OutOfMemory,
-    /// An operation met a tensor it has no kernel for.
-    #[error("{op}: there is nothing for a tensor of {dtype:?} on {device} that lies as this one does")]
+    /// An operation has no kernel for a tensor.
+    #[error("{op}: no kernel for a {dtype:?} tensor with this layout on {device}")]
     Unsupported {
         /// The operation or access that failed.
         op: &'static str,
@@ -82,7 +79,7 @@ pub enum Error {
     /// Two tensors don't fit together.
     #[error("{op}: {detail}")]
     Shape {
-        /// The operation that was called.
+        /// The operation.
         op: &'static str,
         /// What does not fit.
         detail: String,
@@ -101,7 +98,7 @@ impl From<candle_core::Error> for Error {
 /// Result of an operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Gives what the device makes of an operation, where the tensor lies on one.
+/// Returns the device's result of an operation if the tensor is on a device.
 macro_rules! on_device {
     ($tensor:expr, $call:expr) => {
         #[cfg(feature = "cuda")]
@@ -114,7 +111,7 @@ macro_rules! on_device {
 }
 use on_device;
 
-/// Rows and columns of a tensor seen as a matrix over its last dimension.
+/// Returns the rows and columns of a tensor seen as a matrix over its last dimension.
 fn matrix_dims(t: &Tensor) -> (usize, usize) {
     let dims = t.dims();
     let cols = dims.last().copied().unwrap_or(1);

@@ -15,7 +15,7 @@ fn check(op: &'static str, ok: bool, a: &Tensor, b: &Tensor) -> Result<()> {
     Err(Error::Shape { op, detail: format!("{:?} does not fit {:?}", a.shape(), b.shape()) })
 }
 
-/// `x: [N, in]`, `w: [out, in]`, `b: [out]` to `[N, out]`.
+/// Computes `[N, out]` from `x: [N, in]`, `w: [out, in]`, `b: [out]`.
 pub fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
     let ((n, d_in), (d_out, w_in)) = (matrix_dims(x), matrix_dims(w));
     check("linear", d_in == w_in, x, w)?;
@@ -35,14 +35,14 @@ pub fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
     tensor(out, (n, d_out))
 }
 
-/// [`forward`] with the result in f32, whatever the type of what is multiplied.
+/// [`forward`] with the result in f32, whatever the type of the inputs.
 pub fn forward_f32(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
     check("linear", matrix_dims(x).1 == matrix_dims(w).1, x, w)?;
     on_device!(x, cuda::linear::forward(x, w, b, cuda::Kind::F32));
     forward(x, w, b)
 }
 
-/// `dx = dy W`, as a new `[N, in]`.
+/// Returns `dx = dy W`, a new `[N, in]`.
 pub fn backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), matrix_dims(w));
     check("linear backward", d_out == w_out, dy, w)?;
@@ -52,7 +52,7 @@ pub fn backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     tensor(out, (n, d_in))
 }
 
-/// `dx += dy W`, for inputs that several layers read.
+/// Adds `dx += dy W`, for inputs that several layers read.
 pub fn backward_input_into(dx: &Tensor, dy: &Tensor, w: &Tensor) -> Result<()> {
     let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), matrix_dims(w));
     check("linear backward", d_out == w_out && matrix_dims(dx) == (n, d_in), dy, w)?;
@@ -63,7 +63,7 @@ pub fn backward_input_into(dx: &Tensor, dy: &Tensor, w: &Tensor) -> Result<()> {
     })
 }
 
-/// `dw += dy^T x` and `db += sum over rows of dy`; both are f32, whatever the type of `x` and `dy`.
+/// Adds `dw += dy^T x` and `db += sum over rows of dy`. Both are f32, whatever the type of `x` and `dy`.
 pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>) -> Result<()> {
     let ((n, d_in), (dy_n, d_out)) = (matrix_dims(x), matrix_dims(dy));
     check("linear backward", n == dy_n && matrix_dims(dw) == (d_out, d_in), x, dy)?;

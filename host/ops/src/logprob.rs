@@ -1,6 +1,5 @@
-//! Log-probabilities and entropies of chosen tokens straight from hidden states and the output
-//! matrix, in blocks of rows, so that `[M, V]` logits never exist whole. The backward pass
-//! forms each block's logits again.
+//! Computes log-probabilities and entropies of given tokens directly from hidden states and the output matrix, in blocks of rows,
+//! so that the complete `[M, V]` logits never exist. The backward pass recomputes each block's logits.
 
 use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
@@ -12,14 +11,14 @@ use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-/// What the forward pass knows of each of the `M` rows.
+/// The forward pass's results for each of the `M` rows.
 #[derive(Clone, Debug, Default)]
 pub struct TokenStats {
     /// Log-probability of the target token, natural logarithm.
     pub logp: Vec<f32>,
-    /// Entropy of the whole distribution, in nats.
+    /// Entropy of the complete distribution, in nats.
     pub entropy: Vec<f32>,
-    /// Whether no token was likelier than the target.
+    /// Whether no token was more likely than the target.
     pub top: Vec<bool>,
     /// Logarithm of the normaliser.
     pub(super) log_sum: Vec<f32>,
@@ -41,7 +40,7 @@ fn check(hidden: &Tensor, w: &Tensor, targets: &[u32]) -> Result<(usize, usize, 
     Ok((m, d, vocab))
 }
 
-/// `hidden: [M, D]`, `w: [V, D]`, target ids `[M]`; logits are divided by `temperature`.
+/// Computes statistics from `hidden: [M, D]`, `w: [V, D]` and target ids `[M]`. Logits are divided by `temperature`.
 pub fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature: f32) -> Result<TokenStats> {
     let (m, d, vocab) = check(hidden, w, targets)?;
     on_device!(hidden, cuda::logprob::forward(hidden, w, targets, temperature));
@@ -73,7 +72,7 @@ pub fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature: f32) -
 fn row_stats(logits: &[f32], target: u32) -> (f32, f32, bool, f32) {
     let top = max(logits);
     let sum = sum_by(logits, |z| exp(z - top));
-    // The shifted logit's product with its weight; a vanished weight counts zero even for -inf.
+    // The shifted logit times its weight; a weight of zero counts as zero even for -inf.
     let weighted = sum_by(logits, |z| {
         let e = exp(z - top);
         if e > 0.0 { e * (z - top) } else { 0.0 }
@@ -83,8 +82,8 @@ fn row_stats(logits: &[f32], target: u32) -> (f32, f32, bool, f32) {
     (logit - top - ln_sum, ln_sum - weighted / sum, logit == top, top + ln_sum)
 }
 
-/// Gradients of all that [`forward`] read: returns that of `hidden`, `[M, D]`, and adds that of
-/// `w` into the f32 `dw`, where that is wanted. `d_logp` and `d_entropy` hold the loss's derivatives, one a row.
+/// Returns the gradient of `hidden`, `[M, D]`, and adds that of `w` to the f32 `dw`, if given. `d_logp` and `d_entropy` are the
+/// loss's derivatives, one per row.
 #[expect(clippy::too_many_arguments, reason = "one call site; the forward's inputs, its outputs and their gradients")]
 pub fn backward(
     hidden: &Tensor,
@@ -134,8 +133,8 @@ pub fn backward(
     tensor(dh, (m, d))
 }
 
-/// Replaces a row of logits by the loss's derivatives with respect to them:
-/// `d_logp (1[j = target] - p_j) - d_entropy p_j (ln p_j + H)`.
+/// Replaces a row of logits by the loss's derivatives with respect to them: `d_logp (1[j = target] - p_j) - d_entropy p_j (ln p_j
+/// + H)`.
 #[inline(always)]
 fn logit_gradient(row: &mut [f32], target: u32, log_sum: f32, entropy: f32, d_logp: f32, d_entropy: f32) {
     if d_entropy == 0.0 {
@@ -152,7 +151,7 @@ fn logit_gradient(row: &mut [f32], target: u32, log_sum: f32, entropy: f32, d_lo
     row[target as usize] += d_logp;
 }
 
-/// Natural logarithm of the sum of `exp(logits / temperature)`.
+/// Returns the natural logarithm of the sum of `exp(logits / temperature)`.
 pub fn log_sum_exp(logits: &[f32], temperature: f32) -> f32 {
     let scale = 1.0 / temperature;
     let (top, sum) = wide!({
@@ -162,7 +161,7 @@ pub fn log_sum_exp(logits: &[f32], temperature: f32) -> f32 {
     top + sum.ln()
 }
 
-/// Replaces logits by probabilities up to a common factor, the greatest being one.
+/// Replaces logits by probabilities up to a common factor, so that the largest is 1.
 pub fn weigh(logits: &mut [f32]) {
     wide!({
         let top = max(logits);
@@ -172,8 +171,7 @@ pub fn weigh(logits: &mut [f32]) {
     });
 }
 
-/// Mean over the vocabulary of the raw logits of each row, `[M]`: the hidden state times the mean
-/// row of the output matrix.
+/// Returns each row's mean raw logit over the vocabulary, `[M]`: the hidden state times the mean row of the output matrix.
 pub fn mean_logits(hidden: &Tensor, w: &Tensor) -> Result<Vec<f32>> {
     let ((_, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
     on_device!(hidden, cuda::logprob::mean_logits(hidden, w));

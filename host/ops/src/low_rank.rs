@@ -1,5 +1,5 @@
-//! `y += s (x A^T) B^T`: what a low-rank adapter adds to a linear layer (LoRA, Hu et al. 2021,
-//! arXiv 2106.09685), with `A: [r, in]` and `B: [out, r]` as the `peft` package has them.
+//! `y += s (x A^T) B^T`: a low-rank adapter's contribution to a linear layer (LoRA, Hu et al. 2021, arXiv 2106.09685), with `A:
+//! [r, in]` and `B: [out, r]` as in the `peft` package.
 
 use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
@@ -8,7 +8,7 @@ use super::gemm::{self, Dst, Mat, all_threads, matmul};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
-/// The two matrices and the factor on their product.
+/// The two matrices and the factor of their product.
 #[derive(Clone, Copy)]
 pub struct LowRank<'a> {
     /// `[r, in]`
@@ -29,7 +29,7 @@ pub struct Gradient<'a> {
 }
 
 impl LowRank<'_> {
-    /// Rank, inputs and outputs.
+    /// Returns rank, inputs and outputs.
     fn dims(&self) -> Result<(usize, usize, usize)> {
         let ((r, d_in), (d_out, b_r)) = (matrix_dims(self.a), matrix_dims(self.b));
         if r != b_r {
@@ -39,7 +39,7 @@ impl LowRank<'_> {
         Ok((r, d_in, d_out))
     }
 
-    /// Adds what the adapter makes of `x: [N, in]` to `y: [N, out]`.
+    /// Adds the adapter's output for `x: [N, in]` to `y: [N, out]`.
     pub fn forward_into(&self, x: &Tensor, y: &Tensor) -> Result<()> {
         let (r, d_in, d_out) = self.dims()?;
         let (n, x_in) = matrix_dims(x);
@@ -56,9 +56,8 @@ impl LowRank<'_> {
         })
     }
 
-    /// From `x: [N, in]` and the gradient `dy: [N, out]`: adds those of the two matrices into
-    /// `gradient`, and that of `x` into `dx` where it is wanted. `x A^T` is computed again, since
-    /// that is cheaper than its memory.
+    /// Adds the gradients of the two matrices, given `x: [N, in]` and `dy: [N, out]`, to `gradient`, and that of `x` to `dx`, if
+    /// these are given. Recomputes `x A^T`, which is cheaper than keeping it in memory.
     pub fn backward(&self, x: &Tensor, dy: &Tensor, gradient: Option<Gradient<'_>>, dx: Option<&Tensor>) -> Result<()> {
         let (r, d_in, d_out) = self.dims()?;
         let (n, x_in) = matrix_dims(x);
@@ -83,11 +82,11 @@ impl LowRank<'_> {
         }
     }
 
-    /// `w + s B A`, `[out, in]`, as a new tensor.
+    /// Returns `w + s B A`, `[out, in]`, as a new tensor.
     pub fn merged(&self, w: &Tensor) -> Result<Tensor> {
         let (r, d_in, d_out) = self.dims()?;
         if matrix_dims(w) != (d_out, d_in) {
-            return Err(Error::Shape { op: "low rank", detail: format!("{:?} is not of {d_out} by {d_in}", w.shape()) });
+            return Err(Error::Shape { op: "low rank", detail: format!("{:?} is not {d_out} by {d_in}", w.shape()) });
         }
         on_device!(w, cuda::linear::merged(self, w));
         let (ws, a, b) = (read(w)?, read(self.a)?, read(self.b)?);

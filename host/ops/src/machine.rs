@@ -1,24 +1,23 @@
-//! What a device can do at most, measured with the operations that models are made of: what the speed
-//! of a run is held against.
+//! Measures what a device can do at most, with a model's own operations, for comparison with a run's speed.
 
 use super::{Result, cast, from_vec, linear, sum_of_squares};
 use candle_core::{DType, Device, Tensor};
 use std::time::{Duration, Instant};
 
-/// Time that each figure is measured for, after a first round.
+/// Time spent on each measurement, after a warm-up round.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Shortest time of a product that counts, so that starting it does not.
+/// Shortest product that counts, so that the overhead of starting it is negligible.
 const LONG_ENOUGH: Duration = Duration::from_millis(10);
 
-/// Times that memory is read before a device is waited for.
+/// Times that memory is read before waiting for a device.
 const PASSES: usize = 4;
 
 /// Sides of the square matrices that are tried.
 const SMALLEST: usize = 1024;
 const LARGEST: usize = 8192;
 
-/// Least time of a round: whatever else the machine does makes one longer, and nothing shorter.
+/// Returns the shortest time of a round: other work on the machine makes rounds longer, never shorter.
 fn fastest(device: &Device, mut round: impl FnMut() -> Result<()>) -> Result<Duration> {
     let mut timed = || -> Result<Duration> {
         let begun = Instant::now();
@@ -34,19 +33,19 @@ fn fastest(device: &Device, mut round: impl FnMut() -> Result<()>) -> Result<Dur
     Ok(least)
 }
 
-/// Bytes a second at which so many `bytes` of f32 are read, again and again. What fits into a cache is
-/// read from there, as weights are from token to token.
+/// Returns the rate of reading `bytes` of f32 repeatedly, in bytes per second. What fits into a cache is read from there, as
+/// weights are from token to token.
 pub fn read_rate(device: &Device, bytes: usize) -> Result<f64> {
     let values = (bytes / size_of::<f32>()).max(1);
-    // On the CPU zeros might be one page of memory for all.
+    // On the CPU, zeros could all be the same page of memory.
     let t = if device.is_cpu() { Tensor::ones(values, DType::F32, device)? } else { Tensor::zeros(values, DType::F32, device)? };
     let time = fastest(device, || sum_of_squares([&t; PASSES]).map(drop))?;
     Ok((PASSES * values * size_of::<f32>()) as f64 / time.as_secs_f64())
 }
 
-/// A square matrix of numbers from -1 to 1 without a pattern: a device takes less power, and so is faster, with zeros.
+/// Returns a square matrix of numbers from -1 to 1 without a pattern: with zeros, a device takes less power and is faster.
 fn noise(n: usize, seed: u32, dtype: DType, device: &Device) -> Result<Tensor> {
-    // Numerical Recipes' linear congruential generator, of which the high bits are used.
+    // Numerical Recipes' linear congruential generator; the high bits are used.
     let next = |x: &mut u32| {
         *x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (*x >> 8) as f32 / (1 << 23) as f32 - 1.0
@@ -55,8 +54,7 @@ fn noise(n: usize, seed: u32, dtype: DType, device: &Device) -> Result<Tensor> {
     cast(&from_vec((0..n * n).map(|_| next(&mut state)).collect(), (n, n), device)?, dtype)
 }
 
-/// Floating-point operations a second in products of square matrices, at the least size that keeps the
-/// device busy.
+/// Returns floating-point operations per second in products of square matrices, at the smallest size that keeps the device busy.
 pub fn product_rate(device: &Device, dtype: DType) -> Result<f64> {
     let mut n = SMALLEST;
     loop {

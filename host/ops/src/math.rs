@@ -1,6 +1,6 @@
-//! Elementary functions in a form that the compiler turns into vector instructions.
+//! Elementary functions in a form that the compiler vectorises.
 
-/// `exp(x)` to within two units in the last place; underflows to zero below -87.3.
+/// Returns `exp(x)` to within two units in the last place; underflows to zero below -87.3.
 ///
 /// Cephes' `expf`: reduction by multiples of ln 2 and a polynomial of degree six.
 #[inline(always)]
@@ -25,7 +25,7 @@ pub(super) fn exp(x: f32) -> f32 {
     if x < -87.3 { 0.0 } else { scaled }
 }
 
-/// `1 / (1 + exp(-x))`.
+/// Returns `1 / (1 + exp(-x))`.
 #[inline(always)]
 pub(super) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
@@ -33,8 +33,8 @@ pub(super) fn sigmoid(x: f32) -> f32 {
 
 const LANES: usize = 16;
 
-/// Brings lanes together by halves, which stays in vector registers; one after the other would
-/// wait for each sum in turn.
+/// Reduces lanes pairwise by halves, which stays in vector registers; a sequential sum would make each addition wait for the
+/// previous one.
 #[inline(always)]
 fn together(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = LANES / 2;
@@ -47,7 +47,7 @@ fn together(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// Sum of `f(x)` over a slice, in sixteen interleaved partial sums.
+/// Returns the sum of `f(x)` over a slice, in sixteen interleaved partial sums.
 #[inline(always)]
 pub(super) fn sum_by(xs: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0f32; LANES];
@@ -63,7 +63,7 @@ pub(super) fn sum_by(xs: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     together(lanes, |a, b| a + b)
 }
 
-/// Sum of `a[i] * b[i]`.
+/// Returns the sum of `a[i] * b[i]`.
 #[inline(always)]
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0f32; LANES];
@@ -79,7 +79,7 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     together(lanes, |a, b| a + b)
 }
 
-/// Greatest value; negative infinity for an empty slice.
+/// Returns the largest value, negative infinity for an empty slice.
 #[inline(always)]
 pub(super) fn max(xs: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];

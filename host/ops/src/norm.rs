@@ -15,7 +15,7 @@ fn inverse_rms(row: &[f32], eps: f64) -> f32 {
     (1.0 / (f64::from(dot(row, row)) / row.len() as f64 + eps).sqrt()) as f32
 }
 
-/// `x: [.., d]`, `w: [d]` to the shape of `x`.
+/// Normalises `x: [.., d]` with the weight `w: [d]`. Returns the shape of `x`.
 pub fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
     on_device!(x, cuda::norm::forward(x, w, eps));
     let (_, d) = matrix_dims(x);
@@ -24,7 +24,7 @@ pub fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
         return Err(Error::Shape { op: "rms_norm", detail: format!("{:?} with weight {:?}", x.shape(), w.shape()) });
     }
     let task = d * ROWS_PER_TASK;
-    // SAFETY: the rows of both cover them whole.
+    // SAFETY: the rows of both cover them completely.
     let out = unsafe {
         filled(xs.len(), |out| {
             out.par_chunks_mut(task).zip(xs.par_chunks(task)).for_each(|(ys, xs)| {
@@ -40,8 +40,7 @@ pub fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
     tensor(out, x.shape())
 }
 
-/// Adds the gradient of `x` into `dx` and that of `w` into `dw`, where that is wanted; the norm of
-/// each row is computed anew rather than kept.
+/// Adds the gradient of `x` to `dx`, and that of `w` to `dw` if given. Recomputes each row's norm instead of keeping it.
 pub fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: Option<&Tensor>) -> Result<()> {
     on_device!(x, cuda::norm::backward(x, w, eps, dy, dx, dw));
     let (_, d) = matrix_dims(x);

@@ -1,8 +1,8 @@
-//! Products of a weight with few rows, as generation has them at each token.
+//! Products of a weight with few rows, as for each generated token.
 //!
-//! A general product spends most of its time there on rearranging its operands. Here the weight is
-//! rearranged once, and a tile of rows and outputs is summed in vector registers, each output's terms in
-//! the order of the inputs. So a row's result does not depend on the rows beside it.
+//! There, a general product spends most of its time rearranging its operands. Here the weight is rearranged once. A tile of rows
+//! and outputs is summed in vector registers, each output's terms in the order of the inputs, so a row's result does not depend
+//! on the other rows.
 
 use super::cpu::{Shared, filled, read, tensor};
 #[cfg(target_arch = "x86_64")]
@@ -11,37 +11,36 @@ use super::{Error, Result, matrix_dims, team};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-/// Outputs whose weights stand together: two AVX-512 registers of them.
+/// Outputs whose weights are stored together: two AVX-512 registers.
 const WIDTH: usize = 32;
 
-/// Rows that are summed side by side.
+/// Rows that are summed together.
 const ROWS: usize = 8;
 
-/// Multiplications below which a second thread brings nothing.
+/// Below this many multiplications, a second thread brings nothing.
 const WORTH_WAKING: usize = 1 << 23;
 
-/// The same where the threads are awake ([`team::together`]).
+/// The same if the threads are awake ([`team::together`]).
 const WORTH_SHARING: usize = 1 << 16;
 
-/// Parts that each thread is to have of a product, for one that comes late to leave some to the others.
+/// Parts of a product per thread, so that a thread that starts late leaves some to the others.
 const PARTS_A_THREAD: usize = 4;
 
-/// Inputs whose weights are turned together, in the innermost cache.
+/// Inputs whose weights are transposed together, within the innermost cache.
 const TURNED: usize = 16;
 
-/// A weight `[out, in]` with its bias, laid out for few rows: outputs in groups of [`WIDTH`], each group
-/// as `[in, WIDTH]`.
+/// A weight `[out, in]` with its bias, laid out for few rows: outputs in groups of [`WIDTH`], each group as `[in, WIDTH]`.
 #[derive(Clone, Debug)]
 pub struct Panels {
     data: Vec<f32>,
-    /// As many as the outputs, rounded up to whole groups.
+    /// One value per output, padded to complete groups.
     bias: Vec<f32>,
     d_in: usize,
     d_out: usize,
 }
 
 impl Panels {
-    /// From `w: [out, in]` and `b: [out]`.
+    /// Creates panels from `w: [out, in]` and `b: [out]`.
     pub fn new(w: &Tensor, b: Option<&Tensor>) -> Result<Self> {
         let (d_out, d_in) = matrix_dims(w);
         let groups = d_out.div_ceil(WIDTH);
@@ -68,7 +67,7 @@ impl Panels {
         Ok(Self { data, bias, d_in, d_out })
     }
 
-    /// `x: [N, in]` to `[N, out]`.
+    /// Computes `[N, out]` from `x: [N, in]`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (n, d_in) = matrix_dims(x);
         if d_in != self.d_in {
@@ -91,7 +90,7 @@ impl Panels {
         tensor(out, (n, self.d_out))
     }
 
-    /// The outputs of one group, of all rows.
+    /// Computes one group's outputs for all rows.
     fn panel(&self, i: usize, xs: &[f32], n: usize, out: Shared) {
         let (first, panel) = (i * WIDTH, &self.data[i * WIDTH * self.d_in..][..WIDTH * self.d_in]);
         let bias = &self.bias[first..first + WIDTH];
@@ -101,7 +100,7 @@ impl Panels {
             sums(&xs[row * self.d_in..(row + rows) * self.d_in], self.d_in, panel, bias, &mut tile);
             for (r, sums) in tile[..rows].iter().enumerate() {
                 let count = WIDTH.min(self.d_out - first);
-                // SAFETY: these outputs belong to this group alone.
+                // SAFETY: only this group writes these outputs.
                 unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), out.at((row + r) * self.d_out + first), count) };
             }
         }
@@ -110,11 +109,11 @@ impl Panels {
 
 type Tile = [[f32; WIDTH]; ROWS];
 
-/// The sums of at most [`ROWS`] rows of `xs` with a panel.
+/// Computes the sums of at most [`ROWS`] rows of `xs` with a panel.
 fn sums(xs: &[f32], d_in: usize, panel: &[f32], bias: &[f32], tile: &mut Tile) {
     #[cfg(target_arch = "x86_64")]
     match simd::level() {
-        // SAFETY: the processor has what they are compiled for.
+        // SAFETY: the processor has the features that this is compiled for.
         simd::Level::Avx512 => return unsafe { avx512::sums(xs, d_in, panel, bias, tile) },
         simd::Level::Avx2 => return unsafe { avx2::sums(xs, d_in, panel, bias, tile) },
         simd::Level::Baseline => {}
@@ -128,8 +127,8 @@ fn sums(xs: &[f32], d_in: usize, panel: &[f32], bias: &[f32], tile: &mut Tile) {
     }
 }
 
-/// The same sums in vector registers, of which a tile of `$rows` rows and `$parts` registers of outputs
-/// takes nearly all. Written out, since the compiler leaves them in memory otherwise.
+/// Computes the same sums in vector registers. A tile of `$rows` rows and `$parts` registers of outputs takes nearly all of them.
+/// It is written out because otherwise the compiler leaves the sums in memory.
 #[cfg(target_arch = "x86_64")]
 macro_rules! in_registers {
     ($name:ident, $features:literal, $lanes:literal, $rows:literal, $parts:literal,
@@ -157,7 +156,7 @@ macro_rules! in_registers {
                 }
             }
 
-            /// `R` rows, and `$parts` registers of outputs from `first` on.
+            /// Sums `R` rows, and `$parts` registers of outputs from `first` on.
             #[target_feature(enable = $features)]
             #[inline]
             fn part<const R: usize>(

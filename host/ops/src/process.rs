@@ -1,34 +1,34 @@
-//! What this process may take of the machine.
+//! Limits this process's use of the machine.
 
 use std::io;
 
-/// Bounds what this process takes from here on: bytes of address space, and seconds of processor time, after which the
-/// system ends it. It leaves no core dump then, and on Linux ends with the process that started it. Systems other than Unix have
-/// no such limits, and nothing happens.
+/// Limits this process from now on: bytes of address space, and seconds of processor time, after which the system ends it.
+/// Disables core dumps, and on Linux makes the process end with its parent. Does nothing on systems other than Unix, which have
+/// no such limits.
 ///
 /// # Errors
 /// If the system refuses, as macOS does for the address space.
 #[cfg(unix)]
 pub fn limit_process(memory: u64, seconds: u64) -> io::Result<()> {
-    // A second between the signal that has a name for this and the one that ends whatever ignores it.
+    // A second between the signal for this limit and the one that can't be ignored.
     let bounds =
         [(libc::RLIMIT_CORE, 0, 0), (libc::RLIMIT_CPU, seconds, seconds.saturating_add(1)), (libc::RLIMIT_AS, memory, memory)];
     #[cfg(target_os = "linux")]
-    // SAFETY: the call changes a number of this process alone.
+    // SAFETY: the calls only change settings of this process.
     unsafe {
-        // Nobody waits for what a killed process asked for.
+        // After the parent is killed, nobody waits for the result.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
     for (resource, soft, hard) in bounds {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the call fills in the structure that it is given.
+        // SAFETY: the call fills in the structure it is given.
         if unsafe { libc::getrlimit(resource, &raw mut limit) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // What is bounded already can't be raised.
+        // An existing limit can't be raised.
         limit.rlim_max = limit.rlim_max.min(hard as libc::rlim_t);
         limit.rlim_cur = limit.rlim_max.min(soft as libc::rlim_t);
-        // SAFETY: the call reads the structure that it is given, and changes numbers of this process alone.
+        // SAFETY: the call reads the structure it is given and only changes settings of this process.
         if unsafe { libc::setrlimit(resource, &raw const limit) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -36,7 +36,7 @@ pub fn limit_process(memory: u64, seconds: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// There are no such limits here.
+/// Does nothing: this system has no such limits.
 ///
 /// # Errors
 /// None.

@@ -1,5 +1,5 @@
-//! Rotary position embedding (Su et al. 2021) in the half-split form of Hugging Face models:
-//! dimension `i` turns with dimension `i + C/2`.
+//! Rotary position embedding (Su et al. 2021) in the half-split form of Hugging Face models: dimension `i` is rotated with
+//! dimension `i + C/2`.
 
 use super::cpu::{ROWS_PER_TASK, write};
 #[cfg(feature = "cuda")]
@@ -13,22 +13,22 @@ use rayon::prelude::*;
 use std::sync::Mutex;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Positions that tables have at least, unless the rotation has fewer.
+/// Fewest positions of a table, unless the rotation has fewer.
 const FEWEST: usize = 1024;
 
-/// Cosines and sines of positions, made for those in use: a model may allow for millions more.
+/// Cosines and sines of the positions in use: a model may allow millions more.
 #[derive(Debug)]
 pub struct Rotation {
     frequencies: Vec<f32>,
     positions: usize,
     attention_factor: f32,
     made: RwLock<Arc<Tables>>,
-    /// In a device's memory, each longer than the one before. Recorded steps hold addresses of all.
+    /// Tables in a device's memory, each longer than the previous one. All are kept, because recorded steps have their addresses.
     #[cfg(feature = "cuda")]
     on_device: Mutex<Vec<Arc<cuda::rope::Tables>>>,
 }
 
-/// Cosines and sines of positions from the first, `[positions, C/2]`.
+/// Cosines and sines of positions from 0, `[positions, C/2]`.
 #[derive(Debug, Default)]
 struct Tables {
     cos: Vec<f32>,
@@ -38,9 +38,9 @@ struct Tables {
 /// The positions of rows.
 #[derive(Clone, Copy)]
 pub enum Positions<'a> {
-    /// One a row.
+    /// One per row.
     Each(&'a [u32]),
-    /// Those of a forest's tokens, which a device keeps from one operation to the next.
+    /// Those of a forest's tokens, which a device keeps between operations.
     Of(&'a Forest),
 }
 
@@ -72,8 +72,8 @@ impl<'a> Positions<'a> {
 }
 
 impl Rotation {
-    /// A rotation for positions `0..positions` from one frequency a pair of dimensions, `[C/2]`,
-    /// all scaled by `attention_factor` (1 except for a few scaling methods).
+    /// Creates a rotation for positions `0..positions` from one frequency per pair of dimensions, `[C/2]`, scaled by
+    /// `attention_factor` (1 except for a few scaling methods).
     pub fn new(frequencies: &[f32], positions: usize, attention_factor: f32) -> Self {
         Self {
             frequencies: frequencies.to_vec(),
@@ -89,12 +89,12 @@ impl Rotation {
         self.frequencies.len()
     }
 
-    /// Positions of tables that have this many: the next power of two, so that a text that grows makes few.
+    /// Returns the size of tables for this many positions: the next power of two, so that a growing text needs few.
     fn room(&self, positions: usize) -> usize {
         positions.max(FEWEST).checked_next_power_of_two().unwrap_or(positions).min(self.positions)
     }
 
-    /// Tables of at least so many positions.
+    /// Returns tables of at least this many positions.
     fn tables(&self, positions: usize) -> Arc<Tables> {
         let made = Arc::clone(&self.made.read().unwrap_or_else(PoisonError::into_inner));
         let half = self.half();
@@ -102,13 +102,13 @@ impl Rotation {
             return made;
         }
         let table = |known: &[f32], function: fn(f32) -> f32| -> Vec<f32> {
-            // In f32 as the upstream models compute it, so that long positions agree.
+            // In f32, as upstream models compute it, so that long positions agree.
             let entry = |i: usize| function((i / half) as f32 * self.frequencies[i % half]) * self.attention_factor;
             let mut table = known.to_vec();
             table.par_extend((known.len()..self.room(positions) * half).into_par_iter().map(entry));
             table
         };
-        // Without the lock: a thread that waits for others here takes up other work, which may ask for tables too.
+        // Without the lock: a thread that waits for others here may do other work that needs tables too.
         let longer = Arc::new(Tables { cos: table(&made.cos, f32::cos), sin: table(&made.sin, f32::sin) });
         let mut made = self.made.write().unwrap_or_else(PoisonError::into_inner);
         if made.cos.len() < longer.cos.len() {
@@ -117,7 +117,7 @@ impl Rotation {
         longer
     }
 
-    /// Tables of at least so many positions in a device's memory.
+    /// Returns tables of at least this many positions in a device's memory.
     #[cfg(feature = "cuda")]
     pub(super) fn tables_on(&self, device: &candle_core::CudaDevice, positions: usize) -> Result<Arc<cuda::rope::Tables>> {
         let room = self.room(positions);
@@ -131,7 +131,7 @@ impl Rotation {
         Ok(tables)
     }
 
-    /// Positions that it is for.
+    /// Returns the number of its positions.
     pub fn positions(&self) -> usize {
         self.positions
     }
@@ -185,12 +185,12 @@ fn rotate_on_device(x: &Tensor, rotation: &Rotation, at: Positions<'_>, reached:
     }
 }
 
-/// Turns the heads of `x: [N, heads * C]` in place by their rows' positions.
+/// Rotates the heads of `x: [N, heads * C]` in place by their rows' positions.
 pub fn forward<'a>(x: &Tensor, rotation: &Rotation, positions: impl Into<Positions<'a>>) -> Result<()> {
     rotate(x, rotation, positions.into(), 1.0)
 }
 
-/// Turns a gradient back, in place: the transpose of [`forward`].
+/// Rotates a gradient back, in place: the transpose of [`forward`].
 pub fn backward<'a>(dx: &Tensor, rotation: &Rotation, positions: impl Into<Positions<'a>>) -> Result<()> {
     rotate(dx, rotation, positions.into(), -1.0)
 }

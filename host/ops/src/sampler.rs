@@ -1,21 +1,21 @@
-//! One token from a row of logits.
+//! Samples one token from a row of logits.
 
 use crate::logprob::{log_sum_exp, weigh};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// How tokens are drawn; the filters apply in the order of transformers' logits processors.
+/// How tokens are sampled. The filters apply in the order of transformers' logits processors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Divides logits; 0 takes the likeliest token.
+    /// Divides logits; 0 takes the most likely token.
     pub temperature: f32,
-    /// Keep the likeliest tokens that together reach this probability; 1 keeps all.
+    /// Keep the most likely tokens that together reach this probability; 1 keeps all.
     pub top_p: f32,
-    /// Keep this many likeliest tokens; 0 keeps all.
+    /// Keep this many of the most likely tokens; 0 keeps all.
     pub top_k: usize,
-    /// Drop tokens below this fraction of the likeliest one's probability.
+    /// Drop tokens below this fraction of the most likely one's probability.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens that occurred.
+    /// Divides positive and multiplies negative logits of tokens that already occurred.
     pub repetition_penalty: f32,
 }
 
@@ -25,17 +25,17 @@ impl Default for Sampling {
     }
 }
 
-/// A drawn token.
+/// A sampled token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drawn {
-    /// Which.
+    /// The token's id.
     pub token: u32,
-    /// Log-probability under the model, before filters and penalty: what a loss compares with later.
+    /// Log-probability under the model, before filters and penalty, for the loss to compare with.
     pub logp: f32,
 }
 
-/// The random numbers of one completion. They follow from seed, generation, prompt and sample
-/// alone, so that neither batching nor the number of processes changes what is drawn.
+/// Creates the random numbers of one completion. They depend only on seed, generation, prompt and sample, so neither batching nor
+/// the number of processes changes the samples.
 pub fn stream(seed: u64, generation: u64, row: u64, sample: u64) -> ChaCha8Rng {
     let mut key = [0u8; 32];
     for (bytes, word) in key.chunks_mut(8).zip([seed, generation, row, sample]) {
@@ -44,7 +44,7 @@ pub fn stream(seed: u64, generation: u64, row: u64, sample: u64) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key)
 }
 
-/// A number below one, of 53 random bits.
+/// Returns a number below one from 53 random bits.
 pub fn uniform(rng: &mut ChaCha8Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
@@ -60,8 +60,8 @@ fn argmax(logits: &[f32]) -> usize {
 }
 
 impl Sampling {
-    /// Draws from `logits: [V]`; `seen` are the tokens of the text so far. The log-probability is that
-    /// of logits divided by `logp_temperature`.
+    /// Samples from `logits: [V]`; `seen` are the tokens of the text so far. The log-probability is that of logits divided by
+    /// `logp_temperature`.
     pub fn draw(&self, logits: &[f32], logp_temperature: f32, seen: impl Iterator<Item = u32>, rng: &mut ChaCha8Rng) -> Drawn {
         let mut adjusted: Vec<f32> = logits.to_vec();
         if self.repetition_penalty != 1.0 {
@@ -82,13 +82,13 @@ impl Sampling {
 
     fn penalise(&self, adjusted: &mut [f32], logits: &[f32], seen: impl Iterator<Item = u32>) {
         for token in seen {
-            // From the model's own logit, so that a token that occurred twice counts once.
+            // From the model's own logit, so that a token that occurred twice is penalised once.
             let z = logits[token as usize];
             adjusted[token as usize] = if z > 0.0 { z / self.repetition_penalty } else { z * self.repetition_penalty };
         }
     }
 
-    /// Sets the logits of tokens that may not be drawn to negative infinity.
+    /// Sets the logits of excluded tokens to negative infinity.
     fn filter(&self, z: &mut [f32]) {
         if self.top_k > 0 && self.top_k < z.len() {
             let mut sorted = z.to_vec();
@@ -98,8 +98,8 @@ impl Sampling {
         }
         if self.top_p < 1.0 {
             let normaliser = log_sum_exp(z, 1.0);
-            // All tokens below this have half of what is left out together, at most: they are among it, and sorting them
-            // would take most of the time.
+            // All tokens below this together have at most half of the excluded probability. So they are excluded, without sorting
+            // them, which would take most of the time.
             let unlikely = normaliser + (0.5 * (1.0 - self.top_p) / z.len() as f32).ln();
             let mut order: Vec<usize> = Vec::new();
             for (i, z) in z.iter_mut().enumerate() {
@@ -126,7 +126,7 @@ impl Sampling {
     }
 }
 
-/// The token at which the cumulative probability passes `uniform`.
+/// Returns the token at which the cumulative probability exceeds `uniform`.
 fn choose(mut z: Vec<f32>, uniform: f64) -> usize {
     weigh(&mut z);
     let weights = || z.iter().map(|&w| f64::from(w));
@@ -174,7 +174,7 @@ mod tests {
         let logits: Vec<f32> = [0.4f32, 0.3, 0.2, 0.1].iter().map(|p: &f32| p.ln()).collect();
         let kept = |s: Sampling| draws(&s, &logits, 4000).iter().map(|&c| c > 0).collect::<Vec<_>>();
         assert_eq!(kept(Sampling { top_k: 2, ..Sampling::default() }), [true, true, false, false]);
-        // 0.4 + 0.3 reach 0.7, so that the third is left out and at 0.75 it is not.
+        // 0.4 + 0.3 reach 0.7, so the third is dropped; at 0.75 it is not.
         assert_eq!(kept(Sampling { top_p: 0.69, ..Sampling::default() }), [true, true, false, false]);
         assert_eq!(kept(Sampling { top_p: 0.75, ..Sampling::default() }), [true, true, true, false]);
         assert_eq!(kept(Sampling { min_p: 0.45, ..Sampling::default() }), [true, true, true, false]);
@@ -213,7 +213,7 @@ mod tests {
         let sampling = Sampling { temperature: 0.0, repetition_penalty: 1.5, ..Sampling::default() };
         let logits = [2.0f32, 1.5, -1.0];
         let mut rng = stream(0, 0, 0, 0);
-        // 2 / 1.5 = 1.33 is less than 1.5, which 2 / 1.5 / 1.5 would be too.
+        // 2 / 1.5 = 1.33 is less than 1.5, and so would be 2 / 1.5 / 1.5.
         let drawn = sampling.draw(&logits, 1.0, [0, 0].into_iter(), &mut rng);
         assert_eq!(drawn.token, 1);
         let want = 1.5 - logits.iter().map(|z| z.exp()).sum::<f32>().ln();

@@ -1,11 +1,11 @@
-//! Loops compiled for the processor that runs them. The binary itself asks for no more than every processor of its
-//! family has, so that it starts anywhere.
+//! Compiles loops for the processor that runs them. The binary itself only requires what every processor of its family has, so it
+//! starts anywhere.
 
-/// Runs an expression compiled for the widest vector registers that this processor has.
+/// Runs an expression compiled for this processor's widest vector registers.
 ///
-/// It is compiled once for each kind, so it should be the loops themselves, inside a thread's task, and what they call should
-/// be inlined. Results don't depend on the registers: the order of operations stays as written, and `mul_add` rounds
-/// once everywhere.
+/// It is compiled once per register width. So it should only be the loops themselves, inside a thread's task, and what they call
+/// should be inlined. Results don't depend on the registers: the order of operations stays as written, and `mul_add` rounds once
+/// everywhere.
 macro_rules! wide {
     ($work:expr) => {
         super::simd::run(
@@ -21,7 +21,7 @@ pub(super) use wide;
 pub(super) fn run<T>(work: impl FnOnce() -> T) -> T {
     #[cfg(target_arch = "x86_64")]
     match level() {
-        // SAFETY: the processor has what they are compiled for.
+        // SAFETY: the processor has the features that this is compiled for.
         Level::Avx512 => return unsafe { avx512(work) },
         Level::Avx2 => return unsafe { avx2(work) },
         Level::Baseline => {}
@@ -29,8 +29,8 @@ pub(super) fn run<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Whether the processor has the vector registers that the operations are written for; without them everything is the same
-/// but slower.
+/// Returns whether the processor has the vector registers that the operations are optimised for. Without them, results are the
+/// same but slower.
 pub fn wide_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     return !matches!(level(), Level::Baseline);
@@ -38,7 +38,7 @@ pub fn wide_registers() -> bool {
     true
 }
 
-/// What an x86-64 processor has.
+/// The vector registers of an x86-64 processor.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(super) enum Level {
@@ -47,7 +47,7 @@ pub(super) enum Level {
     Avx512,
 }
 
-/// The standard library asks the processor once and keeps the answer.
+/// Returns the processor's level. The standard library detects it once and caches the answer.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn level() -> Level {

@@ -12,17 +12,17 @@ use std::mem::MaybeUninit;
 
 const CHUNK: usize = 1 << 13;
 
-/// The same where the threads are awake ([`team::together`]).
+/// The same if the threads are awake ([`team::together`]).
 const SHARED_CHUNK: usize = 1 << 10;
 
-/// `silu(gate) * up`, elementwise over equal shapes.
+/// Returns `silu(gate) * up`, elementwise over equal shapes.
 pub fn forward(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     on_device!(gate, cuda::swiglu(gate, up));
     let (gs, us) = (read(gate)?, read(up)?);
     if gs.len() != us.len() {
         return Err(Error::Shape { op: "swiglu", detail: format!("{:?} with {:?}", gate.shape(), up.shape()) });
     }
-    // SAFETY: the parts cover all places, each of which belongs to one.
+    // SAFETY: the parts are disjoint and cover all places.
     let out = unsafe {
         filled(gs.len(), |out| {
             let (n, out) = (out.len(), Shared::of(out));
@@ -39,7 +39,7 @@ pub fn forward(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     tensor(out, gate.shape())
 }
 
-/// Gradients of `gate` and `up`.
+/// Returns the gradients of `gate` and `up`.
 pub fn backward(gate: &Tensor, up: &Tensor, dy: &Tensor) -> Result<(Tensor, Tensor)> {
     on_device!(gate, cuda::swiglu_backward(gate, up, dy));
     let (gs, us, dys) = (read(gate)?, read(up)?, read(dy)?);

@@ -1,7 +1,7 @@
-//! Threads that stay awake from one small task to the next.
+//! Threads that stay awake between small tasks.
 //!
-//! A generated token is hundreds of products of some microseconds each. To wake a sleeping thread for every one of
-//! them would take longer than many of them do, so that threads which work on a token together wait in a loop instead.
+//! A generated token takes hundreds of products of a few microseconds each. Waking a sleeping thread for each would take longer
+//! than many of the products do, so threads that work on a token together wait in a loop.
 
 use rayon::prelude::*;
 use std::cell::Cell;
@@ -9,11 +9,11 @@ use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Looks at the place where tasks appear after which a waiting thread lets others run before each further one: what it waits
-/// for may be a thread that has no processor.
+/// Polls for a task after which a waiting thread yields before each further one, since the thread it waits for may have no
+/// processor.
 const LOOKS: u32 = 1024;
 
-/// In place of a part's number: there is no part to be had.
+/// In place of a part's number: no part is available.
 const CLOSED: u64 = u32::MAX as u64;
 
 /// In place of everything: the team's work is over.
@@ -21,13 +21,13 @@ const OVER: u64 = u64::MAX;
 
 type Part<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// What a task is, where all threads can read it. It is changed only while `next` is closed.
+/// A task, readable by all threads. It is changed only while `next` is closed.
 struct Team {
-    /// The task's number in the upper half, its next part in the lower. A part is taken by counting on from what was
-    /// read, which fails where either has changed since.
+    /// The task's number in the upper half, its next part in the lower half. A part is taken by compare-and-swap, which fails if
+    /// either has changed.
     next: AtomicU64,
     parts: AtomicUsize,
-    /// The place of a reference to the function that does a part.
+    /// Address of a reference to the function that does a part.
     task: AtomicPtr<&'static Part<'static>>,
     done: AtomicUsize,
 }
@@ -37,7 +37,7 @@ thread_local! {
     static LED: Cell<Option<&'static Team>> = const { Cell::new(None) };
 }
 
-/// Runs `work`, whose calls of [`each`] are shared by all threads, awake until it ends.
+/// Runs `work` and shares its calls of [`each`] among all threads, which stay awake until it ends.
 pub fn together<T>(work: impl FnOnce() -> T) -> T {
     /// Ends the team, whether `work` returns or panics.
     struct Led<'a>(&'a Team);
@@ -63,7 +63,7 @@ pub fn together<T>(work: impl FnOnce() -> T) -> T {
             scope.spawn(|_| team.help());
         }
         let led = Led(&team);
-        // SAFETY: the reference is gone from its place before the team is, by `led`.
+        // SAFETY: `led` removes the reference before the team is dropped.
         LED.set(Some(unsafe { transmute::<&Team, &'static Team>(&team) }));
         let result = work();
         drop(led);
@@ -71,7 +71,7 @@ pub fn together<T>(work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Whether this thread leads a team.
+/// Returns whether this thread leads a team.
 pub(super) fn is_led() -> bool {
     LED.get().is_some()
 }
@@ -83,7 +83,7 @@ pub(super) fn each(parts: usize, part: impl Fn(usize) + Sync) {
         None if parts == 1 => part(0),
         None => (0..parts).into_par_iter().for_each(&part),
         Some(team) => {
-            // A part that has parts of its own does them alone or by rayon.
+            // A part with parts of its own does them alone or through rayon.
             struct Again(&'static Team);
             impl Drop for Again {
                 fn drop(&mut self) {
@@ -99,7 +99,7 @@ pub(super) fn each(parts: usize, part: impl Fn(usize) + Sync) {
 impl Team {
     /// Opens a task to all, takes part in it, and waits for the others' last parts.
     fn lead(&self, parts: usize, part: &Part<'_>) {
-        /// Closes the task and waits for the parts that were taken, whether all were done or one panicked.
+        /// Closes the task and waits for the parts already taken, whether all finished or one panicked.
         struct Open<'a>(&'a Team, usize);
         impl Drop for Open<'_> {
             fn drop(&mut self) {
@@ -122,7 +122,7 @@ impl Team {
         drop(open);
     }
 
-    /// Does parts of whatever task is open, until the team's work is over.
+    /// Does parts of open tasks until the team's work is over.
     fn help(&self) {
         let over = || self.next.load(Ordering::Relaxed) == OVER;
         while !over() {
@@ -130,9 +130,9 @@ impl Team {
         }
     }
 
-    /// Does the open task's next part, if there is one.
+    /// Does the open task's next part. Returns whether there was one.
     fn take_part(&self) -> bool {
-        /// Counts a part as done, also where it panicked; the scope of all threads then panics too.
+        /// Counts a part as done even if it panicked; the scope of all threads then panics too.
         struct Taken<'a>(&'a Team);
         impl Drop for Taken<'_> {
             fn drop(&mut self) {
@@ -150,8 +150,8 @@ impl Team {
             return true;
         }
         let _taken = Taken(self);
-        // SAFETY: the part was this task's, so that its leader waits, and `task` is of the same: it changes only while
-        // there is no part to be had.
+        // SAFETY: the part belongs to this task, so its leader waits and `task` is this task's: it changes only while no part is
+        // available.
         unsafe { (*task)(part as usize) };
         true
     }

@@ -1,7 +1,7 @@
-//! `rlhost completions` and `rlhost man`: what a shell and a reader of manuals are to know, made
-//! of the same definitions as the commands themselves.
+//! `rlhost completions` and `rlhost man`: shell completions and manual pages, generated from the command definitions.
 
-use super::{Failure, command, output};
+use super::algorithm::settings_of_embedded;
+use super::{Failure, TRAINING, command, flags, output};
 use anyhow::anyhow;
 use clap::Command;
 use clap_complete::Shell;
@@ -29,29 +29,39 @@ pub(super) struct ManArgs {
 }
 
 pub(super) fn completions(args: &Args) -> Result<(), Failure> {
-    output::bytes(&script(args.shell));
+    output::bytes(&script(with_all_settings()?, args.shell));
     Ok(())
 }
 
 pub(super) fn man(args: &ManArgs) -> Result<(), Failure> {
+    let root = with_all_settings()?;
     match &args.dir {
-        Some(folder) => write_pages(folder).map_err(Failure::failed),
+        Some(folder) => write_pages(root, folder).map_err(Failure::failed),
         None => {
-            output::bytes(&page(&args.command).map_err(Failure::mistake)?);
+            output::bytes(&page(root, &args.command).map_err(Failure::mistake)?);
             Ok(())
         }
     }
 }
 
-fn script(shell: Shell) -> Vec<u8> {
+/// The commands, with the settings of every embedded algorithm.
+fn with_all_settings() -> Result<Command, Failure> {
+    TRAINING.iter().try_fold(command(), |root, training| {
+        let named = training.sets.iter().find(|(key, _)| *key == "algorithm");
+        let settings = settings_of_embedded(named.map_or("grpo", |(_, name)| name))?;
+        Ok(root.mut_subcommand(training.name, |command| flags::with_settings(command, &settings)))
+    })
+}
+
+fn script(mut root: Command, shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command(), "rlhost", &mut script);
+    clap_complete::generate(shell, &mut root, "rlhost", &mut script);
     script
 }
 
-/// The page of a command, found by its name and those of the commands that it stands below.
-fn page(path: &[String]) -> anyhow::Result<Vec<u8>> {
-    let mut found = named(command());
+/// Returns a command's page; `path` is its name after those of its parent commands.
+fn page(root: Command, path: &[String]) -> anyhow::Result<Vec<u8>> {
+    let mut found = named(root);
     for name in path {
         let Some(next) = found.find_subcommand(name) else {
             let known: Vec<&str> = found.get_subcommands().map(Command::get_name).collect();
@@ -64,17 +74,17 @@ fn page(path: &[String]) -> anyhow::Result<Vec<u8>> {
     Ok(page)
 }
 
-fn write_pages(folder: &Path) -> anyhow::Result<()> {
-    let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(named(command()), folder));
+fn write_pages(root: Command, folder: &Path) -> anyhow::Result<()> {
+    let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(named(root), folder));
     written.map_err(|e| anyhow!("can't write to {}: {e}", folder.display()))
 }
 
-/// The commands under the names that their pages have, `rlhost-plugin-check`, and that are typed.
+/// Renames commands to the names of their pages, such as `rlhost-plugin-check`.
 fn named(root: Command) -> Command {
     fn below(command: Command, path: &[&str]) -> Command {
         let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
         let command = names.iter().fold(command, |command, own| {
-            // Without a version of its own a page would end with an empty one.
+            // Without a version, a page would end with an empty version section.
             let own_page = |c: Command| c.version(env!("CARGO_PKG_VERSION")).disable_version_flag(true);
             command.mut_subcommand(own, |c| below(own_page(c), &[path, &[own.as_str()]].concat()))
         });
@@ -90,7 +100,7 @@ mod tests {
     #[test]
     fn every_shell_learns_commands_and_flags() {
         for shell in [Shell::Bash, Shell::Elvish, Shell::Fish, Shell::PowerShell, Shell::Zsh] {
-            let script = String::from_utf8(script(shell)).unwrap();
+            let script = String::from_utf8(script(command(), shell)).unwrap();
             for word in ["train", "checkpoint", "verify", "max-completion-length"] {
                 assert!(script.contains(word), "{shell}: {word}");
             }
@@ -101,7 +111,7 @@ mod tests {
     fn a_page_names_the_flags_of_its_command() {
         let text = |path: &[&str]| {
             let path: Vec<String> = path.iter().map(|p| (*p).to_owned()).collect();
-            page(&path).map(|page| String::from_utf8(page).unwrap().replace('\\', ""))
+            page(command(), &path).map(|page| String::from_utf8(page).unwrap().replace('\\', ""))
         };
         assert!(text(&[]).unwrap().contains("rlhost-train(1)"));
         assert!(text(&["train"]).unwrap().contains("--max-completion-length"));
@@ -114,7 +124,7 @@ mod tests {
     #[test]
     fn all_pages_are_written() {
         let folder = tempfile::tempdir().unwrap();
-        write_pages(folder.path()).unwrap();
+        write_pages(command(), folder.path()).unwrap();
         for name in ["rlhost.1", "rlhost-train.1", "rlhost-checkpoint-verify.1"] {
             assert!(folder.path().join(name).is_file(), "{name}");
         }

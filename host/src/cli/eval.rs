@@ -1,8 +1,8 @@
-//! `rlhost eval`: the figures of training, for a model that is not trained.
+//! `rlhost eval`: computes the metrics of training without training.
 
-use super::train::Given;
-use super::{Failure, train as training};
-use crate::config::LooseKey;
+use super::algorithm::Known;
+use super::given::Given;
+use super::{Failure, flags};
 use crate::dist::World;
 use crate::train::{Beginning, Origin, set_up};
 use anyhow::anyhow;
@@ -11,10 +11,9 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// The flags of `train`, and a run to take everything from.
+/// Returns the command with `train`'s flags, plus a run to take everything from.
 pub(super) fn command() -> Command {
-    training::command()
-        .name("eval")
+    flags::command("eval")
         .about("Evaluate a model or a run's checkpoint on a dataset")
         .after_help(
             "Prints the metrics of training, prefixed with eval_. With RUN, evaluates the run's newest intact checkpoint with the \
@@ -30,15 +29,15 @@ pub(super) fn command() -> Command {
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the result as one line of JSON"))
 }
 
-pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Failure> {
-    super::together(|world| evaluate(matches, loose, world))
+pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
+    super::together(|world| evaluate(matches, known, world))
 }
 
-fn evaluate(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Result<(), Failure> {
-    // Nothing of an evaluation stays.
+fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(), Failure> {
+    // Nothing of an evaluation is kept.
     let temporary = tempfile::tempdir().map_err(Failure::failed)?;
     let folder = temporary.path().join("evaluation").display().to_string();
-    let mut given = Given::of(matches, loose, Vec::new())?;
+    let mut given = Given::of(matches, &[], known)?;
     given.overrides.flags.retain(|(key, _)| key != "output_dir");
     given.overrides.flags.extend([("output_dir".to_owned(), folder), ("hot_reload".to_owned(), "false".to_owned())]);
     let beginning = match matches.get_one::<PathBuf>("run") {
@@ -49,8 +48,8 @@ fn evaluate(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Re
             Beginning::Fork { origin, fresh }
         }
     };
-    let (config, loose) = given.settle(&beginning)?;
-    let trainer = set_up(config, loose, &beginning, world.clone()).map_err(Failure::mistake)?;
+    let config = given.settle(&beginning)?;
+    let trainer = set_up(config, &beginning, world.clone()).map_err(Failure::mistake)?;
     let figures = trainer.evaluate_only().map_err(Failure::failed)?;
     if !world.is_first() {
         return Ok(());

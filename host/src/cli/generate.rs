@@ -1,4 +1,4 @@
-//! `rlhost generate`: continue a prompt, or answer it as a conversation.
+//! `rlhost generate`: continues a prompt, or answers it as a conversation.
 
 use super::{Failure, output};
 use crate::config::{self, Overrides};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// Most continuations at once.
 const MOST_SAMPLES: usize = 1 << 20;
 
-/// Temperatures and penalties with which logits stay numbers.
+/// Temperatures and penalties for which logits stay finite.
 const SENSIBLE: RangeInclusive<f32> = 0.0001..=10_000.0;
 
 /// Arguments of `generate`.
@@ -110,7 +110,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let asked: &[u32] = if args.is_chat() { &[] } else { &tokens };
         let whole: Vec<u32> = asked.iter().chain(&rollout.tokens).copied().collect();
         let text = tokenizer.decode(&whole).map_err(Failure::failed)?;
-        // A terminal would obey what a model writes; a file is to have it as it is.
+        // A terminal would interpret escape sequences from a model; a file gets the text unchanged.
         if terminal {
             say!("{text}");
         } else {
@@ -187,7 +187,7 @@ impl Args {
         let file = folder.join("config.toml");
         let mut wording = Wording::default();
         if self.is_chat() && folder.join("trainer_state.json").is_file() && file.is_file() {
-            let (config, _) = config::read([file.as_path()], &Overrides::default())?;
+            let config = config::read([file.as_path()], &Overrides::default())?;
             let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
             wording.now = now.map_err(|detail| anyhow!("{}: strftime_now: {detail}", file.display()))?;
             wording.kwargs = config.chat_template_kwargs;

@@ -10,12 +10,15 @@ macro_rules! say {
     };
 }
 
+mod algorithm;
 mod bench;
 mod checkpoint;
 mod completions;
 mod eval;
 mod export;
+mod flags;
 mod generate;
+mod given;
 mod merge;
 mod new_model;
 mod output;
@@ -24,21 +27,25 @@ mod progress;
 mod replay;
 mod report;
 mod resume;
+mod stopping;
 mod swap;
 mod train;
 
 use crate::config::scalar;
 use crate::dist::{self, World};
+use algorithm::Known;
 use anyhow::anyhow;
 use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, Command, FromArgMatches, Subcommand};
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::OnceLock;
 use tracing_subscriber::EnvFilter;
+use train::{TRAINING, Training};
 
 /// Why a command did not do its work.
 pub(crate) enum Failure {
@@ -106,16 +113,21 @@ fn command() -> Command {
         .arg(flag("verbose", 'v', "Print debug messages; twice for everything").action(ArgAction::Count))
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommand(train::command())
-        .subcommand(train::sft_command())
+        .subcommands(TRAINING.iter().map(Training::command))
         .subcommand(eval::command())
         .subcommand(bench::command());
     Other::augment_subcommands(root)
 }
 
-/// Whether the arguments begin with a flag of `train` rather than with a subcommand.
-fn begins_with_flag(first: Option<&OsString>) -> bool {
-    first.and_then(|a| a.to_str()).is_some_and(|a| a.starts_with('-') && !["--help", "-h", "--version", "-V"].contains(&a))
+/// Returns where the command's name is among the arguments: after the flags of all commands. Inserts `train` where there is none.
+fn command_at(arguments: &mut Vec<OsString>) -> usize {
+    let at = 1 + arguments.iter().skip(1).take_while(|argument| argument.to_str().is_some_and(flags::is_global)).count();
+    let next = arguments.get(at).and_then(|argument| argument.to_str());
+    let of_train = next.is_some_and(|a| a.starts_with('-') && !["--help", "-h", "--version", "-V"].contains(&a));
+    if of_train {
+        arguments.insert(at, "train".into());
+    }
+    at
 }
 
 /// clap's message without its usage lines.
@@ -123,18 +135,42 @@ fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let said = text.lines().map(str::trim).filter(|l| !l.is_empty());
     let said = said.take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more information"));
-    said.collect::<Vec<_>>().join(" ")
+    let said = said.collect::<Vec<_>>().join(" ").replace(" tip: ", "; tip: ");
+    if error.kind() == ErrorKind::UnknownArgument && !said.contains("tip: ") {
+        return format!("{said}; --help lists all flags, and those of the algorithm that --algorithm names");
+    }
+    said
+}
+
+/// Returns the command that trains, if that is its name.
+fn training(name: &str) -> Option<&'static Training> {
+    TRAINING.iter().find(|training| training.name == name)
+}
+
+/// Builds the commands with the settings of the algorithm that the arguments of the command at `at` ask for.
+fn prepared(arguments: &[OsString], at: usize) -> Result<(Command, Known), Failure> {
+    let root = command();
+    let named = arguments.get(at).and_then(|name| root.find_subcommand(name)).filter(|c| {
+        let name = c.get_name();
+        training(name).is_some() || ["eval", "bench"].contains(&name)
+    });
+    let Some(named) = named else { return Ok((root, Known::default())) };
+    let name = named.get_name().to_owned();
+    let sets = training(&name).map_or(&[][..], |training| training.sets);
+    let known = algorithm::known_of(named, sets, &arguments[at + 1..])?;
+    let root = root.mut_subcommand(name, |command| flags::with_settings(command, &known.settings));
+    Ok((root, known))
 }
 
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
-    if begins_with_flag(arguments.get(1)) {
-        arguments.insert(1, "train".into());
-    }
-    let training = [train::command(), train::sft_command(), eval::command(), bench::command()];
-    let asked = training.iter().find(|command| arguments.get(1).is_some_and(|a| a == command.get_name()));
-    let loose = asked.map_or_else(Vec::new, |command| train::take_loose(command, &mut arguments));
-    let matches = match command().try_get_matches_from(arguments) {
+    let at = command_at(&mut arguments);
+    let (root, known) = match prepared(&arguments, at) {
+        Ok(prepared) => prepared,
+        Err(failure) if World::speaks() => return ended(Err(failure)),
+        Err(_) => return ExitCode::from(2),
+    };
+    let matches = match root.try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand || !error.use_stderr() => {
             let printed = error.print();
@@ -152,28 +188,35 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
         }
     };
     start_log(matches.get_flag("quiet"), matches.get_count("verbose"));
-    let outcome = match matches.subcommand() {
-        Some(("train", matches)) => train::run(matches, loose),
-        Some(("sft", matches)) => train::sft(matches, loose),
-        Some(("eval", matches)) => eval::run(matches, loose),
-        Some(("bench", matches)) => bench::run(matches, loose),
-        _ => match Other::from_arg_matches(&matches) {
-            Ok(Other::Generate(args)) => generate::run(&args),
-            Ok(Other::Export(args)) => export::run(&args),
-            Ok(Other::NewModel(args)) => new_model::run(&args),
-            Ok(Other::Merge(args)) => merge::run(&args),
-            Ok(Other::Resume(args)) => resume::run(&args),
-            Ok(Other::Swap(args)) => swap::run(&args),
-            Ok(Other::Replay(args)) => replay::run(&args),
-            Ok(Other::Report(args)) => report::run(&args),
-            Ok(Other::Plugin(args)) => plugin::run(&args),
-            Ok(Other::Checkpoint(args)) => checkpoint::run(&args),
-            Ok(Other::Completions(args)) => completions::completions(&args),
-            Ok(Other::Man(args)) => completions::man(&args),
-            Err(error) => Err(Failure::mistake(error)),
-        },
-    };
-    ended(outcome.and_then(|()| output::finish()))
+    ended(carry_out(&matches, &known).and_then(|()| output::finish()))
+}
+
+/// Runs the command that was parsed.
+fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
+    if let Some((name, of_command)) = matches.subcommand() {
+        if let Some(training) = training(name) {
+            return training.run(of_command, known);
+        }
+        match name {
+            "eval" => return eval::run(of_command, known),
+            "bench" => return bench::run(of_command, known),
+            _ => {}
+        }
+    }
+    match Other::from_arg_matches(matches).map_err(Failure::mistake)? {
+        Other::Generate(args) => generate::run(&args),
+        Other::Export(args) => export::run(&args),
+        Other::NewModel(args) => new_model::run(&args),
+        Other::Merge(args) => merge::run(&args),
+        Other::Resume(args) => resume::run(&args),
+        Other::Swap(args) => swap::run(&args),
+        Other::Replay(args) => replay::run(&args),
+        Other::Report(args) => report::run(&args),
+        Other::Plugin(args) => plugin::run(&args),
+        Other::Checkpoint(args) => checkpoint::run(&args),
+        Other::Completions(args) => completions::completions(&args),
+        Other::Man(args) => completions::man(&args),
+    }
 }
 
 /// The exit code, after the error has been said.
@@ -236,9 +279,13 @@ fn make_folder<T>(folder: &Path, fill: impl FnOnce() -> anyhow::Result<T>) -> an
     fill().inspect_err(|_| drop(std::fs::remove_dir_all(folder)))
 }
 
-/// Sets the threads of all arithmetic; once, before the first tensor.
+/// Sets the number of threads of all arithmetic, before the first use of any. A second call is for the same number.
 fn set_threads(threads: usize) -> anyhow::Result<()> {
-    rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
+    static SET: OnceLock<usize> = OnceLock::new();
+    if SET.get() != Some(&threads) {
+        rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
+        SET.get_or_init(|| threads);
+    }
     Ok(())
 }
 

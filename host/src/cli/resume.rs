@@ -1,9 +1,9 @@
-//! `rlhost resume`: go on from a run's newest whole checkpoint.
+//! `rlhost resume`: resumes a run from its newest intact checkpoint.
 
 use super::Failure;
-use super::train::{Given, go_on};
+use super::given::Given;
+use super::train::go_on;
 use crate::checkpoint;
-use crate::config::Overrides;
 use crate::dist::World;
 use crate::train::Origin;
 use anyhow::anyhow;
@@ -42,6 +42,5 @@ fn go_on_with(args: &Args, world: &Rc<World>) -> Result<(), Failure> {
         return Err(Failure::mistake(anyhow!("resume continues in the run's own folder; {advice}")));
     }
     sets.extend(args.max_steps.map(|steps| format!("max_steps={steps}")));
-    let given = Given { file: None, overrides: Overrides { sets, ..Overrides::default() } };
-    go_on(&given, origin, args.allow_changed, world)
+    go_on(&Given::of_sets(sets), origin, args.allow_changed, world)
 }

@@ -1,8 +1,8 @@
-//! `rlhost swap`: give a run that is under way another plugin, and say what became of it.
+//! `rlhost swap`: replaces a plugin of a running run and reports the outcome.
 
 use super::Failure;
 use crate::config::{Overrides, PluginEntry};
-use crate::config::{files, nearest, read};
+use crate::config::{did_you_mean, files, read};
 use crate::plugin::read_file;
 use crate::train::INBOX;
 use anyhow::{Context, anyhow};
@@ -57,31 +57,31 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a run is under way there that has a plugin of this name.
+/// Checks that a run is running there and has a plugin of this name.
 fn check(run: &Path, name: &str) -> anyhow::Result<()> {
     let lock = files::open(&run.join(".lock")).map_err(|_| anyhow!("{} is not the folder of a run", run.display()))?;
     if lock.try_lock().is_ok() {
         return Err(anyhow!("{}: no rlhost process is running this run", run.display()));
     }
-    let (config, _) = read([run.join("config.toml").as_path()], &Overrides::default())?;
+    let config = read([run.join("config.toml").as_path()], &Overrides::default())?;
     if !config.hot_reload {
         return Err(anyhow!("{}: this run was started with hot_reload = false", run.display()));
     }
     let algorithm = PluginEntry::new(config.algorithm.clone()).name().to_owned();
     let names: Vec<&str> = config.plugin.iter().map(PluginEntry::name).chain([algorithm.as_str()]).collect();
     if !names.contains(&name) {
-        let meant = nearest(name, names.iter().copied()).map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+        let meant = did_you_mean(name, names.iter().copied());
         return Err(anyhow!("this run has no plugin {name:?}; it has {}{meant}", names.join(", ")));
     }
     Ok(())
 }
 
-/// Puts the bytes into the run's inbox in one piece, and gives the request's name.
+/// Puts the bytes into the run's inbox atomically. Returns the request's name.
 fn send(run: &Path, name: &str, bytes: &[u8]) -> std::io::Result<String> {
     let inbox = run.join(INBOX);
     let temporary = tempfile::Builder::new().prefix(".swap-").tempfile_in(run)?;
     fs::write(temporary.path(), bytes)?;
-    // Later requests come later in the order of names.
+    // Later requests sort later by name.
     let request = format!("{name}@{}", jiff::Timestamp::now().as_nanosecond());
     temporary.persist(inbox.join(format!("{request}.wasm"))).map_err(|e| e.error)?;
     Ok(request)

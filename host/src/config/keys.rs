@@ -28,13 +28,19 @@ pub struct Key {
     pub on_resume: OnResume,
     /// Whether each process of a run may have its own value.
     pub own_of_rank: bool,
-    /// Its name in other programs.
-    pub alias: Option<String>,
+    /// Its names in other programs.
+    pub aliases: Vec<String>,
+    /// The value of its flag when none is given.
+    pub bare: Option<String>,
 }
 
 impl Key {
     fn of(name: &str, property: &Value) -> Self {
         let text = |what: &str| property.get(what).and_then(Value::as_str);
+        let words = |what: &str| {
+            let words = property.get(what).and_then(Value::as_array).into_iter().flatten();
+            words.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
         let has = |wanted: &str| match property.get("type") {
             Some(Value::String(kind)) => kind == wanted,
             Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == wanted),
@@ -50,7 +56,8 @@ impl Key {
                 _ => OnResume::Fixed,
             },
             own_of_rank: text("rank") == Some("own"),
-            alias: text("alias").map(str::to_owned),
+            aliases: words("aliases"),
+            bare: text("bare").map(str::to_owned),
         }
     }
 }
@@ -93,11 +100,14 @@ mod tests {
     #[test]
     fn a_key_knows_what_stands_beside_its_declaration() {
         let limit = key("save_total_limit").unwrap();
-        assert_eq!((limit.kind, limit.on_resume, limit.alias.as_deref()), ("integer", OnResume::Free, Some("max_ckpt_num")));
+        assert_eq!(
+            (limit.kind, limit.on_resume, &limit.aliases[..]),
+            ("integer", OnResume::Free, &["max_ckpt_num".to_owned()][..])
+        );
         let device = key("device").unwrap();
         assert_eq!((device.on_resume, device.own_of_rank), (OnResume::Free, true));
         let seed = key("seed").unwrap();
-        assert_eq!((seed.on_resume, seed.own_of_rank, &seed.alias), (OnResume::Fixed, false, &None));
+        assert_eq!((seed.on_resume, seed.own_of_rank, seed.aliases.len()), (OnResume::Fixed, false, 0));
         assert_eq!(key("plugin").unwrap().on_resume, OnResume::Compared);
         // Of a type of its own, whose schema stands elsewhere.
         assert_eq!(key("report_to").unwrap().on_resume, OnResume::Free);

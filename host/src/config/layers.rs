@@ -1,48 +1,40 @@
-//! A configuration file, flags over it, `--set` over both.
+//! Makes a configuration from files, flags over them, and `--set` over both.
 
-use super::{Config, Error, Key, PluginEntry, Result, files, keys, nearest};
+use super::foreign::{self, Foreign};
+use super::values::{insert, not_finite, plugin_entries, reworded, scalar};
+use super::{Config, Error, Key, PluginEntry, Result, did_you_mean, files, keys, yaml};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
-/// What the command line says, in the order of its strength.
+/// What the command line says; each field overrides those before it.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// Flags that name a key: key and the text given.
+    /// Flags of keys: the key and the text given.
     pub flags: Vec<(String, String)>,
-    /// Flags that name no key of the host; the algorithm's plugin may know them.
-    pub loose: Vec<LooseKey>,
+    /// Flags of the algorithm's settings: the setting's name and value.
+    pub settings: Vec<(String, Value)>,
+    /// Flags of TRL that are no keys here.
+    pub foreign: Vec<(Foreign, Value)>,
     /// Paths of reward plugins.
     pub plugins: Vec<String>,
     /// `--set KEY=VALUE`.
     pub sets: Vec<String>,
 }
 
-/// A top-level key or flag that the host does not know: a setting of the algorithm, or a
-/// mistake, which only the algorithm's plugin can tell.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LooseKey {
-    /// The key, with underscores.
-    pub key: String,
-    /// Its value.
-    pub value: Value,
-    /// Where it stands.
-    pub place: String,
-}
-
-/// Most bytes of a configuration's file.
+/// Maximum size of a configuration file, in bytes.
 pub const LARGEST: u64 = 4 << 20;
 
-/// A configuration's file as it was read.
+/// A configuration file's text.
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
-    path: PathBuf,
-    text: String,
+    pub(super) path: PathBuf,
+    pub(super) text: String,
 }
 
 impl ConfigFile {
-    /// Reads a file that lies somewhere.
+    /// Reads a regular file.
     ///
     /// # Errors
     /// On anything but a regular file of text.
@@ -53,7 +45,7 @@ impl ConfigFile {
     /// Reads a file that a person names, which may be a pipe.
     ///
     /// # Errors
-    /// On a folder, a device, or what is no text.
+    /// On a folder, a device, or anything but text.
     pub fn given(path: &Path) -> Result<Self> {
         Self::of(path, files::read_given_text(path, LARGEST))
     }
@@ -66,68 +58,94 @@ impl ConfigFile {
         }
     }
 
-    /// The folder that it names for its run.
+    /// Returns the text of a top-level key, if the file has it.
     ///
     /// # Errors
-    /// If it is not TOML.
-    pub fn output_dir(&self) -> Result<Option<String>> {
-        let place = || self.path.display().to_string();
-        let table: Table = toml::from_str(&self.text)
-            .map_err(|e: toml::de::Error| Error::Invalid { place: place(), detail: reworded(e.message()) })?;
-        Ok(table.get("output_dir").and_then(Value::as_str).map(str::to_owned))
+    /// If the file can't be parsed.
+    pub fn text_of(&self, key: &str) -> Result<Option<String>> {
+        Ok(self.table()?.get(key).and_then(Value::as_str).map(str::to_owned))
     }
+
+    /// Returns the top-level keys that are not keys of rlhost.
+    ///
+    /// # Errors
+    /// If the file can't be parsed.
+    pub fn unknown_keys(&self) -> Result<Vec<String>> {
+        Ok(self.table()?.into_iter().map(|(key, _)| key).filter(|key| own_name(key).is_none()).collect())
+    }
+
+    fn is_yaml(&self) -> bool {
+        self.path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+    }
+
+    pub(super) fn table(&self) -> Result<Table> {
+        let parsed = if self.is_yaml() { yaml::table(&self.text) } else { toml_table(&self.text) };
+        parsed.map_err(|(line, detail)| Error::Invalid { place: self.place(line), detail })
+    }
+
+    fn place(&self, line: usize) -> String {
+        format!("{}:{line}", self.path.display())
+    }
+
+    /// Returns the line of a top-level key.
+    fn line_of(&self, key: &str) -> usize {
+        let sign = if self.is_yaml() { ':' } else { '=' };
+        let begins = |line: &str| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(sign));
+        self.text.lines().position(begins).map_or(1, |line| line + 1)
+    }
+}
+
+/// Parses TOML; the error has the line.
+fn toml_table(text: &str) -> std::result::Result<Table, (usize, String)> {
+    toml::from_str(text).map_err(|e: toml::de::Error| (line_at(text, e.span()), reworded(e.message())))
+}
+
+/// Returns the line on which a span of a text begins.
+fn line_at(text: &str, span: Option<Range<usize>>) -> usize {
+    span.map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1)
 }
 
 /// What a run does that names neither a model nor a dataset.
 const BUILT_IN_RUN: &str = include_str!("../../../examples/builtin-model/run.toml");
 
-/// Reads files, the keys of each over those of the ones before, applies the command line, and
-/// checks the whole.
+/// Reads files, each overriding those before it, applies the command line, and checks the result. The files have keys of rlhost
+/// only.
 ///
 /// # Errors
 /// Names the file and line, or the flag, and what would be right.
-pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides) -> Result<(Config, Vec<LooseKey>)> {
+pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides) -> Result<Config> {
     let files: Vec<ConfigFile> = files.into_iter().map(ConfigFile::read).collect::<Result<_>>()?;
-    read_files(&files, overrides)
+    read_files(&files, overrides, Some(&[]))
 }
 
-/// The same of files that have been read.
+/// Does the same with files that have been read. Their top-level keys may also be `settings` of the algorithm; if those are not
+/// known yet, unknown keys are ignored.
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_files<'a>(files: impl IntoIterator<Item = &'a ConfigFile>, overrides: &Overrides) -> Result<(Config, Vec<LooseKey>)> {
-    let known = keys();
-    let aliases = known.iter().filter_map(|key| key.alias.as_deref());
-    let known_names: Vec<&str> = known.iter().map(|key| key.name.as_str()).chain(aliases).collect();
-    let mut loose = Vec::new();
-    let mut table = Table::new();
-    for ConfigFile { path, text } in files {
-        for (key, value) in parse_file(path, text, &known_names, &mut loose)? {
-            let own = known.iter().find(|own| own.alias.as_ref() == Some(&key)).map_or(key, |own| own.name.clone());
-            table.insert(own, value);
-        }
+pub fn read_files<'a>(
+    files: impl IntoIterator<Item = &'a ConfigFile>,
+    overrides: &Overrides,
+    settings: Option<&[String]>,
+) -> Result<Config> {
+    let (mut table, mut foreign) = (Table::new(), Vec::new());
+    for file in files {
+        merge(&mut table, checked(file, settings, &mut foreign)?);
     }
     let names = |key: &str| table.contains_key(key) || overrides.flags.iter().any(|(flag, _)| flag == key);
     let set = |key: &str| overrides.sets.iter().any(|set| set.trim_start().starts_with(&format!("{key}=")));
     if !["model", "dataset"].iter().any(|key| names(key) || set(key)) {
-        let own = parse_file(Path::new("run.toml"), BUILT_IN_RUN, &known_names, &mut loose)?;
-        for (key, value) in own {
+        let own = ConfigFile { path: "run.toml".into(), text: BUILT_IN_RUN.to_owned() };
+        for (key, value) in checked(&own, Some(&[]), &mut foreign)? {
             table.entry(key).or_insert(value);
         }
     }
-    for Key { name: key, kind, .. } in known {
-        let given: Vec<&String> = overrides.flags.iter().filter(|(k, _)| k == key).map(|(_, text)| text).collect();
-        let Some(last) = given.last() else { continue };
-        let value = match *kind {
-            "string" => Value::String((*last).clone()),
-            "array" => Value::Array(given.into_iter().map(|text| Value::String(text.clone())).collect()),
-            "object" => Value::Table(object(key, last)?),
-            _ => scalar(last),
-        };
-        table.insert(key.clone(), value);
+    apply_flags(&mut table, overrides);
+    for (option, value) in foreign.iter().chain(&overrides.foreign) {
+        option.append(value, &mut table);
     }
     check_finite(&table)?;
-    let mut config = typed(table, &known_names, "command line")?;
+    let mut config = typed(table)?;
     if !overrides.plugins.is_empty() {
         let kept = std::mem::take(&mut config.plugin);
         let entry = |path: &String| {
@@ -137,14 +155,78 @@ pub fn read_files<'a>(files: impl IntoIterator<Item = &'a ConfigFile>, overrides
         config.plugin = overrides.plugins.iter().map(entry).collect();
     }
     for set in &overrides.sets {
-        config = apply_set(config, set, &known_names)?;
+        config = apply_set(config, set)?;
     }
-    loose.extend(overrides.loose.iter().cloned());
     config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
-    Ok((config, loose))
+    Ok(config)
 }
 
-/// Refuses what is infinite or not a number, in any key: no setting means anything then.
+/// Puts a file's keys over those of the files before it. Settings of the algorithm replace each other one by one.
+fn merge(table: &mut Table, mut own: Table) {
+    if let (Some(Value::Table(before)), Some(Value::Table(loss))) = (table.get_mut("loss"), own.get_mut("loss")) {
+        let after = std::mem::take(loss);
+        before.extend(after);
+        own.remove("loss");
+    }
+    table.extend(own);
+}
+
+/// Returns a file's keys under their own names, the algorithm's settings in the table `loss`. Adds options of TRL that are no keys
+/// to `foreign`.
+fn checked(file: &ConfigFile, settings: Option<&[String]>, foreign: &mut Vec<(Foreign, Value)>) -> Result<Table> {
+    let mut loss = Table::new();
+    let mut table = Table::new();
+    let mut plain = true;
+    for (key, value) in file.table()? {
+        let invalid = |detail: String| Error::Invalid { place: file.place(file.line_of(&key)), detail };
+        if let Some(own) = own_name(&key) {
+            plain &= own == key && own != "plugin";
+            table.insert(own.to_owned(), value);
+            continue;
+        }
+        plain = false;
+        match settings {
+            Some(known) if known.contains(&key) => drop(loss.insert(key, value)),
+            None => {}
+            Some(known) => match foreign::option(&key) {
+                Some(option) => {
+                    option.check(&value).map_err(|detail| invalid(format!("{key}: {detail}")))?;
+                    foreign.push((option, value));
+                }
+                None => return Err(invalid(unknown(&key, known))),
+            },
+        }
+    }
+    if plain && !file.is_yaml() {
+        // For its errors alone: those of the text know their line.
+        let read = toml::from_str::<Config>(&file.text);
+        let invalid = |e: toml::de::Error| (file.place(line_at(&file.text, e.span())), reworded(e.message()));
+        read.map_err(invalid).map_err(|(place, detail)| Error::Invalid { place, detail })?;
+    }
+    for (key, value) in loss {
+        insert(&mut table, &["loss".to_owned(), key], value);
+    }
+    Ok(table)
+}
+
+/// Applies the flags of keys and of the algorithm's settings.
+fn apply_flags(table: &mut Table, overrides: &Overrides) {
+    for Key { name: key, kind, .. } in keys() {
+        let given: Vec<&String> = overrides.flags.iter().filter(|(k, _)| k == key).map(|(_, text)| text).collect();
+        let Some(last) = given.last() else { continue };
+        let value = match *kind {
+            "string" => Value::String((*last).clone()),
+            "array" => Value::Array(given.into_iter().map(|text| Value::String(text.clone())).collect()),
+            _ => scalar(last),
+        };
+        table.insert(key.clone(), value);
+    }
+    for (name, value) in &overrides.settings {
+        insert(table, &["loss".to_owned(), name.clone()], value.clone());
+    }
+}
+
+/// Rejects numbers that are infinite or NaN, which make no sense in any key.
 fn check_finite(table: &Table) -> Result<()> {
     match table.iter().find_map(|(key, value)| Some((key, not_finite(value)?))) {
         Some((key, (inner, number))) => {
@@ -155,64 +237,16 @@ fn check_finite(table: &Table) -> Result<()> {
     }
 }
 
-/// The first number in a value that is not finite, and where it stands.
-fn not_finite(value: &Value) -> Option<(String, f64)> {
-    let below = |key: String, value: &Value| {
-        let (inner, number) = not_finite(value)?;
-        Some((if inner.is_empty() { key } else { format!("{key}.{inner}") }, number))
-    };
-    match value {
-        Value::Float(number) if !number.is_finite() => Some((String::new(), *number)),
-        Value::Array(all) => all.iter().enumerate().find_map(|(i, value)| {
-            let name = value.get("path").and_then(Value::as_str).map(|path| PluginEntry::new(path.to_owned()).name().to_owned());
-            below(name.unwrap_or_else(|| i.to_string()), value)
-        }),
-        Value::Table(table) => table.iter().find_map(|(key, value)| below(key.clone(), value)),
-        _ => None,
-    }
+/// Returns the name of the key that is spelled so, here or in another program.
+fn own_name(spelled: &str) -> Option<&'static str> {
+    let is = |key: &&Key| key.name == spelled || key.aliases.iter().any(|alias| alias == spelled);
+    keys().iter().find(is).map(|key| key.name.as_str())
 }
 
-fn parse_file(path: &Path, text: &str, known: &[&str], loose: &mut Vec<LooseKey>) -> Result<Table> {
-    let place = |span: Option<Range<usize>>| {
-        let line = span.map_or(1, |s| text[..s.start.min(text.len())].matches('\n').count() + 1);
-        format!("{}:{line}", path.display())
-    };
-    let invalid = |e: toml::de::Error| Error::Invalid { place: place(e.span()), detail: reworded(e.message()) };
-    let mut table: Table = toml::from_str(text).map_err(invalid)?;
-    let unknown: Vec<String> =
-        table.iter().filter(|(k, v)| !known.contains(&k.as_str()) && !v.is_table()).map(|(k, _)| k.clone()).collect();
-    for key in unknown {
-        let line = text.lines().position(|l| l.trim_start().strip_prefix(&key).is_some_and(|r| r.trim_start().starts_with('=')));
-        let place = format!("{}:{}", path.display(), line.map_or(1, |l| l + 1));
-        loose.extend(table.remove(&key).map(|value| LooseKey { key, value, place }));
-    }
-    if loose.is_empty() {
-        // For its errors alone: those of the text know their line.
-        toml::from_str::<Config>(text).map_err(invalid)?;
-    }
-    Ok(table)
-}
-
-/// A flag's text as a table, in JSON or TOML.
-fn object(key: &str, text: &str) -> Result<Table> {
-    let of_toml = || scalar(text).try_into::<Table>().ok();
-    serde_json::from_str::<Table>(text).ok().or_else(of_toml).ok_or_else(|| Error::Invalid {
-        place: key.to_owned(),
-        detail: format!("{text} is not a JSON object without nulls, such as {{\"enable_thinking\": false}}"),
-    })
-}
-
-/// A flag's text as the value it looks like.
-pub fn scalar(text: &str) -> Value {
-    toml::from_str::<Table>(&format!("v = {text}"))
-        .ok()
-        .and_then(|mut t| t.remove("v"))
-        .unwrap_or_else(|| Value::String(text.to_owned()))
-}
-
-fn typed(table: Table, known: &[&str], place: &str) -> Result<Config> {
-    if let Some(key) = table.keys().find(|k| !known.contains(&k.as_str())) {
-        return Err(Error::Invalid { place: place.to_owned(), detail: unknown(key, known) });
+fn typed(mut table: Table) -> Result<Config> {
+    if let Some(plugins) = table.remove("plugin") {
+        let entries = plugin_entries(plugins).map_err(|detail| Error::Invalid { place: "plugin".into(), detail })?;
+        table.insert("plugin".into(), entries);
     }
     for (key, value) in &table {
         // Key by key first, so that the error can name the key.
@@ -221,27 +255,22 @@ fn typed(table: Table, known: &[&str], place: &str) -> Result<Config> {
             return Err(Error::Invalid { place: key.clone(), detail: reworded(e.message()) });
         }
     }
-    table.try_into().map_err(|e: toml::de::Error| Error::Invalid { place: place.to_owned(), detail: reworded(e.message()) })
+    let place = "command line".to_owned();
+    table.try_into().map_err(|e: toml::de::Error| Error::Invalid { place, detail: reworded(e.message()) })
 }
 
-fn unknown(key: &str, known: &[&str]) -> String {
-    match nearest(key, known.iter().copied()) {
-        Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
-        None => format!("unknown key `{key}`; `rlhost train --help` lists all keys"),
+/// Says that a key is unknown, and which was probably meant; the algorithm's `settings` may be meant too.
+fn unknown(key: &str, settings: &[String]) -> String {
+    let names = keys().iter().map(|key| key.name.as_str()).chain(settings.iter().map(String::as_str));
+    let near = did_you_mean(key, names);
+    if near.is_empty() {
+        return format!("unknown key `{key}`, neither rlhost's nor the algorithm's; `rlhost train --help` lists all keys");
     }
+    format!("unknown key `{key}`{near}")
 }
 
-/// serde's "unknown field `x`, expected one of `a`, `b`" with the nearest name alone.
-fn reworded(message: &str) -> String {
-    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    match quoted.split_first() {
-        Some((key, known)) if message.starts_with("unknown field") => unknown(key, known),
-        _ => message.trim().to_owned(),
-    }
-}
-
-/// Applies one `KEY=VALUE`; `plugin.NAME.KEY` reaches a reward by its name.
-fn apply_set(config: Config, set: &str, known: &[&str]) -> Result<Config> {
+/// Applies one `KEY=VALUE`; `plugin.NAME.KEY` is a key of the reward of this name.
+fn apply_set(config: Config, set: &str) -> Result<Config> {
     let place = format!("--set {set}");
     let invalid = |detail: String| Error::Invalid { place: place.clone(), detail };
     let (path, text) = set.split_once('=').ok_or_else(|| invalid("expected KEY=VALUE".into()))?;
@@ -249,48 +278,46 @@ fn apply_set(config: Config, set: &str, known: &[&str]) -> Result<Config> {
     if let Some((_, number)) = not_finite(&value) {
         return Err(invalid(format!("is {number}; it must be a finite number (put text in quotes)")));
     }
-    let mut parts: Vec<String> = path.trim().split('.').map(|p| p.replace('-', "_")).collect();
-    let mut config = config;
-    if parts.len() > 2 && parts[0] == "plugin" {
-        let names: Vec<String> = config.plugin.iter().map(|e| e.name().to_owned()).collect();
-        let wanted = path.trim().split('.').nth(1).unwrap_or_default();
-        let Some(entry) = config.plugin.iter_mut().find(|e| e.name() == wanted) else {
-            return Err(invalid(format!("no reward plugin is named {wanted:?}; this run has {}", names.join(", "))));
-        };
-        let mut table = Table::try_from(&*entry).map_err(|e| invalid(e.to_string()))?;
-        insert(&mut table, &parts[2..], value);
-        *entry = table.try_into().map_err(|e: toml::de::Error| invalid(reworded(e.message())))?;
-        return Ok(config);
+    let parts: Vec<String> = path.trim().split('.').map(|p| p.replace('-', "_")).collect();
+    match &parts[..] {
+        [first, _, _, ..] if first == "plugin" => return set_of_plugin(config, path.trim(), value).map_err(invalid),
+        [first, _, ..] if !TABLES.contains(&first.as_str()) => {
+            return Err(invalid(format!("no table is named `{first}`; the tables are {}", TABLES.join(", "))));
+        }
+        _ => {}
     }
-    if parts.len() > 1 && !["loss", "loss_limits", "chat_template_kwargs"].contains(&parts[0].as_str()) {
-        let tables = "loss, loss_limits, chat_template_kwargs and plugin.NAME";
-        return Err(invalid(format!("no table is named `{}`; the tables are {tables}", parts[0])));
-    }
-    if parts.len() == 1 && !known.contains(&parts[0].as_str()) {
-        return Err(invalid(unknown(&parts[0], known)));
-    }
+    let Some(own) = own_name(&parts[0]) else { return Err(invalid(unknown(&parts[0], &[]))) };
     let mut table = Table::try_from(&config).map_err(|e| invalid(e.to_string()))?;
-    let last = std::mem::take(&mut parts);
-    insert(&mut table, &last, value);
+    insert(&mut table, &[&[own.to_owned()], &parts[1..]].concat(), value);
+    if own == "plugin" {
+        let entries = table.remove("plugin").map(plugin_entries).transpose().map_err(invalid)?;
+        table.extend(entries.map(|entries| ("plugin".to_owned(), entries)));
+    }
     table.try_into().map_err(|e: toml::de::Error| invalid(reworded(e.message())))
 }
 
-fn insert(table: &mut Table, path: &[String], value: Value) {
-    match path {
-        [] => {}
-        [key] => {
-            table.insert(key.clone(), value);
-        }
-        [key, rest @ ..] => {
-            let inner = table.entry(key.clone()).or_insert_with(|| Value::Table(Table::new()));
-            if !inner.is_table() {
-                *inner = Value::Table(Table::new());
-            }
-            if let Value::Table(inner) = inner {
-                insert(inner, rest, value);
-            }
-        }
-    }
+/// The tables that `--set` reaches into.
+const TABLES: [&str; 4] = ["loss", "loss_limits", "chat_template_kwargs", "plugin.NAME"];
+
+/// Applies `plugin.NAME.KEY=VALUE`.
+fn set_of_plugin(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {
+    let below = path.strip_prefix("plugin.").unwrap_or(path);
+    // A name may have dots, and one name may begin like another.
+    let named = |entry: &PluginEntry| below.strip_prefix(entry.name()).is_some_and(|rest| rest.starts_with('.'));
+    let found = config.plugin.iter_mut().filter(|entry| named(entry)).max_by_key(|entry| entry.name().len());
+    let Some(entry) = found else {
+        let names: Vec<&str> = config.plugin.iter().map(PluginEntry::name).collect();
+        let wanted = below.split('.').next().unwrap_or_default();
+        return Err(match names.is_empty() {
+            true => format!("no reward plugin is named {wanted:?}; this run has none"),
+            false => format!("no reward plugin is named {wanted:?}; this run has {}", names.join(", ")),
+        });
+    };
+    let keys: Vec<String> = below[entry.name().len() + 1..].split('.').map(|part| part.replace('-', "_")).collect();
+    let mut table = Table::try_from(&*entry).map_err(|e| e.to_string())?;
+    insert(&mut table, &keys, value);
+    *entry = table.try_into().map_err(|e: toml::de::Error| reworded(e.message()))?;
+    Ok(config)
 }
 
 #[cfg(test)]
@@ -320,20 +347,36 @@ mod tests {
             &[("max_steps", "9"), ("stop", "."), ("stop", "!")],
             &["plugin.tldr_length_reward.config.target=8", "max_steps=11", "loss.loss_type=bnpo"],
         );
-        let (config, loose) = read([f.path()], &o).unwrap();
+        let settings = ["beta".to_owned(), "epsilon".to_owned()];
+        let file = ConfigFile::read(f.path()).unwrap();
+        let config = read_files([&file], &o, Some(&settings)).unwrap();
         assert_eq!(config.learning_rate, Some(1e-3));
         assert_eq!(config.max_steps, 11);
         assert_eq!(config.stop, [".", "!"]);
         assert_eq!(config.plugin[0].config["target"], 8);
         assert_eq!((config.loss["epsilon"].as_f64(), config.loss["loss_type"].as_str()), (Some(0.3), Some("bnpo")));
-        assert_eq!(loose[0].key, "beta");
-        assert!(loose[0].place.ends_with(":4"), "{}", loose[0].place);
+        assert_eq!(config.loss["beta"], 0.1);
+        let unknown = read_files([&file], &o, Some(&settings[1..])).unwrap_err().to_string();
+        assert!(unknown.contains(":4: unknown key `beta`"), "{unknown}");
+        assert!(!read_files([&file], &o, None).unwrap().loss.contains_key("beta"));
+    }
+
+    #[test]
+    fn a_reward_is_reached_whatever_dots_its_name_has() {
+        let mut o = overrides(&[], &["plugin.a.weight=2", "plugin.a.b-1.2.weight=3", "plugin.a.b-1.2.config.some-key=4"]);
+        o.plugins = vec!["x/a.wasm".into(), "y/a.b-1.2.wasm".into()];
+        let config = read([], &o).unwrap();
+        let [short, long] = &config.plugin[..] else { panic!("{:?}", config.plugin) };
+        assert_eq!((short.weight, long.weight, &long.config["some_key"]), (2.0, 3.0, &4.into()));
+        assert!(short.config.is_empty());
+        o.sets = vec!["plugin.a.b-1.weight=3".into()];
+        assert!(read([], &o).unwrap_err().to_string().contains("unknown key `b_1`"), "{:?}", read([], &o));
     }
 
     #[test]
     fn a_later_file_wins_key_by_key_under_any_name_of_a_key() {
         let (first, second) = (file("seed = 1\nsave_total_limit = 2\n"), file("max_ckpt_num = 5\n"));
-        let (config, _) = read([first.path(), second.path()], &overrides(&[], &[])).unwrap();
+        let config = read([first.path(), second.path()], &overrides(&[], &[])).unwrap();
         assert_eq!((config.seed, config.save_total_limit), (1, Some(5)));
     }
 
@@ -369,10 +412,59 @@ mod tests {
         let flag = say("", &[("learning_rate", "fast")], &[]);
         assert!(flag.contains("learning_rate") && flag.contains("fast"), "{flag}");
         let set = say("", &[], &["lerning_rate=1"]);
-        assert!(set.contains("did you mean `learning_rate`"), "{set}");
+        assert!(set.contains("did you mean \"learning_rate\""), "{set}");
         let plugin = say("", &[], &["plugin.tldr.config.target=8"]);
         assert!(plugin.contains("tldr_length_reward"), "{plugin}");
         let nested = say("[[plugin]]\npath = 'a.wasm'\nwieght = 2\n", &[], &[]);
-        assert!(nested.contains("`weight`"), "{nested}");
+        assert!(nested.contains("\"weight\""), "{nested}");
+        let kind = say("learning_rate = 'fast'\n", &[], &[]);
+        assert!(kind.contains("expected a number"), "{kind}");
+        let schedule = say("lr_scheduler_type = 'cosin'\n", &[], &[]);
+        assert!(
+            schedule.contains("\"cosin\" is not one of linear, cosine") && schedule.contains("did you mean \"cosine\""),
+            "{schedule}"
+        );
+    }
+
+    #[test]
+    fn rewards_may_be_listed_by_path_or_by_name() {
+        let plugins = |text: &str| read([file(text).path()], &Overrides::default()).map(|config| config.plugin);
+        let names = |text: &str| plugins(text).unwrap().iter().map(|e| e.name().to_owned()).collect::<Vec<_>>();
+        assert_eq!(names("plugin = 'a/x.wasm'\n"), ["x"]);
+        assert_eq!(names("plugin = ['a/x.wasm', 'y.wasm']\n"), ["x", "y"]);
+        let named = plugins("[plugin.x]\nweight = 2\n[plugin.x.config]\ntarget = 3\n").unwrap();
+        assert_eq!((named[0].path.as_str(), named[0].weight, &named[0].config["target"]), ("x.wasm", 2.0, &serde_json::json!(3)));
+        let wrong = plugins("plugin = [3]\n").unwrap_err().to_string();
+        assert!(wrong.contains("a path or a table with a path"), "{wrong}");
+    }
+
+    #[test]
+    fn a_set_reaches_rewards_whose_names_have_dots_and_takes_json() {
+        let with = |set: &str| {
+            let plugins = vec!["dir/v1.wasm".into(), "dir/v1.5.wasm".into()];
+            read([], &Overrides { plugins, sets: vec![set.into()], ..Overrides::default() }).unwrap()
+        };
+        let config = with("plugin.v1.5.config.target=8");
+        assert_eq!(config.plugin[1].config["target"], 8);
+        assert!(config.plugin[0].config.is_empty());
+        assert_eq!(with("plugin.v1.weight=2").plugin[0].weight, 2.0);
+        let json = with(r#"plugin.v1.config={"a": [1, null, {"b": true}], "c": null}"#);
+        assert_eq!(serde_json::to_value(&json.plugin[0].config).unwrap(), serde_json::json!({"a": [1, {"b": true}]}));
+    }
+
+    #[test]
+    fn the_names_and_files_of_trl_are_understood() {
+        let mut yaml = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+        let text = "model_name_or_path: lab/m\nmodel_revision: v2\ndataset_name: lab/d\ndataset_config: de\nlearning_rate: 5.0e-6\n\
+                    attn_implementation: sdpa\npush_to_hub: false\nbeta: 0.2\n";
+        yaml.write_all(text.as_bytes()).unwrap();
+        let file = ConfigFile::read(yaml.path()).unwrap();
+        let config = read_files([&file], &Overrides::default(), Some(&["beta".to_owned()])).unwrap();
+        assert_eq!((config.model.as_deref(), config.dataset.as_deref()), (Some("lab/m@v2"), Some("lab/d/de")));
+        assert_eq!((config.learning_rate, &config.loss["beta"]), (Some(5e-6), &serde_json::json!(0.2)));
+        yaml.write_all(b"deepspeed: zero3.json\n").unwrap();
+        let file = ConfigFile::read(yaml.path()).unwrap();
+        let error = read_files([&file], &Overrides::default(), Some(&["beta".to_owned()])).unwrap_err().to_string();
+        assert!(error.contains(".yaml:9: deepspeed: ") && error.contains("not sharded"), "{error}");
     }
 }

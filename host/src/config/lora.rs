@@ -1,6 +1,6 @@
 //! The keys of a low-rank adapter, together.
 
-use super::{Config, nearest};
+use super::{Config, did_you_mean};
 
 /// Linear layers that an adapter may have a part in.
 const MODULES: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
@@ -38,8 +38,8 @@ impl Config {
             return Err(("lora_dropout", format!("is {}; LoRA dropout is not supported, so it must be 0", self.lora_dropout)));
         }
         if let Some(name) = self.lora_modules().find(|name| *name != ALL && !MODULES.contains(name)) {
-            let meant = nearest(name, MODULES).map(|near| format!("Did you mean {near:?}? ")).unwrap_or_default();
-            let detail = format!("no linear layer is named {name:?}. {meant}Choose from {} and {ALL}", MODULES.join(", "));
+            let meant = did_you_mean(name, MODULES);
+            let detail = format!("no linear layer is named {name:?}; choose from {} and {ALL}{meant}", MODULES.join(", "));
             return Err(("lora_target_modules", detail));
         }
         Ok(())

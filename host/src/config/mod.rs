@@ -4,23 +4,30 @@
 mod changes;
 mod device;
 pub mod files;
+mod foreign;
+mod inherited;
 mod keys;
 mod layers;
+mod limit;
 mod lora;
 mod options;
 mod period;
 mod printable;
 mod validate;
+mod values;
+mod yaml;
 
 pub use changes::{changes, same};
 pub use device::Device;
+pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};
 pub use keys::{Key, OnResume, key, keys};
-pub use layers::{ConfigFile, LARGEST, LooseKey, Overrides, read, read_files, scalar};
+pub use layers::{ConfigFile, LARGEST, Overrides, read, read_files};
 pub use options::{
     Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry, ReduceDtype, ReportTo,
 };
 pub use period::Period;
 pub use printable::{is_hidden, printable, printable_path};
+pub use values::scalar;
 
 use std::path::PathBuf;
 
@@ -48,9 +55,28 @@ pub enum Error {
 /// Result of reading a configuration.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The known name that `name` was most likely meant to be, if one is near.
+/// Returns `; did you mean "NAME"?` for the known name nearest to `name`, or nothing if none is near. It ends an error message.
+pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(name, known).map(|near| format!("; did you mean {near:?}?")).unwrap_or_default()
+}
+
+/// Returns the known name that `name` is most likely a misspelling of, if one is near.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = name.replace('-', "_");
     let best = known.into_iter().map(|k| (strsim::damerau_levenshtein(&plain, k), k)).min()?;
     (best.0 <= (plain.len() / 3).max(1)).then_some(best.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_near_names_are_suggested() {
+        let known = ["learning_rate", "num_generations"];
+        assert_eq!(did_you_mean("learning-rat", known), "; did you mean \"learning_rate\"?");
+        assert_eq!(did_you_mean("num_generation", known), "; did you mean \"num_generations\"?");
+        assert_eq!(did_you_mean("temperature", known), "");
+        assert_eq!(did_you_mean("anything", []), "");
+    }
 }

@@ -207,11 +207,11 @@ impl PluginEntry {
 pub struct Config {
     /// Hugging Face model folder (Llama, Mistral, Qwen2 or Qwen3), or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
     /// [default: a small built-in model]
-    #[schemars(extend("rank" = "own"))]
+    #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"]))]
     pub model: Option<String>,
     /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of
     /// shards, or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
-    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
+    #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["dataset_name"]))]
     pub dataset: Option<String>,
     /// Split of a hub dataset to train on [default: train]
     #[schemars(extend("on_resume" = "free"))]
@@ -260,7 +260,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub num_threads: Option<usize>,
     /// Seconds to wait for the other processes of the run before ending it [default: 1800]
-    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
+    #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["ddp_timeout"]))]
     pub dist_timeout_s: f64,
     /// Precision of gradients sent between processes: float32, or bfloat16, which halves the bytes and rounds each process's
     /// values and their sum to 8 bits of precision [default: float32]
@@ -273,12 +273,14 @@ pub struct Config {
     #[serde(skip)]
     pub ranks: usize,
 
-    /// Number of completions to sample per prompt [default: 8, or 2 for algorithms that learn from pairs]
+    /// Number of completions to sample per prompt; 1 where they are not compared with each other, as for ppo and reinforce_pp
+    /// [default: 8, or 2 for algorithms that learn from pairs]
     pub num_generations: Option<usize>,
     /// Maximum length of a prompt, in tokens; of longer ones the last tokens are kept [default: none; prompts as long as the
     /// model's context are left out]
     pub max_prompt_length: Option<usize>,
     /// Maximum length of a completion, in tokens [default: 512]
+    #[schemars(extend("aliases" = ["max_new_tokens", "response_length"]))]
     pub max_completion_length: usize,
     /// Sampling temperature [default: 1]
     pub temperature: f64,
@@ -306,8 +308,10 @@ pub struct Config {
     /// Compute the reference model's log-probabilities of the dataset once, before training, then free the model [default: false]
     pub precompute_ref_log_probs: bool,
 
-    /// Maximum length of a text, or of a prompt with its given completion, in tokens; longer ones are truncated at the end
-    /// [default: 1024]
+    /// Maximum length of a text, or of a prompt with its given completion, in tokens; longer ones are truncated at the end. none
+    /// for the model's context [default: 1024]
+    #[serde(with = "super::limit")]
+    #[schemars(with = "Option<usize>")]
     pub max_length: Option<usize>,
     /// Compute the loss only on the completion, where the dataset has prompts and completions [default: true]
     pub completion_only_loss: bool,
@@ -318,7 +322,8 @@ pub struct Config {
     /// per_device_train_batch_size counts packs [default: false]
     pub packing: bool,
 
-    /// Batch size per process for training, in completions or pairs per micro-batch [default: 8]
+    /// Batch size per process for training: completions or pairs per micro-batch; for online_dpo prompts, each with a pair of
+    /// completions, as in TRL [default: 8]
     pub per_device_train_batch_size: usize,
     /// Batch size per process for evaluation [default: per_device_train_batch_size]
     #[schemars(extend("on_resume" = "free"))]
@@ -328,6 +333,7 @@ pub struct Config {
     /// Number of micro-batches per generation [default: gradient_accumulation_steps]
     pub steps_per_generation: Option<usize>,
     /// Number of times to train on each generation [default: 1]
+    #[schemars(extend("aliases" = ["num_ppo_epochs"]))]
     pub num_iterations: usize,
     /// Maximum number of tokens in a micro-batch; a step's rows are then split by tokens instead of by count. A prompt counts
     /// once for all its completions, and a longer row goes alone [default: none]
@@ -361,9 +367,9 @@ pub struct Config {
     /// LoRA dropout; not supported, so it must be 0 [default: 0]
     pub lora_dropout: f64,
 
-    /// Peak learning rate [default: 1e-6, as in TRL, from 100 million parameters upward; for smaller models multiplied by 100
-    /// million / parameters, or by the square root of that for algorithms that learn from pairs or given completions; ten times
-    /// that for an adapter]
+    /// Peak learning rate [default: as in TRL, 2e-5 for sft, 3e-6 for ppo, 5e-7 for online_dpo and 1e-6 for the other algorithms,
+    /// from 100 million parameters upward; for smaller models multiplied by 100 million / parameters, or by the square root of
+    /// that for algorithms that learn from pairs or given completions; ten times that for an adapter]
     pub learning_rate: Option<f64>,
     /// Learning rate schedule: linear, cosine, constant or constant_with_warmup [default: linear]
     pub lr_scheduler_type: LrSchedule,
@@ -395,8 +401,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free"))]
     pub save_steps: Period,
     /// Maximum number of checkpoints to keep; the newest and the best are always kept [default: all]
-    #[schemars(extend("on_resume" = "free", "alias" = "max_ckpt_num"))]
-    #[serde(alias = "max_ckpt_num")]
+    #[schemars(extend("on_resume" = "free", "aliases" = ["max_ckpt_num"]))]
     pub save_total_limit: Option<usize>,
     /// Save only the model: smaller checkpoints that can't be resumed [default: false]
     #[schemars(extend("on_resume" = "free"))]
@@ -415,7 +420,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free"))]
     pub greater_is_better: Option<bool>,
     /// Completions to write to completions.jsonl: none, sample (those of each generation's first prompt) or all [default: sample]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "bare" = "true"))]
     pub log_completions: LogCompletions,
 
     /// Where to report metrics besides metrics.jsonl: none or tensorboard [default: tensorboard]
@@ -541,7 +546,8 @@ impl Config {
         self.steps_per_generation.unwrap_or(self.gradient_accumulation_steps)
     }
 
-    /// Returns the number of completions or pairs in a micro-batch of all processes together.
+    /// Returns the number of completions or pairs in a micro-batch of all processes together; where pairs are generated, the
+    /// number of their prompts.
     pub fn batch_size(&self) -> usize {
         self.per_device_train_batch_size * self.ranks
     }
@@ -558,7 +564,7 @@ impl Config {
         parts.filter_map(|part| part.split_once('=').map(pair)).collect()
     }
 
-    /// Returns the number of completions in one generation.
+    /// Returns the number of completions in one generation; where pairs are generated, the number of their prompts.
     pub fn generation_batch_size(&self) -> usize {
         self.batch_size() * self.steps_per_generation()
     }
@@ -572,10 +578,5 @@ impl Config {
     pub fn best_by(&self) -> Option<(&str, bool)> {
         let name = self.metric_for_best_model.as_deref().or_else(|| self.load_best_model_at_end.then_some("reward"))?;
         Some((name, self.greater_is_better.unwrap_or(!name.ends_with("loss"))))
-    }
-
-    /// Returns the number of prompts in one generation.
-    pub fn prompts_per_generation(&self) -> usize {
-        self.generation_batch_size() / self.group()
     }
 }

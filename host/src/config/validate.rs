@@ -113,21 +113,18 @@ impl Config {
         Ok(())
     }
 
-    /// What a run that generates completions needs beyond that.
+    /// What a run that generates completions needs beyond that, by whether it makes `pairs` of them.
     ///
     /// # Errors
     /// The key that is wrong, and what would be right.
-    pub fn check_generation(&self) -> Result<(), Error> {
+    pub fn check_generation(&self, pairs: bool) -> Result<(), Error> {
         let invalid = |key: &str, detail: String| Err(Error::Invalid { place: key.to_owned(), detail });
-        if self.group() < 2 {
-            return invalid("num_generations", "must be at least 2: completions of a prompt are compared with each other".into());
-        }
         if self.plugin.is_empty() {
             let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm. To learn from the \
                           dataset's own completions, as `rlhost sft` does, use --learn-from dataset";
             return invalid("plugin", detail.into());
         }
-        if !self.generation_batch_size().is_multiple_of(self.group()) {
+        if !pairs && !self.generation_batch_size().is_multiple_of(self.group()) {
             let ranks = if self.ranks > 1 { format!(" x {} processes", self.ranks) } else { String::new() };
             let detail = format!(
                 "{} must divide the number of completions in a generation, per_device_train_batch_size {}{ranks} x \

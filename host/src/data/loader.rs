@@ -63,10 +63,15 @@ impl Loader {
         if self.partial { self.rows.div_ceil(self.batch) } else { self.rows / self.batch }
     }
 
+    /// Whether the next batch is the first of another pass.
+    pub fn is_at_end(&self) -> bool {
+        let left = self.rows.saturating_sub(self.cursor.taken);
+        left < if self.partial { 1 } else { self.batch }
+    }
+
     /// The next batch's row indices.
     pub fn next_batch(&mut self) -> Vec<usize> {
-        let left = self.rows.saturating_sub(self.cursor.taken);
-        if left < if self.partial { 1 } else { self.batch } {
+        if self.is_at_end() {
             self.cursor = Cursor { epoch: self.cursor.epoch + 1, taken: 0 };
             self.deal();
         }
@@ -91,11 +96,13 @@ mod tests {
         let mut loader = Loader::new(10, 3, 1, true, false);
         let mut seen: Vec<usize> = (0..3).flat_map(|_| loader.next_batch()).collect();
         assert_eq!(loader.cursor(), Cursor { epoch: 0, taken: 9 });
+        assert!(loader.is_at_end());
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), 9);
         loader.next_batch();
         assert_eq!(loader.cursor(), Cursor { epoch: 1, taken: 3 });
+        assert!(!loader.is_at_end());
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub struct Tokenizer {
     /// Whether its decoder may take long or make much of little.
     decodes_freely: bool,
     chat: Option<ChatTemplate>,
+    bos: Option<u32>,
     eos: Option<u32>,
 }
 
@@ -97,17 +98,17 @@ impl Tokenizer {
             let detail = format!("eos_token: there is no token {missing:?}");
             return Err(Error::Tokenizer { path, detail: printable(&detail, SHOWN) });
         }
-        let [bos, eos] = ["bos_token", "eos_token"].map(|key| token_text(&config, key));
-        let eos = own.unwrap_or(eos);
+        let bos_text = token_text(&config, "bos_token");
+        let eos_text = own.unwrap_or_else(|| token_text(&config, "eos_token"));
+        let [bos, eos] = [&bos_text, &eos_text].map(|text| inner.token_to_id(text));
         let found = wording.template.clone().map_or_else(|| wording::template_in(folder, &config), |given| Ok(Some(given)))?;
         let compiled = |(path, source): (PathBuf, String)| {
-            let chat = ChatTemplate::new(source, bos, eos.clone());
+            let chat = ChatTemplate::new(source, bos_text, eos_text);
             chat.map_err(|detail| Error::Tokenizer { path, detail: format!("chat template: {detail}") })
         };
         let chat = found.map(compiled).transpose()?.map(|chat| chat.told(wording.kwargs.clone(), wording.now));
-        let eos = inner.token_to_id(&eos);
         let decodes_freely = serde_json::to_value(inner.get_decoder()).map_or(true, |decoder| replaces_freely(&decoder));
-        Ok(Self { path, inner, pace: Arc::default(), decodes_freely, chat, eos })
+        Ok(Self { path, inner, pace: Arc::default(), decodes_freely, chat, bos, eos })
     }
 
     /// Returns the files that a checkpoint of a model with these ending tokens has otherwise than the folder which was opened with
@@ -139,6 +140,11 @@ impl Tokenizer {
     /// The text of the ending token, if there is one.
     pub fn eos_text(&self) -> Option<String> {
         self.eos.and_then(|id| self.inner.id_to_token(id))
+    }
+
+    /// Returns the ids of the tokens that begin and end a text, if there are such.
+    pub fn frame(&self) -> (Option<u32>, Option<u32>) {
+        (self.bos, self.eos)
     }
 
     /// Token ids of a text; `special` adds what the tokenizer puts around a text (a beginning

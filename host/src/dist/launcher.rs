@@ -1,6 +1,6 @@
-//! What a launcher tells the processes that it starts, in their environment.
+//! Reads what launchers tell their processes through the environment.
 
-/// What launchers call the number of a process among those of its machine.
+/// Launchers' variables for a process's rank on its machine.
 const LOCAL_RANKS: [&str; 7] = [
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "MPI_LOCALRANKID",
@@ -11,7 +11,7 @@ const LOCAL_RANKS: [&str; 7] = [
     "SLURM_LOCALID",
 ];
 
-/// Rank and number of the processes that a launcher started together with this one.
+/// Returns this process's rank and the number of processes that the launcher started.
 pub(super) fn launched() -> Option<(usize, usize)> {
     let number = |name: &str| std::env::var(name).ok()?.parse().ok();
     // Open MPI; MPICH and Slurm's PMI-2; Slurm's PMIx.
@@ -20,7 +20,7 @@ pub(super) fn launched() -> Option<(usize, usize)> {
     known.iter().find_map(|(rank, size)| Some((number(rank)?, number(size)?)))
 }
 
-/// The number of this process among those of its machine, where a launcher has said it.
+/// Returns this process's rank on its machine, 0 if the launcher does not say.
 pub(super) fn local_rank() -> usize {
     let said = LOCAL_RANKS.iter().find_map(|name| std::env::var(name).ok());
     said.and_then(|rank| rank.parse().ok()).unwrap_or(0)

@@ -1,14 +1,13 @@
-//! Several processes that train as one: who is there, and what they say to each other.
+//! The processes (ranks) of a run and their communication.
 //!
-//! Every rank takes the same decisions from the same facts, so that little has to be said: what
-//! each rank found out goes to all ([`World::gather`]), what one alone can know comes from the
-//! first ([`World::broadcast`]), and gradients are added up ([`World::sum_beside`]).
+//! All ranks make the same decisions from the same data, so they exchange little: what each rank found out is gathered on all
+//! ([`World::gather`]), what only the first rank knows is broadcast ([`World::broadcast`]), and gradients are summed
+//! ([`World::sum_beside`]).
 //!
-//! **No rank waits for one that has failed.** All talk but the sums goes through one place
-//! ([`World::exchange`]), in which a rank may also say that it has failed ([`World::tell`]),
-//! wherever the others are; and sums follow only where all have said that they are ready. A rank
-//! that dies is the launcher's to notice (`mpirun` and `srun` end the others), and one that hangs
-//! the watchdog's.
+//! **No rank waits for one that has failed.** Everything except gradient sums goes through one collective ([`World::exchange`]).
+//! A failed rank reports there ([`World::tell`]), wherever the others are. Sums happen only after all ranks have reported that
+//! they are ready. If a rank dies, the launcher ends the others (`mpirun` and `srun` do); if one hangs, the watchdog ends the
+//! run.
 
 mod launcher;
 #[cfg(feature = "mpi")]
@@ -33,12 +32,12 @@ use std::cell::Cell;
 use std::ops::Range;
 use watchdog::Watchdog;
 
-/// Why a rank gave up, as the others hear of it.
+/// Why a rank failed, as reported to the others.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Failure {
-    /// In words.
+    /// The error message.
     pub reason: String,
-    /// The plugin whose call failed, if it was one's.
+    /// The plugin whose call failed, if any.
     pub plugin: Option<String>,
 }
 
@@ -48,59 +47,59 @@ pub enum Error {
     /// A rank failed.
     #[error("rank {rank}: {}", failure.reason)]
     Failed {
-        /// Which.
+        /// The rank.
         rank: usize,
-        /// Why.
+        /// The failure.
         failure: Failure,
     },
-    /// This build knows no ranks.
+    /// This build has no support for several processes.
     #[error(
-        "this rlhost was built without the feature mpi, and it was started as rank {rank} of {size}; build it with --features rlhost/mpi"
+        "this process was started as rank {rank} of {size}, but this rlhost was built without MPI; build it with --features rlhost/mpi"
     )]
     Without {
-        /// Its rank.
+        /// The rank of this process.
         rank: usize,
-        /// How many were started.
+        /// The number of processes.
         size: usize,
     },
-    /// MPI has been begun already: a bug.
-    #[error("MPI can be begun once in a process")]
+    /// MPI is already initialised: a bug.
+    #[error("MPI is already initialised in this process")]
     Joined,
-    /// A thread could not be started.
-    #[error("can't watch over the ranks: {0}")]
+    /// A thread can't be started.
+    #[error("can't start the ranks' watchdog: {0}")]
     Watchdog(#[from] std::io::Error),
-    /// Ranks are at different places of the program: a bug.
-    #[error("rank {rank} has lost step with the others, which are at {here:?}; this is a bug of rlhost's")]
+    /// Ranks are at different collectives: a bug.
+    #[error("rank {rank} is out of step with the others, which are at {here:?}; this is a bug in rlhost")]
     Astray {
-        /// Which.
+        /// The rank.
         rank: usize,
-        /// Where this one is.
+        /// The collective of this rank.
         here: &'static str,
     },
-    /// What was said can't be written down or read.
+    /// A value can't be encoded or decoded.
     #[error("{what:?} can't be sent to the other ranks: {source}")]
     Encoding {
-        /// What it was.
+        /// What was sent.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         source: postcard::Error,
     },
     /// Some ranks compute on a device and others don't.
-    #[error("rank {rank} computes on {there} and rank 0 on {first}; device = \"cuda\" or \"cpu\" has all do the same")]
+    #[error("rank {rank} computes on {there} and rank 0 on {first}; set device to \"cuda\" or \"cpu\" for all ranks")]
     Apart {
-        /// Which.
+        /// The rank.
         rank: usize,
-        /// Where it does.
+        /// Where it computes.
         there: &'static str,
-        /// Where the first does.
+        /// Where the first rank computes.
         first: &'static str,
     },
     /// NCCL is missing or failed.
     #[error("NCCL can't {what}: {detail}")]
     Nccl {
-        /// What it was to do.
+        /// The operation.
         what: &'static str,
-        /// What it says.
+        /// NCCL's message.
         detail: String,
     },
     /// A tensor can't be summed.
@@ -108,19 +107,19 @@ pub enum Error {
     Op(#[from] ops::Error),
 }
 
-/// Result of what ranks do together.
+/// Result of an operation between ranks.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The processes of a run, as one of them sees them.
+/// The processes of a run, seen from one of them.
 pub struct World {
     rank: usize,
     size: usize,
-    /// Nobody, where the process is alone.
+    /// The other ranks; `None` with a single process.
     others: Option<(Ranks, Watchdog)>,
-    /// Where each rank computes on a device of its own.
+    /// NCCL, if each rank computes on its own device.
     #[cfg(feature = "nccl")]
     devices: std::cell::OnceCell<nccl::Devices>,
-    /// Whether some rank has failed, which all know.
+    /// Whether a rank has failed and all know it.
     failed: Cell<bool>,
 }
 
@@ -136,34 +135,33 @@ impl World {
         }
     }
 
-    /// A process by itself.
+    /// Creates a world of one process.
     pub fn alone() -> Self {
         Self::new(0, 1, None)
     }
 
-    /// The processes that were started together with this one; just this one where there are none.
+    /// Joins the processes that were started together with this one, if any.
     ///
     /// # Errors
-    /// If there are others and this build can't talk to them.
+    /// If there are others and this build can't communicate with them.
     pub fn join() -> Result<Self> {
         let Some(ranks) = Ranks::join()? else { return Ok(Self::alone()) };
         let (rank, size) = (ranks.rank(), ranks.size());
         if size == 1 {
-            // MPI ends when its last value goes, which is now.
+            // Dropping the last value, which happens here, finalises MPI.
             return Ok(Self::alone());
         }
         let watchdog = Watchdog::new(rank)?;
         Ok(Self::new(rank, size, Some((ranks, watchdog))))
     }
 
-    /// Whether this process was started as the first of several, or by itself: the one that speaks
-    /// to the user. Known before [`World::join`].
+    /// Returns whether this process prints to the user: the first of several, or the only one. Works before [`World::join`].
     pub fn speaks() -> bool {
         launcher::launched().is_none_or(|(rank, _)| rank == 0)
     }
 
-    /// Has the ranks' devices meet, where they compute on such, so that sums go from one to the other
-    /// without the processes. Without the feature `nccl` they go through the processes.
+    /// Connects the ranks' devices, so that gradients are summed between them directly. Without the feature `nccl`, sums go
+    /// through the processes.
     ///
     /// # Errors
     /// If some ranks compute on a device and others don't, or NCCL is missing.
@@ -177,62 +175,62 @@ impl World {
         if let (Device::Cuda(device), Some((_, watchdog))) = (device, &self.others) {
             let id = self.broadcast("NCCL's id", nccl::Devices::id)?;
             let meet = || nccl::Devices::meet(device, self.rank, self.size, &id);
-            let devices = watchdog.watch("NCCL's beginning", Vec::new(), meet)?;
+            let devices = watchdog.watch("the start of NCCL", Vec::new(), meet)?;
             let _ = self.devices.set(devices);
         }
         Ok(())
     }
 
-    /// Number of this process among those on its machine.
+    /// Returns this process's rank on its machine.
     pub fn local_rank(&self) -> usize {
         launcher::local_rank()
     }
 
-    /// Number of this process, from 0.
+    /// Returns this process's rank, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Number of processes.
+    /// Returns the number of processes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Whether this is the rank that writes files and speaks to the user.
+    /// Returns whether this is the rank that writes files and prints to the user.
     pub fn is_first(&self) -> bool {
         self.rank == 0
     }
 
-    /// This rank's part of so many things: whole ones, in order, as equal as can be.
+    /// Returns this rank's part of `things` items: contiguous, in order, parts as equal as possible.
     pub fn share(&self, things: usize) -> Range<usize> {
         things * self.rank / self.size..things * (self.rank + 1) / self.size
     }
 
-    /// What all ranks have alike, on the first one alone, so that it counts once.
+    /// Returns the items on the first rank and nothing on others, for metrics that are the same on all ranks and must count once.
     pub fn once<T>(&self, things: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
         let first = self.is_first();
         things.into_iter().filter(move |_| first)
     }
 
-    /// Sets how long, in seconds, the others are waited for.
+    /// Sets how many seconds to wait for other ranks.
     pub fn set_patience(&self, seconds: f64) {
         if let Some((_, watchdog)) = &self.others {
             watchdog.set_patience(seconds, self.rank);
         }
     }
 
-    /// Sets the step that is named where the others are waited for in vain.
+    /// Sets the step named in a timeout's message.
     pub fn at_step(&self, step: u64) {
         if let Some((_, watchdog)) = &self.others {
             watchdog.at_step(step);
         }
     }
 
-    /// Everybody's bytes, by rank. All meet here: a rank that has failed says so instead.
+    /// Returns every rank's bytes, by rank. All ranks meet here; one that has failed reports that instead.
     fn exchange(&self, what: &'static str, own: std::result::Result<&[u8], &Failure>) -> Result<Vec<Vec<u8>>> {
         let Some((ranks, watchdog)) = &self.others else { return Ok(own.into_iter().map(<[u8]>::to_vec).collect()) };
         if self.failed.get() {
-            let failure = Failure { reason: format!("{what:?} after a failure that all knew of"), plugin: None };
+            let failure = Failure { reason: format!("{what:?} after a failure that all ranks know of"), plugin: None };
             return Err(Error::Failed { rank: self.rank, failure });
         }
         let encoding = |source| Error::Encoding { what, source };
@@ -252,7 +250,7 @@ impl World {
             return Err(Error::Failed { rank, failure });
         }
         match headers.iter().position(|header| header[2] != headers[0][2]) {
-            // All find that out.
+            // All ranks detect this.
             Some(rank) => {
                 self.failed.set(true);
                 Err(Error::Astray { rank, here: what })
@@ -261,9 +259,8 @@ impl World {
         }
     }
 
-    /// What each rank has found out, by rank. It goes as postcard has it: numbers of many digits in
-    /// the bytes that they have in memory, small whole ones in one or two. Values that say themselves
-    /// what they are, JSON's for one, need [`json`].
+    /// Gathers a value from each rank, by rank. Values are encoded by postcard: floats in their full size, small integers in one
+    /// or two bytes. Self-describing values, such as JSON, need [`json`].
     ///
     /// # Errors
     /// If a rank has failed.
@@ -277,7 +274,7 @@ impl World {
         all.iter().map(|bytes| postcard::from_bytes(bytes).map_err(encoding)).collect()
     }
 
-    /// The ranks' parts of a list, one behind the other.
+    /// Concatenates the ranks' parts of a list.
     ///
     /// # Errors
     /// If a rank has failed.
@@ -285,10 +282,10 @@ impl World {
         Ok(self.gather(what, own)?.into_iter().flatten().collect())
     }
 
-    /// What the first rank makes, which the others don't.
+    /// Broadcasts a value that only the first rank makes.
     ///
     /// # Errors
-    /// If it can't be made, or a rank has failed.
+    /// If making it fails, or a rank has failed.
     pub fn broadcast<T, E>(
         &self,
         what: &'static str,
@@ -303,7 +300,7 @@ impl World {
         made.ok_or_else(|| Error::Astray { rank: 0, here: what }.into())
     }
 
-    /// The first rank's bytes.
+    /// Broadcasts the first rank's bytes.
     ///
     /// # Errors
     /// If a rank has failed.
@@ -321,7 +318,7 @@ impl World {
         self.exchange(what, Ok(&[])).map(drop)
     }
 
-    /// Sums numbers over the ranks, in their order.
+    /// Sums a number over the ranks, in rank order.
     ///
     /// # Errors
     /// If a rank has failed.
@@ -332,8 +329,8 @@ impl World {
         Ok(self.gather(what, own)?.into_iter().sum())
     }
 
-    /// Tells the others that this rank has failed, unless some rank's failure is known already, and
-    /// gives what all now know: the failure of the first rank that has one.
+    /// Reports this rank's failure to the others, unless a failure is already known. Returns the failure that all agree on: that
+    /// of the lowest failed rank.
     pub fn tell(&self, failure: &Failure) -> Option<Error> {
         if self.others.is_none() || self.failed.get() {
             return None;
@@ -341,7 +338,7 @@ impl World {
         self.exchange("a failure", Err(failure)).err()
     }
 
-    /// All go on after a failure that all have dealt with.
+    /// Continues after a failure that all ranks have handled.
     pub fn go_on(&self) {
         self.failed.set(false);
     }
@@ -353,36 +350,35 @@ impl Drop for World {
         if std::thread::panicking() {
             ranks.abort();
         }
-        // MPI ends when all ranks are there.
+        // MPI can be finalised only by all ranks together.
         watchdog.watch("the end", Vec::new(), || ranks.leave());
     }
 }
 
-/// For serde's `with`: a field whose value is JSON, or can only be read where its text says what
-/// it is, goes as that text.
+/// For serde's `with`: encodes a field as JSON text, for values that are JSON or need a self-describing format.
 pub mod json {
     use serde::de::{DeserializeOwned, Deserializer, Error as _};
     use serde::ser::{Error as _, Serializer};
     use serde::{Deserialize, Serialize};
 
-    /// The value's JSON.
+    /// Encodes a value as JSON.
     ///
     /// # Errors
-    /// If it has none.
+    /// If it can't be JSON.
     pub fn serialize<T: Serialize, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
         serde_json::to_string(value).map_err(S::Error::custom)?.serialize(serializer)
     }
 
-    /// The value of a JSON text.
+    /// Decodes a value from JSON.
     ///
     /// # Errors
-    /// If there is no text, or it is not such a value's.
+    /// If the text is missing or is not such a value.
     pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
         serde_json::from_str(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 
-/// FNV-1a of a name.
+/// Returns the FNV-1a hash of a name.
 fn name_hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -412,7 +408,7 @@ mod tests {
         assert_eq!(world.broadcast_bytes("bytes", b"abc").unwrap(), b"abc");
         assert_eq!(world.sum("numbers", 0.1).unwrap(), 0.1);
         world.barrier("nothing").unwrap();
-        // Nobody is there to be told.
+        // There is nobody to tell.
         assert!(world.tell(&Failure { reason: "it broke".into(), plugin: None }).is_none());
         world.barrier("nothing").unwrap();
     }

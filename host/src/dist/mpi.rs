@@ -1,5 +1,4 @@
-//! The ranks over MPI. Only the thread that joined may call in here, and, while it does not, the
-//! one that sums.
+//! Communication through MPI. Only the thread that joined may call this, or the summing thread while that one does not.
 
 use super::launcher::launched;
 use super::{Error, Result};
@@ -10,17 +9,17 @@ use mpi::environment::Universe;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 
-/// Tag of the messages in which ranks say what they come with.
+/// Tag of header messages.
 const HEADER: i32 = 1;
 
-/// Most bytes that all ranks gather at once: MPI counts in 32 bits.
+/// Most bytes gathered at once over all ranks: MPI counts in 32 bits.
 const GATHERED_AT_ONCE: usize = 1 << 30;
 
 pub(super) struct Ranks {
     world: SimpleCommunicator,
     /// Whether another thread may call MPI.
     serialized: bool,
-    /// Ends MPI when it goes.
+    /// Finalises MPI when dropped.
     _universe: Universe,
 }
 
@@ -35,27 +34,27 @@ impl Sums {
         self.size
     }
 
-    /// The sums of everybody's values, the same to the bit on each rank.
+    /// Sums every rank's values, with bit-identical results on each rank.
     pub(super) fn all_reduce(self, own: &[f32], sums: &mut [f32]) {
         SimpleCommunicator::world().all_reduce_into(own, sums, SystemOperation::sum());
     }
 
-    /// The first part of `own` goes to the first rank, the second to the second; `parts` are those
-    /// that come to this one, by rank.
+    /// Sends the first part of `own` to the first rank, the second to the second, and so on. `parts` receives those for this
+    /// rank, by rank.
     pub(super) fn all_to_all(self, own: &[u16], parts: &mut [u16]) {
         SimpleCommunicator::world().all_to_all_into(own, parts);
     }
 
-    /// Everybody's values, by rank, as many of each.
+    /// Gathers every rank's values, by rank, equally many from each.
     pub(super) fn all_gather(self, own: &[u16], all: &mut [u16]) {
         SimpleCommunicator::world().all_gather_into(own, all);
     }
 }
 
 impl Ranks {
-    /// All processes that were started together; nobody, where this one was started by itself.
+    /// Joins all processes that were started together; returns `None` if this one was started alone.
     pub(super) fn join() -> Result<Option<Self>> {
-        // MPI's own way to serve a process that stands alone costs time and a daemon.
+        // For a process that was started alone, MPI would start a daemon, which takes time.
         if launched().is_none() {
             return Ok(None);
         }
@@ -71,8 +70,7 @@ impl Ranks {
         self.world.size() as usize
     }
 
-    /// Everybody's header, by rank. The first rank collects them one by one, so that it knows who
-    /// has `came` and who is missing.
+    /// Returns every rank's header, by rank. The first rank collects them one by one, so it knows who `came` and who is missing.
     pub(super) fn headers(&self, own: [u64; 3], came: &dyn Fn(usize)) -> Vec<[u64; 3]> {
         let mut all = vec![0; 3 * self.size()];
         let first = self.world.process_at_rank(0);
@@ -92,7 +90,7 @@ impl Ranks {
         all.chunks_exact(3).map(|header| [header[0], header[1], header[2]]).collect()
     }
 
-    /// Everybody's bytes, by rank, whose numbers all know.
+    /// Returns every rank's bytes, by rank. All ranks know the `lengths`.
     pub(super) fn bytes(&self, own: &[u8], lengths: &[usize]) -> Vec<Vec<u8>> {
         let mut all: Vec<Vec<u8>> = lengths.iter().map(|length| Vec::with_capacity(*length)).collect();
         let piece = (GATHERED_AT_ONCE / self.size()).max(1);
@@ -116,7 +114,7 @@ impl Ranks {
         all
     }
 
-    /// Whether sums may be made on another thread, while this one does not call in here.
+    /// Returns whether another thread may sum while this one does not call MPI.
     pub(super) fn serialized(&self) -> bool {
         self.serialized
     }
@@ -125,7 +123,7 @@ impl Ranks {
         Sums { size: self.size() }
     }
 
-    /// Ends MPI when all ranks are there.
+    /// Finalises MPI when all ranks are here.
     pub(super) fn leave(self) {
         drop(self);
     }

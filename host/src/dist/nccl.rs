@@ -1,4 +1,4 @@
-//! Sums of tensors on NVIDIA devices, by NCCL, in the order of all other work on the device's stream.
+//! Sums tensors on NVIDIA devices through NCCL, in order with all other work on the device's stream.
 
 use super::{Error, Result};
 use crate::config::ReduceDtype;
@@ -13,13 +13,13 @@ use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Storage, T
 use half::bf16;
 use std::ops::Range;
 
-/// Values that are sent at once in bf16, where they need room twice.
+/// Values sent at once in bf16, which need a second copy.
 const BUCKET: usize = 1 << 24;
 
-/// Values of bf16 from whose multiples kernels read.
+/// Kernels read bf16 values at multiples of this many.
 const ALIGNED: usize = 8;
 
-/// This rank's device among those of all ranks.
+/// This rank's device, connected to all ranks' devices.
 pub(super) struct Devices {
     comm: Comm,
     device: CudaDevice,
@@ -28,17 +28,17 @@ pub(super) struct Devices {
 fn failed(what: &'static str) -> impl Fn(NcclError) -> Error {
     move |NcclError(status)| {
         let detail = match status {
-            // What the stand-in for the library says where there is none.
+            // The result of the library's stub if the library is missing.
             ncclResult_t::ncclInternalError => {
-                "is libnccl.so.2 where the loader looks? NCCL_DEBUG=WARN has it say more if it is".to_owned()
+                "is libnccl.so.2 on the loader's path? If it is, NCCL_DEBUG=WARN gives details".to_owned()
             }
-            other => format!("it says {other:?}"),
+            other => format!("it returned {other:?}"),
         };
         Error::Nccl { what, detail }
     }
 }
 
-/// Everything that `calls` ask for, at once. The group is closed also where one of them fails, since later calls would wait in it.
+/// Makes all the NCCL calls of `calls` as one group. The group is closed even if one fails, since later calls would wait in it.
 fn together(calls: impl FnOnce() -> Result<()>) -> Result<()> {
     group_start().map_err(failed("exchange gradients"))?;
     let called = calls();
@@ -47,7 +47,7 @@ fn together(calls: impl FnOnce() -> Result<()>) -> Result<()> {
     closed.map(drop)
 }
 
-/// The sum of a tensor's values, where they stand.
+/// Sums a tensor in place.
 struct AllReduce<'a>(&'a Comm);
 
 impl InplaceOp1 for AllReduce<'_> {
@@ -56,28 +56,30 @@ impl InplaceOp1 for AllReduce<'_> {
     }
 
     fn cpu_fwd(&self, _storage: &mut CpuStorage, _layout: &Layout) -> candle_core::Result<()> {
-        candle_core::bail!("NCCL sums nothing on the CPU")
+        candle_core::bail!("NCCL can't sum on the CPU")
     }
 
     fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> candle_core::Result<()> {
-        let Some((start, end)) = layout.contiguous_offsets() else { candle_core::bail!("a sum of values that lie apart") };
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            candle_core::bail!("NCCL can't sum a tensor that is not contiguous")
+        };
         let mut values = storage.as_cuda_slice_mut::<f32>()?.try_slice_mut(start..end);
-        let Some(values) = &mut values else { candle_core::bail!("a sum of values that are not there") };
+        let Some(values) = &mut values else { candle_core::bail!("there are no values to sum") };
         let summed = self.0.all_reduce_in_place(values, &ReduceOp::Sum);
         summed.map(drop).map_err(|e| candle_core::Error::Msg(failed("sum gradients")(e).to_string()))
     }
 }
 
 impl Devices {
-    /// What all ranks must have of the first one to find one another.
+    /// Returns the id by which all ranks find the first.
     ///
     /// # Errors
-    /// If there is no NCCL.
+    /// If NCCL is missing.
     pub(super) fn id() -> Result<Vec<i8>> {
         Ok(Id::new().map_err(failed("begin"))?.internal().to_vec())
     }
 
-    /// Meets the other ranks. All wait here for all.
+    /// Connects to the other ranks. Waits for all of them.
     ///
     /// # Errors
     /// If NCCL can't connect them.
@@ -89,8 +91,8 @@ impl Devices {
         Ok(Self { comm, device: device.clone() })
     }
 
-    /// Sums f32 tensors of the device over the ranks, in place, the same to the bit on each; they are
-    /// there when this comes back.
+    /// Sums f32 tensors on the device over the ranks, in place, with bit-identical results on each rank. Returns when the sums
+    /// are there.
     ///
     /// # Errors
     /// If NCCL fails.
@@ -108,8 +110,7 @@ impl Devices {
         Ok(())
     }
 
-    /// The same in bf16, where NCCL would round each partial sum: each rank adds up a part of the values,
-    /// in f32.
+    /// Sums in bf16. NCCL would round each partial sum; here each rank adds up a part of the values in f32.
     fn sum_rounded(&self, tensor: &Tensor) -> Result<()> {
         let (rank, size) = (self.comm.rank(), self.comm.world_size());
         let whole = tensor.flatten_all().map_err(ops::Error::from)?;
@@ -122,7 +123,7 @@ impl Devices {
             let own = part(rank);
             let rounded = ops::cast(&values(0..length)?, DType::BF16)?;
             let parts = self.exchange(&rounded, part, |_| own.len())?;
-            // A rank without a part has nothing to send, whatever it is.
+            // A rank without a part has nothing to send, so any tensor will do.
             let mut sums = rounded;
             if !own.is_empty() {
                 let sum = ops::zeros_like(&values(own.clone())?)?;
@@ -141,7 +142,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Sends each rank its range of bf16 values, and gives those that come from each, as many as it sends.
+    /// Sends each rank its range of bf16 values. Returns the values received from each, as many as it sends.
     fn exchange(&self, sent: &Tensor, to: impl Fn(usize) -> Range<usize>, from: impl Fn(usize) -> usize) -> Result<Vec<Tensor>> {
         let room = |rank| self.device.alloc_zeros::<bf16>(from(rank).max(1));
         let ranks = 0..self.comm.world_size();
@@ -156,7 +157,7 @@ impl Devices {
                         self.comm.send(&values.slice(to(rank)), rank as i32).map_err(failed("send gradients"))?;
                     }
                     if from(rank) > 0 {
-                        self.comm.recv(&mut into.slice_mut(..from(rank)), rank as i32).map_err(failed("get gradients"))?;
+                        self.comm.recv(&mut into.slice_mut(..from(rank)), rank as i32).map_err(failed("receive gradients"))?;
                     }
                 }
                 Ok(())

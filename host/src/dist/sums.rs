@@ -1,4 +1,4 @@
-//! Sums of gradients over the ranks, the same to the bit on each.
+//! Sums gradients over the ranks, with bit-identical results on each rank.
 
 use super::{Result, Sums, World};
 use crate::config::ReduceDtype;
@@ -7,11 +7,10 @@ use candle_core::Tensor;
 use std::ops::Range;
 use std::sync::mpsc;
 
-/// Values that are summed at once: enough that a message's own cost does not count.
+/// Values summed at once: enough that a message's overhead does not count.
 const BUCKET: usize = 1 << 20;
 
-/// The values of tensors of these lengths, one behind the other, cut into buckets: which tensor,
-/// and which of its values.
+/// Cuts the concatenated values of tensors of these lengths into buckets. An entry says which tensor and which of its values.
 fn buckets(lengths: &[usize], size: usize) -> Vec<Vec<(usize, Range<usize>)>> {
     let (mut all, mut bucket, mut room) = (Vec::new(), Vec::new(), size);
     for (tensor, &length) in lengths.iter().enumerate() {
@@ -31,8 +30,8 @@ fn buckets(lengths: &[usize], size: usize) -> Vec<Vec<(usize, Range<usize>)>> {
     all
 }
 
-/// Everybody's values, added up. As bf16 each rank adds up a part of them, in f32, so that a number
-/// is rounded when it is sent and its sum when that comes back, and nowhere else.
+/// Sums every rank's values. In bf16, each rank adds up a part of them in f32, so a value is rounded when it is sent, a sum when
+/// it is sent back, and nothing else is.
 fn reduce(by: Sums, dtype: ReduceDtype, own: &[f32], sums: &mut [f32]) {
     match dtype {
         ReduceDtype::Float32 => by.all_reduce(own, sums),
@@ -47,7 +46,7 @@ fn reduce(by: Sums, dtype: ReduceDtype, own: &[f32], sums: &mut [f32]) {
     }
 }
 
-/// Sums tensors in place; those of a device by way of the host.
+/// Sums tensors in place; those on a device go through the host.
 fn sum_tensors(by: Sums, dtype: ReduceDtype, tensors: &[&Tensor]) -> Result<()> {
     if tensors.iter().any(|tensor| !tensor.device().is_cpu()) {
         let host = tensors.iter().map(|tensor| ops::on_host(tensor)).collect::<ops::Result<Vec<Tensor>>>()?;
@@ -78,15 +77,15 @@ fn sum_tensors(by: Sums, dtype: ReduceDtype, tensors: &[&Tensor]) -> Result<()> 
 }
 
 impl World {
-    /// Sums groups of f32 tensors over the ranks, in place, which `work` makes: it calls what it is
-    /// given when the next group has its values. With `beside` a group that is ready is summed on
-    /// another thread while `work` goes on; the sums are the same. All ranks must have said that
-    /// they come, in a gathering directly before, and all sums are made whatever becomes of `work`,
-    /// so that nobody waits; a rank in which it failed says so in the gathering after this. Devices that
-    /// have met sum by themselves, after `work`, which is on the same stream.
+    /// Sums groups of f32 tensors over the ranks, in place. `work` computes them and calls its argument when the next group is
+    /// ready. With `beside`, ready groups are summed on another thread while `work` goes on; the sums are the same.
+    ///
+    /// All ranks must have reported in a gathering directly before. All sums are made even if `work` fails, so no rank waits; a
+    /// rank where it failed reports that in the next gathering. Connected devices sum by themselves after `work`, on the same
+    /// stream.
     ///
     /// # Errors
-    /// If a tensor is no f32, or NCCL fails.
+    /// If a tensor is not f32, or NCCL fails.
     #[cfg_attr(not(feature = "mpi"), expect(unreachable_code, unused_variables, reason = "there are no others without MPI"))]
     pub fn sum_beside<R>(
         &self,
@@ -113,12 +112,12 @@ impl World {
             let (ready, readiness) = mpsc::channel();
             let summing = scope.spawn(move || {
                 groups.iter().try_for_each(|group| {
-                    // What is not ready when the work is over never will be.
+                    // A group not ready when the work has ended never will be.
                     let _ = readiness.recv();
                     sum(group)
                 })
             });
-            // Whether anybody hears of it does not concern the work.
+            // The work does not depend on whether anybody listens.
             let done = work(&|| {
                 let _ = ready.send(());
             });

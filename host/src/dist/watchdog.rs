@@ -1,5 +1,4 @@
-//! Looks after a rank that waits for the others: one that is gone or hangs must not hold up the
-//! rest for ever.
+//! Watches a rank while it waits for others, so that one that is gone or hangs does not block the rest forever.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,11 +13,11 @@ struct Watched {
 struct Waiting {
     what: &'static str,
     since: Instant,
-    /// Ranks that have not come, where this rank is the one that collects them.
+    /// Ranks that have not arrived, known to the rank that collects headers.
     missing: Vec<usize>,
 }
 
-/// Ends this process when the others have been waited for too long; the launcher then ends them.
+/// Ends this process when it has waited too long for others; the launcher then ends the rest.
 #[derive(Clone)]
 pub(super) struct Watchdog(Arc<Mutex<Watched>>);
 
@@ -31,7 +30,7 @@ impl Watchdog {
                 std::thread::sleep(Duration::from_millis(200));
                 if let Some(complaint) = watching.watched().complaint(rank) {
                     eprintln!("error: {complaint}");
-                    // Without MPI's farewell, which would wait for the others too.
+                    // Without MPI_Finalize, which would also wait for the others.
                     signal_hook::low_level::exit(1);
                 }
             }
@@ -44,27 +43,26 @@ impl Watchdog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets how long the others are waited for. The first rank, which knows who is missing, is to
-    /// speak before the rest.
+    /// Sets how long to wait for others. The first rank knows who is missing, so the rest wait longer, to let it report first.
     pub(super) fn set_patience(&self, seconds: f64, rank: usize) {
         let patience = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let later = Duration::from_secs(if rank == 0 { 0 } else { 2 });
         self.watched().patience = patience.saturating_add(later);
     }
 
-    /// Sets the step that is named.
+    /// Sets the step named in the message.
     pub(super) fn at_step(&self, step: u64) {
         self.watched().step = step;
     }
 
-    /// A rank that was waited for has come.
+    /// Records that a rank has arrived.
     pub(super) fn came(&self, rank: usize) {
         if let Some(waiting) = &mut self.watched().waiting {
             waiting.missing.retain(|missing| *missing != rank);
         }
     }
 
-    /// Waits for `missing`, or for whoever it is, in `what`.
+    /// Runs `wait`, which waits in `what` for the `missing` ranks, or for any if that is empty.
     pub(super) fn watch<R>(&self, what: &'static str, missing: Vec<usize>, wait: impl FnOnce() -> R) -> R {
         self.watched().waiting = Some(Waiting { what, since: Instant::now(), missing });
         let done = wait();
@@ -88,7 +86,7 @@ impl Watched {
         let (seconds, step) = (since.elapsed().as_secs_f64(), self.step);
         Some(format!(
             "rank {rank} has waited {seconds:.0} s for {whom} ({what}, after step {step}), longer than dist_timeout_s; \
-             the run ends, and its last checkpoint holds"
+             the run ends; its last checkpoint remains valid"
         ))
     }
 }

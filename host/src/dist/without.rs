@@ -1,12 +1,12 @@
-//! What stands in for MPI in a build without it: nobody to talk to.
+//! Replaces MPI in a build without it.
 
 use super::launcher::launched;
 use super::{Error, Result};
 
-/// No rank can join, so that there is no value of this.
+/// The other ranks, of which there are none: this has no value.
 pub(super) enum Ranks {}
 
-/// Nor anything to sum.
+/// Sums over the ranks: this has no value either.
 #[derive(Clone, Copy)]
 pub(super) enum Sums {}
 
@@ -29,7 +29,7 @@ impl Sums {
 }
 
 impl Ranks {
-    /// Nobody, unless this process was started as one of several.
+    /// Returns `None`, or an error if this process was started as one of several.
     pub(super) fn join() -> Result<Option<Self>> {
         match launched() {
             Some((rank, size)) if size > 1 => Err(Error::Without { rank, size }),

@@ -21,8 +21,8 @@ pub fn config(input: &[u8]) {
         }
     }
     // What it says may have lines, as TOML's own errors do.
-    let _ = config::ConfigFile::read(&file).and_then(|file| file.output_dir()).map_err(|e| e.to_string());
-    let Ok((config, _)) = config::read([file.as_path()], &overrides) else { return };
+    let _ = config::ConfigFile::read(&file).and_then(|file| file.text_of("output_dir")).map_err(|e| e.to_string());
+    let Ok(config) = config::read([file.as_path()], &overrides) else { return };
     // What a run writes down is what a resumed run reads.
     let Ok(written) = toml::to_string(&config) else { return };
     let read: Config = toml::from_str(&written).unwrap_or_else(|e| panic!("{e} in {written}"));

@@ -1,23 +1,23 @@
-//! How two scorings of the same completions differ.
+//! Compares two scorings of the same completions.
 
 use serde::Serialize;
 
-/// Two scorings side by side; figures are over the rows that both could score.
+/// Two scorings compared. Metrics are over the rows scored by both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Rows scored by both.
     pub rows: usize,
-    /// Rows scored by one alone.
+    /// Rows scored by only one.
     pub one_sided: usize,
     /// Mean of the old scores.
     pub old_mean: f64,
-    /// Mean of the new ones.
+    /// Mean of the new scores.
     pub new_mean: f64,
-    /// Mean distance.
+    /// Mean absolute difference.
     pub mean_difference: f64,
-    /// Greatest distance.
+    /// Largest absolute difference.
     pub max_difference: f64,
-    /// Spearman's rank correlation, ties at their mean rank; none where a side is all ties.
+    /// Spearman's rank correlation, with mean ranks for ties; `None` if all scores of a side are equal.
     pub rank_correlation: Option<f64>,
 }
 
@@ -40,7 +40,7 @@ impl Comparison {
     }
 }
 
-/// Rank of each value from 1, the mean of their ranks for equal ones.
+/// Returns the rank of each value, from 1; equal values get their mean rank.
 fn mean_ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
@@ -54,7 +54,7 @@ fn mean_ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Pearson's correlation; none where a side does not vary.
+/// Returns Pearson's correlation, `None` if a side does not vary.
 fn correlation(a: &[f64], b: &[f64]) -> Option<f64> {
     let n = a.len() as f64;
     let (ma, mb) = (a.iter().sum::<f64>() / n, b.iter().sum::<f64>() / n);

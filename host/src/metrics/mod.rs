@@ -1,5 +1,4 @@
-//! Figures of a run: exact averages over micro-batches and the logging window, and where they
-//! are written or shown. Only this room averages.
+//! A run's metrics: exact averages over micro-batches and the logging window, and their outputs. Only this module averages.
 
 mod comparison;
 mod prometheus;
@@ -13,7 +12,7 @@ pub use tensorboard::{TensorBoard, code_block};
 pub use window::{Metric, Reduction, Window, is_of_machine};
 pub use writer::{Line, Lines};
 
-/// This machine's name, where it says it.
+/// Returns this machine's name, if known.
 fn host_name() -> String {
     let said = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
     said.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).unwrap_or_else(|| "localhost".into())

@@ -1,9 +1,9 @@
-//! The newest figures over HTTP, in Prometheus' text format.
+//! Serves the newest metrics over HTTP in Prometheus' text format.
 //!
-//! Figures are named while the run goes on, by plugins too, so that a registry of metrics declared
-//! beforehand (prometheus-client) would be worked around for all of them; the format is a few lines.
-//! hyper serves it: tiny_http, which is smaller, had its last release in 2022, and its thread for
-//! requests waits without a limit for a client that doesn't send what it has announced.
+//! Metrics get their names during the run, from plugins too, so a registry of metrics declared beforehand (prometheus-client)
+//! would have to be bypassed for all of them, and the format is only a few lines. The server is hyper: tiny_http, which is
+//! smaller, had its last release in 2022, and its request thread waits without limit for a client that does not send what it
+//! announced.
 
 use super::host_name;
 use hyper::body::Incoming;
@@ -27,13 +27,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Open at a time. A run needs its file descriptors for itself.
+/// Most open connections. A run needs its file descriptors for itself.
 const MAX_CONNECTIONS: usize = 16;
-/// From a connection to the end of the answer.
+/// Time from a connection to the end of the response.
 const MAX_DURATION: Duration = Duration::from_secs(10);
-/// Bytes of a request's line and headers, of which hyper takes no fewer. What follows is not read.
+/// Most bytes of a request line and headers; hyper's minimum. The body is not read.
 const MAX_REQUEST: usize = 8 << 10;
-/// Headers of a request.
+/// Most headers of a request.
 const MAX_HEADERS: usize = 64;
 
 const GLOBAL_STEP: &str = "rlhost_global_step";
@@ -49,7 +49,7 @@ struct Exposed {
     figures: BTreeMap<String, f64>,
 }
 
-/// The name that a figure has in Prometheus, which may be another figure's too.
+/// Returns a metric's name in Prometheus. Two metrics may get the same one.
 fn metric(figure: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':');
     let mut name = format!("rlhost_{}", figure.replace(|c| !allowed(c), "_"));
@@ -72,8 +72,8 @@ impl Display for Exposed {
         let run = label(&self.run);
         for (name, kind, help, value) in [
             (GLOBAL_STEP, "gauge", "Optimizer updates so far.", self.global_step),
-            (MAX_STEPS, "gauge", "Optimizer updates of the whole run.", self.max_steps),
-            (PLUGIN_SWAPS, "counter", "Plugins exchanged while the run went on.", self.plugin_swaps),
+            (MAX_STEPS, "gauge", "Optimizer updates in the whole run.", self.max_steps),
+            (PLUGIN_SWAPS, "counter", "Plugins swapped during the run.", self.plugin_swaps),
         ] {
             head(f, name, kind, help)?;
             writeln!(f, "{name}{{run=\"{run}\"}} {value}")?;
@@ -83,9 +83,9 @@ impl Display for Exposed {
             metrics.entry(metric(figure)).or_default().push((figure, *value));
         }
         for (name, samples) in metrics {
-            head(f, &name, "gauge", "As logged last, under the name in the label.")?;
+            head(f, &name, "gauge", "The last logged value of the metric in the label.")?;
             for (figure, value) in samples {
-                // With an exponent where it has many digits, as `{}` would not.
+                // `{:?}` writes long numbers with an exponent, `{}` does not.
                 writeln!(f, "{name}{{run=\"{run}\",figure=\"{}\"}} {value:?}", label(figure))?;
             }
         }
@@ -97,38 +97,38 @@ fn locked(exposed: &Mutex<Exposed>) -> MutexGuard<'_, Exposed> {
     exposed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where an endpoint may be asked for: a page that a browser shows can give its own name this address and then read what is
-/// answered, but not change the name that the browser sends.
+/// The hosts under which the endpoint answers. A web page can point its own name at this address and read the responses (DNS
+/// rebinding), but it can't change the `Host` that the browser sends.
 #[derive(Debug)]
 struct Hosts {
-    /// As it was configured.
+    /// The address as configured.
     name: String,
     bound: IpAddr,
-    /// This machine's name, which may have a domain.
+    /// This machine's name, possibly with a domain.
     machine: String,
 }
 
-/// A name's first label, without the domain.
+/// Returns a name's first label, without the domain.
 fn first_label(name: &str) -> &str {
     name.split('.').next().unwrap_or_default()
 }
 
 impl Hosts {
-    /// Whether a name is this machine's, with a domain or without. What every machine is called is nobody's name: anyone may
-    /// have it in a domain of theirs.
+    /// Returns whether a name is this machine's, with or without a domain. `localhost` never counts: anyone may have it as a
+    /// label in their own domain.
     fn is_machine(&self, name: &str) -> bool {
         let (asked, own) = (first_label(name), first_label(&self.machine));
         name.eq_ignore_ascii_case(&self.machine)
             || (!own.is_empty() && !own.eq_ignore_ascii_case("localhost") && asked.eq_ignore_ascii_case(own))
     }
 
-    /// Whether a request for this `Host` is meant for the endpoint.
+    /// Returns whether a request with this `Host` is meant for the endpoint.
     fn include(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else { return false };
         // A name may end with the root's dot.
         let name = authority.host().trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
         let same = |other: &str| name.eq_ignore_ascii_case(other);
-        // Open to other machines, it has all addresses of this one, and its name, with a domain or without.
+        // When bound to all addresses, it answers to all of this machine's addresses and its name, with or without a domain.
         let open = self.bound.is_unspecified();
         let allowed = match name.parse::<IpAddr>() {
             Ok(address) => open || address == self.bound,
@@ -142,11 +142,11 @@ fn answer(request: &Request<Incoming>, exposed: &Mutex<Exposed>, hosts: &Hosts) 
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let (status, text) = match (request.uri().path(), request.method()) {
         _ if !host.is_some_and(|host| hosts.include(host)) => {
-            (StatusCode::FORBIDDEN, "this is not the endpoint of that Host; ask for it by its address\n".into())
+            (StatusCode::FORBIDDEN, "this endpoint does not serve that Host; use its address\n".into())
         }
         ("/metrics", &Method::GET | &Method::HEAD) => (StatusCode::OK, locked(exposed).to_string()),
-        ("/metrics", _) => (StatusCode::METHOD_NOT_ALLOWED, "only GET\n".into()),
-        _ => (StatusCode::NOT_FOUND, "there is /metrics alone\n".into()),
+        ("/metrics", _) => (StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n".into()),
+        _ => (StatusCode::NOT_FOUND, "the only path is /metrics\n".into()),
     };
     let mut response = Response::new(text);
     *response.status_mut() = status;
@@ -175,35 +175,35 @@ async fn accept(listener: TcpListener, exposed: Arc<Mutex<Exposed>>, hosts: Arc<
             let mut connection = http1::Builder::new();
             connection.keep_alive(false).max_buf_size(MAX_REQUEST).max_headers(MAX_HEADERS);
             let connection = connection.serve_connection(TokioIo::new(stream), service);
-            // A client that fails or is slow is the client's affair.
+            // A client that fails or is slow only harms itself.
             let _ = timeout(MAX_DURATION, connection).await;
         });
     }
 }
 
-/// An endpoint that Prometheus can scrape; it ends when this is dropped.
+/// An endpoint for Prometheus to scrape. Dropping it stops it.
 #[derive(Debug)]
 pub struct Prometheus {
     address: SocketAddr,
     exposed: Arc<Mutex<Exposed>>,
-    /// Ends the thread when it goes.
+    /// Stops the thread when dropped.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Prometheus {
-    /// Serves `/metrics` of a run on an address, an IP or a host's name; port 0 is one that is free. It answers those who ask for
-    /// it by that address or name or as localhost, and at all addresses (`0.0.0.0`) also by any address or this machine's name.
+    /// Serves a run's `/metrics` on an address (an IP or host name); port 0 picks a free port. It answers requests for that
+    /// address or name or localhost. On all addresses (`0.0.0.0`) it also answers to any IP address and to this machine's name.
     ///
     /// # Errors
-    /// If it can't listen there, by address and port.
+    /// If it can't listen there; names address and port.
     pub fn serve(address: &str, port: u16, run: &str, max_steps: u64) -> io::Result<Self> {
         let unfit = |e: io::Error| {
             let reason = match e.kind() {
-                io::ErrorKind::AddrInUse => "the port is taken; name another".into(),
+                io::ErrorKind::AddrInUse => "the port is in use; choose another".into(),
                 _ => e.to_string(),
             };
-            io::Error::new(e.kind(), format!("metrics can't be served on port {port} of {address}: {reason}"))
+            io::Error::new(e.kind(), format!("can't serve metrics on port {port} of {address}: {reason}"))
         };
         let listener = net::TcpListener::bind((address, port)).map_err(unfit)?;
         listener.set_nonblocking(true).map_err(unfit)?;
@@ -221,25 +221,25 @@ impl Prometheus {
         let serving = accept(listener, Arc::clone(&exposed), hosts);
         let thread = thread::Builder::new().name("prometheus".into()).spawn(move || {
             runtime.spawn(serving);
-            // The runtime goes with the thread, and open connections with it.
+            // Ending the thread drops the runtime and its open connections.
             let _ = runtime.block_on(stopped);
         })?;
         Ok(Self { address, exposed, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Returns the address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The run has taken so many steps and exchanged so many plugins.
+    /// Sets the number of steps and plugin swaps so far.
     pub fn progress(&self, global_step: u64, plugin_swaps: u64) {
         let mut exposed = locked(&self.exposed);
         (exposed.global_step, exposed.plugin_swaps) = (global_step, plugin_swaps);
     }
 
-    /// Shows a line of figures instead of the one before; one that is not a number any more as
-    /// NaN. Figures of an evaluation (`eval_...`) stay until the next, and it leaves the others.
+    /// Replaces the shown metrics; a value that is no longer finite becomes NaN. Metrics of an evaluation (`eval_...`) stay until
+    /// the next evaluation, which leaves the others alone.
     pub fn figures(&self, figures: &Map<String, Value>) {
         let of_evaluation = |name: &str| name.starts_with("eval_");
         let of_training = |name: &str| !of_evaluation(name) && !matches!(name, "step" | "epoch" | "time");
@@ -258,7 +258,7 @@ impl Drop for Prometheus {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // Its panic, if it had one, has been printed.
+            // A panic has already been printed.
             let _ = thread.join();
         }
     }
@@ -275,7 +275,7 @@ mod tests {
         figures.as_object().unwrap().clone()
     }
 
-    /// Status line and headers, and the body.
+    /// Returns the status line with headers, and the body.
     fn ask(endpoint: &Prometheus, request: &str) -> (String, String) {
         let mut stream = TcpStream::connect(endpoint.address()).unwrap();
         stream.write_all(format!("{request} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
@@ -302,19 +302,19 @@ mod tests {
         let expected = r#"# HELP rlhost_global_step Optimizer updates so far.
 # TYPE rlhost_global_step gauge
 rlhost_global_step{run="run"} 7
-# HELP rlhost_max_steps Optimizer updates of the whole run.
+# HELP rlhost_max_steps Optimizer updates in the whole run.
 # TYPE rlhost_max_steps gauge
 rlhost_max_steps{run="run"} 100
-# HELP rlhost_plugin_swaps_total Plugins exchanged while the run went on.
+# HELP rlhost_plugin_swaps_total Plugins swapped during the run.
 # TYPE rlhost_plugin_swaps_total counter
 rlhost_plugin_swaps_total{run="run"} 2
-# HELP rlhost_eval_reward As logged last, under the name in the label.
+# HELP rlhost_eval_reward The last logged value of the metric in the label.
 # TYPE rlhost_eval_reward gauge
 rlhost_eval_reward{run="run",figure="eval_reward"} 1e300
-# HELP rlhost_reward As logged last, under the name in the label.
+# HELP rlhost_reward The last logged value of the metric in the label.
 # TYPE rlhost_reward gauge
 rlhost_reward{run="run",figure="reward"} NaN
-# HELP rlhost_rewards_x_mean As logged last, under the name in the label.
+# HELP rlhost_rewards_x_mean The last logged value of the metric in the label.
 # TYPE rlhost_rewards_x_mean gauge
 rlhost_rewards_x_mean{run="run",figure="rewards/x/mean"} -3.0
 "#;
@@ -358,7 +358,7 @@ rlhost_rewards_x_mean{run="run",figure="rewards/x/mean"} -3.0
         {
             assert_eq!(open.include(host), fine, "{host}");
         }
-        // A machine may be called by its name in full.
+        // A machine's name may be fully qualified.
         let named = |machine: &str| Hosts { machine: machine.into(), ..hosts("0.0.0.0", "0.0.0.0") };
         for (machine, host, fine) in [
             ("node7.lan", "node7.lan:9400", true),
@@ -383,7 +383,7 @@ rlhost_rewards_x_mean{run="run",figure="rewards/x/mean"} -3.0
         let endpoint = Prometheus::serve("127.0.0.1", 0, "run", 1).unwrap();
         let raw = |request: &str| {
             let mut stream = TcpStream::connect(endpoint.address()).unwrap();
-            // One that is too long is answered before all of it is sent.
+            // A request that is too long is answered before all of it is sent.
             let _ = stream.write_all(request.as_bytes());
             let mut answer = Vec::new();
             let _ = stream.read_to_end(&mut answer);
@@ -434,9 +434,9 @@ rlhost_rewards_x_mean{run="run",figure="rewards/x/mean"} -3.0
         let port = endpoint.address().port();
         let error = Prometheus::serve("127.0.0.1", port, "run", 1).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        let expected = format!("metrics can't be served on port {port} of 127.0.0.1: the port is taken; name another");
+        let expected = format!("can't serve metrics on port {port} of 127.0.0.1: the port is in use; choose another");
         assert_eq!(error.to_string(), expected);
-        // Neither a client that says nothing nor one that stops in the middle is waited for.
+        // It does not wait for a client that sends nothing, or one that stops in the middle.
         let mut silent = TcpStream::connect(endpoint.address()).unwrap();
         let mut slow = TcpStream::connect(endpoint.address()).unwrap();
         slow.write_all(b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\nx").unwrap();

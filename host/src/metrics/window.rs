@@ -1,24 +1,24 @@
-//! Accumulating figures between two logged steps.
+//! Accumulates metrics between two log lines.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How values of one name become one.
+/// How several values of a metric are reduced to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Reduction {
     /// Weighted mean.
     Mean,
     /// Sum.
     Sum,
-    /// Least.
+    /// Minimum.
     Min,
-    /// Greatest.
+    /// Maximum.
     Max,
-    /// The newest.
+    /// The newest value.
     Last,
 }
 
-/// A figure with its weight (samples, tokens).
+/// A metric with its weight (samples, tokens).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
     /// Name, as upstream prints it.
@@ -27,17 +27,17 @@ pub struct Metric {
     pub value: f64,
     /// Weight of the value in a mean.
     pub weight: f64,
-    /// How values of this name become one.
+    /// How values of this name are reduced.
     pub reduction: Reduction,
 }
 
 impl Metric {
-    /// A mean over `weight` samples or tokens.
+    /// Creates a mean over `weight` samples or tokens.
     pub fn mean(name: impl Into<String>, value: f64, weight: f64) -> Self {
         Self { name: name.into(), value, weight, reduction: Reduction::Mean }
     }
 
-    /// A figure under another rule.
+    /// Creates a metric with another reduction.
     pub fn new(name: impl Into<String>, value: f64, reduction: Reduction) -> Self {
         Self { name: name.into(), value, weight: 1.0, reduction }
     }
@@ -50,20 +50,19 @@ struct Sum {
     reduction: Reduction,
 }
 
-/// Whether a figure of this name says how the machine did rather than what was learned, so that no two
-/// runs have the same.
+/// Returns whether a metric of this name measures the machine rather than learning, so that it differs between identical runs.
 pub fn is_of_machine(name: &str) -> bool {
     name == "step_time" || name.starts_with("time/") || name.starts_with("perf/")
 }
 
-/// Figures of one step or of several.
+/// Metrics of one or more steps.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Window {
     sums: BTreeMap<String, Sum>,
 }
 
 impl Window {
-    /// Adds figures. Where two have one name, the first one's reduction holds.
+    /// Adds metrics. For metrics of the same name, the first one's reduction applies.
     pub fn extend(&mut self, metrics: impl IntoIterator<Item = Metric>) {
         for m in metrics {
             let sum = self.sums.entry(m.name).or_insert(Sum {
@@ -88,7 +87,7 @@ impl Window {
         }
     }
 
-    /// Adds another window's figures, which are newer.
+    /// Adds the metrics of a newer window.
     pub fn merge(&mut self, newer: &Self) {
         for (name, new) in &newer.sums {
             let Some(sum) = self.sums.get_mut(name) else {
@@ -107,12 +106,12 @@ impl Window {
         }
     }
 
-    /// Names of the figures that it holds.
+    /// Returns the names of its metrics.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.sums.keys().map(String::as_str)
     }
 
-    /// The reduced figures by name, and an empty window. A mean without weight is left out.
+    /// Returns the reduced metrics by name and empties the window. Omits means without weight.
     pub fn take(&mut self) -> BTreeMap<String, f64> {
         std::mem::take(&mut self.sums)
             .into_iter()

@@ -1,4 +1,4 @@
-//! Files of JSON lines.
+//! Writes files of JSON lines.
 
 use crate::config::files;
 use serde_json::{Map, Value};
@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// One line: keys in the order they are added.
+/// One line; keys stay in the order they are added.
 pub type Line = Map<String, Value>;
 
-/// A file to which whole lines are appended.
+/// A file to which complete lines are appended.
 #[derive(Debug)]
 pub struct Lines {
     path: PathBuf,
@@ -18,20 +18,20 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Opens for appending, creating the file; not through a link.
+    /// Opens a file for appending, creating it if needed. Does not follow a link.
     pub fn append(path: PathBuf) -> io::Result<Self> {
         let file = files::own(&path, File::options().append(true))?;
         let bytes = file.metadata()?.len();
         Ok(Self { path, file, bytes })
     }
 
-    /// Where it lies.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes one line with a single call, so that a reader never sees half of one. Of a line that
-    /// found no room nothing stays.
+    /// Writes one line with a single call, so that a reader never sees half of one. A line that does not fit on the disk is
+    /// removed completely.
     pub fn write(&mut self, line: Line) -> io::Result<()> {
         let mut text = Value::Object(line).to_string();
         text.push('\n');

@@ -1,22 +1,22 @@
-//! AdamW with f32 moments under the parameters' names.
+//! AdamW with f32 moments, stored under the parameters' names.
 
 use crate::ops;
 use crate::ops::adamw::{self, Parameter};
 use candle_core::{DType, Tensor};
 use std::collections::HashMap;
 
-/// Settings that don't change during a run.
+/// Settings that are constant during a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Decay of the first moment.
     pub beta1: f64,
     /// Decay of the second moment.
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Added to the square root of the second moment.
     pub eps: f64,
-    /// Decoupled weight decay; norms and biases are spared, as in transformers.
+    /// Decoupled weight decay; not applied to norms and biases, as in transformers.
     pub weight_decay: f64,
-    /// Longest gradient; 0 for no limit.
+    /// Largest gradient norm; larger gradients are scaled down. 0 for no limit.
     pub max_grad_norm: f64,
 }
 
@@ -28,7 +28,7 @@ pub struct AdamW {
     settings: Settings,
     updates: u64,
     moments: Vec<Moments>,
-    /// What no parameter is greater than, either way; none where that has to be looked at again.
+    /// Bound on every parameter's magnitude; `None` if it must be computed again.
     reach: Option<f64>,
 }
 
@@ -39,32 +39,32 @@ struct Moments {
     v: Tensor,
 }
 
-/// What became of an update.
+/// The result of an update.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Update {
-    /// It was made. The gradient's norm before clipping.
+    /// The update was made. Holds the gradient norm before clipping.
     Made(f64),
-    /// The gradient's norm is not finite, and nothing was changed.
+    /// The gradient norm is not finite; nothing was changed.
     NotFinite(f64),
-    /// It would have made values of this parameter that are not finite, and nothing was changed.
+    /// This parameter's values would not be finite; nothing was changed.
     Overflow(String),
 }
 
-/// Magnitudes up to which an update is known to stay finite without a look at each value: f32 ends at 3e38.
+/// Up to this magnitude, an update is known to stay finite without checking each value: f32 ends at 3e38.
 const SAFE: f64 = 1e30;
 
-/// Length of a gradient up to which its squares do.
+/// Up to this gradient norm, squares stay finite too.
 const SAFE_GRADIENT: f64 = 1e15;
 
 impl AdamW {
-    /// Zero moments for every parameter.
+    /// Creates zero moments for every parameter.
     pub fn new(settings: Settings, parameters: &Named<'_>) -> ops::Result<Self> {
         let zeros = |t: &Tensor| Tensor::zeros(t.shape(), DType::F32, t.device());
         let moments = parameters.iter().map(|(name, t)| Ok(Moments { name: name.clone(), m: zeros(t)?, v: zeros(t)? }));
         Ok(Self { settings, updates: 0, moments: moments.collect::<ops::Result<_>>()?, reach: None })
     }
 
-    /// Number of updates, and copies of the moments in host memory as `<parameter>.m` and `<parameter>.v`.
+    /// Returns the number of updates, and copies of the moments in host memory as `<parameter>.m` and `<parameter>.v`.
     pub fn state(&self) -> ops::Result<(u64, HashMap<String, Tensor>)> {
         let mut moments = HashMap::with_capacity(2 * self.moments.len());
         for Moments { name, m, v } in &self.moments {
@@ -74,14 +74,19 @@ impl AdamW {
         Ok((self.updates, moments))
     }
 
-    /// Takes a state that [`AdamW::state`] gave; the error names what does not fit.
+    /// Restores a state from [`AdamW::state`]; the error names what does not fit.
     pub fn restore(&mut self, updates: u64, mut state: HashMap<String, Tensor>) -> Result<(), String> {
         for Moments { name, m, v } in &mut self.moments {
             for (moment, suffix) in [(m, "m"), (v, "v")] {
                 let key = format!("{name}.{suffix}");
-                let saved = state.remove(&key).ok_or_else(|| format!("there is no {key}"))?;
+                let saved = state.remove(&key).ok_or_else(|| format!("{key} is missing"))?;
                 if saved.shape() != moment.shape() || saved.dtype() != DType::F32 {
-                    return Err(format!("{key} is {:?} of {:?}, not f32 of {:?}", saved.dtype(), saved.shape(), moment.shape()));
+                    return Err(format!(
+                        "{key} is {:?} of shape {:?}; it must be f32 of shape {:?}",
+                        saved.dtype(),
+                        saved.shape(),
+                        moment.shape()
+                    ));
                 }
                 *moment = saved.to_device(moment.device()).map_err(|e| format!("{key}: {}", ops::Error::from(e)))?;
             }
@@ -90,12 +95,12 @@ impl AdamW {
         Ok(())
     }
 
-    /// Updates all parameters from their gradients, unless a value would not be finite afterwards. They are those that it was
-    /// made for, in that order.
+    /// Updates all parameters from their gradients, unless a value would not be finite afterwards. They must be those passed to
+    /// `new`, in the same order.
     pub fn step(&mut self, parameters: &[Parameter<'_>], lr: f64) -> ops::Result<Update> {
         let s = self.settings;
         if !parameters.iter().map(|p| &p.name).eq(self.moments.iter().map(|moments| &moments.name)) {
-            return Err(ops::Error::Shape { op: "adamw", detail: "other parameters than it has moments of".into() });
+            return Err(ops::Error::Shape { op: "adamw", detail: "the parameters are not those it has moments for".into() });
         }
         let norm = ops::sum_of_squares(parameters.iter().map(|p| p.gradient))?.sqrt();
         if !norm.is_finite() {
@@ -133,9 +138,9 @@ impl AdamW {
     }
 }
 
-/// The farthest that an update moves a parameter at a learning rate of one: by the inequality of Cauchy and Schwarz a first moment
-/// is no longer than `(1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2))` times the root of the second, and what corrects their
-/// biases no greater than `1 / (1 - beta1)`.
+/// Returns the largest change of a parameter per update at learning rate 1. By the Cauchy-Schwarz inequality, a first moment is
+/// at most `(1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2))` times the root of the second, and the bias correction is at
+/// most `1 / (1 - beta1)`.
 fn longest_update(s: Settings) -> f64 {
     let spread = 1.0 - s.beta1 * s.beta1 / s.beta2;
     if spread > 0.0 { ((1.0 - s.beta2) * spread).sqrt().recip() } else { f64::INFINITY }
@@ -152,7 +157,7 @@ mod tests {
     fn an_update_that_would_not_be_finite_is_not_made() {
         let one = |x: f32| Tensor::new(&[[x]], &Device::Cpu).unwrap();
         let settings = |max_grad_norm: f64| Settings { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm };
-        // A rate beyond f32, a decay that multiplies, a gradient whose square overflows, a weight that is none.
+        // A rate beyond f32, a decay that multiplies, a gradient whose square overflows, a weight that is NaN.
         for (weight, gradient, lr, longest, after) in
             [(1.0, 0.5, 1e39, 1.0, 0), (1.0, 0.5, 1e11, 1.0, 3), (1.0, 1e25, 1e-3, 0.0, 0), (f32::NAN, 0.5, 1e-3, 1.0, 0)]
         {

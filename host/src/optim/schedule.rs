@@ -1,22 +1,22 @@
-//! The learning rate at each step.
+//! Computes the learning rate of each step.
 
 use crate::config::LrSchedule;
 
-/// A schedule with its length, as transformers' `get_scheduler` has it.
+/// A schedule with its length, with the shapes of transformers' `get_scheduler`.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     /// Shape.
     pub kind: LrSchedule,
     /// Highest learning rate.
     pub peak: f64,
-    /// Steps that rise from zero.
+    /// Warmup steps, which rise linearly from zero.
     pub warmup: u64,
-    /// Steps of the run.
+    /// Steps in the run.
     pub total: u64,
 }
 
 impl Schedule {
-    /// The learning rate of the update after `step` finished updates.
+    /// Returns the learning rate of the update after `step` finished updates.
     pub fn at(&self, step: u64) -> f64 {
         if self.kind == LrSchedule::Constant {
             return self.peak;

@@ -1,4 +1,4 @@
-//! A plugin of whatever role.
+//! A plugin of any role.
 
 use super::engine::Engine;
 use super::instance::Plugin;
@@ -11,11 +11,11 @@ use std::borrow::Cow;
 
 /// A loaded plugin.
 pub enum AnyPlugin {
-    /// It scores completions.
+    /// Scores completions.
     Reward(Box<RewardPlugin>),
-    /// It gives advantages and a loss for completions.
+    /// Computes advantages and a loss for completions.
     Policy(Box<PolicyPlugin>),
-    /// It gives a loss for pairs, and perhaps makes them.
+    /// Computes a loss for pairs, and chooses the pairs if it is online.
     Preference(Box<PreferencePlugin>),
 }
 
@@ -39,7 +39,7 @@ impl AnyPlugin {
         })
     }
 
-    /// The plugin as a policy.
+    /// Returns the plugin as a policy.
     pub fn as_policy(&mut self) -> Result<&mut PolicyPlugin> {
         match self {
             Self::Policy(plugin) => Ok(plugin),
@@ -47,7 +47,7 @@ impl AnyPlugin {
         }
     }
 
-    /// The plugin as a preference algorithm.
+    /// Returns the plugin as a preference algorithm.
     pub fn as_preference(&mut self) -> Result<&mut PreferencePlugin> {
         match self {
             Self::Preference(plugin) => Ok(plugin),
@@ -56,11 +56,11 @@ impl AnyPlugin {
     }
 
     fn not(&self, role: Role) -> Error {
-        let detail = "it was loaded as something else".to_owned();
+        let detail = "it was loaded in another role".to_owned();
         Error::WrongWorld { name: self.plugin().name().to_owned(), wanted: role.name(), detail }
     }
 
-    /// What all roles have.
+    /// Returns what all roles have in common.
     pub fn plugin(&self) -> &Plugin {
         match self {
             Self::Reward(plugin) => plugin,
@@ -69,7 +69,7 @@ impl AnyPlugin {
         }
     }
 
-    /// The same, to be changed.
+    /// Returns what all roles have in common, mutably.
     pub fn plugin_mut(&mut self) -> &mut Plugin {
         match self {
             Self::Reward(plugin) => plugin,
@@ -79,23 +79,23 @@ impl AnyPlugin {
     }
 }
 
-/// What a plugin's bytes tell before it is run.
+/// What a plugin's bytes say about it before it runs.
 #[derive(Debug)]
 pub struct Outline {
     /// Whether it is a core module, which rlhost wraps into a component.
     pub wrapped: bool,
-    /// The size of its file.
+    /// Size of its file.
     pub bytes: usize,
-    /// The role that its exports are of.
+    /// The role that its exports match.
     pub role: Option<Role>,
-    /// What it imports.
+    /// Its imports.
     pub imports: Vec<String>,
-    /// What it exports.
+    /// Its exports.
     pub exports: Vec<String>,
 }
 
 impl Outline {
-    /// Reads a plugin's bytes, which may take to compile what `limits` allow.
+    /// Reads a plugin's bytes. This compiles them, within `limits`.
     pub fn of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Self> {
         let component = compile(engine, source, limits)?;
         let ty = component.component_type();
@@ -109,7 +109,7 @@ impl Outline {
         })
     }
 
-    /// The role, or an error that says what the plugin exports instead.
+    /// Returns the role, or an error that lists the plugin's exports.
     pub fn role(&self, source: &Source) -> Result<Role> {
         self.role.ok_or_else(|| Error::WrongWorld {
             name: source.name().to_owned(),
@@ -122,7 +122,7 @@ impl Outline {
     }
 }
 
-/// The bytes of a component: the plugin's own, or those that a core module is wrapped into.
+/// Returns a component's bytes: the plugin's own, or the component that a core module is wrapped into.
 pub fn as_component(source: &Source) -> Result<Vec<u8>> {
     let damaged =
         |detail: String| Error::NotComponent { name: source.name().to_owned(), detail: printable(&detail, LONGEST_TEXT) };

@@ -1,8 +1,8 @@
-//! Compiled plugins, kept on disk: what was compiled once, by this version and for this processor, is only read the next
-//! time.
+//! Caches compiled plugins on disk, by rlhost version and processor.
 //!
-//! Compiled code is run as it stands, so a file counts only if its folder is this user's alone and its checksum holds.
-#![expect(unsafe_code, reason = "wasmtime can't check that it made what it is given back")]
+//! Compiled code is run without further checks, so a file is used only if its folder belongs to this user alone and its checksum
+//! matches.
+#![expect(unsafe_code, reason = "wasmtime can't check that it produced the code it is given")]
 
 use super::compiler::{LARGEST_FILE, checked};
 use super::wrap;
@@ -17,7 +17,7 @@ use tempfile::NamedTempFile;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-/// Bytes that the folder may hold; what was not used for longest goes first.
+/// Largest size of the folder in bytes; beyond it, the least recently used files are removed.
 const ROOM: u64 = 1 << 30;
 
 const EXTENSION: &str = "cwasm";
@@ -26,13 +26,13 @@ const EXTENSION: &str = "cwasm";
 #[derive(Clone, Debug)]
 pub(super) struct Cache {
     folder: PathBuf,
-    /// Whose files count, where files are somebody's.
+    /// Owner whose files are trusted, on systems where files have owners.
     user: Option<u32>,
 }
 
 impl Cache {
-    /// Opens or makes the folder: under `RLHOST_CACHE_DIR`, or else in the user's own place for such things. None where it
-    /// can't be had, or others can write to it.
+    /// Opens or creates the folder, in `RLHOST_CACHE_DIR` or the user's cache directory. Returns `None` if that fails or others
+    /// can write to it.
     pub(super) fn open() -> Option<Self> {
         let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let base = set("RLHOST_CACHE_DIR")
@@ -43,34 +43,34 @@ impl Cache {
         match own(&folder) {
             Ok(user) => Some(Self { folder, user }),
             Err(e) => {
-                tracing::debug!("plugins are compiled each time: {}: {e}", folder.display());
+                tracing::debug!("no cache of compiled plugins: {}: {e}", folder.display());
                 None
             }
         }
     }
 
-    /// Where what is compiled of these bytes is kept.
+    /// Returns the path under which the compiled form of these bytes is cached.
     pub(super) fn file(&self, engine: &Engine, bytes: &[u8]) -> PathBuf {
         self.folder.join(name(engine, bytes)).with_extension(EXTENSION)
     }
 
-    /// A kept component, if it is there and whole.
+    /// Returns the cached component if it exists and is intact.
     pub(super) fn kept(&self, engine: &Engine, file: &Path) -> Option<Component> {
         let opened = fs::File::open(file).ok()?;
         if owner(&opened.metadata().ok()?) != self.user {
-            tracing::debug!("{} is another user's", file.display());
+            tracing::debug!("{} belongs to another user", file.display());
             return None;
         }
         let Some(component) = component(engine, &files::all(opened, LARGEST_FILE).ok()?) else {
             tracing::debug!("{} is damaged", file.display());
             return None;
         };
-        // When it was last of use.
+        // Marks it as recently used.
         drop(fs::File::options().append(true).open(file).and_then(|f| f.set_modified(SystemTime::now())));
         Some(component)
     }
 
-    /// Keeps what was compiled, in one piece.
+    /// Caches compiled code, atomically.
     pub(super) fn keep(&self, whole: &[u8], file: &Path) -> io::Result<()> {
         let mut new = NamedTempFile::new_in(&self.folder)?;
         new.write_all(whole)?;
@@ -78,7 +78,7 @@ impl Cache {
         self.make_room()
     }
 
-    /// Removes what was not used for longest until the rest fits.
+    /// Removes the least recently used files until the rest fits.
     fn make_room(&self) -> io::Result<()> {
         let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -102,7 +102,7 @@ impl Cache {
     }
 }
 
-/// What was compiled, by whom and for what.
+/// Returns a name from what was compiled, by which compiler and for which processor.
 fn name(engine: &Engine, bytes: &[u8]) -> String {
     let mut compiler = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut compiler);
@@ -114,14 +114,14 @@ fn name(engine: &Engine, bytes: &[u8]) -> String {
     format!("{hash}-{:016x}", compiler.finish())
 }
 
-/// A component of what [`Compiler::compile`](super::compiler::Compiler::compile) has written, if that is whole.
+/// Returns the component in the output of [`Compiler::compile`](super::compiler::Compiler::compile), if that is intact.
 pub(super) fn component(engine: &Engine, whole: &[u8]) -> Option<Component> {
     let code = checked(whole)?;
-    // SAFETY: it is as this program wrote it, in a place that is its user's alone.
+    // SAFETY: this program wrote it, in a folder that only this user can write to.
     unsafe { Component::deserialize(engine, code) }.ok()
 }
 
-/// Makes a folder that only this user may enter, or checks that it is one.
+/// Creates a folder that only this user can open, or checks that it is one.
 fn own(folder: &Path) -> io::Result<Option<u32>> {
     if let Some(parent) = folder.parent() {
         fs::create_dir_all(parent)?;
@@ -135,10 +135,10 @@ fn own(folder: &Path) -> io::Result<Option<u32>> {
         _ => {}
     }
     let there = fs::symlink_metadata(folder)?;
-    // Whose process this is shows in whose a new file is.
+    // A new file belongs to the user of this process.
     let user = owner(&tempfile::NamedTempFile::new_in(folder)?.as_file().metadata()?);
     if !there.is_dir() || owner(&there) != user || is_open_to_others(&there) {
-        return Err(io::Error::other("it is not a folder of this user's alone"));
+        return Err(io::Error::other("it is not a folder that only this user can open"));
     }
     Ok(user)
 }
@@ -158,7 +158,7 @@ fn owner(_: &fs::Metadata) -> Option<u32> {
     None
 }
 
-/// Elsewhere the place itself is the user's own.
+/// Elsewhere, the folder is inside the user's own.
 #[cfg(not(unix))]
 fn is_open_to_others(_: &fs::Metadata) -> bool {
     false

@@ -1,8 +1,8 @@
-//! Standard output of a plugin: the last few kilobytes, for error messages.
+//! Captures the last few kilobytes of a plugin's standard output, for error messages.
 
 use std::collections::VecDeque;
 
-/// What was printed; keeps at most `limit` bytes, the newest.
+/// The newest output, at most `limit` bytes.
 pub(super) struct Capture {
     limit: usize,
     bytes: VecDeque<u8>,
@@ -13,13 +13,13 @@ impl Capture {
         Self { limit, bytes: VecDeque::new() }
     }
 
-    /// Takes what was written since the last time.
+    /// Takes what was printed since the last call.
     pub(super) fn take(&mut self) -> String {
         let bytes: Vec<u8> = self.bytes.drain(..).collect();
         String::from_utf8_lossy(&bytes).trim().to_owned()
     }
 
-    /// Adds what was printed.
+    /// Appends output.
     pub(super) fn push(&mut self, new: &[u8]) {
         let new = &new[new.len().saturating_sub(self.limit)..];
         let excess = (self.bytes.len() + new.len()).saturating_sub(self.limit);

@@ -1,5 +1,5 @@
-//! What a component holds, counted before it is compiled and after nested instantiation is multiplied out: a few kilobytes
-//! of components that instantiate one another ten times each would otherwise become gigabytes.
+//! Counts what a component contains, with nested instantiation multiplied out, before it is compiled. Otherwise a few kilobytes
+//! of components that instantiate one another ten times each would become gigabytes.
 
 use std::collections::BTreeMap;
 use wasmparser::{
@@ -22,8 +22,8 @@ enum Kind {
     Exports,
 }
 
-/// The limit of each kind and its name. They are for what is made on purpose: a whole Python, the largest plugin that we know,
-/// is far from them.
+/// Name and limit of each kind. The largest plugin that we know, a complete Python, stays far below them; they are for plugins
+/// made to exceed them.
 const LIMITS: [(&str, u64); 10] = [
     ("components", 1_000),
     ("core modules", 1_000),
@@ -37,13 +37,13 @@ const LIMITS: [(&str, u64); 10] = [
     ("exports", 500_000),
 ];
 
-/// Instances of a component, of components and of core modules together.
+/// Largest number of instances in an instance of a component: components and core modules together.
 pub(super) const MOST_INSTANCES: u64 = 10_000;
 
-/// Memories of an instance of a component.
+/// Largest number of memories in an instance of a component.
 pub(super) const MOST_MEMORIES: u64 = 100;
 
-/// Tables of an instance of a component.
+/// Largest number of tables in an instance of a component.
 pub(super) const MOST_TABLES: u64 = 1_000;
 
 type Counts = [u64; LIMITS.len()];
@@ -53,7 +53,7 @@ type Counts = [u64; LIMITS.len()];
 pub(super) enum Refusal {
     /// It can't be read.
     Damaged(String),
-    /// It holds more than a plugin may.
+    /// It contains more than a plugin may.
     TooMuch(String),
 }
 
@@ -63,14 +63,14 @@ impl From<BinaryReaderError> for Refusal {
     }
 }
 
-/// A component or core module of the file.
+/// A component or core module in the file.
 #[derive(Default)]
 struct Definition {
-    /// What it holds however often it is instantiated.
+    /// What it contains, however often it is instantiated.
     once: Counts,
-    /// What each instance of it holds.
+    /// What each of its instances contains.
     each: Counts,
-    /// How often an instance of it instantiates definitions before it.
+    /// How often one of its instances instantiates each earlier definition.
     makes: BTreeMap<usize, u64>,
 }
 
@@ -83,21 +83,21 @@ impl Definition {
         self.each[kind as usize] += more;
     }
 
-    /// An instance of another definition, with so many arguments.
+    /// Counts an instance of another definition, with this many arguments.
     fn instance_of(&mut self, made: usize, arguments: usize) {
         self.each(Kind::Instances, 1);
         self.each(Kind::Imports, arguments as u64);
         *self.makes.entry(made).or_default() += 1;
     }
 
-    /// An instance that gathers so many exports.
+    /// Counts an instance made of this many exports.
     fn instance_from(&mut self, exports: usize) {
         self.each(Kind::Instances, 1);
         self.each(Kind::Exports, exports as u64);
     }
 }
 
-/// A definition that is being read, with those that it can name by an index.
+/// A definition being read, with the definitions it can refer to by index.
 #[derive(Default)]
 struct Frame {
     is_module: bool,
@@ -108,12 +108,12 @@ struct Frame {
 
 #[derive(Default)]
 struct Census {
-    /// Definitions that were read to their ends: each can only be instantiated by later ones.
+    /// Completely read definitions. Each can be instantiated only by later ones.
     read: Vec<Definition>,
     open: Vec<Frame>,
 }
 
-/// Refuses a component that holds more than a plugin may.
+/// Rejects a component that contains more than a plugin may.
 pub(super) fn check(component: &[u8]) -> Result<(), Refusal> {
     counts(component).map(|_| ())
 }
@@ -128,7 +128,7 @@ fn counts(component: &[u8]) -> Result<Counts, Refusal> {
     Ok(total)
 }
 
-/// The sum over all definitions, each as often as it is instantiated.
+/// Returns the sum over all definitions, each multiplied by its number of instances.
 fn multiplied(definitions: &[Definition]) -> Counts {
     let mut total = [0u64; LIMITS.len()];
     let mut times = vec![0u64; definitions.len()];
@@ -141,7 +141,7 @@ fn multiplied(definitions: &[Definition]) -> Counts {
             times[target] = times[target].saturating_add(n.saturating_mul(here));
         }
         for ((total, once), each) in total.iter_mut().zip(definition.once).zip(definition.each) {
-            // What is never instantiated is compiled all the same.
+            // A definition that is never instantiated is compiled all the same.
             *total = total.saturating_add(once).saturating_add(each.saturating_mul(here.max(1)));
         }
     }
@@ -151,8 +151,8 @@ fn multiplied(definitions: &[Definition]) -> Counts {
 fn within(counts: &Counts) -> Result<(), Refusal> {
     match counts.iter().zip(LIMITS).find(|(count, (_, most))| *count > most) {
         Some((count, (what, most))) => {
-            let count = if *count == u64::MAX { "more than anybody could count".to_owned() } else { count.to_string() };
-            Err(Refusal::TooMuch(format!("it holds {count} {what}, nested ones multiplied out; a plugin has at most {most}")))
+            let count = if *count == u64::MAX { "too many to count".to_owned() } else { count.to_string() };
+            Err(Refusal::TooMuch(format!("it contains {count} {what}, including nested ones; at most {most} are allowed")))
         }
         None => Ok(()),
     }
@@ -171,7 +171,7 @@ impl Census {
                 } else {
                     open.component(other, outer)?;
                 }
-                // Not later: what is kept of the file is bounded by this.
+                // Checked while reading, because this also bounds the memory that reading takes.
                 within(&open.definition.each)
             }
         }
@@ -186,7 +186,7 @@ impl Census {
         let [(components, most_components), (modules, most_modules), ..] = LIMITS;
         if definitions > most_components + most_modules {
             let most = format!("{most_components} {components} and {most_modules} {modules}");
-            return Err(Refusal::TooMuch(format!("it holds more than {most}")));
+            return Err(Refusal::TooMuch(format!("it contains more than {most}")));
         }
         Ok(())
     }
@@ -202,15 +202,15 @@ impl Census {
     }
 }
 
-/// The definition of that index.
+/// Returns the definition with this index.
 fn named(list: &[usize], index: u32) -> Result<usize, Refusal> {
-    let damaged = || Refusal::Damaged(format!("it names a component or core module {index} that it does not have"));
+    let damaged = || Refusal::Damaged(format!("it refers to component or core module {index}, which does not exist"));
     list.get(index as usize).copied().ok_or_else(damaged)
 }
 
-/// One that passes components on as values could instantiate what is not known here.
+/// Rejects passing components as values: the receiver could instantiate something unknown here.
 fn as_value(what: &str) -> Refusal {
-    Refusal::TooMuch(format!("it {what} components or core modules as values; a plugin holds what it instantiates"))
+    Refusal::TooMuch(format!("it {what} components or core modules as values; a plugin must contain what it instantiates"))
 }
 
 impl Frame {
@@ -234,7 +234,7 @@ impl Frame {
         Ok(())
     }
 
-    /// An export is a new name of what it exports.
+    /// Counts an export, which is a new name for what it exports.
     fn export(&mut self, export: &ComponentExport<'_>) -> Result<(), Refusal> {
         self.definition.each(Kind::Exports, 1);
         let list = match export.kind {
@@ -308,7 +308,7 @@ impl Frame {
                 Err(as_value("takes"))
             }
             ComponentAlias::Outer { kind, count, index } => {
-                let damaged = || Refusal::Damaged(format!("an alias leads out of {count} components"));
+                let damaged = || Refusal::Damaged(format!("an alias refers to a component {count} levels up"));
                 let from = match (outer.len() as u64).checked_sub(count.into()) {
                     Some(at) if count > 0 => outer.get(at as usize).ok_or_else(damaged)?,
                     _ if count == 0 => &*self,
@@ -332,7 +332,7 @@ impl Frame {
     }
 }
 
-/// A type and those that are declared in it.
+/// Counts a type and the types declared in it.
 fn parts(ty: &ComponentType<'_>) -> u64 {
     let within = match ty {
         ComponentType::Component(declarations) => declarations
@@ -368,7 +368,7 @@ mod tests {
         counted(wat).unwrap()[kind as usize]
     }
 
-    /// Components each of which instantiates the one before so often.
+    /// Makes components, each of which instantiates the previous one `times` times.
     fn nested(levels: usize, times: usize) -> String {
         let level = |i: usize| {
             let alias = format!("(alias outer 1 {} (component $before))", i - 1);
@@ -439,7 +439,7 @@ mod tests {
         for length in 9..whole.len() {
             assert!(!matches!(check(&whole[..length]), Err(Refusal::TooMuch(_))), "{length}");
         }
-        // An instance of a component that is not there.
+        // Instantiates a component that does not exist.
         let bytes = [&b"\0asm\x0d\0\x01\0"[..], &[5, 4, 1, 0, 7, 0]].concat();
         assert!(matches!(check(&bytes), Err(Refusal::Damaged(_))));
     }

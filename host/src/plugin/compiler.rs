@@ -1,10 +1,10 @@
-//! From a plugin's bytes to compiled code, in a process of its own: reading and compiling what a stranger wrote may take any
-//! time and memory, overflow a stack or abort, and all of that then costs one line.
+//! Compiles a plugin's bytes in a separate process. Reading and compiling untrusted code may take any time and memory, overflow a
+//! stack or abort; in a process of its own, that only costs an error message.
 //!
-//! The other process is this program again, started as `rlhost compile-plugin`: the plugin comes on its standard input, the
-//! code goes to its standard output, a file that only this user can read, and what is wrong to its standard error. It sets
-//! its own limits before it reads a byte. A program that uses this library without being `rlhost` (a test, a benchmark) does
-//! not know that subcommand, and compiles in its own process, checked but unlimited, unless it calls [`compile_apart`].
+//! The other process is this program again, started as `rlhost compile-plugin`. It reads the plugin from standard input, writes
+//! the code to standard output, a file that only this user can read, and errors to standard error. It sets its own limits before
+//! it reads a byte. A program that uses this library without being `rlhost` (a test, a benchmark) does not have that subcommand.
+//! Unless it calls [`compile_apart`], it compiles in its own process, with checks but without limits.
 
 use super::census::{self, Refusal};
 use super::source::LARGEST;
@@ -21,37 +21,36 @@ use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// The subcommand, which no help names.
+/// The subcommand, hidden from help.
 const COMMAND: &str = "compile-plugin";
 
-/// Bytes of compiled code.
+/// Largest size of compiled code, in bytes.
 const LARGEST_CODE: u64 = 512 << 20;
 
-/// Bytes of a file with code and its checksum.
+/// Largest size of a file with a checksum and code, in bytes.
 pub(super) const LARGEST_FILE: u64 = LARGEST_CODE + CHECKSUM as u64;
 
-/// What the other process may say of an error; the rest is not read.
+/// Bytes of the other process's error text that are read.
 const SAID: u64 = 16 << 10;
 
-/// Time by the clock on the wall for each second of processor time: others may have the processors.
+/// Wall-clock seconds allowed per second of processor time, since other processes may be using the processors.
 const WALL: u64 = 4;
 
-/// Most threads of the other process: each takes address space of its own, which is limited.
+/// Most threads of the other process. Each takes some of its limited address space.
 const MOST_THREADS: usize = 8;
 
 /// Exit codes of the other process.
 const DAMAGED: u8 = 3;
 const REFUSED: u8 = 4;
 
-/// Bytes before the code that tell whether it is whole.
+/// Bytes of the checksum before the code.
 pub(super) const CHECKSUM: usize = 32;
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Has plugins compiled in processes of their own from now on. Only for a program that does what
-/// [`CompileOrder`] says as the first thing in `main`.
+/// Compiles plugins in separate processes from now on. Only for a program that handles [`CompileOrder`] first in `main`.
 pub fn compile_apart() {
-    // On Linux this is the program as it was started, whatever became of its file since.
+    // On Linux, this is the running program, even if its file has been replaced since.
     let own = Path::new("/proc/self/exe");
     let program = if own.exists() { Ok(own.to_owned()) } else { std::env::current_exe() };
     match program {
@@ -60,16 +59,16 @@ pub fn compile_apart() {
     }
 }
 
-/// The wish of another process to have a plugin compiled here.
+/// Another process's order to compile a plugin in this one.
 pub struct CompileOrder {
-    /// Bytes of address space that this may take.
+    /// Limit of address space, in bytes.
     pub memory: u64,
-    /// Seconds of processor time that it may take.
+    /// Limit of processor time, in seconds.
     pub seconds: u64,
 }
 
 impl CompileOrder {
-    /// What the arguments (the program's name first) ask for, where that is to compile a plugin.
+    /// Parses the program's arguments (its name first). Returns `None` if they don't ask to compile a plugin.
     #[must_use]
     pub fn of(arguments: &[OsString]) -> Option<Self> {
         let [_, command, memory, seconds] = arguments else { return None };
@@ -77,14 +76,14 @@ impl CompileOrder {
         (command == COMMAND).then_some(Self { memory: number(memory)?, seconds: number(seconds)? })
     }
 
-    /// Compiles what comes on standard input. The caller has set the limits.
+    /// Compiles the plugin on standard input. The caller has set the limits.
     #[must_use]
     pub fn carry_out(&self) -> ExitCode {
         let written = files::all(io::stdin().lock(), LARGEST).map_err(|e| Refusal::Damaged(e.to_string())).and_then(|bytes| {
             let engine = wasmtime::Engine::new(&engine::configuration()).map_err(|e| Refusal::TooMuch(format!("{e:#}")))?;
             let code = with_checksum(compiled(&engine, &bytes)?);
             let mut out = io::stdout().lock();
-            out.write_all(&code).and_then(|()| out.flush()).map_err(|e| Refusal::TooMuch(format!("can't keep its code: {e}")))
+            out.write_all(&code).and_then(|()| out.flush()).map_err(|e| Refusal::TooMuch(format!("can't store its code: {e}")))
         });
         match written {
             Ok(()) => ExitCode::SUCCESS,
@@ -93,7 +92,7 @@ impl CompileOrder {
                     Refusal::Damaged(said) => (DAMAGED, said),
                     Refusal::TooMuch(said) => (REFUSED, said),
                 };
-                // Who asked sees the exit code, whatever becomes of the text.
+                // The caller sees the exit code even if the text is lost.
                 let _ = io::stderr().write_all(printable(&said, LONGEST_TEXT).as_bytes());
                 ExitCode::from(code)
             }
@@ -101,37 +100,37 @@ impl CompileOrder {
     }
 }
 
-/// The code with what tells that it is whole.
+/// Returns the code behind its checksum.
 fn with_checksum(code: Vec<u8>) -> Vec<u8> {
     [Sha256::digest(&code).as_slice(), &code].concat()
 }
 
-/// What of a file is code, if it is whole.
+/// Returns the code in a file, if the checksum matches.
 pub(super) fn checked(whole: &[u8]) -> Option<&[u8]> {
     let (checksum, code) = whole.split_at_checked(CHECKSUM)?;
     (checksum == Sha256::digest(code).as_slice()).then_some(code)
 }
 
-/// The component that a plugin is or is wrapped into, if it holds no more than a plugin may.
+/// Returns the component that a plugin is or is wrapped into, if it contains no more than a plugin may.
 pub(super) fn counted(bytes: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
     let component = wrap::as_component(bytes).map_err(Refusal::Damaged)?;
     census::check(&component)?;
     Ok(component)
 }
 
-/// The code of a plugin, checked and compiled in this process.
+/// Checks and compiles a plugin in this process.
 fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
     let component = counted(bytes)?;
     let code = engine.precompile_component(&component).map_err(|e| Refusal::Damaged(e.root_cause().to_string()))?;
     if code.len() as u64 > LARGEST_CODE {
         let most = LARGEST_CODE >> 20;
-        return Err(Refusal::TooMuch(format!("its code has {} MiB; a plugin has at most {most}", code.len() >> 20)));
+        return Err(Refusal::TooMuch(format!("its code has {} MiB; the limit is {most}", code.len() >> 20)));
     }
     Ok(code)
 }
 
-/// A file without a name for the code: in memory where the system has that, since neither a folder for it nor room in one can
-/// be relied on.
+/// Creates an unnamed file for the code, in memory where the system supports that: it needs no folder and no free space on a
+/// disk.
 fn scratch() -> io::Result<File> {
     #[cfg(target_os = "linux")]
     if let Ok(file) = rustix::fs::memfd_create("rlhost", rustix::fs::MemfdFlags::CLOEXEC) {
@@ -143,7 +142,7 @@ fn scratch() -> io::Result<File> {
 /// How plugins are compiled.
 #[derive(Clone)]
 pub(super) struct Compiler {
-    /// What is started for it; this process does it where there is none.
+    /// The program that compiles. Without one, this process does.
     program: Option<PathBuf>,
     threads: usize,
 }
@@ -153,9 +152,9 @@ impl Compiler {
         Self { program: PROGRAM.get().cloned(), threads }
     }
 
-    /// A checksum and the code.
+    /// Returns a checksum and the code.
     pub(super) fn compile(&self, engine: &wasmtime::Engine, bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, Refusal> {
-        let failed = |e: io::Error| Refusal::TooMuch(format!("there is no place for its code: {e}"));
+        let failed = |e: io::Error| Refusal::TooMuch(format!("can't create a file for its code: {e}"));
         let Some(program) = &self.program else { return Ok(with_checksum(compiled(engine, bytes)?)) };
         let mut file = scratch().map_err(failed)?;
         let seconds = limits.compile_timeout_s;
@@ -167,9 +166,9 @@ impl Compiler {
         let out = file.try_clone().map_err(failed)?;
         command.stdin(Stdio::piped()).stdout(out).stderr(Stdio::piped());
         let mut child =
-            command.spawn().map_err(|e| Refusal::TooMuch(format!("the process that was to compile it can't be started: {e}")))?;
+            command.spawn().map_err(|e| Refusal::TooMuch(format!("can't start the process that compiles it: {e}")))?;
         let (status, said) = attend(&mut child, bytes, Duration::from_secs(seconds.saturating_mul(WALL)))
-            .map_err(|e| Refusal::TooMuch(format!("the process that compiled it was lost: {e}")))?;
+            .map_err(|e| Refusal::TooMuch(format!("lost the process that compiles it: {e}")))?;
         match status {
             Some(status) if status.success() => {
                 file.rewind().map_err(failed)?;
@@ -182,22 +181,21 @@ impl Compiler {
     }
 }
 
-/// Hands a process its input and hears what it says until it ends, or ends it when its time is over, which is a status of
-/// none.
+/// Passes a process its input and reads its error text until it exits. If its time is over, kills it and returns no status.
 fn attend(child: &mut Child, input: &[u8], longest: Duration) -> io::Result<(Option<ExitStatus>, String)> {
     let (Some(mut stdin), Some(stderr)) = (child.stdin.take(), child.stderr.take()) else {
         return Err(io::Error::other("it has no standard input or error"));
     };
     let (sender, ended) = channel();
     std::thread::scope(|scope| {
-        // It may end without having read everything.
+        // It may exit without having read everything.
         scope.spawn(move || drop(stdin.write_all(input)));
         scope.spawn(move || {
             let mut said = Vec::new();
             let mut stderr = stderr.take(SAID);
             let _ = stderr.read_to_end(&mut said);
             let _ = io::copy(&mut stderr.into_inner(), &mut io::sink());
-            // Its standard error closes when it ends.
+            // Its standard error closes when it exits.
             let _ = sender.send(said);
         });
         let said = ended.recv_timeout(longest);
@@ -210,7 +208,7 @@ fn attend(child: &mut Child, input: &[u8], longest: Duration) -> io::Result<(Opt
     })
 }
 
-/// What ended the process, in words.
+/// Says in words why the process ended.
 fn why(status: Option<ExitStatus>, said: &str, limits: &Limits) -> String {
     let seconds = limits.compile_timeout_s;
     let Some(status) = status else {
@@ -221,16 +219,18 @@ fn why(status: Option<ExitStatus>, said: &str, limits: &Limits) -> String {
         return format!("compiling it needed more than {most} MiB of memory (limits.compile_memory_mb)");
     }
     if said.contains("overflowed its stack") {
-        return "compiling it overflowed a stack: something in it is nested too deeply".to_owned();
+        return "compiling it overflowed the stack: it is nested too deeply".to_owned();
     }
     #[cfg(unix)]
     if std::os::unix::process::ExitStatusExt::signal(&status) == Some(signal_hook::consts::SIGXCPU) {
         return format!("compiling it took longer than {seconds} s of processor time (limits.compile_timeout_s)");
     }
     let said = said.lines().find(|line| !line.trim().is_empty()).map(|line| format!(": {line}")).unwrap_or_default();
-    // What crashes may have crashed for want of memory.
+    // A crash may come from lack of memory.
     let most = limits.compile_memory_mb;
-    format!("the process that compiled it ended with {status}{said}; it may take {most} MiB of memory (limits.compile_memory_mb)")
+    format!(
+        "the process that compiled it ended with {status}{said}; its limit is {most} MiB of memory (limits.compile_memory_mb)"
+    )
 }
 
 #[cfg(test)]
@@ -260,7 +260,7 @@ mod tests {
         let input = vec![0; 1 << 20];
         let (status, said) = attend(&mut start("echo said >&2; exit 4"), &input, long).unwrap();
         assert_eq!((status.unwrap().code(), said.as_str()), (Some(4), "said"));
-        // More than is read, and more than a pipe holds.
+        // More than is read, and more than a pipe's buffer.
         let (status, said) = attend(&mut start("cat >/dev/null; yes | head -c 1000000 >&2"), &input, long).unwrap();
         assert!(status.unwrap().success() && said.len() <= SAID as usize);
         let (status, _) = attend(&mut start("exec sleep 600"), &input, Duration::from_millis(50)).unwrap();

@@ -1,7 +1,7 @@
-//! The time of a call, which everything that belongs to it shares: making the instance, its start functions, configuring it,
-//! giving it its state, and the call itself. And a look from outside, for the case that this fails.
+//! Time limits of calls. A limit covers everything that belongs to a call: creating the instance, its start functions,
+//! configuring it, restoring its state, and the call itself. A watchdog covers the case that this fails.
 //!
-//! Time is counted in ticks of threads of this process, so that none passes while the process is stopped (Ctrl-Z).
+//! Time is counted in ticks of this process's threads, so none passes while the process is stopped (Ctrl-Z).
 
 use std::collections::BTreeMap;
 use std::io::{Error, Result};
@@ -13,18 +13,18 @@ use std::time::Duration;
 /// Resolution of time limits.
 const TICK: Duration = Duration::from_millis(10);
 
-/// How often the watchdog looks at calls.
+/// How often the watchdog checks calls.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Looks after which a call is overdue, beyond those in twice its limit.
+/// Watchdog checks added to twice a call's limit before it is overdue.
 const GRACE: u64 = 10;
 
-/// Ticks since the engine began.
+/// Ticks since the engine started.
 #[derive(Clone, Default)]
 pub(super) struct Clock(Arc<AtomicU64>);
 
 impl Clock {
-    /// Ticks from now on, on a thread of its own, for as long as `tick` says so.
+    /// Ticks on a thread of its own for as long as `tick` returns true.
     pub(super) fn begin(&self, tick: impl Fn() -> bool + Send + 'static) -> Result<()> {
         let ticks = self.0.clone();
         let work = move || {
@@ -36,36 +36,36 @@ impl Clock {
         std::thread::Builder::new().name("plugin-clock".into()).spawn(work).map(drop)
     }
 
-    /// The end of a time that begins now.
+    /// Returns the deadline this far from now.
     pub(super) fn after(&self, time: Duration) -> Deadline {
         Deadline(self.0.load(Ordering::Relaxed).saturating_add(in_steps(time, TICK)))
     }
 
-    /// Ticks until then; 0 when it is over.
+    /// Returns the ticks until a deadline, 0 once it has passed.
     pub(super) fn until(&self, deadline: Deadline) -> u64 {
         deadline.0.saturating_sub(self.0.load(Ordering::Relaxed))
     }
 }
 
-/// When a call must be over.
+/// When a call must have returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Deadline(u64);
 
-/// A time in steps of a clock, at least one.
+/// Converts a time to steps of a clock, at least one.
 fn in_steps(time: Duration, step: Duration) -> u64 {
     (time.as_secs_f64() / step.as_secs_f64()).ceil().clamp(1.0, 1e12) as u64
 }
 
-/// A call that is under way.
+/// A call in progress.
 struct UnderWay {
     what: String,
-    /// The look that finds it overdue.
+    /// The check at which it is overdue.
     until: u64,
-    /// Whether the run can do without it.
+    /// Whether the run can continue without it.
     beside: bool,
 }
 
-/// The calls under way. What bounds a call works from inside it; this is the look from outside, for the case that it fails.
+/// Watches calls from outside, in case the limits inside a call fail.
 #[derive(Clone, Default)]
 pub(super) struct Watchdog(Arc<Mutex<Calls>>);
 
@@ -76,7 +76,7 @@ struct Calls {
     under_way: BTreeMap<u64, UnderWay>,
 }
 
-/// A call's entry, for as long as it takes.
+/// Removes a call's entry when dropped.
 pub(super) struct Watched {
     watchdog: Watchdog,
     number: u64,
@@ -93,7 +93,7 @@ impl Watchdog {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Watches a call until what this gives is dropped. It is overdue after twice its limit and ten seconds.
+    /// Watches a call until the returned value is dropped. It is overdue after twice its limit plus ten seconds.
     pub(super) fn watch(&self, what: String, limit: Duration, beside: bool) -> Watched {
         let number = self.with(|calls| {
             let until = calls.looks.saturating_add(in_steps(limit.saturating_mul(2), LOOK)).saturating_add(GRACE);
@@ -104,7 +104,7 @@ impl Watchdog {
         Watched { watchdog: self.clone(), number }
     }
 
-    /// Looks once, and gives what is overdue since, and whether the run can do without it.
+    /// Checks once. Returns newly overdue calls and whether the run can continue without them.
     fn look(&self) -> Vec<(String, bool)> {
         self.with(|calls| {
             calls.looks += 1;
@@ -113,8 +113,8 @@ impl Watchdog {
         })
     }
 
-    /// Looks at the calls from a thread of its own. A thread can't be ended from outside: a call that hangs beside the run
-    /// is left to itself, and one that the run waits for ends the process, whose last checkpoint holds.
+    /// Checks calls from a thread of its own. A thread can't be killed: a hanging call beside the run is abandoned; one that the
+    /// run waits for ends the process, and the last checkpoint remains valid.
     pub(super) fn begin(&self) -> Result<()> {
         let calls = Arc::downgrade(&self.0);
         let work = move || {
@@ -122,7 +122,7 @@ impl Watchdog {
                 for (what, beside) in Self(calls).look() {
                     if beside {
                         tracing::error!(
-                            "{what} goes on beyond its limit and can't be ended; changed plugins are not seen any more"
+                            "{what} exceeds its time limit and can't be stopped; changed plugins are no longer noticed"
                         );
                     } else {
                         end_process(&what);
@@ -135,9 +135,9 @@ impl Watchdog {
     }
 }
 
-/// Ends the process with a line, even if nobody can write that.
+/// Ends the process with a message, even if the message can't be written.
 fn end_process(what: &str) {
-    let line = format!("error: {what} goes on beyond its limit and can't be ended; the run's last checkpoint holds");
+    let line = format!("error: {what} exceeds its time limit and can't be stopped; the run's last checkpoint remains valid");
     let (sender, written) = channel();
     std::thread::spawn(move || {
         eprintln!("{line}");

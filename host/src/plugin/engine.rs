@@ -1,5 +1,4 @@
-//! The WebAssembly engine: compilation with a cache on disk, the clock that bounds calls, and
-//! what plugins may import.
+//! The WebAssembly engine: compilation with a cache on disk, the clock for time limits, and what plugins may import.
 
 use super::cache::{self, Cache};
 use super::census::Refusal;
@@ -12,10 +11,10 @@ use crate::config::Limits;
 use wasmtime::Config;
 use wasmtime::component::{Component, HasSelf, Linker};
 
-/// Bytes of stack that a plugin's functions have.
+/// Stack size of a plugin's functions, in bytes.
 const STACK: usize = 512 << 10;
 
-/// How plugins are compiled and run.
+/// Returns the settings for compiling and running plugins.
 pub(super) fn configuration() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true).concurrency_support(false).relaxed_simd_deterministic(true).max_wasm_stack(STACK);
@@ -35,13 +34,13 @@ pub struct Engine {
     pub(super) watchdog: Watchdog,
     /// Threads that calls may be spread over.
     pub(super) threads: usize,
-    /// Whether a run goes on without what is done with this.
+    /// Whether a run continues if a call made through this engine hangs.
     pub(super) beside: bool,
 }
 
 impl Engine {
-    /// Starts the engine. Compiled plugins are kept under `RLHOST_CACHE_DIR`, or else the
-    /// user's cache directory; without either they are compiled each time.
+    /// Starts the engine. Compiled plugins are cached in `RLHOST_CACHE_DIR` or the user's cache directory; without either, they
+    /// are compiled each time.
     pub fn new() -> Result<Self> {
         let fail = |e: wasmtime::Error| Error::Engine(format!("{e:#}"));
         let wasmtime = wasmtime::Engine::new(&configuration()).map_err(fail)?;
@@ -56,25 +55,25 @@ impl Engine {
         Ok(Self { wasmtime, linker, cache, compiler, names, logged, clock, watchdog, threads, beside: false })
     }
 
-    /// The same engine, for what goes on beside a run: it compiles with so many threads, and what it calls may hang without
-    /// ending the run.
+    /// Returns the same engine for work beside a run: it compiles with this many threads, and a call that hangs does not end the
+    /// run.
     #[must_use]
     pub fn beside(&self, threads: usize) -> Self {
         Self { compiler: Compiler::new(threads), beside: true, ..self.clone() }
     }
 
-    /// The component of a plugin's bytes, compiled now or before.
+    /// Returns a plugin's component, compiled now or cached.
     pub(super) fn component(&self, bytes: &[u8], limits: &Limits) -> std::result::Result<Component, Refusal> {
         let file = self.cache.as_ref().map(|cache| (cache, cache.file(&self.wasmtime, bytes)));
         if let Some(component) = file.as_ref().and_then(|(cache, file)| cache.kept(&self.wasmtime, file)) {
             return Ok(component);
         }
         let whole = self.compiler.compile(&self.wasmtime, bytes, limits)?;
-        let not_whole = || Refusal::TooMuch("its code came damaged from the compiler".to_owned());
+        let not_whole = || Refusal::TooMuch("the compiler's output is damaged".to_owned());
         let component = cache::component(&self.wasmtime, &whole).ok_or_else(not_whole)?;
-        // A cache that is full or can't be written costs time alone.
+        // A cache that is full or read-only only costs time.
         if let Some((Err(e), file)) = file.map(|(cache, file)| (cache.keep(&whole, &file), file)) {
-            tracing::debug!("{} is not kept: {e}", file.display());
+            tracing::debug!("can't cache {}: {e}", file.display());
         }
         Ok(component)
     }

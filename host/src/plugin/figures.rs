@@ -1,17 +1,17 @@
-//! The figures that plugins report, under names of their own.
+//! Checks the metrics that plugins report and their names.
 
 use super::Metric;
 use crate::config::{is_hidden, printable};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Figures with different names that a plugin may report in a run.
+/// Most distinct metrics that a plugin may report in a run.
 const MOST_NAMES: usize = 256;
 
-/// Bytes of a name.
+/// Longest metric name, in bytes.
 const LONGEST_NAME: usize = 128;
 
-/// What a run writes itself, beside what begins or ends as below.
+/// Names of the run's own metrics, besides those with the prefixes and suffixes below.
 const RESERVED: [&str; 13] = [
     "step",
     "epoch",
@@ -30,27 +30,27 @@ const RESERVED: [&str; 13] = [
 
 const RESERVED_PREFIXES: [&str; 5] = ["eval_", "time/", "perf/", "plugins/", "completions/"];
 
-/// Which plugin of a process reports which figure. Clones know the same.
+/// Which plugin of a process reports which metric. Clones share this.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names(Arc<Mutex<BTreeMap<String, String>>>);
 
 impl Names {
-    /// Refuses figures that can't be averaged, that are named like another's, and more of them than anybody reads.
+    /// Rejects metrics that can't be averaged, have another plugin's name, or are too many to read.
     pub(super) fn checked(&self, plugin: &str, given: Vec<Metric>) -> Result<Vec<Metric>, String> {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut new: Vec<&String> = Vec::new();
         for Metric { name, value, weight, .. } in &given {
             if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(is_hidden) {
                 let shown = printable(name, LONGEST_NAME);
-                return Err(format!("a metric's name is of 1 to {LONGEST_NAME} visible bytes, and not {shown:?}"));
+                return Err(format!("a metric's name must have 1 to {LONGEST_NAME} printable bytes, not {shown:?}"));
             }
             if !(value.is_finite() && weight.is_finite() && *weight >= 0.0 && (value * weight).is_finite()) {
-                // `{}` writes 1e300 with all its zeros.
+                // `{}` would write 1e300 with all its zeros.
                 return Err(format!("metric {name:?} has value {value:?} and weight {weight:?}"));
             }
             if is_reserved(name) {
                 return Err(format!(
-                    "metric {name:?} is the run's own; name it otherwise, as in {:?}",
+                    "metric {name:?} is reserved for the run; choose another name, such as {:?}",
                     format!("{plugin}/{name}")
                 ));
             }
@@ -59,7 +59,7 @@ impl Names {
                 Some(owner) => {
                     let own = format!("{plugin}/{name}");
                     return Err(format!(
-                        "metric {name:?} is reported by plugin {owner} already; name it otherwise, as in {own:?}"
+                        "metric {name:?} is already reported by plugin {owner}; choose another name, such as {own:?}"
                     ));
                 }
                 None => new.push(name),
@@ -68,7 +68,7 @@ impl Names {
         new.sort_unstable();
         new.dedup();
         if !new.is_empty() && new.len() + names.values().filter(|owner| *owner == plugin).count() > MOST_NAMES {
-            return Err(format!("reports metric {:?} and more than the {MOST_NAMES} that a plugin may report", new[0]));
+            return Err(format!("reports metric {:?}, which exceeds the limit of {MOST_NAMES} metrics per plugin", new[0]));
         }
         names.extend(new.into_iter().map(|name| (name.clone(), plugin.to_owned())));
         Ok(given)
@@ -76,7 +76,7 @@ impl Names {
 }
 
 fn is_reserved(name: &str) -> bool {
-    // A reward's own scores, `rewards/NAME/mean`; `rewards/chosen` and its kin are an algorithm's.
+    // A reward's own scores, `rewards/NAME/mean`. `rewards/chosen` and the like belong to an algorithm.
     let of_scores = name.strip_prefix("rewards/").is_some_and(|rest| rest.ends_with("/mean") || rest.ends_with("/std"));
     of_scores || RESERVED.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
@@ -104,12 +104,12 @@ mod tests {
             "rewards/a/mean",
             "completions/mean_length",
         ] {
-            assert!(said("a", name).unwrap().contains("the run's own"), "{name}");
+            assert!(said("a", name).unwrap().contains("reserved"), "{name}");
         }
         for name in ["kl", "rewards/chosen", "losses", "epochs/x"] {
             assert_eq!(said("a", name), None, "{name}");
             assert_eq!(said("a", name), None, "{name} again");
-            assert!(said("b", name).unwrap().contains("by plugin a already"), "{name}");
+            assert!(said("b", name).unwrap().contains("already reported by plugin a"), "{name}");
         }
     }
 

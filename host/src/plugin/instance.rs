@@ -1,5 +1,5 @@
-//! A plugin with its warm instances: calls under limits, side by side where the plugin is
-//! stateless; instances that fail are replaced, and a state outlives them.
+//! A plugin with its warm instances. Calls run under limits, in parallel if the plugin is stateless. Instances that fail are
+//! replaced, and a state survives them.
 
 use super::deadline::Deadline;
 use super::engine::Engine;
@@ -15,15 +15,15 @@ use std::sync::atomic::Ordering;
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
-/// Bytes of a plugin's state.
+/// Largest size of a plugin's state, in bytes.
 pub const LARGEST_STATE: usize = 64 << 20;
 
-/// State that a plugin has given out of its hands, to have it back in another instance.
+/// A plugin's exported state, to be restored in another instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// What it gave.
+    /// The state.
     pub bytes: Arc<[u8]>,
-    /// Name and version of the plugin that did.
+    /// Name and version of the plugin that exported it.
     pub written_by: String,
 }
 
@@ -33,22 +33,22 @@ pub(super) struct Running {
     pub linked: Linked,
 }
 
-/// What a call into an instance gives: the plugin's answer or its own error.
+/// The result of a call into an instance: the plugin's answer or its own error.
 pub(super) type Answer<R> = wasmtime::Result<std::result::Result<R, types::Error>>;
 
-/// A plugin that has been checked, described and configured.
+/// A plugin that was checked, described and configured.
 pub struct Plugin {
     loaded: Arc<Loaded>,
-    /// Configured instances that nobody is calling.
+    /// Configured instances that are not being called.
     idle: Vec<Running>,
-    /// Its state when it was last asked; what a new instance begins with.
+    /// The last exported state; new instances start with it.
     memory: Option<Memory>,
-    /// Whether it was called since.
+    /// Whether it was called since then.
     changed: bool,
 }
 
 impl Plugin {
-    /// Loads and configures; see [`Loaded::load`].
+    /// Loads and configures a plugin; see [`Loaded::load`].
     pub(super) fn load(
         engine: &Engine,
         source: &Source,
@@ -61,42 +61,42 @@ impl Plugin {
         Ok(Self { loaded: Arc::new(loaded), idle: vec![running], memory: None, changed: false })
     }
 
-    /// The name in configuration, metrics and events.
+    /// Returns the name in configuration, metrics and events.
     pub fn name(&self) -> &str {
         &self.loaded.name
     }
 
-    /// SHA-256 of its bytes.
+    /// Returns the SHA-256 of its bytes.
     pub fn hash(&self) -> &str {
         &self.loaded.hash
     }
 
-    /// Its description.
+    /// Returns its description.
     pub fn info(&self) -> &Info {
         &self.loaded.info
     }
 
-    /// Its configuration, defaults filled in.
+    /// Returns its configuration, including defaults.
     pub fn config(&self) -> Map<String, Value> {
         self.loaded.config.clone()
     }
 
-    /// The settings that do not stand at its defaults: those that another version of it is given.
+    /// Returns the settings that differ from its defaults. A new version is given these.
     pub fn settings_beyond_defaults(&self) -> Map<String, Value> {
         schema::beyond_defaults(&self.loaded.info.config_schema, &self.loaded.config)
     }
 
-    /// What it may use.
+    /// Returns its limits.
     pub fn limits(&self) -> &Limits {
         &self.loaded.limits
     }
 
-    /// The run depends on it from now on, if it was loaded beside one.
+    /// Marks a plugin that was loaded beside the run as one that the run depends on.
     pub fn enter_run(&self) {
         self.loaded.beside.store(false, Ordering::Relaxed);
     }
 
-    /// The figures that it reported, under names that it may use.
+    /// Checks the metrics that it reported.
     pub(super) fn checked_metrics(&self, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
         self.loaded.checked_metrics(given)
     }
@@ -105,7 +105,7 @@ impl Plugin {
         self.loaded.seed
     }
 
-    /// Tells it the step's figures, where it wants to hear them.
+    /// Passes it a step's metrics, if it observes them.
     pub fn observe(&mut self, step: u64, figures: &[(String, f64)]) -> Result<()> {
         if !self.loaded.observes {
             return Ok(());
@@ -115,24 +115,22 @@ impl Plugin {
         })
     }
 
-    /// Whether it exports `observer`.
+    /// Returns whether it exports `observer`.
     pub fn observes(&self) -> bool {
         self.loaded.observes
     }
 
-    /// Bytes of memory that its largest instance has.
+    /// Returns the memory of its largest instance, in bytes.
     pub fn memory_used(&self) -> usize {
         self.idle.iter().map(|running| running.store.data().ceiling.used()).max().unwrap_or(0)
     }
 
-    /// Whether what it answers depends on earlier calls, in a way that nothing can carry over to
-    /// another instance.
+    /// Returns whether its answers depend on earlier calls and it exports no state that could be moved to another instance.
     pub fn forgets(&self) -> bool {
         !self.loaded.info.stateless && !self.loaded.remembers
     }
 
-    /// Asks for its state, where it has one and was called since the last time; the next
-    /// instance begins with what this gives.
+    /// Exports its state, if it has one and was called since the last time. The next instance starts with it.
     pub fn remember(&mut self) -> Result<Option<Memory>> {
         if self.loaded.remembers && self.changed {
             let bytes = self.call(Call::new("snapshot"), |store, linked| {
@@ -140,9 +138,7 @@ impl Plugin {
             })?;
             if bytes.len() > LARGEST_STATE {
                 let (has, most) = (bytes.len() >> 20, LARGEST_STATE >> 20);
-                return Err(self
-                    .loaded
-                    .error(Call::new("snapshot"), format!("its state has {has} MiB; a plugin's has at most {most}")));
+                return Err(self.loaded.error(Call::new("snapshot"), format!("its state has {has} MiB; the limit is {most}")));
             }
             let info = &self.loaded.info;
             self.memory = Some(Memory { bytes: bytes.into(), written_by: format!("{} {}", info.name, info.version) });
@@ -151,7 +147,7 @@ impl Plugin {
         Ok(self.memory.clone())
     }
 
-    /// Goes back to a state that [`Plugin::remember`] gave; the next call makes a new instance.
+    /// Restores a state that [`Plugin::remember`] returned; the next call creates a new instance.
     pub fn rewind(&mut self, memory: Option<Memory>) {
         self.memory = memory;
         self.changed = false;
@@ -160,20 +156,19 @@ impl Plugin {
         }
     }
 
-    /// Makes do with the state that it gave last, for one that gives none any more.
+    /// Returns to the last exported state, for a plugin that no longer exports one.
     pub fn settle_for_known(&mut self) {
         let memory = self.memory.clone();
         self.renew(memory);
     }
 
-    /// Goes back to a state, and throws all instances away.
+    /// Restores a state and drops all instances.
     pub(super) fn renew(&mut self, memory: Option<Memory>) {
         self.rewind(memory);
         self.idle.clear();
     }
 
-    /// Goes on from a state, in a new instance that is made at once, so that a state which does
-    /// not fit is refused here.
+    /// Restores a state in a new instance right away, so that a state that does not fit is rejected here.
     pub fn recall(&mut self, memory: Memory) -> Result<()> {
         self.renew(Some(memory));
         let running = self.loaded.start(self.memory.as_ref(), self.loaded.deadline())?;
@@ -181,27 +176,27 @@ impl Plugin {
         Ok(())
     }
 
-    /// The end of the time that a call has which begins now.
+    /// Returns the deadline of a call that starts now.
     pub(super) fn deadline(&self) -> Deadline {
         self.loaded.deadline()
     }
 
-    /// Whether a call's time is over.
+    /// Returns whether a deadline has passed.
     pub(super) fn is_over(&self, deadline: Deadline) -> bool {
         self.loaded.is_over(deadline)
     }
 
-    /// Instances that may be called side by side: one for each thread, if all their memory together is enough for that.
+    /// Returns how many instances may be called in parallel: one per thread, if they fit into the plugin's total memory.
     pub(super) fn most_side_by_side(&self) -> usize {
         self.loaded.threads().min(self.loaded.room_for(self.memory_used()))
     }
 
-    /// Calls into an instance. One that trapped is thrown away.
+    /// Calls into an instance. One that trapped is dropped.
     pub(super) fn call<R>(&mut self, call: Call, f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>) -> Result<R> {
         self.call_until(self.deadline(), call, f)
     }
 
-    /// The same by a deadline, which making an instance counts towards.
+    /// Calls into an instance until a deadline, which includes creating the instance.
     pub(super) fn call_until<R>(
         &mut self,
         deadline: Deadline,
@@ -215,7 +210,7 @@ impl Plugin {
         answer
     }
 
-    /// As many calls side by side, each into an instance of its own. The first error wins.
+    /// Makes this many calls in parallel, each into its own instance. Returns the first error.
     pub(super) fn call_side_by_side<R: Send>(
         &mut self,
         calls: usize,
@@ -240,7 +235,7 @@ impl Plugin {
 }
 
 impl Loaded {
-    /// Calls into an instance that is ready, or else a new one. Also gives the instance, unless the call broke it.
+    /// Calls into a ready instance, or else a new one. Also returns the instance, unless the call broke it.
     fn ask<R>(
         &self,
         ready: Option<Running>,

@@ -1,4 +1,4 @@
-//! Memory of an instance as a whole, whatever number of memories and tables it has, and of all instances of a plugin together.
+//! Limits the memory of an instance, over all its memories and tables, and of all instances of a plugin.
 
 use super::census::{MOST_INSTANCES, MOST_MEMORIES, MOST_TABLES};
 use crate::config::Limits;
@@ -6,21 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use wasmtime::ResourceLimiter;
 
-/// Bytes that a table element takes.
+/// Size of a table element, in bytes.
 const ELEMENT: usize = size_of::<usize>();
 
-/// What was refused to an instance last: the likely cause of a trap that follows.
+/// What an instance was last denied: the likely cause of the trap that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Memory beyond what one instance may have.
+    /// Memory beyond the limit of one instance.
     ToOne,
-    /// Memory beyond what all instances of the plugin may have.
+    /// Memory beyond the limit of all the plugin's instances.
     ToAll,
-    /// A table of so many elements.
+    /// Too many table elements.
     Elements,
 }
 
-/// The memory of all instances of a plugin. Clones count together.
+/// The memory of all instances of a plugin. Clones share the count.
 #[derive(Clone)]
 pub(super) struct Together {
     used: Arc<AtomicUsize>,
@@ -41,7 +41,7 @@ impl Together {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Instances of a size for which there is room, at least one.
+    /// Returns how many instances of this size fit, at least one.
     pub(super) fn room_for(&self, bytes: usize) -> usize {
         (self.most / bytes.max(1)).max(1)
     }
@@ -60,7 +60,7 @@ impl Ceiling {
         Self { bytes: limits.memory(), table_elements: limits.table_elements as usize, used: 0, together, refused: None }
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub(super) fn used(&self) -> usize {
         self.used
     }

@@ -1,9 +1,10 @@
-//! A plugin from bytes to something that can be instantiated: compiled, checked, described, its
-//! configuration validated.
+//! Takes a plugin from bytes to something that can be instantiated: compiles, checks and describes it, and validates its
+//! configuration.
 
 use super::census::Refusal;
 use super::deadline::Deadline;
 use super::engine::Engine;
+use super::hints::Hints;
 use super::instance::{Memory, Running};
 use super::limits::{Refused, Together};
 use super::sandbox::{MOST_HANDLES, Sandbox};
@@ -16,27 +17,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use wasmtime::component::{Component, Instance as Linked, InstancePre};
 use wasmtime::{Store, Trap};
 
-/// Lines of a plugin's output that an error message repeats.
+/// Lines of a plugin's output that an error message quotes.
 const LINES_SHOWN: usize = 6;
 
-/// What a plugin says of itself.
+/// A plugin's description of itself.
 #[derive(Clone, Debug)]
 pub struct Info {
     /// Its name.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// One line for people.
+    /// One line that says what it does.
     pub description: String,
     /// JSON Schema of its configuration.
     pub config_schema: String,
-    /// Columns it asks for under its configuration.
+    /// What it also tells the host there.
+    pub hints: Hints,
+    /// Columns it asks for, given its configuration.
     pub needs: Needs,
-    /// Whether no answer depends on an earlier call or a neighbouring row.
+    /// Whether each answer is independent of earlier calls and other rows.
     pub stateless: bool,
 }
 
-/// A plugin without its instances; they share it.
+/// A plugin without its instances, which share it.
 pub(super) struct Loaded {
     pub name: String,
     pub hash: String,
@@ -51,21 +54,21 @@ pub(super) struct Loaded {
     pre: InstancePre<Sandbox>,
     together: Together,
     engine: Engine,
-    /// Whether a run goes on without it.
+    /// Whether a run continues without it if it hangs.
     pub beside: AtomicBool,
 }
 
-/// A call that is about to be made: what an error says of it.
+/// A call about to be made, as errors name it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub function: &'static str,
     pub step: Option<u64>,
 }
 
-/// Bytes of a configuration schema.
+/// Longest configuration schema, in bytes.
 const LONGEST_SCHEMA: usize = 256 << 10;
 
-/// Bytes of the host's memory that what a plugin says in one go may take.
+/// Most host memory that the values of one call may take, in bytes.
 const CARRIED: usize = 128 << 20;
 
 impl Call {
@@ -78,7 +81,7 @@ impl Call {
     }
 }
 
-/// A number that two plugins of a run do not share.
+/// Returns a number by which the seeds of a run's plugins differ.
 fn of_its_own(name: &str) -> u64 {
     Sha256::digest(name).iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
@@ -98,9 +101,8 @@ fn needs(flags: plugin::Needs) -> Needs {
 }
 
 impl Loaded {
-    /// Compiles, checks against the role, describes, validates the configuration, configures, and
-    /// describes again, since what a plugin needs may depend on its configuration. Also gives the
-    /// instance that was asked.
+    /// Compiles the plugin, checks it against the role, describes it, validates the configuration and configures it. Then
+    /// describes it again, since what a plugin needs may depend on its configuration. Also returns the instance used.
     pub(super) fn load(
         engine: &Engine,
         source: &Source,
@@ -109,6 +111,16 @@ impl Loaded {
         limits: &Limits,
         seed: u64,
     ) -> Result<(Self, Running)> {
+        let mut this = Self::described(engine, source, role, limits, seed)?;
+        this.config = schema::resolve(source.name(), &this.info.config_schema, config)?;
+        let deadline = this.deadline();
+        let mut running = this.start(None, deadline)?;
+        this.info = this.describe(&mut running, deadline)?;
+        Ok((this, running))
+    }
+
+    /// Compiles it, checks it against the role, and has it describe itself without a configuration.
+    pub(super) fn described(engine: &Engine, source: &Source, role: Role, limits: &Limits, seed: u64) -> Result<Self> {
         let name = source.name();
         let component = compile(engine, source, limits)?;
         role.check(name, &component, &engine.wasmtime)?;
@@ -123,6 +135,7 @@ impl Loaded {
             version: String::new(),
             description: String::new(),
             config_schema: "{}".to_owned(),
+            hints: Hints::default(),
             needs: Needs::default(),
             stateless: false,
         };
@@ -142,36 +155,31 @@ impl Loaded {
         };
         let deadline = this.deadline();
         let mut plain = this.instantiate(deadline)?;
-        let described = this.describe(&mut plain, deadline)?;
-        drop(plain);
-        this.config = schema::resolve(name, &described.config_schema, config)?;
-        let deadline = this.deadline();
-        let mut running = this.start(None, deadline)?;
-        this.info = this.describe(&mut running, deadline)?;
-        Ok((this, running))
+        this.info = this.describe(&mut plain, deadline)?;
+        Ok(this)
     }
 
-    /// The end of the time that a call has which begins now.
+    /// Returns the deadline of a call that starts now.
     pub(super) fn deadline(&self) -> Deadline {
         self.engine.clock.after(self.limits.call_timeout())
     }
 
-    /// Whether a call's time is over.
+    /// Returns whether a deadline has passed.
     pub(super) fn is_over(&self, deadline: Deadline) -> bool {
         self.engine.clock.until(deadline) == 0
     }
 
-    /// As many instances as may be used side by side, where there are so many threads.
+    /// Returns how many instances of this size fit into the plugin's total memory.
     pub(super) fn room_for(&self, bytes: usize) -> usize {
         self.together.room_for(bytes)
     }
 
-    /// Threads that calls may be spread over.
+    /// Returns how many threads calls may be spread over.
     pub(super) fn threads(&self) -> usize {
         self.engine.threads
     }
 
-    /// The figures that it reported, under names that it may use.
+    /// Checks the metrics that it reported.
     pub(super) fn checked_metrics(&self, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
         self.engine.names.checked(&self.name, given)
     }
@@ -182,14 +190,19 @@ impl Loaded {
         })?;
         if info.config_schema.len() > LONGEST_SCHEMA {
             let detail =
-                format!("its configuration schema has {} bytes; there are at most {LONGEST_SCHEMA}", info.config_schema.len());
+                format!("its configuration schema has {} bytes; the limit is {LONGEST_SCHEMA}", info.config_schema.len());
             return Err(Error::Config { name: self.name.clone(), detail });
         }
+        let hints = Hints::of(&info.config_schema).map_err(|detail| Error::Config {
+            name: self.name.clone(),
+            detail: printable(&format!("its configuration schema {detail}"), LONGEST_TEXT),
+        })?;
         Ok(Info {
             name: printable(&info.name, LONGEST_TEXT),
             version: printable(&info.version, LONGEST_TEXT),
             description: printable(&info.description, LONGEST_TEXT),
             config_schema: info.config_schema,
+            hints,
             needs: needs(info.needs),
             stateless: info.stateless,
         })
@@ -205,7 +218,7 @@ impl Loaded {
         Ok(Running { store, linked })
     }
 
-    /// A configured instance that goes on from a state.
+    /// Creates a configured instance that starts with a state.
     pub(super) fn start(&self, memory: Option<&Memory>, deadline: Deadline) -> Result<Running> {
         let mut running = self.instantiate(deadline)?;
         let json = Value::Object(self.config.clone()).to_string();
@@ -218,12 +231,12 @@ impl Loaded {
             let restored = self.bounded(&mut running, call, deadline, |store, linked| {
                 Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_restore(&mut *store, bytes, written_by)
             })?;
-            restored.map_err(|e| self.error(call, format!("the state that {written_by} left does not fit it: {}", said(e))))?;
+            restored.map_err(|e| self.error(call, format!("it can't restore the state of {written_by}: {}", said(e))))?;
         }
         Ok(running)
     }
 
-    /// Calls under the limits. After an error the instance is of no more use.
+    /// Calls an instance under the limits. After an error, the instance is unusable.
     pub(super) fn bounded<R>(
         &self,
         running: &mut Running,
@@ -242,7 +255,7 @@ impl Loaded {
         deadline: Deadline,
         f: impl FnOnce(&mut Store<Sandbox>) -> wasmtime::Result<R>,
     ) -> Result<R> {
-        // One more, since a part of the first tick is over.
+        // One more, because part of the first tick has already passed.
         store.set_epoch_deadline(self.engine.clock.until(deadline) + 1);
         let what = format!("plugin {}, {}", self.name, call.function);
         let watched = self.engine.watchdog.watch(what, self.limits.call_timeout(), self.beside.load(Ordering::Relaxed));
@@ -252,7 +265,7 @@ impl Loaded {
         answer.map_err(|e| self.explain(store, call, &e))
     }
 
-    /// An error of a call, in the plugin's name.
+    /// Returns an error of a call, naming the plugin.
     pub(super) fn error(&self, call: Call, detail: String) -> Error {
         Error::Call { name: self.name.clone(), function: call.function, step: call.step, detail }
     }
@@ -262,22 +275,22 @@ impl Loaded {
         match refused {
             Refused::ToOne => format!("needed more than its {memory_mb} MiB of memory (limits.memory_mb)"),
             Refused::ToAll => {
-                format!("all its instances together needed more than {total_memory_mb} MiB of memory (limits.total_memory_mb)")
+                format!("its instances needed more than {total_memory_mb} MiB of memory in total (limits.total_memory_mb)")
             }
             Refused::Elements => {
-                format!("needed more memory for a table than {table_elements} elements take (limits.table_elements)")
+                format!("needed a table of more than {table_elements} elements (limits.table_elements)")
             }
         }
     }
 
-    /// What a trap or a host error means, in words, with what the plugin printed last.
+    /// Explains a trap or host error, with the plugin's last output.
     fn explain(&self, store: &mut Store<Sandbox>, call: Call, error: &wasmtime::Error) -> Error {
         let sandbox = store.data_mut();
         let mut detail = match error.downcast_ref::<Trap>() {
             Some(Trap::Interrupt) => {
                 format!("took longer than its limit of {} s (limits.call_timeout_s)", self.limits.call_timeout_s)
             }
-            Some(Trap::StackOverflow) => "its stack overflowed: recursion too deep".to_owned(),
+            Some(Trap::StackOverflow) => "its stack overflowed: the recursion is too deep".to_owned(),
             trap => match (sandbox.ceiling.refused, trap) {
                 (Some(refused), _) => self.too_much_memory(refused),
                 (None, Some(trap)) => trap.to_string(),
@@ -290,14 +303,14 @@ impl Loaded {
         let printed = sandbox.printed();
         let lines: Vec<&str> = printed.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("note: ")).collect();
         if !lines.is_empty() {
-            detail.push_str("; it printed: ");
+            detail.push_str("; its output: ");
             detail.push_str(&printable(&lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" "), LONGEST_TEXT));
         }
         self.error(call, detail)
     }
 }
 
-/// What a plugin's own error says.
+/// Returns the text of a plugin's own error.
 pub(super) fn said(error: types::Error) -> String {
     let shown = |text: String| printable(&text, LONGEST_TEXT);
     match error {

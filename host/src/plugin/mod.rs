@@ -1,7 +1,7 @@
-//! The plugin host: WebAssembly components that give rewards and algorithms, in a sandbox.
+//! The plugin host: runs rewards and algorithms, which are WebAssembly components, in a sandbox.
 //!
-//! Flat slices go in and come out; no tensor, file, clock or network reaches a plugin. Whatever
-//! a plugin returns is checked before anything else sees it.
+//! Data is passed as flat slices; no tensor, file, clock or network reaches a plugin. Everything a plugin returns is checked
+//! before use.
 
 mod any;
 mod cache;
@@ -12,6 +12,7 @@ mod deadline;
 mod embedded;
 mod engine;
 mod figures;
+mod hints;
 mod instance;
 mod limits;
 mod loaded;
@@ -20,6 +21,7 @@ mod preference;
 mod reward;
 mod sandbox;
 mod schema;
+mod settings;
 mod source;
 mod wasi;
 mod watch;
@@ -30,11 +32,13 @@ pub use any::{AnyPlugin, Outline, as_component};
 pub use compiler::{CompileOrder, compile_apart};
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
+pub use hints::Hints;
 pub use instance::{LARGEST_STATE, Memory, Plugin};
 pub use loaded::Info;
 pub use policy::{Advantages, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens};
 pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Side};
 pub use reward::{Column, Outcome, RewardBatch, RewardPlugin, Scores};
+pub use settings::{Setting, Takes, settings_of};
 pub use source::{Source, read_file};
 pub use watch::Watch;
 
@@ -44,13 +48,13 @@ pub use world::types::{Metric, Reduction};
 #[cfg(any(test, fuzzing))]
 pub(crate) use schema::resolve as resolve_settings;
 
-/// Whether a plugin's bytes would be compiled.
+/// Returns whether a plugin's bytes would be accepted for compilation.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn is_compiled(bytes: &[u8]) -> bool {
     compiler::counted(bytes).is_ok()
 }
 
-/// Columns that a plugin asks for; the host makes and sends only these.
+/// Columns that a plugin asks for. The host computes and sends only these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Texts of the prompts.
@@ -59,11 +63,11 @@ pub struct Needs {
     pub completion_text: bool,
     /// Token ids of the completions.
     pub token_ids: bool,
-    /// The dataset's further columns.
+    /// The dataset's other columns.
     pub dataset_columns: bool,
     /// Log-probabilities under the reference model.
     pub ref_logp: bool,
-    /// Log-probabilities as they were when sampled.
+    /// Log-probabilities at sampling time.
     pub sampling_logp: bool,
     /// The critic's values.
     pub values: bool,
@@ -73,13 +77,13 @@ pub struct Needs {
     pub mean_logits: bool,
 }
 
-/// Why a plugin could not be loaded or used. Every message names the plugin.
+/// Why a plugin can't be loaded or used. Every message names the plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No file and no embedded plugin has this name.
     #[error("no plugin {name:?}: there is no such file, and the embedded plugins are {}", known.join(", "))]
     NotFound {
-        /// What was asked for.
+        /// The name asked for.
         name: String,
         /// Names of the embedded plugins.
         known: Vec<String>,
@@ -92,30 +96,30 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The bytes are no component.
+    /// The bytes are not a component.
     #[error("plugin {name} is not a WebAssembly component: {detail}")]
     NotComponent {
         /// The plugin.
         name: String,
-        /// What the bytes are instead.
+        /// What they are instead.
         detail: String,
     },
-    /// It holds too much, or compiling it did not end well.
+    /// It exceeds a limit, or compiling it failed.
     #[error("plugin {name} can't be compiled: {detail}")]
     Uncompiled {
         /// The plugin.
         name: String,
-        /// What is too much, or what happened.
+        /// Which limit, or what failed.
         detail: String,
     },
-    /// A component of another world.
+    /// The component's world is not the role's.
     #[error("plugin {name} can't serve as {wanted}: {detail}")]
     WrongWorld {
         /// The plugin.
         name: String,
-        /// The role it was to have.
+        /// The role asked for.
         wanted: &'static str,
-        /// What it lacks or asks too much.
+        /// What it lacks, or what it imports that is not offered.
         detail: String,
     },
     /// Its description or configuration is wrong.
@@ -126,24 +130,24 @@ pub enum Error {
         /// What is wrong and what would be right.
         detail: String,
     },
-    /// A call failed: trap, limit, or the plugin's own error.
+    /// A call failed: a trap, a limit, or the plugin's own error.
     #[error("plugin {name}, {function}{}: {detail}", step.map(|s| format!(" at step {s}")).unwrap_or_default())]
     Call {
         /// The plugin.
         name: String,
-        /// The function that was called.
+        /// The function called.
         function: &'static str,
-        /// The optimizer step, in calls that have one.
+        /// The optimizer step, for calls that have one.
         step: Option<u64>,
         /// What happened.
         detail: String,
     },
-    /// The engine itself can't be made.
+    /// The engine can't be created.
     #[error("can't start the WebAssembly engine: {0}")]
     Engine(String),
 }
 
-/// Bytes of a text of a plugin's: an error, a log line, a name, a description.
+/// Longest text shown from a plugin, in bytes: an error, a log line, a name, a description.
 const LONGEST_TEXT: usize = 2048;
 
 /// Result of a plugin operation.

@@ -1,4 +1,4 @@
-//! Policy plugins: advantages from a generation's rewards, and a loss with its derivatives.
+//! Policy plugins: compute advantages from a generation's rewards, and a loss with its derivatives.
 
 use super::engine::Engine;
 use super::instance::Plugin;
@@ -13,16 +13,16 @@ use std::ops::{Deref, DerefMut};
 pub use super::world::policy::Tokens;
 pub use super::world::types::{RewardColumn, Rollouts, Scale};
 
-/// What an algorithm makes of a generation batch, per token.
+/// An algorithm's result for a generation batch, per token.
 #[derive(Clone, Debug, Default)]
 pub struct Advantages {
     /// Advantages.
     pub advantages: Vec<f32>,
-    /// What a critic learns.
+    /// Targets for the critic.
     pub returns: Option<Vec<f32>>,
-    /// 1 for tokens that count; the given mask where the plugin has no own.
+    /// 1 for tokens that count; the input's mask if the plugin returns none.
     pub mask: Vec<u8>,
-    /// Figures to log.
+    /// Metrics to log.
     pub metrics: Vec<Metric>,
 }
 
@@ -31,13 +31,13 @@ pub struct Advantages {
 pub struct Gradient {
     /// This micro-batch's part of the step's loss.
     pub loss: f64,
-    /// By the log-probabilities.
+    /// With respect to the log-probabilities.
     pub d_logp: Vec<f32>,
-    /// By the entropies.
+    /// With respect to the entropies.
     pub d_entropy: Option<Vec<f32>>,
-    /// By the critic's values.
+    /// With respect to the critic's values.
     pub d_values: Option<Vec<f32>>,
-    /// Figures to log.
+    /// Metrics to log.
     pub metrics: Vec<Metric>,
 }
 
@@ -61,12 +61,12 @@ impl DerefMut for PolicyPlugin {
 }
 
 impl PolicyPlugin {
-    /// Loads and configures; `seed` is the run's.
+    /// Loads and configures a plugin; `seed` is the run's.
     pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
         Ok(Self { plugin: Plugin::load(engine, source, Role::Policy, config, limits, seed)? })
     }
 
-    /// Advantages for a whole generation batch, of which only the columns that the plugin asks for are sent.
+    /// Returns the advantages of a whole generation batch. Sends only the columns that the plugin asks for.
     pub fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages> {
         let rollouts = &*asked_rollouts(rollouts, &self.info().needs);
         let given = self.plugin.call(Call::at("estimate", rollouts.step), |store, linked| {
@@ -80,7 +80,7 @@ impl PolicyPlugin {
         let mask = given.mask.unwrap_or_else(|| rollouts.mask.clone());
         if mask.len() != check.tokens || mask.iter().any(|&m| m > 1) {
             return Err(check.wrong(format!(
-                "returned a mask of {} entries for {} tokens, or entries other than 0 and 1",
+                "returned a mask of {} entries for {} tokens, or with entries other than 0 and 1",
                 mask.len(),
                 check.tokens
             )));
@@ -89,7 +89,7 @@ impl PolicyPlugin {
         Ok(Advantages { advantages: given.advantages, returns: given.returns, mask, metrics })
     }
 
-    /// One micro-batch's part of the loss. Only the columns that the plugin asks for are sent.
+    /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin asks for.
     pub fn loss(&mut self, tokens: &Tokens) -> Result<Gradient> {
         let tokens = &*asked_tokens(tokens, &self.info().needs);
         let given: policy::Gradient = self.plugin.call(Call::at("loss", tokens.step), |store, linked| {
@@ -108,38 +108,41 @@ impl PolicyPlugin {
     }
 }
 
-/// A generation with no other columns than are asked for. Nobody makes entropies for it.
+/// Returns the batch with only the columns asked for. A generation never has entropies.
 fn asked_rollouts<'a>(given: &'a Rollouts, needs: &Needs) -> Cow<'a, Rollouts> {
-    let more = given.ref_logp.is_some() && !needs.ref_logp || given.values.is_some() && !needs.values;
-    if !more && given.entropy.is_none() {
-        return Cow::Borrowed(given);
+    let mut asked = Cow::Borrowed(given);
+    if !needs.ref_logp && given.ref_logp.is_some() {
+        asked.to_mut().ref_logp = None;
     }
-    let Rollouts { ref_logp, values, .. } = given;
-    let ref_logp = ref_logp.clone().filter(|_| needs.ref_logp);
-    let values = values.clone().filter(|_| needs.values);
-    Cow::Owned(Rollouts { ref_logp, values, entropy: None, ..given.clone() })
+    if !needs.values && given.values.is_some() {
+        asked.to_mut().values = None;
+    }
+    if given.entropy.is_some() {
+        asked.to_mut().entropy = None;
+    }
+    asked
 }
 
-/// A micro-batch with no other columns than are asked for, so that a plugin which forgets to ask fails wherever it is tried.
+/// Returns the micro-batch with only the columns asked for, so that a plugin which forgets to ask fails in every trial.
 fn asked_tokens<'a>(given: &'a Tokens, needs: &Needs) -> Cow<'a, Tokens> {
-    let more = given.ref_logp.is_some() && !needs.ref_logp
-        || given.sampling_logp.is_some() && !needs.sampling_logp
-        || given.entropy.is_some() && !needs.entropy
-        || (given.values.is_some() || given.old_values.is_some() || given.returns.is_some()) && !needs.values;
-    if !more {
-        return Cow::Borrowed(given);
+    let mut asked = Cow::Borrowed(given);
+    if !needs.ref_logp && given.ref_logp.is_some() {
+        asked.to_mut().ref_logp = None;
     }
-    let mut tokens = given.clone();
-    tokens.ref_logp = tokens.ref_logp.filter(|_| needs.ref_logp);
-    tokens.sampling_logp = tokens.sampling_logp.filter(|_| needs.sampling_logp);
-    tokens.entropy = tokens.entropy.filter(|_| needs.entropy);
-    for column in [&mut tokens.values, &mut tokens.old_values, &mut tokens.returns] {
-        *column = column.take().filter(|_| needs.values);
+    if !needs.sampling_logp && given.sampling_logp.is_some() {
+        asked.to_mut().sampling_logp = None;
     }
-    Cow::Owned(tokens)
+    if !needs.entropy && given.entropy.is_some() {
+        asked.to_mut().entropy = None;
+    }
+    if !needs.values && (given.values.is_some() || given.old_values.is_some() || given.returns.is_some()) {
+        let tokens = asked.to_mut();
+        (tokens.values, tokens.old_values, tokens.returns) = (None, None, None);
+    }
+    asked
 }
 
-/// Checks of returned columns, with what their errors name.
+/// Checks returned columns; the fields are what errors name.
 pub(super) struct Check<'a> {
     pub name: &'a str,
     pub function: &'static str,
@@ -172,5 +175,44 @@ impl Check<'_> {
             Some(at) => Err(self.wrong(format!("returned {} in {what} at token {at}, whose mask is 0", column[at]))),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens() -> Tokens {
+        let column = || Some(vec![0.0]);
+        Tokens {
+            step: 1,
+            offsets: vec![0, 1],
+            mask: vec![1],
+            advantages: vec![0.0],
+            logp: vec![0.0],
+            old_logp: vec![0.0],
+            ref_logp: column(),
+            sampling_logp: column(),
+            entropy: column(),
+            values: column(),
+            old_values: column(),
+            returns: column(),
+            scale: Scale { rows: 1, tokens: 1, max_completion_length: 1 },
+        }
+    }
+
+    #[test]
+    fn a_loss_gets_only_the_columns_asked_for() {
+        let sent = |needs: Needs| {
+            let given = tokens();
+            let t = asked_tokens(&given, &needs);
+            [&t.ref_logp, &t.sampling_logp, &t.entropy, &t.values, &t.old_values, &t.returns].map(Option::is_some)
+        };
+        let none = Needs::default();
+        assert_eq!(sent(none), [false; 6]);
+        assert_eq!(sent(Needs { ref_logp: true, ..none }), [true, false, false, false, false, false]);
+        assert_eq!(sent(Needs { sampling_logp: true, ..none }), [false, true, false, false, false, false]);
+        assert_eq!(sent(Needs { entropy: true, ..none }), [false, false, true, false, false, false]);
+        assert_eq!(sent(Needs { values: true, ..none }), [false, false, false, true, true, true]);
     }
 }

@@ -1,5 +1,5 @@
-//! Preference plugins: a loss over pairs of completions with its derivatives, and, for those that
-//! make their pairs themselves, the choice of pairs among a generation's completions.
+//! Preference plugins: compute a loss over pairs of completions with its derivatives. Online ones also choose the pairs among a
+//! generation's completions.
 
 use super::engine::Engine;
 use super::instance::Plugin;
@@ -20,26 +20,27 @@ pub use super::world::preference::{Pairs, Side};
 pub struct PairGradient {
     /// This micro-batch's part of the step's loss.
     pub loss: f64,
-    /// By the log-probabilities of the chosen completions.
+    /// With respect to the log-probabilities of the chosen completions.
     pub d_chosen: Vec<f32>,
-    /// By those of the rejected ones.
+    /// With respect to those of the rejected completions.
     pub d_rejected: Vec<f32>,
-    /// Figures to log.
+    /// Metrics to log.
     pub metrics: Vec<Metric>,
 }
 
-/// Pairs of a generation's completions.
+/// Pairs chosen from a generation's completions.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Rows of the chosen and the rejected completion.
+    /// Rows of the chosen and the rejected completions.
     pub pairs: Vec<Pair>,
-    /// Figures to log.
+    /// Metrics to log.
     pub metrics: Vec<Metric>,
 }
 
 /// A loaded preference algorithm.
 pub struct PreferencePlugin {
     plugin: Plugin,
+    online: bool,
 }
 
 impl Deref for PreferencePlugin {
@@ -57,7 +58,7 @@ impl DerefMut for PreferencePlugin {
 }
 
 impl PreferencePlugin {
-    /// Loads and configures; `seed` is the run's. `online` ones make their pairs themselves.
+    /// Loads and configures a plugin; `seed` is the run's. Those that are `online` choose their pairs themselves.
     pub fn load(
         engine: &Engine,
         source: &Source,
@@ -67,10 +68,15 @@ impl PreferencePlugin {
         seed: u64,
     ) -> Result<Self> {
         let role = if online { Role::OnlinePreference } else { Role::Preference };
-        Ok(Self { plugin: Plugin::load(engine, source, role, config, limits, seed)? })
+        Ok(Self { plugin: Plugin::load(engine, source, role, config, limits, seed)?, online })
     }
 
-    /// One micro-batch's part of the loss.
+    /// Whether it makes its pairs itself.
+    pub fn is_online(&self) -> bool {
+        self.online
+    }
+
+    /// Returns one micro-batch's part of the loss.
     pub fn loss(&mut self, pairs: &Pairs) -> Result<PairGradient> {
         let given: preference::Gradient = self.plugin.call(Call::at("loss", pairs.step), |store, linked| {
             Preferring::new(&mut *store, linked)?.rlhost_plugin_preference().call_loss(&mut *store, pairs)
@@ -83,7 +89,7 @@ impl PreferencePlugin {
         Ok(PairGradient { loss: given.loss, d_chosen: given.d_chosen, d_rejected: given.d_rejected, metrics })
     }
 
-    /// Pairs among a generation's completions; both of a pair continue one prompt.
+    /// Chooses pairs among a generation's completions. Both completions of a pair continue the same prompt.
     pub fn choose(&mut self, rollouts: &Rollouts) -> Result<Choice> {
         let given: pairing::Choice = self.plugin.call(Call::at("choose", rollouts.step), |store, linked| {
             PairingUp::new(&mut *store, linked)?.rlhost_plugin_pairing().call_choose(&mut *store, rollouts)
@@ -96,13 +102,13 @@ impl PreferencePlugin {
                 return Err(check.wrong(format!("returned the pair of rows {} and {} twice", pair.chosen, pair.rejected)));
             }
             if seen.len() > rows {
-                return Err(check.wrong(format!("returned more pairs than there are completions, {rows}")));
+                return Err(check.wrong(format!("returned more pairs than there are completions ({rows})")));
             }
             let of = |row: u32| rollouts.prompt_of.get(row as usize);
             if of(pair.chosen).is_none() || of(pair.chosen) != of(pair.rejected) || pair.chosen == pair.rejected {
                 let (chosen, rejected) = (pair.chosen, pair.rejected);
                 return Err(check.wrong(format!(
-                    "returned a pair of rows {chosen} and {rejected}, which are not two of the {rows} completions, of one prompt"
+                    "returned a pair of rows {chosen} and {rejected}, which must be two of the {rows} completions and have the same prompt"
                 )));
             }
         }

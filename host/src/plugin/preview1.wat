@@ -1,8 +1,8 @@
-;; WASI preview 1 for core modules, which opens onto nothing: no arguments, environment, files or
-;; sockets. It imports nothing itself, so that a module wrapped with it does not either.
+;; WASI preview 1 for core modules, without access to anything: no arguments, environment, files or
+;; sockets. It imports nothing, so a module wrapped with it imports nothing either.
 ;;
-;; The clock advances by a microsecond a reading and random bytes are the same in every
-;; instance, as with WASI 0.2 in `instance.rs`. What goes to standard output and error is dropped.
+;; Each reading advances the clock by a microsecond, and random bytes are the same in every
+;; instance, as with WASI 0.2 in `wasi.rs`. Standard output and error are dropped.
 (module
   (import "env" "memory" (memory 0))
 
@@ -21,15 +21,15 @@
     (i64.store (local.get $to) (call $tick))
     (i32.const 0))
 
-  ;; Sleeping moves the clock on and takes no time. Only clocks can be waited for.
+  ;; Sleeping advances the clock and takes no time. Only clocks can be waited for.
   (func (export "poll_oneoff") (param $from i32) (param $to i32) (param $count i32) (param $answered i32) (result i32)
     (if (i32.or (i32.eqz (local.get $count)) (i32.load8_u offset=8 (local.get $from)))
       (then (return (i32.const 52)))) ;; ENOSYS
     (if (i32.load16_u offset=40 (local.get $from))
-      (then ;; until a moment
+      (then ;; until a point in time
         (if (i64.gt_u (i64.load offset=24 (local.get $from)) (global.get $now))
           (then (global.set $now (i64.load offset=24 (local.get $from))))))
-      (else ;; for a while
+      (else ;; for a duration
         (global.set $now (i64.add (global.get $now) (i64.load offset=24 (local.get $from))))))
     (i64.store (local.get $to) (i64.load (local.get $from)))
     (i64.store offset=8 (local.get $to) (i64.const 0))
@@ -78,7 +78,7 @@
   (func (export "proc_exit") (param i32) unreachable)
   (func (export "proc_raise") (param i32) (result i32) unreachable)
 
-  ;; No descriptor is open: everything else answers EBADF.
+  ;; No descriptor is open: everything else returns EBADF.
   (func (export "fd_advise") (param i32 i64 i64 i32) (result i32) (i32.const 8))
   (func (export "fd_allocate") (param i32 i64 i64) (result i32) (i32.const 8))
   (func (export "fd_close") (param i32) (result i32) (i32.const 8))

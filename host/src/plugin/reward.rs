@@ -1,4 +1,4 @@
-//! Reward plugins: a generation batch in, one score or none a completion out.
+//! Reward plugins: take a generation batch and return a score, or none, per completion.
 
 use super::engine::Engine;
 use super::instance::{Answer, Plugin};
@@ -12,36 +12,35 @@ use std::ops::{Deref, DerefMut, Range};
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
-/// A dataset column: name and one JSON value a prompt.
+/// A dataset column: its name and one JSON value per prompt.
 pub use super::world::reward::Column;
 
 /// Completions as reward plugins see them; see `wit/rlhost-plugin.wit`.
 pub use super::world::reward::Batch as RewardBatch;
 
-/// Fewest completions for which an instance of their own pays.
+/// Fewest completions for which another instance is worth its cost.
 const ROWS_AN_INSTANCE: usize = 16;
 
-/// Factor of rows in seeds. The SDK adds it once a row, so that a row's seed does not depend on
-/// where a batch was cut.
+/// Factor of the row number in seeds. The SDK adds it once per row, so a row's seed does not depend on how a batch was split.
 const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// One score or none a completion, and the plugin's own figures.
+/// One score or none per completion, and the plugin's own metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Scores {
-    /// One entry a row.
+    /// One entry per row.
     pub rewards: Vec<Option<f32>>,
-    /// Figures to log.
+    /// Metrics to log.
     pub metrics: Vec<Metric>,
 }
 
-/// What became of a batch.
+/// The result of scoring a batch.
 #[derive(Debug)]
 pub struct Outcome {
     /// The scores; none for rows that failed.
     pub scores: Scores,
-    /// Why the first attempt failed, where it did.
+    /// Why the first attempt failed, if it did.
     pub first_error: Option<Error>,
-    /// The rows that failed by themselves, each with its error.
+    /// The rows that failed on their own, each with its error.
     pub failed: Vec<(usize, Error)>,
 }
 
@@ -69,14 +68,13 @@ fn ask(batch: &RewardBatch, store: &mut Store<Sandbox>, linked: &Linked) -> Answ
 }
 
 impl RewardPlugin {
-    /// Loads and configures; `seed` is the run's.
+    /// Loads and configures a plugin; `seed` is the run's.
     pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
         Ok(Self { plugin: Plugin::load(engine, source, Role::Reward, config, limits, seed)? })
     }
 
-    /// Scores a batch; only the columns that the plugin asks for are sent. The result has one
-    /// finite score, or none, for every row. A stateless plugin gets the rows in several parts,
-    /// side by side, one for each thread.
+    /// Scores a batch. Sends only the columns that the plugin asks for. Returns one finite score, or none, for each row. The rows
+    /// of a stateless plugin are split among threads and scored in parallel.
     pub fn score(&mut self, batch: &RewardBatch) -> Result<Scores> {
         self.score_rows(batch, 0..batch.prompt_of.len())
     }
@@ -106,11 +104,11 @@ impl RewardPlugin {
         Ok(scores)
     }
 
-    /// Scores some rows of a batch whatever happens: once more on fresh instances where it fails,
-    /// then row by row, so that one bad row costs no other.
+    /// Scores some rows of a batch. If that fails, retries on new instances, then scores row by row, so that one bad row costs no
+    /// other.
     ///
     /// # Errors
-    /// If it fails twice and is to end the run then; the error says which row it is.
+    /// If the retry fails and `on_error` says to end the run; the error names the row.
     pub fn score_or(&mut self, batch: &RewardBatch, rows: Range<usize>, on_error: OnError) -> Result<Outcome> {
         let memory = self.plugin.remember()?;
         let first = match self.score_rows(batch, rows.clone()) {
@@ -128,8 +126,8 @@ impl RewardPlugin {
             return Ok(Outcome { scores, first_error: Some(first), failed });
         }
         let alone = match failed.first() {
-            Some((row, _)) => format!("row {row} is the first that fails by itself"),
-            None => "no row fails by itself".to_owned(),
+            Some((row, _)) => format!("row {row} is the first that fails on its own"),
+            None => "no row fails on its own".to_owned(),
         };
         Err(match second {
             Error::Call { name, function, step, detail } => {
@@ -139,7 +137,7 @@ impl RewardPlugin {
         })
     }
 
-    /// All rows together have the time of one call.
+    /// Scores row by row, all within the time of one call.
     fn row_by_row(&mut self, batch: &RewardBatch, rows: Range<usize>) -> (Scores, Vec<(usize, Error)>) {
         let deadline = self.plugin.deadline();
         let (mut scores, mut failed) = (Scores::default(), Vec::new());
@@ -147,7 +145,7 @@ impl RewardPlugin {
             let call = Call::at("score", batch.step);
             let sent = self.columns(batch, row..row + 1);
             let outcome = if self.plugin.is_over(deadline) {
-                Err(self.error(call, "there was no time left for this row".into()))
+                Err(self.error(call, "the call's time ran out before this row".into()))
             } else {
                 let given = self.plugin.call_until(deadline, call, |store, linked| ask(&sent, store, linked));
                 given.and_then(|given| self.checked(call, given, row..row + 1))
@@ -170,8 +168,8 @@ impl RewardPlugin {
         Error::Call { name: self.name().to_owned(), function: call.function, step: call.step, detail }
     }
 
-    /// Refuses an answer of the wrong size, and numbers that are none. `rows` are those that were
-    /// sent, as the batch counts them.
+    /// Rejects an answer of the wrong length or with non-finite numbers. `rows` are the rows that were sent, numbered as in the
+    /// batch.
     fn checked(&self, call: Call, given: reward::Scores, rows: Range<usize>) -> Result<Scores> {
         let wrong = |detail| self.error(call, detail);
         if given.rewards.len() != rows.len() {
@@ -179,21 +177,18 @@ impl RewardPlugin {
         }
         let bad = given.rewards.iter().zip(rows).find_map(|(reward, row)| reward.filter(|r| !r.is_finite()).map(|r| (row, r)));
         if let Some((row, bad)) = bad {
-            return Err(wrong(format!(
-                "returned {bad} for row {row}; a reward is a finite number, or none where there is nothing to say"
-            )));
+            return Err(wrong(format!("returned {bad} for row {row}; a reward must be a finite number, or none to abstain")));
         }
         let metrics = self.plugin.checked_metrics(given.metrics).map_err(wrong)?;
         Ok(Scores { rewards: given.rewards, metrics })
     }
 
-    /// What is sent of some rows: the columns that the plugin asks for, and the prompts of the
-    /// rows alone.
+    /// Returns what is sent for these rows: their prompts, and the columns that the plugin asks for.
     fn columns(&self, batch: &RewardBatch, rows: Range<usize>) -> RewardBatch {
         let needs = self.info().needs;
         let texts = |wanted: bool, texts: &[String]| if wanted { texts.to_vec() } else { vec![String::new(); texts.len()] };
         let all = rows.len() == batch.prompt_of.len();
-        // Rows come prompt by prompt.
+        // Rows are ordered by prompt.
         let named = &batch.prompt_of[rows.clone()];
         let (first, last) = if all {
             (0, batch.prompts.len())

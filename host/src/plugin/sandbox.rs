@@ -1,4 +1,4 @@
-//! What surrounds an instance: a WASI that opens onto nothing, a ceiling on memory, bounded output, and the run's log.
+//! The environment of an instance: a WASI without access to anything, a memory limit, bounded output, and the run's log.
 
 use super::LONGEST_TEXT;
 use super::capture::Capture;
@@ -12,16 +12,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Lines that a plugin may log in one call.
 const LINES_OF_A_CALL: usize = 100;
 
-/// Lines that a plugin may log in a run, all its versions and instances together.
+/// Lines that a plugin may log in a run, over all its versions and instances.
 const LINES_OF_A_RUN: u64 = 10_000;
 
-/// Bytes for which a line counts as another.
+/// Bytes of a log line that count as one line; longer lines count as several.
 const LINE: usize = 256;
 
-/// Handles of resources that an instance may hold: streams, pollables and what it makes itself.
+/// Handles to resources that an instance may hold: streams, pollables and its own.
 pub(super) const MOST_HANDLES: usize = 100_000;
 
-/// Where a line stands in what a plugin may log in a run.
+/// Where a line falls relative to a plugin's limit for the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Share {
     Within,
@@ -29,12 +29,12 @@ enum Share {
     Over,
 }
 
-/// How many lines each plugin of a run has logged. Clones know the same.
+/// How many lines each plugin of a run has logged. Clones share the count.
 #[derive(Clone, Default)]
 pub(super) struct Logged(Arc<Mutex<BTreeMap<String, u64>>>);
 
 impl Logged {
-    /// Counts one more line, of so many bytes.
+    /// Counts a line of this many bytes.
     fn count(&self, plugin: &str, bytes: usize) -> Share {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = all.entry(plugin.to_owned()).or_default();
@@ -46,11 +46,11 @@ impl Logged {
     }
 }
 
-/// What an instance can reach: a WASI that opens onto nothing, and the run's log.
+/// What an instance can reach: a WASI without access to anything, and the run's log.
 pub(super) struct Sandbox {
     wasi: Wasi,
     pub(super) ceiling: Ceiling,
-    /// What it has logged in this call. Written when the call is over: whoever reads the log may be slow.
+    /// Lines logged in this call. They are written after the call, since the log's reader may be slow.
     lines: Vec<(host::Level, String)>,
     left_out: bool,
     logged: Logged,
@@ -69,18 +69,18 @@ impl Sandbox {
         &mut self.wasi
     }
 
-    /// Takes what it printed since the last time.
+    /// Takes what it printed since the last call.
     pub(super) fn printed(&mut self) -> String {
         self.wasi.printed()
     }
 
-    /// Writes what it has logged in a call that is over.
+    /// Writes the lines logged in the call that has ended.
     pub(super) fn write_log(&mut self) {
         for (level, message) in self.lines.drain(..) {
             let plugin = &self.name;
             match (self.logged.count(plugin, message.len()), level) {
                 (Share::Last, _) => {
-                    tracing::warn!(%plugin, "has logged as much as {LINES_OF_A_RUN} lines; the rest of this run's are left out");
+                    tracing::warn!(%plugin, "has logged {LINES_OF_A_RUN} lines; its further lines in this run are dropped");
                 }
                 (Share::Over, _) => {}
                 (_, host::Level::Debug) => tracing::debug!(%plugin, "{message}"),
@@ -91,7 +91,7 @@ impl Sandbox {
         }
         if std::mem::take(&mut self.left_out) && self.logged.count(&self.name, 0) == Share::Within {
             let plugin = &self.name;
-            tracing::warn!(%plugin, "logs more than {LINES_OF_A_CALL} lines in a call; the rest of this one's are left out");
+            tracing::warn!(%plugin, "logged more than {LINES_OF_A_CALL} lines in a call; the rest are dropped");
         }
     }
 }
@@ -124,7 +124,7 @@ mod tests {
         }
         let lines = |plugin: &str| logged.0.lock().unwrap().get(plugin).copied();
         assert_eq!((lines("a"), lines("b")), (Some(3 * (LINES_OF_A_CALL as u64 + 1)), None));
-        // A long line counts for several.
+        // A long line counts as several.
         let long = || logged.count("b", 2048);
         assert!((0..1111).all(|_| long() == Share::Within));
         assert_eq!((long(), long(), logged.count("b", 0)), (Share::Last, Share::Over, Share::Over));

@@ -1,12 +1,14 @@
-//! A plugin's configuration against its JSON Schema.
+//! Validates a plugin's configuration against its JSON Schema.
 
 mod bounds;
 
+pub(super) use bounds::{check, target};
+
 use super::{Error, LONGEST_TEXT, Result};
-use crate::config::printable;
+use crate::config::{did_you_mean, printable};
 use serde_json::{Map, Value};
 
-/// Fills defaults in and validates; gives the configuration as the plugin gets it.
+/// Validates a configuration and fills in defaults. Returns it as the plugin receives it.
 pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> Result<Map<String, Value>> {
     let fail = |detail: String| Error::Config { name: name.to_owned(), detail: printable(&detail, LONGEST_TEXT) };
     let schema: Value = serde_json::from_str(schema).map_err(|e| fail(format!("its configuration schema is not JSON: {e}")))?;
@@ -23,7 +25,7 @@ pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
     }
     let mut config = Map::new();
     for (key, property) in properties {
-        // An optional setting's default of null means that it is not there.
+        // A default of null means that an optional setting is absent.
         let value = given.get(key).or_else(|| property.get("default").filter(|d| !d.is_null()));
         config.extend(value.map(|v| (key.clone(), without_nulls(v))));
     }
@@ -34,17 +36,16 @@ pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
     if let Some(error) = validator.iter_errors(&whole).next() {
         let at = error.instance_path().to_string();
         let key = at.trim_start_matches('/').replace('/', ".");
-        // Of a choice the validator says only that none of it fits.
+        // For a choice, the validator only says that no variant matches.
         let mut choices = Vec::new();
         constants(&schema["properties"][key.split('.').next().unwrap_or_default()], &schema, &mut choices);
         let said = match (error.instance().as_ref(), choices.is_empty()) {
             (given @ Value::String(text), false) => {
-                let near = crate::config::nearest(text, choices.iter().map(String::as_str));
-                let near = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
-                format!("{given} is not one of {}{near}", choices.join(", "))
+                let meant = did_you_mean(text, choices.iter().map(String::as_str));
+                format!("{given} is not one of {}{meant}", choices.join(", "))
             }
-            // TOML has no null: this is what JSON makes of them.
-            (Value::Null, _) => "nan and inf are no values of a setting".to_owned(),
+            // TOML has no null: JSON turns NaN and infinity into null.
+            (Value::Null, _) => "a setting can't be nan or inf".to_owned(),
             _ => error.to_string(),
         };
         return Err(fail(if key.is_empty() {
@@ -57,13 +58,13 @@ pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
     match config.iter().find(|(_, value)| !survives_toml(value)) {
         Some((key, value)) => {
             let shown = printable(&value.to_string(), SHOWN);
-            Err(fail(format!("configuration key {key}: {shown} can't be kept in a run's config.toml and read back unchanged")))
+            Err(fail(format!("configuration key {key}: {shown} can't be stored in a run's config.toml without changing")))
         }
         None => Ok(config),
     }
 }
 
-/// The value without members that are null, which as settings are not there: TOML has no null.
+/// Returns the value without null members, which mean absent settings: TOML has no null.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -77,22 +78,22 @@ fn without_nulls(value: &Value) -> Value {
 /// Bytes of a value that an error shows.
 const SHOWN: usize = 200;
 
-/// Whether a run that is resumed would read the value as it is: TOML has no null and no integer beyond 64 bits with a sign.
+/// Returns whether a resumed run would read the value unchanged: TOML has no null and only signed 64-bit integers.
 fn survives_toml(value: &Value) -> bool {
     let kept = toml::to_string(&Map::from_iter([("value".to_owned(), value.clone())])).ok();
     let read = kept.and_then(|text| text.parse::<toml::Table>().ok()).and_then(|read| serde_json::to_value(read).ok());
     read.is_some_and(|read| read["value"] == *value)
 }
 
-/// The settings of a resolved configuration that do not stand at their defaults.
+/// Returns the settings of a resolved configuration that differ from their defaults.
 pub(super) fn beyond_defaults(schema: &str, config: &Map<String, Value>) -> Map<String, Value> {
     let schema: Value = serde_json::from_str(schema).unwrap_or_default();
     let differs = |(key, value): &(&String, &Value)| schema["properties"][key.as_str()].get("default") != Some(value);
     config.iter().filter(differs).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// The texts that a property may be, however its schema spells that.
-fn constants(property: &Value, schema: &Value, into: &mut Vec<String>) {
+/// Collects the strings that a property may be, in any of a schema's spellings.
+pub(super) fn constants(property: &Value, schema: &Value, into: &mut Vec<String>) {
     into.extend(property["const"].as_str().map(str::to_owned));
     into.extend(property["enum"].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)));
     for key in ["oneOf", "anyOf", "allOf"] {
@@ -107,12 +108,9 @@ fn unknown_key(key: &str, properties: &Map<String, Value>) -> String {
     if properties.is_empty() {
         return format!("unknown configuration key {key:?}; it has no settings");
     }
-    let nearest = crate::config::nearest(key, properties.keys().map(String::as_str));
-    let known = properties.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-    match nearest {
-        Some(near) => format!("unknown configuration key {key:?}; did you mean {near:?}? It has {known}"),
-        None => format!("unknown configuration key {key:?}; it has {known}"),
-    }
+    let known: Vec<&str> = properties.keys().map(String::as_str).collect();
+    let meant = did_you_mean(key, known.iter().copied());
+    format!("unknown configuration key {key:?}; it has {}{meant}", known.join(", "))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Where a plugin's bytes come from.
+//! Finds and reads plugins.
 
 use super::{EMBEDDED, Error, Result};
 use crate::config::files;
@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes of a plugin's file.
+/// Largest size of a plugin's file, in bytes.
 pub(super) const LARGEST: u64 = 64 << 20;
 
 /// A plugin's bytes with their name and hash.
@@ -20,23 +20,21 @@ pub struct Source {
 }
 
 impl Source {
-    /// `location` is a path, or else the file name of an embedded plugin, with or without
-    /// `.wasm`. Where it could be either, a line says which it is.
+    /// Opens a plugin. `location` is a path, or the file name of an embedded plugin, with or without `.wasm`. Logs which one was
+    /// taken if it could be either.
     ///
     /// # Errors
-    /// If there is neither, or what lies at the path is no file that could be a plugin.
+    /// If neither exists, or the path is not a file that could be a plugin.
     pub fn open(location: &str) -> Result<Self> {
         let path = Path::new(location);
         let embedded = EMBEDDED.iter().find(|(name, _)| *name == location || name.strip_suffix(".wasm") == Some(location));
         match embedded {
             Some((name, _)) if path.is_file() => {
-                tracing::warn!("{location}: taking the file in this folder, not the plugin {name} that rlhost carries");
+                tracing::warn!("{location}: using the file in this folder, not the embedded plugin {name}");
             }
             Some((name, bytes)) => {
                 if Path::new(name).is_file() {
-                    tracing::warn!(
-                        "{location}: taking the plugin that rlhost carries; for the file in this folder, write ./{name}"
-                    );
+                    tracing::warn!("{location}: using the embedded plugin; for the file in this folder, write ./{name}");
                 }
                 return Ok(Self::new(name.trim_end_matches(".wasm").to_owned(), Cow::Borrowed(bytes)));
             }
@@ -51,30 +49,29 @@ impl Source {
         Ok(Self::new(name, Cow::Owned(bytes)))
     }
 
-    /// A plugin from bytes at hand.
+    /// Creates a source from bytes.
     pub fn new(name: String, bytes: Cow<'static, [u8]>) -> Self {
         let hash = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
         Self { name, bytes: Arc::new(bytes), hash }
     }
 
-    /// File name without extension: the plugin's name in configuration and metrics.
+    /// Returns the file name without extension, which is the plugin's name in configuration and metrics.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// SHA-256 of the bytes, in hexadecimal.
+    /// Returns the SHA-256 of the bytes, in hexadecimal.
     pub fn hash(&self) -> &str {
         &self.hash
     }
 }
 
-/// The bytes of a plugin's file, if it is no larger than a plugin may be, and no pipe, which might never end, or device, which
-/// might never stop.
+/// Reads a plugin's file. Rejects files larger than a plugin may be, pipes, which may never end, and devices.
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     files::read(path, LARGEST)
 }

@@ -1,8 +1,8 @@
-//! WASI 0.2 that opens onto nothing: no files, network, environment or arguments. Clocks stand still but for being read
-//! and slept on, random numbers follow from the seed, and what is printed is kept for error messages.
+//! A WASI 0.2 without access to anything: no files, network, environment or arguments. Clocks advance only when read or slept on,
+//! random numbers follow from the seed, and output is kept for error messages.
 //!
-//! It is made for each component from what that imports, so that any 0.2 will do. The functions that mean something here
-//! are named in [`answer`]; every other gives what its type has for *nothing*: no element, no value, access denied.
+//! It is built for each component from its imports, so any 0.2 works. The functions that do something are listed in [`answer`].
+//! All others return an empty value of their type: an empty list, none, access denied.
 
 use super::capture::Capture;
 use super::sandbox::Sandbox;
@@ -13,27 +13,27 @@ use wasmtime::component::types::{ComponentItem, Type};
 use wasmtime::component::{Component, Linker, ResourceDynamic, ResourceType, Val};
 use wasmtime::{Result, StoreContextMut, bail};
 
-/// What a reading of a clock moves it by, in nanoseconds.
+/// How far each reading advances a clock, in nanoseconds.
 const TICK: u64 = 1_000;
 
 /// Bytes that may be written at once without asking.
 const WRITABLE: u64 = 1 << 16;
 
-/// Random bytes that may be asked for at once.
+/// Most random bytes per call.
 const MOST_RANDOM: u64 = 1 << 16;
 
-/// Kinds of resources; WASI 0.2 has some twenty.
+/// Most kinds of resources; WASI 0.2 has about twenty.
 const MOST_KINDS: usize = 100;
 
-/// Bytes of a value that stands for nothing.
+/// Largest size of an empty value, in bytes.
 const LARGEST_NOTHING: usize = 1 << 16;
 
-/// What a world without anything says it can't do, of the cases that an interface has for that.
+/// The error cases, by preference, with which an interface says that something is impossible.
 const REFUSALS: [&str; 6] = ["closed", "access", "access-denied", "not-supported", "unsupported", "unknown"];
 
-/// The state behind an instance's WASI.
+/// State of an instance's WASI.
 pub(super) struct Wasi {
-    /// Nanoseconds since the instance began, by the clock that can be set and by the one that can't.
+    /// Nanoseconds since the instance started, on the wall clock and on the monotonic clock.
     wall: u64,
     monotonic: u64,
     secure: ChaCha8Rng,
@@ -52,12 +52,12 @@ impl Wasi {
         Self { wall: 0, monotonic: 0, secure: random(1), insecure: random(2), seed, output }
     }
 
-    /// Takes what was printed since the last time.
+    /// Takes what was printed since the last call.
     pub(super) fn printed(&mut self) -> String {
         self.output.take()
     }
 
-    /// Lets time pass: a sleep is over at once.
+    /// Advances the clocks: a sleep returns immediately.
     fn sleep(&mut self, nanoseconds: u64) {
         self.wall = self.wall.saturating_add(nanoseconds);
         self.monotonic = self.monotonic.saturating_add(nanoseconds);
@@ -75,12 +75,12 @@ fn read(clock: &mut u64) -> u64 {
     now
 }
 
-/// Whether an import is of what is offered here.
+/// Returns whether an import is part of what is offered here.
 pub(super) fn offers(import: &str) -> bool {
     import.starts_with("wasi:") && !import.starts_with("wasi:http")
 }
 
-/// Gives a linker all of WASI that a component imports.
+/// Adds everything of WASI that a component imports to a linker.
 pub(super) fn offer(linker: &mut Linker<Sandbox>, component: &Component) -> Result<()> {
     let engine = component.engine();
     let ty = component.component_type();
@@ -91,7 +91,7 @@ pub(super) fn offer(linker: &mut Linker<Sandbox>, component: &Component) -> Resu
             _ => None,
         })
     };
-    // Resources by name, which interfaces share.
+    // Resources by name. Interfaces share them.
     let mut kinds: Vec<String> = Vec::new();
     for (_, instance) in items() {
         for (name, item) in instance.exports(engine) {
@@ -133,7 +133,7 @@ pub(super) fn offer(linker: &mut Linker<Sandbox>, component: &Component) -> Resu
     Ok(())
 }
 
-/// What a function gives that does something here.
+/// Returns the result of a function that does something here.
 fn answer(interface: &str, function: &str, arguments: &[Val], wasi: &mut Wasi) -> Result<Option<Val>> {
     let done = |value: Option<Val>| Val::Result(Ok(value.map(Box::new)));
     let value = match (interface, function, arguments) {
@@ -153,13 +153,13 @@ fn answer(interface: &str, function: &str, arguments: &[Val], wasi: &mut Wasi) -
         (_, "get-random-u64" | "get-insecure-random-u64", _) => Val::U64(wasi.random(interface).next_u64()),
         (_, "get-random-bytes" | "get-insecure-random-bytes", [Val::U64(length)]) => {
             if *length > MOST_RANDOM {
-                bail!("it asked for {length} random bytes at once; there are at most {MOST_RANDOM}");
+                bail!("it asked for {length} random bytes at once; the limit is {MOST_RANDOM}");
             }
             let mut bytes = vec![0; *length as usize];
             wasi.random(interface).fill_bytes(&mut bytes);
             Val::List(bytes.into_iter().map(Val::U8).collect())
         }
-        ("wasi:cli/exit", ..) => bail!("it ended itself (exit)"),
+        ("wasi:cli/exit", ..) => bail!("it called exit"),
         ("wasi:io/poll", "poll", [Val::List(all)]) => Val::List((0..all.len() as u32).map(Val::U32).collect()),
         ("wasi:io/poll", "[method]pollable.ready", _) => Val::Bool(true),
         ("wasi:io/streams", "[method]output-stream.check-write", _) => done(Some(Val::U64(WRITABLE))),
@@ -186,7 +186,7 @@ fn datetime(nanoseconds: u64) -> Val {
     ])
 }
 
-/// The value of a type that stands for nothing.
+/// Returns the empty value of a type.
 fn nothing(ty: &Type, kinds: &[String], room: &mut usize, store: &mut StoreContextMut<'_, Sandbox>) -> Result<Val> {
     // The types are the plugin's own, with names of any length.
     let mut spend = |bytes: usize| match room.checked_sub(bytes) {
@@ -194,7 +194,7 @@ fn nothing(ty: &Type, kinds: &[String], room: &mut usize, store: &mut StoreConte
             *room = left;
             Ok(())
         }
-        None => Err(wasmtime::Error::msg("an import of WASI has a type that is none of WASI's")),
+        None => Err(wasmtime::Error::msg("an import from WASI has a type that WASI does not have")),
     };
     spend(size_of::<Val>())?;
     match ty {
@@ -240,14 +240,14 @@ fn nothing(ty: &Type, kinds: &[String], room: &mut usize, store: &mut StoreConte
         Type::Result(result) => Val::Result(Err(result.err().map(|ty| of(&ty)).transpose()?.map(Box::new))),
         Type::Own(resource) => {
             let kind = (0..kinds.len() as u32).find(|kind| ResourceType::host_dynamic(*kind) == *resource);
-            let Some(kind) = kind else { bail!("a resource that nobody offers") };
+            let Some(kind) = kind else { bail!("a resource that is not offered") };
             Val::Resource(ResourceDynamic::new_own(0, kind).try_into_resource_any(store)?)
         }
         other => bail!("rlhost's WASI has no value of type {other:?}"),
     })
 }
 
-/// Gives back the resources that were lent for a call.
+/// Returns the resources that were lent for a call.
 fn release(value: &Val, store: &mut StoreContextMut<'_, Sandbox>) -> Result<()> {
     match value {
         Val::Resource(resource) => resource.resource_drop(store),

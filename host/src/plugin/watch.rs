@@ -1,4 +1,4 @@
-//! Files that may change while a run goes on.
+//! Watches files for changes during a run.
 
 use notify::{EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 use std::collections::BTreeSet;
@@ -6,24 +6,23 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Changes that come closer together than this are one.
+/// Changes closer together than this count as one.
 const QUIET: Duration = Duration::from_millis(40);
 
-/// Longest wait for quiet, in files that change all the time.
+/// Longest wait for quiet if files change all the time.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// How often files are looked at where the system does not tell of changes.
+/// How often files are checked if the system does not report changes.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Watches files by their folders, since a file that is replaced is another file, and folders for
-/// what is put into them.
+/// Watches files through their folders, since a replaced file is a different file, and folders for new files.
 pub struct Watch {
     changes: Receiver<()>,
     _watcher: Box<dyn Watcher + Send>,
 }
 
 impl Watch {
-    /// Begins to watch.
+    /// Starts watching.
     ///
     /// # Errors
     /// If none of the folders can be watched.
@@ -41,7 +40,7 @@ impl Watch {
             }
             let ours = |path: &PathBuf| files.contains(path) || path.parent().is_some_and(|p| inside.contains(p));
             if event.paths.is_empty() || event.paths.iter().any(ours) {
-                // Nobody listens any more when the run has ended.
+                // Nobody is listening after the run has ended.
                 let _ = sender.send(());
             }
         };
@@ -55,7 +54,7 @@ impl Watch {
         Ok(Self { changes, _watcher: watcher })
     }
 
-    /// Whether something has changed within `longest`, and has then been quiet for a moment.
+    /// Returns whether something changed within `longest`, after waiting for a quiet moment.
     pub fn changed(&self, longest: Duration) -> bool {
         if self.changes.recv_timeout(longest).is_err() {
             return false;

@@ -1,5 +1,4 @@
-//! The contract as wasmtime sees it, and the check of a component against the role it is to
-//! have, in words.
+//! The contract's bindings for wasmtime, and the check of a component against a role, with errors in words.
 
 use super::{Error, LONGEST_TEXT, Result, wasi};
 use crate::config::printable;
@@ -111,7 +110,7 @@ mod remembering {
     });
 }
 
-// One set of bindings an interface, so that an instance is asked only for what its role has.
+// One set of bindings per interface, so that an instance is asked only for what its role has.
 pub(super) use described::Described;
 pub(super) use described::exports::rlhost::plugin::plugin;
 pub(super) use described::rlhost::plugin::{host, types};
@@ -129,13 +128,13 @@ pub(super) use rewarding::exports::rlhost::plugin::reward;
 /// What a plugin is used as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It scores completions.
+    /// Scores completions.
     Reward,
-    /// It gives advantages and a loss for completions.
+    /// Computes advantages and a loss for completions.
     Policy,
-    /// It gives a loss for pairs.
+    /// Computes a loss for pairs.
     Preference,
-    /// It makes pairs of completions, and gives a loss for them.
+    /// Chooses pairs of completions and computes a loss for them.
     OnlinePreference,
 }
 
@@ -143,7 +142,7 @@ const PACKAGE: &str = "rlhost:plugin/";
 const VERSION: &str = "0.1";
 
 impl Role {
-    /// All roles, those first whose exports include another's.
+    /// All roles. Those whose exports include another's come first.
     const ALL: [Self; 4] = [Self::OnlinePreference, Self::Preference, Self::Policy, Self::Reward];
 
     fn interfaces(self) -> &'static [&'static str] {
@@ -155,7 +154,7 @@ impl Role {
         }
     }
 
-    /// In words.
+    /// Returns the role as words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reward => "a reward",
@@ -165,12 +164,12 @@ impl Role {
         }
     }
 
-    /// The role that a component's exports are of.
+    /// Returns the role that a component's exports match.
     pub(super) fn of(component: &Component, engine: &wasmtime::Engine) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.interfaces().iter().all(|interface| exports(component, engine, interface)))
     }
 
-    /// Checks exports and imports by name; types are checked when the component is linked.
+    /// Checks exports and imports by name. Types are checked when the component is linked.
     pub(super) fn check(self, name: &str, component: &Component, engine: &wasmtime::Engine) -> Result<()> {
         let fail = |detail: String| Error::WrongWorld {
             name: name.to_owned(),
@@ -205,7 +204,7 @@ impl Role {
     }
 }
 
-/// Whether a component exports an optional interface of the contract.
+/// Returns whether a component exports an optional interface of the contract.
 pub(super) fn exports(component: &Component, engine: &wasmtime::Engine, interface: &str) -> bool {
     let name = format!("{PACKAGE}{interface}@{VERSION}.");
     component.component_type().exports(engine).any(|(export, _)| export.starts_with(&name))

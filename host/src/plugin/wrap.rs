@@ -1,5 +1,5 @@
-//! Core modules made into components, so that a language needs no component tools of its own:
-//! whatever exports the contract's functions under their canonical names will do.
+//! Wraps core modules into components, so that a language needs no component tools: exporting the contract's functions under
+//! their canonical names is enough.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,13 +10,13 @@ use wit_parser::{InterfaceId, Package, Resolve};
 const CONTRACT: &str = include_str!("../../../plugin-sdk/wit/rlhost-plugin.wit");
 
 const PREVIEW1: &str = "wasi_snapshot_preview1";
-/// A preview 1 that opens onto nothing: `preview1.wat`, assembled.
+/// A WASI preview 1 without access to anything: `preview1.wat`, assembled.
 const PREVIEW1_STUB: &[u8] = include_bytes!("preview1.wasm");
 
-/// The custom section in which wit-bindgen and its kin say what world a module is of.
+/// The custom section in which wit-bindgen and similar tools describe a module's world.
 const WORLD_SECTION: &str = "component-type";
 
-/// What tells a core module's world.
+/// What determines a core module's world.
 #[derive(Default)]
 struct Outline {
     exports: BTreeSet<String>,
@@ -48,12 +48,12 @@ impl Outline {
     }
 }
 
-/// Whether bytes are a core module rather than a component: the preamble's fifth byte tells.
+/// Returns whether bytes are a core module rather than a component, by the preamble's fifth byte.
 pub(super) fn is_core(bytes: &[u8]) -> bool {
     matches!(bytes, [b'\0', b'a', b's', b'm', 1, ..])
 }
 
-/// The bytes of a component: the plugin's own, or those that a core module is wrapped into.
+/// Returns a component's bytes: the plugin's own, or the component that a core module is wrapped into.
 pub(super) fn as_component(bytes: &[u8]) -> Result<Cow<'_, [u8]>, String> {
     match bytes {
         core if is_core(core) => component(core).map(Cow::Owned),
@@ -63,23 +63,23 @@ pub(super) fn as_component(bytes: &[u8]) -> Result<Cow<'_, [u8]>, String> {
     }
 }
 
-/// What a wrapped module is made of beside itself.
+/// Returns what a wrapped module is linked with.
 pub(super) fn made_with() -> [&'static [u8]; 2] {
     [CONTRACT.as_bytes(), PREVIEW1_STUB]
 }
 
-/// Makes a component of a core module. Its world follows from its `component-type` section or,
-/// without one, from the names of its exports.
+/// Wraps a core module into a component. Its world follows from its `component-type` section or, without one, from the names of
+/// its exports.
 fn component(core: &[u8]) -> Result<Vec<u8>, String> {
     let outline = Outline::of(core).map_err(|e| format!("it is damaged: {e}"))?;
     let stub_outline = Outline::of(PREVIEW1_STUB).map_err(|e| e.to_string())?;
     for needed in ["memory", "cabi_realloc"] {
         if !outline.exports.contains(needed) {
-            return Err(format!("it is a core module that does not export {needed:?}, through which its arguments would come"));
+            return Err(format!("it is a core module that does not export {needed:?}, which is needed to pass arguments"));
         }
     }
     if let Some((_, name)) = outline.imports.iter().find(|(m, n)| m == PREVIEW1 && !stub_outline.exports.contains(n)) {
-        return Err(format!("it imports {name:?} of {PREVIEW1}, which has no such function"));
+        return Err(format!("it imports {name:?} from {PREVIEW1}, which has no such function"));
     }
 
     let mut module = core.to_vec();
@@ -92,7 +92,7 @@ fn component(core: &[u8]) -> Result<Vec<u8>, String> {
         .module(&module)
         .and_then(|encoder| encoder.adapter(PREVIEW1, PREVIEW1_STUB))
         .and_then(|mut encoder| encoder.encode())
-        .map_err(|e| format!("it can't be made into a component: {e:#}"))
+        .map_err(|e| format!("it can't be wrapped into a component: {e:#}"))
 }
 
 struct World {
@@ -118,7 +118,7 @@ impl World {
     }
 }
 
-/// As in `rlhost:plugin/reward@0.1.0`.
+/// Returns a name like `rlhost:plugin/reward@0.1.0`.
 fn interface_name(package: &Package, interface: &str) -> String {
     package.name.interface_id(interface)
 }
@@ -127,7 +127,7 @@ fn functions(resolve: &Resolve, interface: InterfaceId) -> impl Iterator<Item = 
     resolve.interfaces[interface].functions.keys().map(String::as_str)
 }
 
-/// The contract's interfaces of which the module exports a function: it must then have them whole.
+/// Returns the contract's interfaces from which the module exports a function. It must then export all their functions.
 fn exported_interfaces(resolve: &Resolve, package: &Package, outline: &Outline) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
@@ -137,7 +137,7 @@ fn exported_interfaces(resolve: &Resolve, package: &Package, outline: &Outline) 
         let missing: Vec<&str> = wanted.iter().map(String::as_str).filter(|w| !outline.exports.contains(*w)).collect();
         if missing.len() < wanted.len() {
             if !missing.is_empty() {
-                return Err(format!("it exports a part of {name} but not {}", missing.join(", ")));
+                return Err(format!("it exports part of {name} but not {}", missing.join(", ")));
             }
             found.push(name);
         }
@@ -147,7 +147,7 @@ fn exported_interfaces(resolve: &Resolve, package: &Package, outline: &Outline) 
     let contract = format!("{}:{}/", package.name.namespace, package.name.name);
     let strange = outline.exports.iter().find(|e| e.starts_with(&contract) && !known.contains(*e));
     if let Some(strange) = strange {
-        return Err(format!("it exports {strange}, which is not in this rlhost's contract; that has {}", listed(&known)));
+        return Err(format!("it exports {strange}, which is not in this rlhost's contract; the contract has {}", listed(&known)));
     }
     let plugin = interface_name(package, "plugin");
     if !found.contains(&plugin) {
@@ -159,7 +159,7 @@ fn exported_interfaces(resolve: &Resolve, package: &Package, outline: &Outline) 
     Ok(found)
 }
 
-/// Without a world of its own, a module may import the contract's `host` and preview 1.
+/// Checks imports: a module without a described world may import the contract's `host` and preview 1.
 fn check_imports(resolve: &Resolve, package: &Package, outline: &Outline) -> Result<(), String> {
     let host = interface_name(package, "host");
     let offered: Vec<&str> = package.interfaces.get("host").map_or_else(Vec::new, |&id| functions(resolve, id).collect());
@@ -167,7 +167,7 @@ fn check_imports(resolve: &Resolve, package: &Package, outline: &Outline) -> Res
         let fine = module == PREVIEW1 || *module == host && offered.contains(&name.as_str());
         if !fine {
             return Err(format!(
-                "it imports {name:?} of {module:?}, which rlhost does not offer to a core module; it offers {PREVIEW1} and {host} ({})",
+                "it imports {name:?} from {module:?}, which rlhost does not offer to core modules; it offers {PREVIEW1} and {host} ({})",
                 offered.join(", ")
             ));
         }
@@ -204,7 +204,7 @@ mod tests {
         component(&module(parts))
     }
 
-    /// Imports and exports of a component.
+    /// Returns the imports and exports of a component.
     fn doors(component: &[u8]) -> (Vec<String>, Vec<String>) {
         let DecodedWasm::Component(resolve, world) = wit_component::decode(component).unwrap() else { panic!("no component") };
         let world = &resolve.worlds[world];
@@ -254,7 +254,7 @@ mod tests {
         refused(&[PLUGIN, REWARD], &["\"memory\""]);
         refused(&[MEMORY], &["rlhost:plugin/plugin@0.1.0#describe", "it exports cabi_realloc, memory"]);
         refused(&[MEMORY, REWARD], &["rlhost:plugin/plugin@0.1.0#describe"]);
-        refused(&[MEMORY, PLUGIN, LOSS], &["a part of rlhost:plugin/policy@0.1.0", "policy@0.1.0#estimate"]);
+        refused(&[MEMORY, PLUGIN, LOSS], &["part of rlhost:plugin/policy@0.1.0", "policy@0.1.0#estimate"]);
         let other = r#"(func (export "rlhost:plugin/reward@9.0.0#score"))"#;
         refused(&[MEMORY, PLUGIN, other], &["reward@9.0.0#score", "reward@0.1.0#score"]);
     }
@@ -263,7 +263,7 @@ mod tests {
     fn an_unknown_import_is_named() {
         refused(
             &[r#"(import "env" "abort" (func))"#, MEMORY, PLUGIN, REWARD],
-            &["\"abort\" of \"env\"", "rlhost:plugin/host@0.1.0"],
+            &["\"abort\" from \"env\"", "rlhost:plugin/host@0.1.0"],
         );
         refused(
             &[r#"(import "wasi_snapshot_preview1" "fork" (func))"#, MEMORY, PLUGIN, REWARD],

@@ -1,15 +1,15 @@
-//! Which figures are drawn together, and what is left for the section of all others.
+//! Decides which metrics share a chart. The rest go into a section of their own.
 
 use super::figures::Figures;
 use super::words;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Part of a step's time below which it has no layer of its own.
+/// Parts below this share of a step's time get no layer of their own.
 const SMALL_PART: f64 = 0.01;
 
-/// What surrounds a line that has no other band, where points stand for several steps.
-const EXTREMES: &str = "band: least to greatest";
+/// Note on a line without another band, if each point stands for several steps.
+const EXTREMES: &str = "band: minimum to maximum";
 
 /// Charts under one heading.
 #[derive(Debug, Serialize)]
@@ -34,26 +34,26 @@ pub(super) struct Chart {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
     Lines,
-    /// Between 0 and 1.
+    /// Values between 0 and 1.
     Share,
-    /// The whole as a line, and its parts as layers upon each other.
+    /// The total as a line, its parts as stacked layers.
     Stack,
 }
 
-/// A series of a chart. The numbers are places in the page's series.
+/// A line of a chart. Numbers are indices of the page's series.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     pub label: String,
     pub series: usize,
-    /// The standard deviation, drawn to both sides.
+    /// The standard deviation, drawn on both sides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub around: Option<usize>,
-    /// The ends of what the line is the mean of.
+    /// Minimum and maximum of the values that the line averages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub between: Option<(usize, usize)>,
 }
 
-/// What surrounds a chart's first line.
+/// The band around a chart's first line.
 #[derive(Clone, Copy)]
 enum Band {
     None,
@@ -61,7 +61,7 @@ enum Band {
     Between(&'static str, &'static str),
 }
 
-/// A chart of figures that always have the same names.
+/// A chart of metrics with fixed names.
 struct Plan {
     title: &'static str,
     kind: Kind,
@@ -83,20 +83,17 @@ const fn within(plan: Plan, band: Band) -> Plan {
 
 const REWARD: &[Plan] = &[
     within(lines("Reward", &[("reward", "reward")]), Band::Around("reward_std")),
-    lines(
-        "Score and what the KL penalty leaves of it",
-        &[("score", "objective/scores"), ("with penalty", "objective/rlhf_reward")],
-    ),
-    share("Groups without a spread of rewards", &[("share", "frac_reward_zero_std")]),
+    lines("Score before and after the KL penalty", &[("before", "objective/scores"), ("after", "objective/rlhf_reward")]),
+    share("Groups with equal rewards", &[("share", "frac_reward_zero_std")]),
 ];
 
 const PREFERENCES: &[Plan] = &[
     share("Accuracy", &[("chosen preferred", "rewards/accuracies")]),
     lines("Margin", &[("chosen \u{2212} rejected", "rewards/margins")]),
     lines("Implicit rewards", &[("chosen", "rewards/chosen"), ("rejected", "rewards/rejected")]),
-    lines("Log-probabilities of the answers", &[("chosen", "logps/chosen"), ("rejected", "logps/rejected")]),
+    lines("Log-probabilities of answers", &[("chosen", "logps/chosen"), ("rejected", "logps/rejected")]),
     lines("Mean logits", &[("chosen", "logits/chosen"), ("rejected", "logits/rejected")]),
-    lines("Margin of the scores", &[("better \u{2212} worse", "objective/scores_margin")]),
+    lines("Score margin", &[("better \u{2212} worse", "objective/scores_margin")]),
 ];
 
 const COMPLETIONS: &[Plan] = &[
@@ -107,18 +104,18 @@ const COMPLETIONS: &[Plan] = &[
         ),
         Band::Between("completions/min_length", "completions/max_length"),
     ),
-    share("Completions cut off at the longest length", &[("share", "completions/clipped_ratio")]),
+    share("Completions cut off at the maximum length", &[("share", "completions/clipped_ratio")]),
 ];
 
 const OPTIMISATION: &[Plan] = &[
     lines("Loss", &[("loss", "loss")]),
     lines("Policy loss", &[("policy", "loss/policy_avg")]),
     lines("Value loss", &[("value", "loss/value_avg")]),
-    lines("Loss of the chosen answers", &[("chosen", "nll_loss")]),
+    lines("Loss of chosen answers", &[("chosen", "nll_loss")]),
     lines("KL divergence from the reference", &[("kl", "kl")]),
-    lines("KL divergence from the reference, a completion", &[("kl", "objective/kl")]),
-    lines("KL divergence of an update", &[("approximately", "policy/approxkl_avg")]),
-    lines("Entropy, a token", &[("entropy", "entropy"), ("entropy", "policy/entropy_avg")]),
+    lines("KL divergence from the reference, per completion", &[("kl", "objective/kl")]),
+    lines("KL divergence of an update", &[("approximate", "policy/approxkl_avg")]),
+    lines("Entropy, per token", &[("entropy", "entropy"), ("entropy", "policy/entropy_avg")]),
     lines("Gradient norm", &[("before clipping", "grad_norm")]),
     lines("Learning rate", &[("learning rate", "learning_rate")]),
     share(
@@ -135,12 +132,12 @@ const OPTIMISATION: &[Plan] = &[
 ];
 
 const SPEED: &[Plan] = &[
-    lines("Tokens a second", &[("trained on", "perf/throughput"), ("generated", "perf/rollout_throughput")]),
-    lines("Most memory so far, in MB", &[("process", "perf/peak_memory_mb"), ("device", "perf/peak_device_memory_mb")]),
+    lines("Tokens per second", &[("trained on", "perf/throughput"), ("generated", "perf/rollout_throughput")]),
+    lines("Peak memory, in MB", &[("process", "perf/peak_memory_mb"), ("device", "perf/peak_device_memory_mb")]),
     lines("Waiting for a checkpoint, in seconds", &[("wait", "time/checkpoint")]),
 ];
 
-/// The page's charts, and the names of all figures that none of them shows.
+/// Returns the page's charts, and charts of all other metrics.
 pub(super) fn arrange(figures: &Figures, weights: &[(String, f64)]) -> (Vec<Section>, Vec<Chart>) {
     let mut drawing = Drawing { figures, shown: BTreeSet::new(), charts: 0 };
     let mut reward = drawing.plans(&REWARD[..1]);
@@ -177,7 +174,7 @@ impl Drawing<'_> {
             self.shown.extend(line.around);
             self.shown.extend(line.between.iter().flat_map(|&(low, high)| [low, high]));
         }
-        // `report.js` draws the band that this names.
+        // `report.js` draws the band that this note names.
         let extremes = matches!(lines.as_slice(), [Line { around: None, between: None, .. }]) && self.figures.per_point > 1;
         let note = match (extremes, note.is_empty()) {
             (true, true) => EXTREMES.to_owned(),
@@ -212,7 +209,7 @@ impl Drawing<'_> {
         Some(self.chart(plan.title, note.to_owned(), plan.kind, lines))
     }
 
-    /// A chart for each reward; none where there is one alone that is the total.
+    /// Returns a chart for each reward, or none if there is only one and it is the total.
     fn single_rewards(&mut self, weights: &[(String, f64)]) -> Vec<Chart> {
         let name_of = |name: &str| Some(name.strip_prefix("rewards/")?.strip_suffix("/mean")?.to_owned());
         let names: Vec<String> = self.figures.series.iter().filter_map(|s| name_of(&s.name)).collect();
@@ -231,7 +228,7 @@ impl Drawing<'_> {
         charts
     }
 
-    /// The step's time, cut into its parts, the longest first.
+    /// Returns a step's time divided into its parts, the longest first.
     fn step_time(&mut self) -> Option<Chart> {
         let total: f64 = self.figures.values("step_time").iter().flatten().sum();
         let sum = |values: &[Option<f64>]| values.iter().flatten().sum::<f64>();
@@ -251,7 +248,7 @@ impl Drawing<'_> {
         Some(self.chart("Time of a step, in seconds", String::new(), Kind::Stack, lines))
     }
 
-    /// Everything else that was logged, each figure by itself.
+    /// Returns one chart for each other metric.
     fn others(&mut self) -> Vec<Chart> {
         let mut left: Vec<(usize, String)> = self.figures.series.iter().map(|s| s.name.clone()).enumerate().collect();
         left.sort_by(|a, b| a.1.cmp(&b.1));

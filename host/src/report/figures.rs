@@ -1,4 +1,4 @@
-//! `metrics.jsonl`: each figure as a series over the steps.
+//! Reads `metrics.jsonl`: each metric as a series over the steps.
 
 use super::Error;
 use super::lines;
@@ -10,26 +10,25 @@ use std::path::Path;
 /// Most points of a series on the page: more than a screen has columns.
 pub(super) const MOST_POINTS: usize = 2000;
 
-/// The part of the step's time whose figure this is. What a step waits for a checkpoint comes on
-/// top of its time.
+/// Returns the part of a step's time that this metric measures. Waiting for a checkpoint is not part of a step's time.
 fn part_of(name: &str) -> Option<&str> {
     name.strip_prefix("time/").filter(|part| *part != "checkpoint")
 }
 
-/// One figure, a value a step; a step without it, or at which it was no number, is a gap.
+/// A metric with one value per step. Steps where it is missing or not finite are gaps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Series {
     pub name: String,
     #[serde(rename = "y")]
     pub values: Vec<Option<f64>>,
-    /// The least and the greatest of the steps behind each point, where points stand for several.
+    /// Minimum and maximum of the steps behind each point, if a point stands for several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lo: Option<Vec<Option<f64>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hi: Option<Vec<Option<f64>>>,
 }
 
-/// All figures of a run.
+/// All metrics of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     pub steps: Vec<u64>,
@@ -39,7 +38,7 @@ pub(super) struct Figures {
     places: HashMap<String, usize>,
 }
 
-/// What a table says of a series.
+/// A series in the table.
 pub(super) struct Summary {
     pub first: (u64, f64),
     pub last: (u64, f64),
@@ -48,7 +47,7 @@ pub(super) struct Summary {
 }
 
 impl Figures {
-    /// Reads them; what is no line of figures goes to `notes`.
+    /// Reads the file. Lines that can't be read are reported in `notes`.
     pub(super) fn read(path: &Path, notes: &mut Vec<String>) -> Result<Self, Error> {
         let mut this = Self { per_point: 1, ..Self::default() };
         let mut without_step = 0;
@@ -57,14 +56,14 @@ impl Figures {
             None => without_step += 1,
         })?;
         if without_step > 0 {
-            notes.push(format!("{}: {without_step} lines name no step and are left out", lines::name(path)));
+            notes.push(format!("{}: {without_step} lines without a step are ignored", lines::name(path)));
         }
         Ok(this)
     }
 
     fn add(&mut self, step: u64, line: &Map<String, Value>) {
         let row = match self.steps.binary_search(&step) {
-            // A run that went back writes a step again; the newer one counts.
+            // A resumed run may write a step again; the newer line counts.
             Ok(row) => {
                 self.series.iter_mut().for_each(|s| s.values[row] = None);
                 row
@@ -93,22 +92,22 @@ impl Figures {
         self.series[place].values[row] = value;
     }
 
-    /// Place of a series that has at least one value.
+    /// Returns the index of a series that has at least one value.
     pub(super) fn place(&self, name: &str) -> Option<usize> {
         self.places.get(name).copied().filter(|&p| self.series[p].values.iter().any(Option::is_some))
     }
 
-    /// A series' values; none of a name that nobody logged.
+    /// Returns a metric's values, empty if it was not logged.
     pub(super) fn values(&self, name: &str) -> &[Option<f64>] {
         self.places.get(name).map_or(&[], |&place| &self.series[place].values)
     }
 
-    /// Name and place of each part of a step's time.
+    /// Returns name and index of each part of a step's time.
     pub(super) fn parts_of_step(&self) -> Vec<(&str, usize)> {
         self.series.iter().enumerate().filter_map(|(place, s)| Some((part_of(&s.name)?, place))).collect()
     }
 
-    /// First, last and extreme values of a series.
+    /// Returns a series' first, last and extreme values.
     pub(super) fn summary(&self, series: &Series) -> Option<Summary> {
         let mut points = self.steps.iter().zip(&series.values).filter_map(|(&step, v)| v.map(|v| (step, v)));
         let first = points.next()?;
@@ -121,8 +120,7 @@ impl Figures {
         }))
     }
 
-    /// Itself with no more than [`MOST_POINTS`] points: means of as many steps in a row as it
-    /// takes, with their extremes.
+    /// Reduces series to at most [`MOST_POINTS`] points: means of consecutive steps, with their extremes.
     pub(super) fn thinned(&self) -> Self {
         let per_point = self.steps.len().div_ceil(MOST_POINTS).max(1);
         if per_point == 1 {
@@ -147,7 +145,7 @@ impl Figures {
     }
 }
 
-/// With as many digits as a chart can show; a mean's others would make up half of the page.
+/// Rounds to the digits that a chart can show; a mean's other digits would be half of the page.
 fn rounded(v: f64) -> f64 {
     format!("{v:.6e}").parse().unwrap_or(v)
 }

@@ -1,17 +1,17 @@
-//! Files of JSON lines, which may still grow or have been cut off.
+//! Reads files of JSON lines, which may still be growing or be truncated.
 
 use super::Error;
 use serde_json::{Map, Value};
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
-/// A file's name, for a note.
+/// Returns a file's name for a note.
 pub(super) fn name(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The objects of a file, none if it is not there. A line without an end is still being written;
-/// lines that say nothing are noted.
+/// Calls `take` with each object in a file; a missing file has none. Skips an unterminated last line, which is still being
+/// written. Lines that are not objects are reported in `notes`.
 pub(super) fn each(path: &Path, notes: &mut Vec<String>, mut take: impl FnMut(Map<String, Value>)) -> Result<(), Error> {
     let fail = |source| Error::Read { path: path.to_owned(), source };
     let file = match super::open(path) {
@@ -35,7 +35,7 @@ pub(super) fn each(path: &Path, notes: &mut Vec<String>, mut take: impl FnMut(Ma
     Ok(())
 }
 
-/// Lines that were no JSON object.
+/// Lines that were not JSON objects.
 #[derive(Default)]
 pub(super) struct Unread {
     count: usize,
@@ -43,7 +43,7 @@ pub(super) struct Unread {
 }
 
 impl Unread {
-    /// Counts the line, of which `at` come before.
+    /// Counts such a line; `at` is the number of lines before it.
     pub(super) fn saw(&mut self, at: usize) {
         if self.count == 0 {
             self.first = at + 1;
@@ -51,13 +51,13 @@ impl Unread {
         self.count += 1;
     }
 
-    /// Says so where there was one.
+    /// Adds a note if there were any.
     pub(super) fn note(&self, path: &Path, notes: &mut Vec<String>) {
         let file = name(path);
         match self.count {
             0 => {}
-            1 => notes.push(format!("{file}: line {} is no JSON object and is left out", self.first)),
-            n => notes.push(format!("{file}: {n} lines are no JSON objects and are left out, the first is line {}", self.first)),
+            1 => notes.push(format!("{file}: line {} is not a JSON object and is ignored", self.first)),
+            n => notes.push(format!("{file}: {n} lines are not JSON objects and are ignored; the first is line {}", self.first)),
         }
     }
 }

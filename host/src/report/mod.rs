@@ -1,9 +1,9 @@
-//! A run's folder as one page of HTML that holds everything it shows: figures over the steps with
-//! what happened to the run, completions, plugins, events and configuration.
+//! Renders a run's folder as one self-contained HTML page: metrics over the steps with marks for events, completions, plugins,
+//! events and configuration.
 //!
-//! It reads files of the folder alone, while the run goes on or after it, and needs nothing else of
-//! the host. The page loads nothing from anywhere. What comes from the run is text to it: the
-//! template escapes it, and the figures lie in a block of JSON in which no tag can begin.
+//! It reads only the folder's files, during or after the run, and uses nothing else of the host. The page loads nothing.
+//! Everything from the run is treated as text: the template escapes it, and the metrics are in a block of JSON in which no tag
+//! can start.
 
 mod charts;
 mod figures;
@@ -23,13 +23,13 @@ use std::path::{Path, PathBuf};
 /// Name of the report in the run's folder.
 pub const FILE: &str = "report.html";
 
-/// Why there is no report; the message says what, where and what would be right.
+/// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The path is not that of a run.
+    /// The path is not a run's folder.
     #[error("{}: {detail}", path.display())]
     NotARun {
-        /// What was given.
+        /// The path.
         path: PathBuf,
         /// What it is, and what would be right.
         detail: String,
@@ -50,38 +50,38 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// The page can't be put together.
-    #[error("the report can't be put together: {0:#}")]
+    /// The template can't be rendered.
+    #[error("can't render the report: {0:#}")]
     Page(#[from] minijinja::Error),
 }
 
-/// Everything that a page is made of.
+/// Everything that goes into a page.
 struct Run {
     /// The folder's name.
     name: String,
-    /// config.toml as it stands there, and what it says.
+    /// The text of config.toml, and the values in it.
     config: String,
     settings: toml::Table,
     figures: figures::Figures,
     story: story::Story,
     samples: Vec<samples::Sample>,
-    /// Steps whose checkpoints are there.
+    /// Steps whose checkpoints still exist.
     kept: Vec<u64>,
-    /// Whether a process has the run in hand, if that can be known.
+    /// Whether a process is running the run, if that can be known.
     at_work: Option<bool>,
     /// What could not be read.
     notes: Vec<String>,
 }
 
-/// The report on a run, as HTML.
+/// Renders the report of a run as HTML.
 ///
 /// # Errors
-/// If the folder is no run's, or a file of it can't be read.
+/// If the folder is not a run's, or one of its files can't be read.
 pub fn render(run: &Path) -> Result<String, Error> {
     page::render(&Run::read(run)?)
 }
 
-/// Writes the report into the run's folder, in one piece, and gives its path.
+/// Writes the report into the run's folder, atomically. Returns its path.
 ///
 /// # Errors
 /// As [`render`], and if it can't be written.
@@ -91,7 +91,7 @@ pub fn write(run: &Path) -> Result<PathBuf, Error> {
     let fail = |source| Error::Write { path: path.clone(), source };
     #[cfg_attr(not(unix), allow(unused_mut))]
     let mut builder = tempfile::Builder::new();
-    // It is there to be passed on, unlike most temporary files.
+    // Unlike most temporary files, it is meant to be shared.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut temporary = builder.prefix(".report-").suffix(".tmp").tempfile_in(run).map_err(fail)?;
@@ -109,7 +109,7 @@ impl Run {
             notes.push(format!("config.toml can't be understood: {}", error.message()));
             toml::Table::new()
         });
-        // Before the files: what is read of a run that goes on is then newer than its state.
+        // Before the files, so that what is read of a running run is newer than its state.
         let at_work = at_work(run);
         let kept = kept(run);
         let mut story = story::Story::read(&run.join("events.jsonl"), &mut notes)?;
@@ -123,34 +123,34 @@ impl Run {
     }
 }
 
-/// Refuses what is no run's folder, with a word on what it might be instead.
+/// Rejects a path that is not a run's folder. Says what it seems to be instead.
 fn check(path: &Path) -> Result<(), Error> {
     let refuse = |detail: String| Err(Error::NotARun { path: path.to_owned(), detail });
     let is_run = |path: &Path| path.join("config.toml").is_file() || path.join("events.jsonl").is_file();
     if !path.exists() {
-        return refuse("there is no such folder; name that of a run".into());
+        return refuse("there is no such folder; give the folder of a run".into());
     }
     if !path.is_dir() {
-        return refuse("is a file; name the folder of a run".into());
+        return refuse("is a file; give the folder of a run".into());
     }
     if path.join("trainer_state.json").is_file() {
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        return refuse(format!("is a checkpoint; name its run, as in {}", parent.display()));
+        return refuse(format!("is a checkpoint; give its run's folder, {}", parent.display()));
     }
     if is_run(path) {
         return Ok(());
     }
     let inside = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path()).filter(|p| is_run(p));
-    let advice = inside.max().map(|run| format!("; it holds some, as {}", run.display())).unwrap_or_default();
-    refuse(format!("is not the folder of a run, which holds config.toml and events.jsonl{advice}"))
+    let advice = inside.max().map(|run| format!("; it contains some, such as {}", run.display())).unwrap_or_default();
+    refuse(format!("is not the folder of a run, which contains config.toml and events.jsonl{advice}"))
 }
 
-/// Opens a file, and waits for no pipe or device that stands in its place.
+/// Opens a file, but not a pipe or device, which could block.
 fn open(path: &Path) -> io::Result<File> {
     if fs::metadata(path)?.is_file() { File::open(path) } else { Err(io::Error::other("it is not a file")) }
 }
 
-/// A text file; nothing if it is not there.
+/// Returns a text file's contents, empty if there is none.
 fn text(path: &Path) -> Result<String, Error> {
     let mut bytes = Vec::new();
     match open(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
@@ -160,7 +160,7 @@ fn text(path: &Path) -> Result<String, Error> {
     }
 }
 
-/// Steps of the checkpoints in a run's folder.
+/// Returns the steps of the checkpoints in a run's folder.
 fn kept(run: &Path) -> Vec<u64> {
     let names = fs::read_dir(run).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name());
     let mut steps: Vec<u64> = names.filter_map(|name| name.to_str()?.strip_prefix("checkpoint-")?.parse().ok()).collect();
@@ -168,9 +168,9 @@ fn kept(run: &Path) -> Vec<u64> {
     steps
 }
 
-/// Whether a process holds the run's lock.
+/// Returns whether a process holds the run's lock.
 fn at_work(run: &Path) -> Option<bool> {
-    // Shared, so that two who ask do not take each other for the one at work.
+    // A shared lock, so that two reports don't take each other for the run.
     match open(&run.join(".lock")).ok()?.try_lock_shared() {
         Ok(()) => Some(false),
         Err(TryLockError::WouldBlock) => Some(true),

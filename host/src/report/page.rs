@@ -1,4 +1,4 @@
-//! What the template is filled with, in the words that the reader sees.
+//! Fills the template, in the reader's words.
 
 use super::charts::{Chart, Kind, Section};
 use super::figures::{Figures, Series};
@@ -12,16 +12,16 @@ use minijinja::{Environment, UndefinedBehavior, Value, context};
 use serde::Serialize;
 use std::path::Path;
 
-/// Its ending is what turns escaping on.
+/// The extension turns escaping on.
 const NAME: &str = "report.html";
 const TEMPLATE: &str = include_str!("report.html");
 const STYLE: &str = concat!(include_str!("vendor/uplot/uPlot.min.css"), "\n", include_str!("report.css"));
 const LIBRARY: &str = include_str!("vendor/uplot/uPlot.iife.min.js");
 const SCRIPT: &str = include_str!("report.js");
 
-/// Events on the page, from the beginning and from the end.
+/// How many of the first and of the last events are shown.
 const EVENTS: (usize, usize) = (150, 350);
-/// Figures at the top, in this order, as far as the run has them.
+/// Metrics at the top, in this order, if the run has them.
 const KEY_FIGURES: [(&str, &str); 14] = [
     ("reward", "reward"),
     ("objective/scores", "score"),
@@ -30,17 +30,17 @@ const KEY_FIGURES: [(&str, &str); 14] = [
     ("completions/mean_length", "completion length"),
     ("completions/clipped_ratio", "completions cut off"),
     ("kl", "KL"),
-    ("objective/kl", "KL, a completion"),
+    ("objective/kl", "KL per completion"),
     ("loss", "loss"),
     ("entropy", "entropy"),
     ("policy/entropy_avg", "entropy"),
     ("grad_norm", "gradient norm"),
-    ("step_time", "seconds a step"),
-    ("perf/throughput", "tokens a second"),
+    ("step_time", "seconds per step"),
+    ("perf/throughput", "tokens per second"),
 ];
 const MOST_KEY_FIGURES: usize = 8;
 
-/// What the charts are drawn from.
+/// The data for drawing the charts.
 #[derive(Serialize)]
 struct Data<'a> {
     steps: &'a [u64],
@@ -58,7 +58,7 @@ struct Data<'a> {
 struct Fact {
     name: &'static str,
     text: String,
-    /// What does not fit in.
+    /// Longer text, shown on hover.
     title: String,
 }
 
@@ -116,11 +116,11 @@ struct EventRow {
     step: String,
     text: String,
     undone: bool,
-    /// Events that are not shown, and would come before this one.
+    /// Number of events omitted before this one.
     left_out: usize,
 }
 
-/// The page of a run.
+/// Renders the page of a run.
 pub(super) fn render(run: &Run) -> Result<String, Error> {
     let thinned = run.figures.thinned();
     let weights = weights(run);
@@ -175,29 +175,29 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
     Ok(environment)
 }
 
-/// What the template escapes.
+/// Returns a value that the template escapes.
 fn plain(value: impl Serialize) -> Value {
     Value::from(Serde(value))
 }
 
-/// What goes into the page as it is.
+/// Returns text that goes into the page unescaped.
 fn safe(text: &str) -> Value {
     Value::from_safe_string(text.to_owned())
 }
 
-/// As JSON that can't end the element that it stands in.
+/// Returns JSON that can't end its enclosing element.
 fn json(data: &impl Serialize) -> Result<String, Error> {
     let text =
         serde_json::to_string(data).map_err(|e| minijinja::Error::new(minijinja::ErrorKind::BadSerialization, e.to_string()))?;
     Ok(text.replace('<', "\\u003c"))
 }
 
-/// A setting that is a text.
+/// Returns a setting that is a string.
 fn setting<'a>(run: &'a Run, key: &str) -> Option<&'a str> {
     run.settings.get(key).and_then(toml::Value::as_str)
 }
 
-/// A plugin's name in the run, by its path.
+/// Returns a plugin's name in the run from its path.
 fn plugin_name(path: &str) -> &str {
     let file = last_part(path);
     file.strip_suffix(".wasm").unwrap_or(file)
@@ -207,7 +207,7 @@ fn last_part(path: &str) -> &str {
     path.rsplit(['/', '\\']).find(|part| !part.is_empty()).unwrap_or(path)
 }
 
-/// The rewards with their present weights.
+/// Returns the rewards with their current weights.
 fn weights(run: &Run) -> Vec<(String, f64)> {
     let plugins = run.settings.get("plugin").and_then(toml::Value::as_array).into_iter().flatten();
     let weight = |plugin: &toml::Value| {
@@ -228,7 +228,7 @@ fn facts(run: &Run, state: &State) -> Vec<Fact> {
     let algorithm = setting(run, "algorithm").unwrap_or_default();
     fact("Algorithm", plugin_name(algorithm).to_owned(), algorithm);
     let model = beginning.map(|e| e.text("model")).filter(|m| !m.is_empty()).or(setting(run, "model")).unwrap_or_default();
-    let made = if run.settings.contains_key("model") { "" } else { " (the built-in one)" };
+    let made = if run.settings.contains_key("model") { "" } else { " (built-in)" };
     fact("Model", if model.is_empty() { String::new() } else { format!("{}{made}", last_part(model)) }, model);
     let dataset = setting(run, "dataset");
     let built_in = if run.settings.is_empty() { "" } else { "built-in forum posts" };
@@ -239,12 +239,12 @@ fn facts(run: &Run, state: &State) -> Vec<Fact> {
     let now = (state.word == "running").then(Timestamp::now);
     fact("Duration", words::duration(run.story.seconds(now, run.figures.values("time").last().copied().flatten())), "");
     let first = run.story.first();
-    fact("Begun", first.and_then(|e| e.time).map(words::moment).unwrap_or_default(), "");
+    fact("Started", first.and_then(|e| e.time).map(words::moment).unwrap_or_default(), "");
     let tokens = run.figures.values("num_tokens").iter().rev().flatten().next();
     fact(
         "Tokens",
         tokens.map(|n| words::number(*n)).unwrap_or_default(),
-        "that passed through training, prompts once a completion",
+        "tokens trained on; a prompt counts once per completion",
     );
     fact("Checkpoints", checkpoints(run), "");
     let seed = run.settings.get("seed").map(ToString::to_string).unwrap_or_default();
@@ -257,14 +257,14 @@ fn facts(run: &Run, state: &State) -> Vec<Fact> {
     facts
 }
 
-/// How many checkpoints there were, and are.
+/// Says how many checkpoints were written and kept.
 fn checkpoints(run: &Run) -> String {
     if run.story.checkpoints.is_empty() {
         return String::new();
     }
     let (written, kept) = (run.story.checkpoints.len() as u64, run.kept.len() as u64);
     let count = if kept < written { format!("{kept} of {written} kept") } else { words::count(written) };
-    run.kept.last().map_or(count.clone(), |last| format!("{count}, the last of step {}", words::count(*last)))
+    run.kept.last().map_or(count.clone(), |last| format!("{count}, the last at step {}", words::count(*last)))
 }
 
 fn key_figures(figures: &Figures) -> Vec<KeyFigure> {
@@ -272,7 +272,7 @@ fn key_figures(figures: &Figures) -> Vec<KeyFigure> {
         let summary = figures.summary(&figures.series[figures.place(name)?])?;
         Some(KeyFigure { label, first: words::number(summary.first.1), last: words::number(summary.last.1) })
     };
-    // What two algorithms call by different names may both be there.
+    // Two algorithms' names for the same thing may both be present.
     let mut keys: Vec<KeyFigure> = Vec::new();
     for key in KEY_FIGURES.iter().filter_map(key) {
         if keys.len() < MOST_KEY_FIGURES && keys.iter().all(|k| k.label != key.label) {

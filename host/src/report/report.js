@@ -5,18 +5,18 @@
   const root = document.documentElement;
   const COLOURS = 8;
   const AXIS_WIDTH = 54;
-  // Room above the plot for the flags of marks.
+  // Room above the plot for marks' flags.
   const FLAG_HEIGHT = 14;
-  // How much of its colour a layer has; `report.css` has the same for its swatch.
+  // Opacity of a layer; `report.css` has the same for its swatch.
   const LAYER_SHARE = 0.72;
   const drawn = [];
   let smoothing = 1;
 
-  // Colours change with the scheme and for paper, so that they are looked up anew for each drawing.
+  // Colours change with the colour scheme and in print, so each drawing looks them up.
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const lineColour = (i) => `--line-${(i % COLOURS) + 1}`;
 
-  /** Four significant digits; `words.rs` has the same rule. */
+  /** Formats a number with four significant digits; `words.rs` has the same rule. */
   function number(v) {
     if (v === null || v === undefined) return "\u2013";
     const size = Math.abs(v);
@@ -34,7 +34,7 @@
     return power === undefined ? short : `${short}e${power}`;
   }
 
-  /** Labels of an axis, all with the same power and as many decimals as tell them apart. */
+  /** Formats an axis's labels with the same power and enough decimals to tell them apart. */
   function ticks(values, step) {
     const greatest = Math.max(...values.map(Math.abs));
     let power = 0;
@@ -51,8 +51,8 @@
   }
 
   /**
-   * The mean of the `over` points around each one. Gaps stay gaps, and what a change of plugins
-   * parts is not mixed.
+   * Returns the mean of the `over` points around each one. Gaps stay gaps, and no mean crosses a
+   * change of plugins.
    */
   function runningMean(values, over) {
     const changes = data.marks.filter((m) => ["swap", "rollback", "settings"].includes(m.kind)).map((m) => m.step);
@@ -81,7 +81,7 @@
     });
   }
 
-  /** The edges of the band around a line, if it has one. */
+  /** Returns the edges of the band around a line, if it has one. */
   function band(line, alone) {
     const { y, lo, hi } = data.series[line.series];
     if (line.around !== undefined) {
@@ -96,7 +96,7 @@
     return alone && lo !== undefined ? [lo, hi] : null;
   }
 
-  /** Points that no line reaches, since both neighbours are gaps. */
+  /** Returns the points that no line reaches, because both neighbours are gaps. */
   function lonely(values) {
     const there = (i) => values[i] !== null && values[i] !== undefined;
     return values.flatMap((_, i) => (there(i) && !there(i - 1) && !there(i + 1) ? [i] : []));
@@ -109,7 +109,7 @@
     return { stroke, width, points, live: alpha === 1 };
   }
 
-  /** A colour that is as light as a faded one, and still covers what is below it. */
+  /** Returns an opaque colour as light as a faded one. */
   function mixed(hex, paper, share) {
     const part = (text, i) => parseInt(text.slice(1 + 2 * i, 3 + 2 * i), 16);
     const byte = (i) => Math.round(share * part(hex, i) + (1 - share) * part(paper, i));
@@ -124,7 +124,7 @@
     return hex + byte;
   }
 
-  /** What uPlot draws of a chart of lines: its columns, their style, the bands between them. */
+  /** Returns what uPlot draws for a line chart: columns, their style, the bands between them. */
   function linesOf(chart) {
     const [columns, series, bands] = [[data.steps], [{}], []];
     const add = (values, style) => columns.push(values) && series.push(style);
@@ -136,7 +136,7 @@
       edges.forEach((values) => add(values, edge));
       bands.push({ series: [series.length - 1, series.length - 2], fill: () => faded(colour(lineColour(i)), 0.16) });
     });
-    // The first line last, so that it lies above those that it may coincide with.
+    // The first line last, so that it is drawn above lines that coincide with it.
     [...chart.lines.entries()].reverse().forEach(([i, l]) => {
       const { y } = data.series[l.series];
       if (smoothing > 1) add(y, line(y, lineColour(i), 1, 0.35));
@@ -146,7 +146,7 @@
     return { columns, series, bands };
   }
 
-  /** The same of layers upon each other: the tallest first, each covering the ones before. */
+  /** The same for stacked layers: the tallest first, each covering the previous ones. */
   function layersOf(chart) {
     const [whole, ...parts] = chart.lines.map((l) => data.series[l.series].y);
     const shown = (values) => (smoothing > 1 ? runningMean(values, smoothing) : values);
@@ -163,7 +163,7 @@
     return { columns: [data.steps, ...columns], series: [{}, ...series], bands: [] };
   }
 
-  /** The ends of the vertical axis. */
+  /** Returns the ends of the vertical axis. */
   function range(kind) {
     return (_, least, greatest) => {
       if (least === null || least === undefined) return [0, 1];
@@ -177,7 +177,7 @@
     };
   }
 
-  /** Marks of what happened to the run: lines with numbered flags; ticks at checkpoints. */
+  /** Draws events as lines with numbered flags, and checkpoints as ticks. */
   function marks(container) {
     const DASHES = { swap: [], rollback: [2, 2], settings: [6, 3], resume: [1, 3], failure: [] };
     const tip = document.createElement("div");
@@ -199,7 +199,7 @@
       }
       ctx.stroke();
       const seen = data.marks.filter((m) => visible(u, m.step));
-      // Very many would hide what they mark.
+      // Too many would hide the curves.
       ctx.globalAlpha = Math.min(1, 20 / seen.length);
       for (const mark of seen) {
         const x = Math.round(u.valToPos(mark.step, "x", true));
@@ -225,7 +225,7 @@
         const text = String(mark.number);
         const width = Math.max(13 * pixel, ctx.measureText(text).width + 6 * pixel);
         let x = Math.round(u.valToPos(mark.step, "x", true));
-        // Flags make room for each other; where there is none, lines alone must do.
+        // Flags make room for each other; without room, there are only lines.
         const shift = Math.max(0, free - (x - width / 2));
         if (shift > width) continue;
         x += shift;
@@ -253,7 +253,7 @@
     return { hooks: { init: (u) => u.over.append(tip), drawClear: beneath, draw: above, setCursor: point } };
   }
 
-  /** The figures beside a chart's title: those under the cursor, or the last. */
+  /** Shows values beside a chart's title: those under the cursor, or the last. */
   function readout(figure, chart) {
     const values = [...figure.querySelectorAll(".readout b")];
     const last = values.map((b) => b.textContent);
@@ -272,7 +272,7 @@
     };
   }
 
-  /** Lets arrow keys move the cursor, and says aloud what is under it. */
+  /** Lets arrow keys move the cursor, and tells screen readers what is under it. */
   function keyboard(plot, chart, title) {
     const end = data.steps.length - 1;
     const MOVES = { ArrowLeft: -1, ArrowRight: 1, PageDown: -10, PageUp: 10, Home: -Infinity, End: Infinity };
@@ -321,7 +321,7 @@
         points: { size: (u, i) => (u.series[i].live ? 6 : 0) },
       },
       scales: {
-        // The whole run, also where nothing was logged at its ends.
+        // The complete run, even if nothing was logged at its ends.
         x: {
           time: false,
           range: (_, min, max) => (min === first && max === last ? [data.from, Math.max(data.to, data.from + 1)] : [min, max]),
@@ -376,7 +376,7 @@
     if (wanted.width > 0 && (wanted.width !== width || wanted.height !== height)) plot.chart.setSize(wanted);
   }
 
-  /** Draws the charts that can be seen; those in a closed part of the page when it opens. */
+  /** Draws visible charts; those in a collapsed part of the page are drawn when it opens. */
   function beginAll() {
     const waiting = new Set(data.charts);
     const open = () => {
@@ -418,7 +418,7 @@
     const open = beginAll();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 
-    // Paper is white and narrower than most windows, and nothing on it can be opened.
+    // Paper is white, narrower than most windows, and can't be expanded.
     let closed = [];
     addEventListener("beforeprint", () => {
       closed = [...document.querySelectorAll("details:not([open])")];

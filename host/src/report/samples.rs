@@ -1,5 +1,5 @@
-//! `completions.jsonl`: a few of its completions, spread over the run. The file may be larger than
-//! memory, so that a first pass only finds where each step begins.
+//! Picks a few completions from `completions.jsonl`, spread over the run. The file may be larger than memory, so a first pass
+//! only finds where each step starts.
 
 use super::Error;
 use super::lines::Unread;
@@ -12,15 +12,15 @@ use std::path::Path;
 
 /// Steps shown, spread evenly from the first to the last.
 const STEPS: usize = 8;
-/// Most steps shown in all, with those at which a plugin changed.
+/// Most steps shown in total, including those at which a plugin changed.
 const MOST_STEPS: usize = 14;
-/// Completions of a step.
+/// Completions shown per step.
 const COMPLETIONS: usize = 4;
-/// Completions of a step among which those are chosen.
+/// Completions per step from which the shown ones are picked.
 const MOST_READ: usize = 256;
-/// Characters of one where it is closed.
+/// Characters of a completion shown while its step is collapsed.
 const GLANCE: usize = 200;
-/// Characters of a prompt or completion on the page.
+/// Characters shown of a prompt or completion.
 const MOST_CHARACTERS: usize = 4000;
 
 /// Completions of one prompt at one step.
@@ -28,23 +28,23 @@ const MOST_CHARACTERS: usize = 4000;
 pub(super) struct Sample {
     pub step: u64,
     pub prompt: Text,
-    /// How the best one begins, on one line.
+    /// The start of the best one, on one line.
     pub glance: String,
     pub rewards: Vec<String>,
     pub completions: Vec<Completion>,
-    /// Completions that the file holds of this prompt.
+    /// Number of the prompt's completions in the file.
     pub of: usize,
 }
 
-/// A text, which may be longer than shown.
+/// A text, possibly truncated.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Text {
     pub shown: String,
-    /// Characters left out.
+    /// Characters omitted.
     pub more: usize,
 }
 
-/// A completion and what was made of it.
+/// A completion and its scores.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Completion {
     pub text: Text,
@@ -55,7 +55,7 @@ pub(super) struct Completion {
     pub advantage: Option<String>,
 }
 
-/// What tells the step of a line without reading the rest of it into memory.
+/// Parses only the step of a line, without reading the rest into memory.
 #[derive(Deserialize)]
 struct Head {
     step: u64,
@@ -83,13 +83,13 @@ fn yes() -> bool {
     true
 }
 
-/// Where the lines of a step are.
+/// Position of a step's lines.
 struct Place {
     begin: u64,
     lines: usize,
 }
 
-/// Samples of a run whose plugins changed at the steps `changes`.
+/// Returns samples of a run whose plugins changed at the steps `changes`.
 pub(super) fn read(path: &Path, changes: &[u64], notes: &mut Vec<String>) -> Result<Vec<Sample>, Error> {
     let fail = |source| Error::Read { path: path.to_owned(), source };
     let file = match super::open(path) {
@@ -114,14 +114,14 @@ fn places(reader: &mut impl BufRead, path: &Path, notes: &mut Vec<String>) -> io
     for at in 0.. {
         line.clear();
         let length = reader.read_until(b'\n', &mut line)?;
-        // A line without an end is still being written.
+        // An unterminated line is still being written.
         if !line.ends_with(b"\n") {
             break;
         }
         match serde_json::from_slice::<Head>(&line) {
             Ok(Head { step }) => match places.get_mut(&step).filter(|_| before == Some(step)) {
                 Some(place) => place.lines += 1,
-                // A step that comes again, after others, counts as it was the last time.
+                // For a step that appears again after others, the last occurrence counts.
                 None => {
                     places.insert(step, Place { begin, lines: 1 });
                     before = Some(step);
@@ -135,7 +135,7 @@ fn places(reader: &mut impl BufRead, path: &Path, notes: &mut Vec<String>) -> io
     Ok(places)
 }
 
-/// The first, the last, some between, and the first at or after each change.
+/// Picks the first step, the last, some between, and the first at or after each change.
 fn chosen(steps: &[u64], changes: &[u64]) -> BTreeSet<u64> {
     let Some(last) = steps.len().checked_sub(1) else { return BTreeSet::new() };
     let spread = STEPS.min(steps.len());
@@ -148,7 +148,7 @@ fn chosen(steps: &[u64], changes: &[u64]) -> BTreeSet<u64> {
     chosen
 }
 
-/// Completions of the first prompt of a step, from the best to the worst.
+/// Returns completions of a step's first prompt, from best to worst.
 fn sample(reader: &mut impl BufRead, step: u64, lines: usize) -> io::Result<Option<Sample>> {
     let mut rows: Vec<Row> = Vec::new();
     let mut line = Vec::new();

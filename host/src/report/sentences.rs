@@ -1,10 +1,10 @@
-//! An event as a sentence.
+//! Describes events in sentences.
 
 use super::story::Event;
 use super::words;
 use serde_json::Value;
 
-/// What an event says beside its name and step; of one that is not known here, all of it.
+/// Returns what an event says besides its name and step. For an unknown event, that is all its fields.
 pub(super) fn about(event: &Event) -> String {
     let (name, text) = (event.text("plugin"), |key: &str| event.text(key));
     match event.name.as_str() {
@@ -17,17 +17,14 @@ pub(super) fn about(event: &Event) -> String {
             let change = if from == to { format!("{to} with other settings") } else { format!("{from} \u{2192} {to}") };
             format!("{name}: {change}{}", shadow(event))
         }
-        "plugin_rolled_back" => format!(
-            "{name}: {} gives its place back to {}; {}",
-            words::hash(text("from")),
-            words::hash(text("to")),
-            text("reason")
-        ),
+        "plugin_rolled_back" => {
+            format!("{name}: {} rolled back to {}; {}", words::hash(text("from")), words::hash(text("to")), text("reason"))
+        }
         "plugin_refused" => format!("{name}: {}", text("reason")),
         "plugin_error" => {
             let rows = event.fields.get("rows").and_then(Value::as_array).map_or(0, Vec::len);
             let lost = if rows == 0 {
-                "went well when tried again".to_owned()
+                "succeeded when retried".to_owned()
             } else {
                 format!("{} without a score", words::counted(rows as u64, "row"))
             };
@@ -44,7 +41,7 @@ pub(super) fn about(event: &Event) -> String {
         "checkpoints_removed" => {
             let steps = event.fields.get("steps").and_then(Value::as_array).into_iter().flatten();
             let steps: Vec<String> = steps.map(words::value).collect();
-            format!("of step {}", steps.join(", "))
+            format!("step{} {}", if steps.len() == 1 { "" } else { "s" }, steps.join(", "))
         }
         "warning" => text("text").to_owned(),
         "finished" | "stopped" => took(event, "after "),
@@ -74,7 +71,7 @@ fn beginning(event: &Event) -> String {
     parts.join("; ")
 }
 
-/// What a run's part that goes on has otherwise than the one before.
+/// Describes the settings that changed when the run was resumed.
 fn changed(event: &Event) -> Option<String> {
     let changes = event.fields.get("changed").and_then(Value::as_object).filter(|c| !c.is_empty())?;
     let change = |(key, sides): (&String, &Value)| match sides.as_array().map(Vec::as_slice) {
@@ -84,26 +81,26 @@ fn changed(event: &Event) -> Option<String> {
     Some(changes.iter().map(change).collect::<Vec<_>>().join(", "))
 }
 
-/// What a chart's mark says of a run that goes on.
+/// Describes a resumed run, for a chart's mark.
 pub(super) fn resumed(event: &Event) -> String {
     let checkpoint = event.text("checkpoint").rsplit(['/', '\\']).next().unwrap_or_default();
     let changed = changed(event).map(|c| format!("; {c}")).unwrap_or_default();
     format!("from {checkpoint}{changed}")
 }
 
-/// How a plugin and the one before scored the same completions.
+/// Compares how a plugin and its predecessor scored the same completions.
 pub(super) fn shadow(event: &Event) -> String {
     let figure = |key: &str| event.fields.get("shadow").and_then(|s| s.get(key)).and_then(Value::as_f64);
     match (figure("rows"), figure("old_mean"), figure("new_mean")) {
         (Some(rows), Some(old), Some(new)) => {
             let (old, new) = (words::number(old), words::number(new));
-            format!("; mean of the newest {} {old} \u{2192} {new}", words::counted(rows as u64, "completion"))
+            format!("; mean over the newest {}: {old} \u{2192} {new}", words::counted(rows as u64, "completion"))
         }
         _ => String::new(),
     }
 }
 
-/// The keys in which two settings differ.
+/// Describes the keys in which two settings differ.
 pub(super) fn differences(from: &Value, to: &Value) -> String {
     let empty = serde_json::Map::new();
     let (from, to) = (from.as_object().unwrap_or(&empty), to.as_object().unwrap_or(&empty));

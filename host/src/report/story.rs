@@ -1,8 +1,7 @@
-//! `events.jsonl`: what happened to the run, in its own order.
+//! Reads `events.jsonl`: what happened to the run.
 //!
-//! A run that is resumed from a step takes the steps behind it again. What an earlier part of the
-//! run did there is not part of its history any more; the events stay in the file, and here they
-//! count as undone.
+//! A run resumed from a step repeats the steps after it. What the earlier process did in those steps is no longer part of the
+//! run's history. Its events stay in the file and are marked as undone here.
 
 use super::Error;
 use super::lines;
@@ -21,7 +20,7 @@ pub(super) struct Event {
     pub name: String,
     pub step: Option<u64>,
     pub fields: Map<String, Value>,
-    /// Whether the run went back behind it.
+    /// Whether the run resumed from before this event.
     pub undone: bool,
 }
 
@@ -33,7 +32,7 @@ impl Event {
         Self { time: time.parse().ok(), name, step, fields, undone: false }
     }
 
-    /// A field that is a text; empty if there is none.
+    /// Returns a field that is a string, empty if there is none.
     pub(super) fn text(&self, key: &str) -> &str {
         self.fields.get(key).and_then(Value::as_str).unwrap_or_default()
     }
@@ -42,29 +41,29 @@ impl Event {
         self.fields.get(key).and_then(Value::as_f64)
     }
 
-    /// Whether a process began to work on the run.
+    /// Returns whether a process started working on the run.
     fn begins(&self) -> bool {
         ["started", "resumed", "forked"].contains(&self.name.as_str())
     }
 
-    /// Whether a process said that it ended.
+    /// Returns whether a process reported its end.
     fn ends(&self) -> bool {
         ["finished", "stopped", "failed"].contains(&self.name.as_str())
     }
 }
 
-/// Something that the charts mark.
+/// An event marked in the charts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Mark {
     pub number: usize,
     pub step: u64,
     pub kind: &'static str,
-    /// The kind, as the reader sees it.
+    /// The kind, as shown to the reader.
     pub word: &'static str,
     pub text: String,
 }
 
-/// A plugin as it was from a step on.
+/// A version of a plugin from a step on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Version {
     pub plugin: String,
@@ -72,21 +71,21 @@ pub(super) struct Version {
     pub version: String,
     pub hash: String,
     pub since: u64,
-    /// The step at which another took its place.
+    /// The step at which another replaced it.
     pub until: Option<u64>,
     pub how: &'static str,
     #[serde(skip)]
     pub config: Value,
 }
 
-/// Where the run stands.
+/// The state of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct State {
     pub word: &'static str,
     pub detail: String,
 }
 
-/// All events, and what follows from them.
+/// All events and what follows from them.
 #[derive(Debug, Default)]
 pub(super) struct Story {
     pub events: Vec<Event>,
@@ -97,7 +96,7 @@ pub(super) struct Story {
 }
 
 impl Story {
-    /// Reads it; what is no event goes to `notes`.
+    /// Reads the file. Lines that can't be read are reported in `notes`.
     pub(super) fn read(path: &Path, notes: &mut Vec<String>) -> Result<Self, Error> {
         let mut this = Self::default();
         lines::each(path, notes, |line| this.events.push(Event::new(line)))?;
@@ -106,10 +105,10 @@ impl Story {
         Ok(this)
     }
 
-    /// Takes note of what a later part of the run went back behind.
+    /// Marks events that a later resume undid.
     fn find_undone(&mut self) {
         let mut behind: Option<u64> = None;
-        // What the part of the run that began last, in the order of reading, had loaded.
+        // Plugins loaded by the process whose start was read last. Events are read backwards.
         let mut loaded: BTreeMap<String, String> = BTreeMap::new();
         let mut loading: BTreeMap<String, String> = BTreeMap::new();
         for event in self.events.iter_mut().rev() {
@@ -118,8 +117,8 @@ impl Story {
             }
             let gone = match (event.step, behind) {
                 (Some(step), Some(from)) if step > from => true,
-                // A swap comes before its step is taken: the checkpoint of that step may have it
-                // or not, and what was loaded from it tells.
+                // A swap happens before its step: the checkpoint of that step may or may not include it. The plugins loaded from
+                // it show which.
                 (Some(step), Some(from)) if step == from && event.fields.contains_key("to") => {
                     !event.text("to").is_empty() && loaded.get(event.text("plugin")).is_some_and(|hash| hash != event.text("to"))
                 }
@@ -169,7 +168,7 @@ impl Story {
         self.versions.iter().rev().find(|v| v.plugin == plugin)
     }
 
-    /// A plugin that a part of the run began with.
+    /// Adds a plugin loaded at a start of the run.
     fn loaded(&mut self, event: &Event, events: &[Event]) {
         let before = events.iter().take_while(|e| !std::ptr::eq(*e, event));
         let since = before.filter(|e| e.begins()).last().and_then(|e| e.step).unwrap_or(0);
@@ -180,7 +179,7 @@ impl Story {
             hash: event.text("hash").to_owned(),
             since,
             until: None,
-            how: if since == 0 { "from the beginning" } else { "loaded with the checkpoint" },
+            how: if since == 0 { "from the start" } else { "loaded with the checkpoint" },
             config: event.fields.get("config").cloned().unwrap_or_default(),
         };
         match self.current(&version.plugin) {
@@ -189,7 +188,7 @@ impl Story {
         }
     }
 
-    /// A plugin that took another's place, or gave it back.
+    /// Adds a plugin swapped in or rolled back to.
     fn swapped(&mut self, event: &Event) {
         let back = event.name == "plugin_rolled_back";
         let (name, to) = (event.text("plugin"), event.text("to"));
@@ -200,10 +199,10 @@ impl Story {
         let settings_alone = !back && event.text("from") == to;
         let changed = before.as_ref().map(|v| sentences::differences(&v.config, &config)).unwrap_or_default();
         let (kind, how, text) = if back {
-            ("rollback", "given its place back", sentences::about(event))
+            ("rollback", "rolled back", sentences::about(event))
         } else if settings_alone {
             let what = if changed.is_empty() { "loaded again".to_owned() } else { changed };
-            ("settings", "other settings", format!("{name}: {what}{}", sentences::shadow(event)))
+            ("settings", "new settings", format!("{name}: {what}{}", sentences::shadow(event)))
         } else {
             let with = if changed.is_empty() { String::new() } else { format!("; {changed}") };
             ("swap", "swapped in", format!("{}{with}", sentences::about(event)))
@@ -221,7 +220,7 @@ impl Story {
         });
     }
 
-    /// Groups the versions by plugin and says until when each one held.
+    /// Sorts the versions by plugin and sets the step until which each was used.
     fn end_versions(&mut self) {
         let mut names: Vec<String> = Vec::new();
         for version in &self.versions {
@@ -237,30 +236,30 @@ impl Story {
         }
     }
 
-    /// Takes note of checkpoints that are there, whether or not an event says so.
+    /// Adds existing checkpoints, even those without an event.
     pub(super) fn add_checkpoints(&mut self, steps: &[u64]) {
         self.checkpoints.extend(steps);
         self.checkpoints.sort_unstable();
         self.checkpoints.dedup();
     }
 
-    /// The event with which the present part of the run began.
+    /// Returns the event with which the current process started.
     pub(super) fn beginning(&self) -> Option<&Event> {
         self.events.iter().rev().find(|e| e.begins())
     }
 
-    /// The very first one.
+    /// Returns the very first event.
     pub(super) fn first(&self) -> Option<&Event> {
         self.events.iter().find(|e| e.begins())
     }
 
-    /// The last one that the run did not go back behind and that names a step.
+    /// Returns the last step named by an event that was not undone.
     pub(super) fn last_step(&self) -> Option<u64> {
         self.events.iter().filter(|e| !e.undone).filter_map(|e| e.step).max()
     }
 
-    /// Where the run stands; `at_work` is whether a process has the folder in hand, if that can be
-    /// known, and `logged` the last step with figures.
+    /// Returns the state of the run. `at_work` is whether a process is running it, if that can be known; `logged` is the last
+    /// step with metrics.
     pub(super) fn state(&self, at_work: Option<bool>, logged: Option<u64>) -> State {
         let after = |step: Option<u64>| match step {
             None | Some(0) => "before anything was logged".to_owned(),
@@ -277,20 +276,22 @@ impl Story {
                 let joint = if reason.is_empty() { "" } else { ": " };
                 State { word, detail: format!("{}{joint}{reason}", after(end.step)) }
             }
-            None => State { word: "unknown", detail: "events.jsonl says nothing of how the run began".into() },
+            None => State { word: "unknown", detail: "events.jsonl does not say how the run started".into() },
             Some(_) => {
                 let step = logged.max(self.last_step());
                 match at_work {
                     Some(true) => State { word: "running", detail: after(step) },
-                    Some(false) => State { word: "interrupted", detail: format!("{}: it ended without a word", after(step)) },
+                    Some(false) => {
+                        State { word: "interrupted", detail: format!("{}; the process ended without reporting why", after(step)) }
+                    }
                     None => State { word: "unfinished", detail: after(step) },
                 }
             }
         }
     }
 
-    /// Seconds that processes worked on the run, `now` being the present one's end if it is at work,
-    /// and `logged` the time that it logged last.
+    /// Returns the seconds that processes worked on the run. `now` is the end of the current process if it is running, `logged`
+    /// the time that it last logged.
     pub(super) fn seconds(&self, now: Option<Timestamp>, logged: Option<f64>) -> f64 {
         let mut seconds = 0.0;
         let mut part: Option<(Timestamp, Timestamp)> = None;
@@ -306,7 +307,7 @@ impl Story {
                 *to = time;
             }
         }
-        // Events are timed to the second; one that ended without a word may have none after its first.
+        // Events have a resolution of a second, and a process that crashed may have none after its first.
         let last = part.map(|(from, to)| length(Some((from, now.unwrap_or(to)))).max(logged.unwrap_or(0.0)));
         seconds + last.unwrap_or(0.0)
     }

@@ -1,4 +1,4 @@
-//! Pages of runs that a test has written, with what may be in one.
+//! Renders pages of runs that the tests write.
 
 use super::figures::{Figures, MOST_POINTS};
 use super::story::Story;
@@ -43,7 +43,7 @@ fn swapped(step: u64, from: &str, to: &str, target: u64) -> Value {
     )
 }
 
-/// A run with these events, figures and completions.
+/// Creates a run with these events, metrics and completions.
 fn run(events: &str, metrics: &str, completions: &str) -> TempDir {
     let run = TempDir::new().unwrap();
     fs::write(run.path().join("config.toml"), CONFIG).unwrap();
@@ -53,7 +53,7 @@ fn run(events: &str, metrics: &str, completions: &str) -> TempDir {
     run
 }
 
-/// What the page's script reads.
+/// Returns what the page's script reads.
 fn data(page: &str) -> Value {
     let begin = page.split_once("id=\"report-data\">").unwrap().1;
     serde_json::from_str(begin.split_once("</script>").unwrap().0).unwrap()
@@ -90,7 +90,7 @@ fn figures_are_on_the_page_as_they_were_logged_and_gaps_stay_gaps() {
     assert_eq!(series(&data, "late")["y"], json!([null, null, 7.0]));
     assert_eq!((&data["from"], &data["to"]), (&json!(0), &json!(30)));
 
-    // A step that was taken again counts as it was the second time, and the order is that of steps.
+    // A step taken again counts as it was the second time, and steps are in order.
     let again = figures(&lines([(4, 1.0), (8, 2.0), (6, 3.0), (8, 4.0)].map(|(step, kl)| json!({ "step": step, "kl": kl }))));
     assert_eq!(
         (again.steps.as_slice(), again.values("kl")),
@@ -109,13 +109,13 @@ fn nothing_that_a_run_says_is_more_than_text() {
     fs::write(run.path().join("config.toml"), format!("{CONFIG}# {HOSTILE}\n")).unwrap();
     let page = render(run.path()).unwrap();
 
-    // Of the page itself there are its figures, the library and the script.
+    // The page itself has its data, the library and the script.
     assert_eq!((page.matches("<script").count(), page.matches("</script").count()), (3, 3));
     assert!(!page.contains("<img") && !page.contains("alert(1)</"), "a tag came through");
     assert!(!page.contains("7819"), "a template was run");
     let escaped =
         "&lt;&#x2f;script&gt;&lt;script&gt;alert(1)&lt;&#x2f;script&gt;&lt;img src=x onerror=alert(1)&gt;\u{202e}{{ 1117 * 7 }}";
-    // Prompt, completion, its glance, its reward, events, configuration, figures and their titles.
+    // Prompt, completion, its glance, its reward, events, configuration, metrics and their titles.
     assert!(page.matches(escaped).count() >= 10, "{}", page.matches(escaped).count());
     assert_eq!(series(&data(&page), HOSTILE)["y"], json!([3.0]));
 }
@@ -148,8 +148,8 @@ fn half_a_line_is_left_to_come_and_a_broken_one_is_named() {
     fs::write(run.path().join("completions.jsonl"), completions).unwrap();
     let page = render(run.path()).unwrap();
     assert_eq!(series(&data(&page), "reward")["y"], json!([1.0, 2.0]));
-    assert!(page.contains("metrics.jsonl: line 2 is no JSON object"));
-    assert_eq!(page.matches("is no JSON object").count(), 1);
+    assert!(page.contains("metrics.jsonl: line 2 is not a JSON object"));
+    assert_eq!(page.matches("is not a JSON object").count(), 1);
     assert!(
         page.contains("moon rose") && page.contains("phase: 0.25; names: [&quot;a&quot;,&quot;b&quot;]"),
         "the unknown event"
@@ -161,10 +161,10 @@ fn half_a_line_is_left_to_come_and_a_broken_one_is_named() {
 fn a_run_that_has_just_begun_has_a_page() {
     let run = run(&lines([begun("started", 0), loaded("abcdef0123456789", 20)]), "", "");
     let page = render(run.path()).unwrap();
-    assert!(page.contains("No figures have been logged yet.") && page.contains("abcdef012345"));
+    assert!(page.contains("No metrics have been logged yet.") && page.contains("abcdef012345"));
     assert!(!page.contains("id=\"samples\"") && !page.contains("class=\"chart\""));
     assert_eq!(data(&page)["steps"], json!([]));
-    // There is no lock to ask whether it is still at work.
+    // There is no lock that tells whether it is still running.
     assert!(page.contains("<strong>unfinished</strong>"));
     fs::write(run.path().join(".lock"), "").unwrap();
     assert!(render(run.path()).unwrap().contains("<strong>interrupted</strong>"));
@@ -172,7 +172,7 @@ fn a_run_that_has_just_begun_has_a_page() {
     lock.lock().unwrap();
     assert!(render(run.path()).unwrap().contains("<strong>running</strong>"));
 
-    // Nor need there be more than a configuration, even one that is being edited.
+    // A configuration alone is enough, even one that is being edited.
     for file in ["events.jsonl", "metrics.jsonl", "completions.jsonl"] {
         fs::remove_file(run.path().join(file)).unwrap();
     }
@@ -279,7 +279,7 @@ fn a_run_that_went_back_has_one_past() {
     assert_eq!(story.marks[4].text, "length: weight 1 \u{2192} 0.5");
     let versions: Vec<(&str, u64, Option<u64>)> = story.versions.iter().map(|v| (v.hash.as_str(), v.since, v.until)).collect();
     assert_eq!(versions, [("aaaa", 0, Some(5)), ("aaaa", 5, Some(14)), ("cccc", 14, Some(16)), ("aaaa", 16, None)]);
-    // A minute in the part that ended without a word, and what the last one says.
+    // A minute for the process that crashed, plus what the last one reports.
     assert_eq!(story.seconds(None, Some(9.0)), 69.0);
     assert_eq!(story.state(None, Some(30)).word, "finished");
 }
@@ -333,7 +333,7 @@ fn of_very_many_events_the_ends_are_shown() {
         .map(|step| at(step, "plugin_error", json!({ "plugin": "length", "reason": format!("error {step}."), "rows": [1] })));
     let run = run(&lines([begun("started", 0)].into_iter().chain(errors)), "", "");
     let page = render(run.path()).unwrap();
-    assert!(page.contains("501 events left out"));
+    assert!(page.contains("501 events omitted"));
     assert_eq!(page.matches("1 row without a score").count(), 499);
     assert!(
         page.contains("error 149.")
@@ -367,13 +367,13 @@ fn what_is_no_run_is_refused_with_a_word_on_what_would_be() {
         Err(error @ Error::NotARun { .. }) => error.to_string(),
         other => panic!("{other:?}"),
     };
-    assert!(refused(&outer.path().join("none")).ends_with("there is no such folder; name that of a run"));
-    assert!(refused(&run).ends_with("is not the folder of a run, which holds config.toml and events.jsonl"));
+    assert!(refused(&outer.path().join("none")).ends_with("there is no such folder; give the folder of a run"));
+    assert!(refused(&run).ends_with("is not the folder of a run, which contains config.toml and events.jsonl"));
     fs::write(run.join("config.toml"), CONFIG).unwrap();
-    assert!(refused(outer.path()).ends_with(&format!("it holds some, as {}", run.display())));
-    assert!(refused(&run.join("config.toml")).ends_with("is a file; name the folder of a run"));
+    assert!(refused(outer.path()).ends_with(&format!("it contains some, such as {}", run.display())));
+    assert!(refused(&run.join("config.toml")).ends_with("is a file; give the folder of a run"));
     fs::write(run.join("checkpoint-5/config.toml"), CONFIG).unwrap();
     fs::write(run.join("checkpoint-5/trainer_state.json"), "{}").unwrap();
-    assert!(refused(&run.join("checkpoint-5")).ends_with(&format!("is a checkpoint; name its run, as in {}", run.display())));
+    assert!(refused(&run.join("checkpoint-5")).ends_with(&format!("is a checkpoint; give its run's folder, {}", run.display())));
     write(&run).unwrap();
 }

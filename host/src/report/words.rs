@@ -1,9 +1,9 @@
-//! Figures, times and hashes as a page says them.
+//! Formats numbers, times and hashes for the page.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// A number with four significant digits; `report.js` has the same rule.
+/// Formats a number with four significant digits; `report.js` has the same rule.
 pub(super) fn number(v: f64) -> String {
     let size = v.abs();
     let text = if v == 0.0 {
@@ -21,12 +21,12 @@ pub(super) fn number(v: f64) -> String {
     text.replace('-', "\u{2212}")
 }
 
-/// Without zeros that say nothing.
+/// Removes trailing zeros.
 fn trimmed(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }
 
-/// A whole number with its thousands apart.
+/// Formats an integer with separated thousands.
 fn grouped(v: f64) -> String {
     let digits = format!("{:.0}", v.abs());
     let mut text = String::new();
@@ -39,17 +39,17 @@ fn grouped(v: f64) -> String {
     if v < 0.0 { format!("-{text}") } else { text }
 }
 
-/// A count of steps or of tokens.
+/// Formats a count of steps or tokens.
 pub(super) fn count(n: u64) -> String {
     grouped(n as f64)
 }
 
-/// `1 step`, `2 steps`.
+/// Formats a counted noun: `1 step`, `2 steps`.
 pub(super) fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// A length of time in the two greatest units that say something.
+/// Formats a duration in its two largest units.
 pub(super) fn duration(seconds: f64) -> String {
     let whole = seconds.max(0.0).round() as u64;
     match whole {
@@ -60,17 +60,17 @@ pub(super) fn duration(seconds: f64) -> String {
     }
 }
 
-/// A moment, in UTC.
+/// Formats a time, in UTC.
 pub(super) fn moment(time: Timestamp) -> String {
     time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
-/// Enough of a hash to tell versions apart.
+/// Shortens a hash.
 pub(super) fn hash(hash: &str) -> String {
     hash.chars().take(12).collect()
 }
 
-/// A value of the configuration or of an event.
+/// Formats a value of the configuration or of an event.
 pub(super) fn value(v: &Value) -> String {
     match v {
         Value::String(text) => text.clone(),
@@ -79,7 +79,7 @@ pub(super) fn value(v: &Value) -> String {
     }
 }
 
-/// What is left of a text after `most` characters, and how many went.
+/// Truncates a text to `most` characters. Returns it and the number of characters omitted.
 pub(super) fn shortened(text: &str, most: usize) -> (&str, usize) {
     match text.char_indices().nth(most) {
         Some((end, _)) => (&text[..end], text[end..].chars().count()),

@@ -1,5 +1,5 @@
-//! The scheduler on a device: one batch of all sequences, whose tokens are drawn where the logits are. What comes back from
-//! each step is what was drawn.
+//! The scheduler on a device: one batch of all sequences, with tokens sampled where the logits are. Each step only returns the
+//! sampled tokens.
 
 use super::Error;
 use super::scheduler::{Generator, Request, Rollout, Sequence, batches};
@@ -10,12 +10,12 @@ use candle_core::Tensor;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A prompt that has been run, until its last completion is done.
+/// A prefilled prompt, kept until its last completion is done.
 struct Prompt {
     place: usize,
-    /// Keeps the keys and values that the device has addresses of.
+    /// Keeps alive the keys and values whose addresses the device has.
     _prefix: DevicePrefix,
-    /// Of all prompts that were run with it, and which row is this one's.
+    /// Logits of all prompts prefilled together, and this one's row.
     logits: Arc<Tensor>,
     row: u32,
 }
@@ -27,12 +27,12 @@ struct Active {
     limit: usize,
 }
 
-/// New sequences whose prompts' logits lie in one tensor.
+/// New sequences whose prompts' logits are in one tensor.
 struct First {
     logits: Arc<Tensor>,
     slots: Vec<u32>,
     rows: Vec<u32>,
-    /// Which of the active sequences they are.
+    /// Their indices among the active sequences.
     sequences: Vec<usize>,
 }
 
@@ -42,7 +42,7 @@ struct Batch<'a, 'm> {
     requests: &'a [Request],
     model: DeviceDecoding<'m>,
     prompts: Vec<Option<Prompt>>,
-    /// Completions of each prompt that are not done.
+    /// Unfinished completions of each prompt.
     left: Vec<usize>,
     free_places: Vec<usize>,
     free_slots: Vec<u32>,
@@ -50,7 +50,7 @@ struct Batch<'a, 'm> {
     done: Vec<Rollout>,
 }
 
-/// All completions in no order, where the model lies on a device; otherwise none.
+/// Returns all completions in any order, or `None` if the model is not on a device.
 pub(super) fn run(generator: &Generator<'_>, requests: &[Request]) -> Result<Option<Vec<Rollout>>, Error> {
     let total = requests.iter().map(|r| r.samples).sum::<usize>();
     let room = Room {
@@ -113,7 +113,7 @@ impl Batch<'_, '_> {
             let mut numbers = stream(generator.seed, generator.generation, request.row, sample as u64);
             let uniforms: Vec<f64> = (0..limit).map(|_| uniform(&mut numbers)).collect();
             self.model.session.begin(slot as usize, &request.tokens, &uniforms)?;
-            // Prompts that were run together come one after the other.
+            // Prompts that were prefilled together are adjacent.
             if !drawn_together.last().is_some_and(|first| Arc::ptr_eq(&first.logits, &known.logits)) {
                 let logits = Arc::clone(&known.logits);
                 drawn_together.push(First { logits, slots: vec![], rows: vec![], sequences: vec![] });
@@ -135,7 +135,7 @@ impl Batch<'_, '_> {
         Ok(())
     }
 
-    /// Runs the prompts of sequences, as far as that was not done.
+    /// Prefills the prompts of these sequences that are not yet.
     fn prefill(&mut self, admitted: &[Sequence]) -> Result<(), Error> {
         let mut new: Vec<usize> = admitted.iter().map(|(prompt, _)| *prompt).filter(|&p| self.prompts[p].is_none()).collect();
         new.dedup();
@@ -151,7 +151,7 @@ impl Batch<'_, '_> {
         Ok(())
     }
 
-    /// Takes sequences that have ended out of the batch; whether there were any.
+    /// Removes finished sequences from the batch. Returns whether there were any.
     fn retire(&mut self) -> bool {
         let before = self.active.len();
         for sequence in std::mem::take(&mut self.active) {
@@ -170,7 +170,7 @@ impl Batch<'_, '_> {
         self.active.len() < before
     }
 
-    /// Tells the device which sequences the next steps are of. Those of a prompt stand together, as they were admitted.
+    /// Tells the device the sequences of the next steps. Those of a prompt are adjacent, as they were admitted.
     fn arrange(&mut self) -> Result<(), Error> {
         let slots: Vec<u32> = self.active.iter().map(|s| s.slot).collect();
         let mut shares: Vec<Share> = Vec::new();

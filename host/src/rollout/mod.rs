@@ -1,5 +1,4 @@
-//! Generation: prompts in, completions with their log-probabilities out. Sees only the frozen
-//! view of the model.
+//! Generation: turns prompts into completions with their log-probabilities. Uses only the frozen view of the model.
 
 #[cfg(feature = "cuda")]
 mod device;
@@ -8,5 +7,5 @@ mod scheduler;
 pub use crate::ops::sampler::Sampling;
 pub use scheduler::{Generator, Request, Rollout};
 
-/// What generation can fail with.
+/// Errors of generation.
 pub type Error = crate::model::Error;

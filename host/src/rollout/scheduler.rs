@@ -1,9 +1,9 @@
-//! Continuous batching: sequences decode side by side, and one that ends frees its place at
-//! once for the next. A prompt is prefilled once for all its completions.
+//! Continuous batching: sequences decode in parallel, and when one ends, the next takes its place immediately. A prompt is
+//! prefilled once for all its completions.
 //!
-//! Where there are many sequences, threads share these and not matrices: each decodes some of them
-//! to the end and waits for nobody. Where there are few, all work on each product. Which sequences are
-//! decoded together follows from their number and that of the threads alone.
+//! With many sequences, threads divide the sequences, not the matrices: each decodes some of them to the end without waiting.
+//! With few, all threads work on each product. Which sequences are decoded together depends only on the numbers of sequences and
+//! threads.
 
 use super::Error;
 use crate::model::{Cache, Decode, Decoding, Prefix};
@@ -15,20 +15,20 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Prompt tokens that one prefill takes at most (a longer prompt goes alone).
+/// Most prompt tokens per prefill (a longer prompt is prefilled alone).
 const PREFILL_TOKENS: usize = 8192;
 
-/// Sequences below which a thread that has its own would spend its time on reading weights.
+/// Below this many sequences, a thread of its own would spend its time reading weights.
 const SEQUENCES_A_THREAD: usize = 8;
 
-/// A prompt to be continued.
+/// A prompt to complete.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Its tokens; at least one.
+    /// Its tokens, at least one.
     pub tokens: Vec<u32>,
-    /// Row of the dataset, which keys the random numbers.
+    /// Row of the dataset, which seeds the random numbers.
     pub row: u64,
-    /// How many completions.
+    /// Number of completions.
     pub samples: usize,
 }
 
@@ -37,13 +37,13 @@ pub struct Request {
 pub struct Rollout {
     /// Index of its request.
     pub prompt: usize,
-    /// Which of the prompt's completions.
+    /// Its index among the prompt's completions.
     pub sample: usize,
-    /// Its tokens, the ending one included.
+    /// Its tokens, including the end token.
     pub tokens: Vec<u32>,
-    /// Log-probability of each token when it was drawn.
+    /// Log-probability of each token when it was sampled.
     pub logp: Vec<f32>,
-    /// Whether it ended by itself rather than at the length limit.
+    /// Whether it ended on its own rather than at the length limit.
     pub finished: bool,
 }
 
@@ -51,28 +51,28 @@ pub struct Rollout {
 pub struct Generator<'a> {
     /// The model.
     pub model: &'a Decoding,
-    /// How tokens are drawn.
+    /// How tokens are sampled.
     pub sampling: Sampling,
-    /// What logits are divided by for the log-probabilities that are recorded.
+    /// Temperature of the recorded log-probabilities.
     pub logp_temperature: f32,
-    /// Longest completion, in tokens; the model's context may end one earlier.
+    /// Longest completion in tokens; the model's context may end it earlier.
     pub max_new_tokens: usize,
-    /// Most sequences decoded side by side.
+    /// Most sequences decoded in parallel.
     pub max_num_seqs: usize,
     /// The run's seed.
     pub seed: u64,
-    /// Number of this generation in the run.
+    /// Index of this generation in the run.
     pub generation: u64,
-    /// Ids that end a completion.
+    /// Ids of tokens that end a completion.
     pub ends: &'a [u32],
-    /// Whether a completion ends with its newest token by a stop string.
+    /// Whether the newest token completes a stop string.
     pub stops: &'a (dyn Fn(&[u32]) -> bool + Sync),
 }
 
-/// A prompt and which of its completions.
+/// Indices of a prompt and of one of its completions.
 pub(super) type Sequence = (usize, usize);
 
-/// A prompt that has been run, until its last completion has begun.
+/// A prefilled prompt, kept until its last completion has started.
 struct Prefilled {
     cache: Prefix,
     logits: Vec<f32>,
@@ -87,10 +87,10 @@ struct Active {
 }
 
 impl Generator<'_> {
-    /// All completions, ordered by request and sample.
+    /// Returns all completions, ordered by request and sample.
     ///
     /// # Errors
-    /// If an operation fails, or gives log-probabilities that are not finite.
+    /// If an operation fails, or log-probabilities are not finite.
     pub fn run(&self, requests: &[Request]) -> Result<Vec<Rollout>, Error> {
         let mut done = self.completions(requests)?;
         if done.iter().any(|rollout| rollout.logp.iter().any(|logp| !logp.is_finite())) {
@@ -110,7 +110,7 @@ impl Generator<'_> {
         let parts = if all.len().min(self.max_num_seqs) < SEQUENCES_A_THREAD * threads { 1 } else { threads };
         let places = self.max_num_seqs / parts;
         let part = |i: usize| &all[all.len() * i / parts..all.len() * (i + 1) / parts];
-        // The prompts that come first are run with all threads.
+        // All threads together prefill the first prompts.
         let mut prompts: Vec<Option<Arc<Prefilled>>> = vec![None; requests.len()];
         let first = (0..parts).flat_map(|i| part(i).iter().take(places)).map(|(prompt, _)| *prompt);
         self.prefill(requests, first, &mut prompts)?;
@@ -121,19 +121,18 @@ impl Generator<'_> {
         Ok(done.concat())
     }
 
-    /// Most tokens of a completion of this prompt.
+    /// Returns the most tokens that a completion of this request may have.
     pub(super) fn limit(&self, request: &Request) -> usize {
         let context = self.model.architecture().max_positions;
         self.max_new_tokens.min(context.saturating_sub(request.tokens.len())).max(1)
     }
 
-    /// Whether a completion ends by itself with the newest of these tokens.
+    /// Returns whether the newest of these tokens ends the completion.
     pub(super) fn ends(&self, tokens: &[u32]) -> bool {
         tokens.last().is_some_and(|newest| self.ends.contains(newest)) || (self.stops)(tokens)
     }
 
-    /// Decodes sequences to their ends, at most so many side by side, by all threads `together` or by
-    /// this one.
+    /// Decodes sequences to their ends, up to the given number in parallel, on all threads `together` or on this one.
     fn decode(
         &self,
         requests: &[Request],
@@ -193,7 +192,7 @@ impl Generator<'_> {
         Ok(())
     }
 
-    /// New sequences with their first token, drawn from their prompts' last logits.
+    /// Starts new sequences with their first token, sampled from their prompts' last logits.
     fn start(&self, requests: &[Request], admitted: &[Sequence], prompts: &[Option<Arc<Prefilled>>]) -> Vec<Active> {
         admitted
             .iter()
@@ -219,7 +218,7 @@ impl Generator<'_> {
         rollout.finished = self.ends(&rollout.tokens);
     }
 
-    /// Runs the newest token of each sequence and draws the next.
+    /// Computes the next token of each sequence.
     fn advance(
         &self,
         requests: &[Request],
@@ -250,7 +249,7 @@ impl Generator<'_> {
     }
 }
 
-/// Prompts that are run together, with which they are.
+/// Groups prompts that are prefilled together, each group with its forest.
 pub(super) fn batches<'a>(requests: &[Request], prompts: &'a [usize]) -> Vec<(Forest, &'a [usize])> {
     let mut rest = prompts;
     let mut all = Vec::new();

@@ -69,6 +69,8 @@ pub(super) struct Reader<'a> {
     pub longest_prompt: Option<usize>,
     /// Whether a row that can't be used is an error.
     pub strict: bool,
+    /// Whether pairs begin and end with the tokenizer's tokens for that, whatever a chat template writes.
+    pub framed: bool,
 }
 
 impl Reader<'_> {
@@ -114,6 +116,9 @@ impl Reader<'_> {
         let prepare = |PreferenceRow { row, place, prompt, chosen, rejected, extras, columns }| {
             let pair = answered(&prompt, [&chosen, &rejected], &extras, self.tokenizer).map_err(|e| place.failed(e))?;
             let Answered { text, mut tokens, answers: [mut chosen, mut rejected], cut } = pair;
+            if self.framed {
+                self.frame(&mut tokens, [&mut chosen, &mut rejected]);
+            }
             if tokens.is_empty() || chosen.is_empty() || rejected.is_empty() {
                 return Err(place.wrong("its prompt or one of its answers has no tokens"));
             }
@@ -133,6 +138,17 @@ impl Reader<'_> {
             ),
         }
         Ok(read)
+    }
+
+    /// Adds the beginning token to a prompt and the ending token to its answers where they lack it, as TRL's CPO does.
+    fn frame(&self, prompt: &mut Vec<u32>, answers: [&mut Vec<u32>; 2]) {
+        let (begin, end) = self.tokenizer.frame();
+        if prompt.first() != begin.as_ref() {
+            prompt.splice(0..0, begin);
+        }
+        for answer in answers.into_iter().filter(|answer| answer.last() != end.as_ref()) {
+            answer.extend(end);
+        }
     }
 
     /// Returns how many tokens may follow a prompt.

@@ -2,14 +2,15 @@
 
 use super::collector::With;
 use super::dataset::Prompt;
-use super::experience::MicroBatch;
+use super::experience::{Experience, MicroBatch};
 use super::figures::Figures;
-use super::trainer::Trainer;
+use super::trainer::{Listener, Trainer};
 use super::{Result, ranks};
 use crate::config::Config;
 use crate::metrics::{Metric, Window};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// The generation number of evaluations: each draws the same random numbers, and none of training's.
@@ -42,13 +43,21 @@ impl Evaluation {
 }
 
 impl Trainer {
-    /// Evaluates, logs the metrics, and keeps them for choosing the best checkpoint.
-    pub(super) fn evaluate(&mut self) -> Result<BTreeMap<String, f64>> {
-        let Some(prompts) = self.evaluation.as_ref().map(|e| e.prompts.clone()) else { return Ok(BTreeMap::new()) };
-        let figures = self.or_roll_back(|this| this.evaluate_on(&prompts))?;
-        self.journal.log(self.state.global_step, self.epoch(), &figures)?;
+    /// Evaluates, logs the metrics, and keeps them for choosing the best checkpoint. If `stop` is set meanwhile, the evaluation is
+    /// abandoned, and a resumed run begins with it.
+    pub(super) fn evaluate(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<()> {
+        let Some(prompts) = self.evaluation.as_ref().map(|e| e.prompts.clone()) else { return Ok(()) };
+        let step = self.state.global_step;
+        let figures = self.or_roll_back(|this| this.evaluate_on(&prompts, Some(stop)))?;
+        let owed = std::mem::replace(&mut self.state.owes_evaluation, figures.is_none());
+        let Some(figures) = figures else { return Ok(()) };
+        self.journal.log(step, self.epoch(), &figures)?;
         self.journal.add_evaluation(&figures)?;
-        Ok(figures)
+        if owed && self.saves_at(step) {
+            self.journal.compare_with_best(step);
+        }
+        listener.evaluated(step, &figures);
+        Ok(())
     }
 
     /// Evaluates without training, on the evaluation dataset or otherwise on the run's own, and returns the metrics.
@@ -58,50 +67,57 @@ impl Trainer {
     pub fn evaluate_only(mut self) -> Result<BTreeMap<String, f64>> {
         let evaluated = self.evaluation.as_ref().map(|e| e.prompts.clone());
         let prompts = evaluated.unwrap_or_else(|| self.collector.data().prompts().to_vec());
-        let figures = self.evaluate_on(&prompts)?;
+        let figures = self.evaluate_on(&prompts, None)?.unwrap_or_default();
         self.world.barrier("the end of an evaluation")?;
         Ok(figures)
     }
 
     /// Evaluates without affecting training: restores the data position and the plugins' states afterwards. Only a plugin that
-    /// does not export its state sees additional calls.
-    fn evaluate_on(&mut self, prompts: &[Arc<Prompt>]) -> Result<BTreeMap<String, f64>> {
+    /// does not export its state sees additional calls. Returns none if `stop` was set.
+    fn evaluate_on(&mut self, prompts: &[Arc<Prompt>], stop: Option<&AtomicBool>) -> Result<Option<BTreeMap<String, f64>>> {
         let begun = Instant::now();
         let (position, memories) = (self.collector.position(), self.plugins.memories()?);
-        let evaluated = self.losses(prompts);
+        let evaluated = self.losses(prompts, stop);
         self.collector.go_to(position);
         self.plugins.take_back(memories);
 
-        let (loss, own) = evaluated?;
+        let Some((loss, own)) = evaluated? else { return Ok(None) };
         let loss = self.world.sum("losses of an evaluation", loss)?;
         let mut window = Window::default();
         window.extend(own.into_metrics());
         let all = ranks::merged(&self.world, window)?;
-        Ok(named(all, loss, prompts.len(), begun.elapsed().as_secs_f64()))
+        Ok(Some(named(all, loss, prompts.len(), begun.elapsed().as_secs_f64())))
     }
 
-    /// Computes the loss of all prompts, normalised over all of them, regardless of the micro-batches.
-    fn losses(&mut self, prompts: &[Arc<Prompt>]) -> Result<(f64, Figures)> {
+    /// Computes the loss of all prompts, normalised over all of them, regardless of the micro-batches. Returns none if `stop` was set
+    /// while their completions were collected.
+    fn losses(&mut self, prompts: &[Arc<Prompt>], stop: Option<&AtomicBool>) -> Result<Option<(f64, Figures)>> {
         let (at, mut figures) = (self.moment(), Figures::begin());
         let size = self.settings.eval_batch_size();
-        let together = if !self.collector.flow().generates() {
-            size
-        } else if self.settings.per_device_eval_batch_size.is_some() {
-            size / self.settings.group()
-        } else {
-            self.settings.prompts_per_generation()
-        };
-        let mut micro_batches = Vec::new();
+        let flow = self.collector.flow();
+        let whole_generation = flow.generates() && self.settings.per_device_eval_batch_size.is_none();
+        let together = flow.prompts(if whole_generation { self.settings.generation_batch_size() } else { size }, &self.settings);
+        let mut parts = Vec::new();
         for some in prompts.chunks(together.max(1)) {
+            if let Some(stop) = stop
+                && ranks::any(&self.world, stop.load(Ordering::Relaxed))?
+            {
+                return Ok(None);
+            }
             let mut with = With { policy: self.learner.policy(), plugins: &mut self.plugins, journal: &mut self.journal, at };
             let (experience, collected) = self.collector.collect(some.to_vec(), GENERATION, &mut with)?;
             figures.merge(collected);
-            let parts = experience.items().div_ceil(size);
-            micro_batches.extend(MicroBatch::deal(&Arc::new(experience), parts));
+            parts.push(experience);
         }
+        // All at once, so that statistics over rows don't depend on the size of the parts.
+        let mut experience = Experience::joined(parts);
+        let mut with = With { policy: self.learner.policy(), plugins: &mut self.plugins, journal: &mut self.journal, at };
+        figures.merge(self.collector.judge(&mut experience, &mut with)?);
+        let count = experience.items().div_ceil(size);
+        let micro_batches: Vec<MicroBatch> = MicroBatch::deal(&Arc::new(experience), count).collect();
         let (loss, evaluated) = self.learner.evaluate(&micro_batches, &mut self.plugins, at)?;
         figures.merge(evaluated);
-        Ok((loss, figures))
+        Ok(Some((loss, figures)))
     }
 }
 

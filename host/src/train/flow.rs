@@ -37,6 +37,11 @@ impl Flow {
         matches!(self, Self::GeneratedPairs | Self::GivenPairs)
     }
 
+    /// Returns the number of prompts in a batch of this many items: completions, or prompts if their completions become pairs.
+    pub(super) fn prompts(self, items: usize, config: &Config) -> usize {
+        if self == Self::Generated { items / config.group() } else { items }
+    }
+
     /// Returns the divisor of logits in training: the sampling temperature if sampled tokens are learned one by one.
     pub(super) fn temperature(self, config: &Config) -> f32 {
         if self == Self::Generated { config.temperature as f32 } else { 1.0 }

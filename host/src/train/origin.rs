@@ -96,11 +96,8 @@ impl Origin {
     /// Rejects edits that can't be made during a run.
     fn check_edits(&self, file: &Path) -> Result<()> {
         let refuse = |detail: String| Error::Unfit(format!("{}: {detail}", file.display()));
-        let (written, _) = config::read([self.written_config().as_path()], &Overrides::default())?;
-        let (edited, loose) = config::read([file], &Overrides::default())?;
-        if let Some(loose) = loose.first() {
-            return Err(refuse(format!("unknown key `{}`", loose.key)));
-        }
+        let written = config::read([self.written_config().as_path()], &Overrides::default())?;
+        let edited = config::read([file], &Overrides::default())?;
         let moved = |is: &&PluginEntry| written.plugin.iter().any(|was| was.name() == is.name() && was.path != is.path);
         if let Some(entry) = edited.plugin.iter().find(moved) {
             return Err(refuse(cant_change(&format!("plugin.{}.path", entry.name()))));
@@ -165,7 +162,10 @@ impl Beginning {
     }
 
     /// Opens a plugin; a resumed run keeps the bytes it had.
-    pub(super) fn plugin(&self, location: &str) -> Result<Source> {
+    ///
+    /// # Errors
+    /// If there is no such plugin, or its file can't be read.
+    pub fn plugin(&self, location: &str) -> Result<Source> {
         let fresh = match self {
             Self::Fork { fresh, .. } => fresh.iter().any(|named| named == location),
             _ => false,
@@ -182,7 +182,7 @@ impl Beginning {
     /// If the checkpoint's configuration can't be read.
     pub(super) fn kept_template(&self, path: Option<&str>) -> Result<Option<PathBuf>> {
         let (Some(origin), Some(path)) = (self.origin(), path) else { return Ok(None) };
-        let (written, _) = config::read([origin.config_file().as_path()], &Overrides::default())?;
+        let written = config::read([origin.config_file().as_path()], &Overrides::default())?;
         let kept = origin.checkpoint.join("chat_template.jinja");
         Ok((written.chat_template_path.as_deref() == Some(path) && kept.is_file()).then_some(kept))
     }
@@ -194,14 +194,14 @@ impl Beginning {
     /// If something differs that must not.
     pub(super) fn changes(&self, new: &Config) -> Result<Map<String, Value>> {
         let Some(origin) = self.origin() else { return Ok(Map::new()) };
-        let (mut old, _) = config::read([origin.config_file().as_path()], &Overrides::default())?;
+        let mut old = config::read([origin.config_file().as_path()], &Overrides::default())?;
         old.ranks = origin.ranks();
         let (free, other) = changes(&old, new)?;
         let all: Map<String, Value> = free.iter().chain(&other).map(|(key, change)| (key.clone(), change.clone())).collect();
         let edited = self.edited_config()?;
         let other = match &edited {
             Some(edited) if !self.may_change() => {
-                let (mut base, _) = config::read([edited.as_path()], &Overrides::default())?;
+                let mut base = config::read([edited.as_path()], &Overrides::default())?;
                 base.ranks = old.ranks;
                 fill_in(&mut base, new);
                 changes(&base, new)?.1

@@ -86,6 +86,8 @@ struct Counts {
     num_tokens: u64,
     moved: bool,
     unscored: u64,
+    #[serde(default)]
+    owes_evaluation: bool,
 }
 
 /// An [`Experience`] without what can be recomputed from the dataset or its own columns.
@@ -256,7 +258,10 @@ impl Trainer {
         let (begun, step) = (Instant::now(), self.state.global_step);
         self.journal.settle(true)?;
         self.learner.check_weights()?;
-        self.journal.compare_with_best(step);
+        // Only what the settings plan: a checkpoint that somebody asked for must not change which one is the best.
+        if self.saves_at(step) && !self.state.owes_evaluation {
+            self.journal.compare_with_best(step);
+        }
         let snapshot = self.snapshot()?;
         self.journal.write(step, move |to| snapshot.write(to))?;
         self.journal.waited_for_checkpoint(begun.elapsed());
@@ -307,10 +312,10 @@ impl Trainer {
         let Position { cursor, pending, counters } = self.collector.position();
         let (experiences, pending) = told_apart(&pending);
         let Counters { generation, num_tokens, unscored } = counters;
-        let State { global_step, moved } = self.state;
+        let State { global_step, moved, owes_evaluation } = self.state;
         let Kept { window, since_save, best, parents } = self.journal.kept();
         let rest = Rest {
-            state: Counts { global_step, generation, num_tokens, moved, unscored },
+            state: Counts { global_step, generation, num_tokens, moved, unscored, owes_evaluation },
             cursor,
             dataset: self.collector.data().fingerprint().to_owned(),
             optimizer_updates,
@@ -343,7 +348,8 @@ impl Trainer {
         };
         self.plugins.recall(saved, changed)?;
 
-        self.state = State { global_step: rest.state.global_step, moved: rest.state.moved };
+        let Counts { global_step, moved, owes_evaluation, .. } = rest.state;
+        self.state = State { global_step, moved, owes_evaluation };
         self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen));
         let (window, since_save) = (std::mem::take(&mut rest.window), std::mem::take(&mut rest.since_save));
         let kept = Kept { window, since_save, best: rest.best, parents: std::mem::take(&mut rest.parents) };

@@ -25,8 +25,10 @@ const COMPARE_EVERY: u64 = 100;
 pub(super) struct State {
     /// Number of optimizer updates; incremented by one per update and nowhere else.
     pub global_step: u64,
-    /// Whether an update has changed the weights.
+    /// Whether the weights may differ from those of the reference model.
     pub moved: bool,
+    /// Whether the evaluation after this step was interrupted, so that a resumed run begins with it.
+    pub owes_evaluation: bool,
 }
 
 /// A run: the source of experience, the learner, the plugins and the journal. No part knows the trainer.
@@ -111,12 +113,12 @@ impl Trainer {
 
     fn steps(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<Finished> {
         self.journal.begin();
-        let mut stopped = false;
         let before = self.collector.sample(self.learner.policy(), self.state.global_step)?;
         self.show_progress();
-        if self.settings.eval_on_start && self.state.global_step == 0 && self.evaluation.is_some() {
-            listener.evaluated(0, &self.evaluate()?);
+        if self.state.owes_evaluation || self.settings.eval_on_start && self.state.global_step == 0 {
+            self.evaluate(stop, listener)?;
         }
+        let mut stopped = ranks::any(&self.world, stop.load(Ordering::Relaxed))?;
         while self.state.global_step < self.max_steps && !stopped {
             if !self.advance()? {
                 continue;
@@ -124,7 +126,8 @@ impl Trainer {
             stopped = self.after_step(stop, listener)?;
         }
         let step = self.state.global_step;
-        let checkpoint = self.last_checkpoint()?;
+        // Before the first step there is nothing to keep.
+        let checkpoint = if step > 0 { self.last_checkpoint()? } else { self.journal.path().to_owned() };
         let seconds = self.journal.took().as_secs_f64();
         self.journal.event(&if stopped { Event::Stopped { step, seconds } } else { Event::Finished { step, seconds } })?;
         let after = if stopped { None } else { self.collector.sample(self.learner.policy(), step)? };
@@ -165,21 +168,20 @@ impl Trainer {
     /// Logs, evaluates and saves where that is due; whether the run is to stop here.
     fn after_step(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<bool> {
         let step = self.state.global_step;
-        let (save_every, log_every) =
-            (self.settings.save_steps.of(self.max_steps), self.settings.logging_steps.of(self.max_steps));
+        let log_every = self.settings.logging_steps.of(self.max_steps);
         self.show_progress();
         let last = step == self.max_steps;
-        let stopped = ranks::any(&self.world, stop.load(Ordering::Relaxed))? && !last;
         if step.is_multiple_of(log_every) || last {
             let figures = self.journal.take();
             self.journal.log(step, self.epoch(), &figures)?;
             listener.logged(step, &figures);
         }
         if self.evaluation.as_ref().is_some_and(|evaluation| evaluation.is_due(step)) {
-            listener.evaluated(step, &self.evaluate()?);
+            self.evaluate(stop, listener)?;
         }
+        let stopped = ranks::any(&self.world, stop.load(Ordering::Relaxed))? && (!last || self.state.owes_evaluation);
         listener.stepped(step);
-        let saves = step.is_multiple_of(save_every) || last || stopped;
+        let saves = self.saves_at(step) || stopped;
         if saves || step.is_multiple_of(COMPARE_EVERY) {
             ranks::compare_weights(&self.world, &self.learner.policy().weights().trained(), step)?;
         }
@@ -194,6 +196,11 @@ impl Trainer {
             self.journal.settle(false)?;
         }
         Ok(stopped)
+    }
+
+    /// Returns whether the run saves after this step without being asked to.
+    pub(super) fn saves_at(&self, step: u64) -> bool {
+        step.is_multiple_of(self.settings.save_steps.of(self.max_steps)) || step == self.max_steps
     }
 
     /// Updates the progress that the metrics endpoint shows.
@@ -258,13 +265,11 @@ impl Trainer {
 
     /// Returns the run's position.
     pub(super) fn moment(&self) -> Moment {
-        let is_reference = !self.state.moved && self.journal.parents().is_empty();
-        Moment { step: self.state.global_step, is_reference }
+        Moment { step: self.state.global_step, is_reference: !self.state.moved }
     }
 
     /// Returns the number of epochs trained, including the fraction of the current one.
     pub(super) fn epoch(&self) -> f64 {
-        let micro_batches = self.state.global_step as f64 * self.settings.gradient_accumulation_steps as f64;
-        micro_batches / self.collector.micro_batches_per_epoch() as f64
+        self.collector.epochs(self.state.global_step)
     }
 }

@@ -1,33 +1,32 @@
-//! Numbers without a pattern and comparisons, for an algorithm's own tests.
+//! Random numbers and comparisons for an algorithm's own tests.
 
 use crate::Metric;
 
-/// Numbers without a pattern, the same for the same seed.
+/// Reproducible random numbers.
 pub struct Noise(pub u64);
 
 impl Noise {
-    /// A number from 0 to 1.
+    /// Returns a number from 0 to 1.
     pub fn unit(&mut self) -> f32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 40) as f32 / (1u64 << 24) as f32
     }
 
-    /// A number between -1 and 1.
+    /// Returns a number between -1 and 1.
     pub fn draw(&mut self) -> f32 {
         2.0 * self.unit() - 1.0
     }
 
-    /// Numbers up to `width` away from `middle`.
+    /// Returns numbers up to `width` away from `middle`.
     pub fn column(&mut self, n: usize, middle: f32, width: f32) -> Vec<f32> {
         (0..n).map(|_| middle + width * self.draw()).collect()
     }
 }
 
-/// Fails unless a column is another, to 1e-5 of each entry and, where terms cancel, to 1e-6 of the
-/// column's greatest.
+/// Asserts that a column is as expected, to 1e-5 of each entry and, where terms cancel, to 1e-6 of the column's largest.
 ///
 /// # Panics
-/// Then.
+/// If it is not.
 pub fn close(what: &str, got: &[f32], want: &[f64]) {
     assert_eq!(got.len(), want.len(), "{what}");
     let greatest = want.iter().fold(0.0f64, |most, w| most.max(w.abs()));
@@ -37,7 +36,7 @@ pub fn close(what: &str, got: &[f32], want: &[f64]) {
     }
 }
 
-/// A figure's value and weight.
+/// Returns a metric's value and weight.
 #[must_use]
 pub fn figure(metrics: &[Metric], name: &str) -> Option<(f64, f64)> {
     metrics.iter().find(|m| m.name == name).map(|m| (m.value, m.weight))

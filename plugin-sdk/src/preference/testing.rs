@@ -13,8 +13,8 @@ fn side(noise: &mut Noise, lengths: &[u32]) -> Side {
     Side { offsets, logp, ref_logp, mean_logits }
 }
 
-/// Five pairs of unequal lengths with all columns: a micro-batch of a step with seven pairs, whose
-/// chosen completions have 31 tokens.
+/// Returns five pairs of unequal lengths with all columns: a micro-batch of a step with seven pairs, whose chosen completions
+/// have 31 tokens.
 #[must_use]
 pub fn pairs(seed: u64) -> Pairs {
     let mut noise = Noise(seed);
@@ -22,7 +22,7 @@ pub fn pairs(seed: u64) -> Pairs {
     Pairs { step: 0, chosen, rejected, scale: Scale { rows: 7, tokens: 31, max_completion_length: 0 } }
 }
 
-/// Some of the pairs, as a smaller micro-batch of the same step.
+/// Returns some of the pairs, as a smaller micro-batch of the same step.
 #[must_use]
 pub fn part(pairs: &Pairs, rows: Range<usize>) -> Pairs {
     let side = |side: &Side| {
@@ -39,7 +39,7 @@ pub fn part(pairs: &Pairs, rows: Range<usize>) -> Pairs {
     Pairs { chosen: side(&pairs.chosen), rejected: side(&pairs.rejected), ..pairs.clone() }
 }
 
-/// What a loss gives for the pairs of [`pairs`] in micro-batches of two, one and two.
+/// Computes a loss for the pairs of [`pairs`] in micro-batches of two, one and two, and combines the results.
 pub fn in_parts(pairs: &Pairs, mut loss: impl FnMut(&Pairs) -> Gradient) -> Gradient {
     let mut sum = Gradient { loss: 0.0, d_chosen: Vec::new(), d_rejected: Vec::new(), metrics: Vec::new() };
     for rows in [0..2, 2..3, 3..5] {
@@ -51,9 +51,8 @@ pub fn in_parts(pairs: &Pairs, mut loss: impl FnMut(&Pairs) -> Gradient) -> Grad
     sum
 }
 
-/// Compares a gradient with a loss written down anew, as a function of the log-probabilities of
-/// all chosen and all rejected tokens: its value and, by central differences, each derivative, to
-/// 1e-5 of them.
+/// Compares a gradient with an independent implementation of the loss, as a function of the log-probabilities of all chosen and
+/// all rejected tokens: its value and, by central differences, each derivative, to 1e-5 relative.
 ///
 /// # Panics
 /// If they differ.

@@ -1,10 +1,9 @@
-//! Proximal Policy Optimization with a critic (Schulman et al. 2017, arXiv 1707.06347; for
-//! language models Ziegler et al. 2019, arXiv 1909.08593), as TRL had it until 1.10.
+//! Proximal Policy Optimization with a critic (Schulman et al. 2017, arXiv 1707.06347; for language models Ziegler et al. 2019,
+//! arXiv 1909.08593), as TRL had it until 1.10.
 //!
-//! A completion has no padding here. Its score goes onto its last token, where upstream puts it
-//! onto the first padded position after it, whose value it then learns too; upstream does the same
-//! as this where a completion fills its space. In both, a token's value is that of the state in
-//! which it is chosen.
+//! There is no padding here. A completion's score is added to its last token. Upstream adds it to the first padded position after
+//! that, whose value it then learns too, unless the completion has the full length. In both, a token's value is that of the state
+//! in which it is chosen.
 //!
 //! - `advantage`: rewards of tokens, generalised advantage estimation, whitening
 //! - `loss`: the clipped losses of policy and critic
@@ -18,8 +17,8 @@ pub mod settings;
 mod tests;
 
 use control::KlControl;
-use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens};
+use rlhost_plugin_sdk::{Error, Metric};
 pub use settings::{KlEstimator, Settings};
 
 /// The algorithm with its settings.
@@ -31,6 +30,7 @@ pub struct Ppo {
 impl Policy for Ppo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Proximal Policy Optimization with a critic";
+    const LEARNING_RATE: f64 = 3e-6;
 
     fn needs(config: &Settings) -> Needs {
         let needs = Needs::VALUES | Needs::ENTROPY;
@@ -43,8 +43,9 @@ impl Policy for Ppo {
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
         let coef = self.control.coef(&self.settings);
-        let advantages = advantage::estimate(&self.settings, coef, rollouts)?;
+        let mut advantages = advantage::estimate(&self.settings, coef, rollouts)?;
         self.control.saw(rollouts.prompt_of.len());
+        advantages.metrics.push(Metric::max("episode", self.control.episode as f64));
         Ok(advantages)
     }
 

@@ -1,4 +1,4 @@
-//! Tensors of a device as the kernels see them: an address and a type.
+//! Tensors of a device as kernels see them: an address and a type.
 
 use super::super::{Error, Result};
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr};
@@ -7,7 +7,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{CudaStorage, DType, Device, Shape, Storage, Tensor};
 use half::bf16;
 
-/// What the values of an array are.
+/// The type of an array's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     F32,
@@ -23,7 +23,7 @@ impl Kind {
         }
     }
 
-    /// What the names of kernels for this kind end in.
+    /// Returns the suffix of kernel names for this kind.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -31,7 +31,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of a value.
+    /// Returns the size of a value, in bytes.
     pub fn size(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -40,7 +40,7 @@ impl Kind {
     }
 }
 
-/// A contiguous tensor in device memory, borrowed from one of candle's.
+/// A contiguous tensor in device memory, borrowed from a candle tensor.
 #[derive(Clone, Copy)]
 pub(crate) struct Array<'a> {
     pub device: &'a CudaDevice,
@@ -56,15 +56,15 @@ pub(super) fn unsupported(op: &'static str, t: &Tensor) -> Error {
 }
 
 fn address<T: DeviceRepr>(slice: &CudaSlice<T>) -> u64 {
-    // Events are not tracked, all work being on one stream (`device::open`).
+    // Events are not tracked, because all work is on one stream (`device::open`).
     slice.device_ptr(slice.stream()).0
 }
 
 impl<'a> Array<'a> {
-    /// The values of a tensor of whatever kind.
+    /// Borrows a tensor's values, of either kind.
     ///
     /// # Errors
-    /// If it is not contiguous, not of a device, or not f32 or bf16.
+    /// If it is not contiguous, not on a device, or not f32 or bf16.
     pub fn of(t: &'a Tensor) -> Result<Self> {
         let kind = Kind::of(t)?;
         let Device::Cuda(device) = t.device() else { return Err(unsupported("a kernel", t)) };
@@ -79,21 +79,21 @@ impl<'a> Array<'a> {
         let at = base + (start * kind.size()) as u64;
         // Kernels read sixteen bytes at a time.
         if !at.is_multiple_of(16) {
-            return Err(unsupported("a kernel that needs whole tensors", t));
+            return Err(unsupported("a kernel that needs an aligned tensor", t));
         }
         Ok(Self { device, at, len: end - start, kind })
     }
 
-    /// [`Array::of`], for an operation that needs values of this kind.
+    /// [`Array::of`] for an operation that needs values of this kind.
     pub fn of_kind(t: &'a Tensor, kind: Kind) -> Result<Self> {
         let array = Self::of(t)?;
         if array.kind == kind { Ok(array) } else { Err(unsupported("a kernel of another type", t)) }
     }
 }
 
-/// A tensor whose values are not set.
+/// Creates a tensor with unset values.
 ///
-/// The caller launches what sets all of them; what it has not set is whatever lay there.
+/// The caller launches a kernel that sets all of them; until then they are arbitrary.
 pub(crate) fn unset(device: &CudaDevice, shape: impl Into<Shape>, kind: Kind) -> Result<Tensor> {
     let shape = shape.into();
     match kind {
@@ -102,19 +102,19 @@ pub(crate) fn unset(device: &CudaDevice, shape: impl Into<Shape>, kind: Kind) ->
     }
 }
 
-/// Device memory for `n` values, which are not set.
+/// Allocates device memory for `n` values, which are not set.
 pub(crate) fn buffer<T: DeviceRepr>(device: &CudaDevice, n: usize) -> Result<CudaSlice<T>> {
-    // SAFETY: any bits are a value of the types that kernels work with. The driver gives no empty memory.
+    // SAFETY: any bits are valid values of the types that kernels use. The driver can't allocate empty memory.
     Ok(unsafe { device.alloc::<T>(n.max(1)) }?)
 }
 
-/// A tensor of values that lie in device memory.
+/// Creates a tensor from values in device memory.
 pub(super) fn wrap<T: CudaDType>(device: &CudaDevice, slice: CudaSlice<T>, shape: impl Into<Shape>) -> Result<Tensor> {
     let storage = CudaStorage::wrap_cuda_slice(slice, device.clone());
     Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false))
 }
 
-/// A copy in device memory of some host values, such as row numbers.
+/// A copy of host values, such as row numbers, in device memory.
 #[derive(Debug)]
 pub(crate) struct Uploaded<T>(CudaSlice<T>);
 
@@ -126,13 +126,13 @@ impl<T: DeviceRepr + Clone + Default + 'static> Uploaded<T> {
         Ok(Self(device.clone_htod(values)?))
     }
 
-    /// Address of the first value.
+    /// Returns the address of the first value.
     pub fn at(&self) -> u64 {
         address(&self.0)
     }
 }
 
-/// Address of a buffer that [`buffer`] gave.
+/// Returns the address of a buffer from [`buffer`].
 pub(crate) fn at<T: DeviceRepr>(buffer: &CudaSlice<T>) -> u64 {
     address(buffer)
 }

@@ -11,41 +11,41 @@ use candle_core::Tensor;
 /// A set of kernels.
 struct Kernels {
     module: &'static str,
-    /// What their names begin with.
+    /// Prefix of their names.
     name: &'static str,
-    /// Which of the plan's tiles they take.
+    /// The kind of the plan's tiles that they process.
     tiles: usize,
     threads: u32,
-    /// Sizes of heads that they are made for; others go by the next.
+    /// Head sizes that they are compiled for; other sizes use the next larger one.
     dims: &'static [usize],
 }
 
 /// `attention.cu`, for f32.
 const SINGLE: Kernels = Kernels { module: "attention", name: "attention", tiles: 0, threads: 64, dims: &[16, 64, 128, 256] };
 
-/// `attention.cu`, for bf16 where tensor cores can't take it.
+/// `attention.cu`, for bf16 where tensor cores can't be used.
 const SINGLE_BF16: Kernels = Kernels { dims: &[128, 256], ..SINGLE };
 
 /// `attention_bf16.cu`.
 const TENSOR_CORES: Kernels =
     Kernels { module: "attention_bf16", name: "attention_mma", tiles: 1, threads: 128, dims: &[64, 128] };
 
-/// Which kernels take values of this kind in heads of this size.
+/// Returns the kernels for values of this kind in heads of this size.
 fn kernels(kind: Kind, head_dim: usize) -> Kernels {
     match kind {
         Kind::F32 => SINGLE,
-        // Rows are read by sixteen bytes.
+        // Rows are read in units of sixteen bytes.
         Kind::Bf16 if head_dim.is_multiple_of(8) && head_dim <= 128 => TENSOR_CORES,
         Kind::Bf16 => SINGLE_BF16,
     }
 }
 
-/// What `struct Heads` of the kernels holds.
+/// Returns the contents of the kernels' `struct Heads`.
 pub(super) fn words(h: Heads) -> [u64; 2] {
     [h.heads as u64 | (h.kv_heads as u64) << 32, h.head_dim as u64]
 }
 
-/// Warps of a block that takes one head a warp.
+/// Warps of a block that processes one head per warp.
 const WARPS: usize = 8;
 
 struct Shape<'a> {
@@ -62,13 +62,13 @@ impl<'a> Shape<'a> {
         let dim = kernels.dims.iter().copied().find(|dim| heads.head_dim <= *dim);
         let dim = dim.ok_or_else(|| Error::Shape {
             op: "attention",
-            detail: format!("heads of {}; on a device at most 256", heads.head_dim),
+            detail: format!("heads of size {}; the limit on a device is 256", heads.head_dim),
         })?;
         Ok(Self { plan: forest.plan(q.device)?, kernels, heads, dim, n: forest.len() })
     }
 
-    /// A kernel over tiles and heads that keeps so many tiles of rows in shared memory, beside one of scores
-    /// or, on tensor cores, two columns.
+    /// Launches a kernel over tiles and heads. It keeps this many tiles of rows in shared memory, plus one of scores or, on
+    /// tensor cores, two columns.
     fn launch<'b>(&self, of: Array<'b>, name: &str, single: usize, tensor_cores: usize) -> Launch<'b> {
         let Kernels { module, name: set, tiles, threads, .. } = self.kernels;
         let tile = SIZES[tiles];
@@ -116,7 +116,7 @@ pub(crate) fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Head
     let launch = s.launch(q, "backward_queries", 3, 4).array(Array::of(&dq)?).array(q).array(k).array(v);
     s.run(launch.array(d_outs).array(log_sum).address(at(&along)))?;
 
-    // Each query head's part of its key/value head's gradients, which are then summed in order.
+    // Each query head's part of its key/value head's gradients. They are then summed in order.
     let (dk_parts, dv_parts) = (buffer::<f32>(device, q.len)?, buffer::<f32>(device, q.len)?);
     let launch = s.launch(q, "backward_keys", 3, 4).address(at(&dk_parts)).address(at(&dv_parts)).array(q).array(k).array(v);
     s.run(launch.array(d_outs).array(log_sum).address(at(&along)))?;

@@ -10,32 +10,32 @@ use candle_core::cuda_backend::{CudaDevice, cudarc};
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Number of devices, none where there is no driver; an error in words where that is not in order.
+/// Returns the number of devices, 0 without a driver, or a message if the driver does not work.
 pub(crate) fn count() -> std::result::Result<usize, String> {
     match CudaContext::device_count() {
         Ok(count) => Ok(count as usize),
-        // What the stand-in for the driver says where there is none, too.
+        // The driver's stub returns this too if there is no driver.
         Err(e) if e.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(0),
-        Err(e) => Err(format!("the NVIDIA driver says {:?}", e.0)),
+        Err(e) => Err(format!("the NVIDIA driver returned {:?}", e.0)),
     }
 }
 
-/// What device number `index` calls itself.
+/// Returns the name of device number `index`.
 pub(crate) fn name(index: usize) -> String {
     let known = CudaContext::new(index).and_then(|context| context.name());
     known.map_or_else(|_| format!("cuda:{index}"), |name| format!("{name} (cuda:{index})"))
 }
 
-/// Device number `index`, the same one each time.
+/// Returns device number `index`, the same one each time.
 pub(crate) fn open(index: usize) -> Result<Device> {
     static OPENED: OnceLock<Mutex<HashMap<usize, Device>>> = OnceLock::new();
     let mut opened = OPENED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(device) = opened.get(&index) {
         return Ok(device.clone());
     }
-    // A stream of its own, since what is put on the default one can't be recorded as a graph.
+    // A separate stream, since work on the default one can't be recorded as a graph.
     let device = CudaDevice::new_with_stream(index)?;
-    // SAFETY: all work is put on that one stream, which keeps its order.
+    // SAFETY: all work is on that one stream, which keeps its order.
     unsafe { device.disable_event_tracking() };
     keep_freed_memory(&device.cuda_stream());
     sum_in_f32(&device.cublas_handle());
@@ -46,12 +46,12 @@ pub(crate) fn open(index: usize) -> Result<Device> {
     Ok(device)
 }
 
-/// Keeps freed memory in the driver's pool, which otherwise gives it back whenever somebody waits for the
-/// device. Without pools there is nothing to keep.
+/// Keeps freed memory in the driver's pool, which otherwise releases it whenever something waits for the device. Without pools,
+/// there is nothing to keep.
 fn keep_freed_memory(stream: &CudaStream) {
     let mut threshold = u64::MAX;
     let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    // SAFETY: the context's device is a device, and the attribute is a number of 64 bits.
+    // SAFETY: the context's device is valid, and the attribute is a 64-bit number.
     unsafe {
         if let Ok(pool) = result::device::get_default_mem_pool(stream.context().cu_device()) {
             let _ = sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut threshold).cast());
@@ -59,12 +59,11 @@ fn keep_freed_memory(stream: &CudaStream) {
     }
 }
 
-/// The most that the driver's pool has had of the device's memory so far, in bytes. What the context itself takes, some
-/// hundred MB, is not in it.
+/// Returns the peak size of the driver's memory pool so far, in bytes. This excludes the context itself, some hundred MB.
 pub(crate) fn peak_memory(device: &CudaDevice) -> Option<u64> {
     let mut most = 0u64;
     let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
-    // SAFETY: the context's device is a device, and the attribute is a number of 64 bits.
+    // SAFETY: the context's device is valid, and the attribute is a 64-bit number.
     unsafe {
         let pool = result::device::get_default_mem_pool(device.cuda_stream().context().cu_device()).ok()?;
         sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut most).cast()).result().ok()?;
@@ -72,19 +71,19 @@ pub(crate) fn peak_memory(device: &CudaDevice) -> Option<u64> {
     Some(most)
 }
 
-/// Has cuBLAS add partial sums of a bf16 product in f32, which it may do in bf16 otherwise.
+/// Makes cuBLAS add partial sums of bf16 products in f32; otherwise it may use bf16.
 fn sum_in_f32(blas: &cudarc::cublas::CudaBlas) {
     let mode = cublas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-    // SAFETY: the handle is alive. A library that does not know the mode keeps the one it has.
+    // SAFETY: the handle is alive. A library that does not know the mode keeps its own.
     let _ = unsafe { cublas::cublasSetMathMode(*blas.handle(), mode) };
 }
 
-/// Gives cuBLAS memory to work in, as much as NVIDIA recommends for compute capability 9.0. Without, it allocates some for
-/// each step of a generation that is recorded.
+/// Gives cuBLAS a workspace of the size that NVIDIA recommends for compute capability 9.0. Otherwise it allocates one for each
+/// recorded generation step.
 fn give_workspace(device: &CudaDevice) {
     const BYTES: usize = 32 << 20;
     let Ok(room) = buffer::<u8>(device, BYTES) else { return };
-    // SAFETY: the handle is alive and has its stream already, and the memory stays until the process ends.
+    // SAFETY: the handle is alive and has its stream, and the memory stays until the process ends.
     let _ = unsafe { cublas::cublasSetWorkspace_v2(*device.cublas_handle().handle(), at(&room) as *mut _, BYTES) };
     std::mem::forget(room);
 }

@@ -1,4 +1,4 @@
-//! Operations on values one by one, and values in and out of the device.
+//! Elementwise operations, and copies to and from the device.
 
 use super::super::{Error, Result};
 use super::array::{Array, Kind, unset, unsupported, wrap};
@@ -15,7 +15,7 @@ fn same_len(op: &'static str, of: &[Array<'_>]) -> Result<usize> {
     }
 }
 
-/// Host values as an f32 tensor of the device.
+/// Copies host values to an f32 tensor on the device.
 pub(crate) fn from_vec(values: &[f32], shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
     let shape = shape.into();
     match device {
@@ -25,7 +25,7 @@ pub(crate) fn from_vec(values: &[f32], shape: impl Into<Shape>, device: &Device)
     }
 }
 
-/// A tensor's values on the host, once all that was put on the device's stream is done.
+/// Copies a tensor's values to the host, once all work on the device's stream is done.
 pub(crate) fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
     let (storage, layout) = t.storage_and_layout();
     let (Storage::Cuda(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets()) else {
@@ -47,14 +47,14 @@ pub(crate) fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
     Ok(values)
 }
 
-/// Changes an f32 tensor's values on the host, and puts them back where they stood.
+/// Changes an f32 tensor's values on the host and copies them back.
 pub(crate) fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
     let array = Array::of_kind(t, Kind::F32)?;
     let mut values = to_vec(t)?;
     f(&mut values);
     let stream = array.device.cuda_stream();
     stream.context().bind_to_thread().map_err(driver_error)?;
-    // SAFETY: the array has as many values, and both live until the stream has been waited for.
+    // SAFETY: the array has as many values, and both live until the stream has been synchronised.
     unsafe { result::memcpy_htod_async(array.at, &values, stream.cu_stream()) }.map_err(driver_error)?;
     stream.synchronize().map_err(driver_error)
 }
@@ -79,7 +79,7 @@ pub(crate) fn zeros_like(t: &Tensor) -> Result<Tensor> {
     Ok(out)
 }
 
-/// The same values in storage of their own.
+/// Copies the values into new storage.
 pub(crate) fn copy(t: &Tensor) -> Result<Tensor> {
     let from = Array::of(t)?;
     let out = unset(from.device, t.shape(), from.kind)?;
@@ -87,7 +87,7 @@ pub(crate) fn copy(t: &Tensor) -> Result<Tensor> {
     Ok(out)
 }
 
-/// Puts the same values at an address, where the caller has as much memory.
+/// Copies the values to an address, where the caller has enough memory.
 pub(super) fn copy_to(from: Array<'_>, at: u64) -> Result<()> {
     if from.len == 0 {
         return Ok(());
@@ -98,7 +98,7 @@ pub(super) fn copy_to(from: Array<'_>, at: u64) -> Result<()> {
     unsafe { result::memcpy_dtod_async(at, from.at, from.len * from.kind.size(), stream.cu_stream()) }.map_err(driver_error)
 }
 
-/// The values as another type; the same tensor where they are of that type.
+/// Converts the values to another type. Returns the same tensor if it has that type.
 pub(crate) fn cast(t: &Tensor, dtype: DType) -> Result<Tensor> {
     let from = Array::of(t)?;
     let (kind, kernel) = match (from.kind, dtype) {

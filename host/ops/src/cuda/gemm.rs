@@ -1,4 +1,4 @@
-//! Products of matrices, by cuBLAS, with sums in f32.
+//! Matrix products through cuBLAS, with sums in f32.
 
 use super::super::{Error, Result};
 use super::array::{Array, Kind};
@@ -13,25 +13,25 @@ pub(super) struct Mat {
     kind: Kind,
     pub rows: usize,
     pub cols: usize,
-    /// Values from one row to the next as they lie in memory.
+    /// Distance between rows in memory, in values.
     stride: usize,
     transposed: bool,
 }
 
 impl Mat {
-    /// Row-major `[rows, cols]`.
+    /// Creates a row-major `[rows, cols]` view.
     pub fn new(array: Array<'_>, rows: usize, cols: usize) -> Self {
         debug_assert!(rows * cols <= array.len);
         Self { at: array.at, kind: array.kind, rows, cols, stride: cols, transposed: false }
     }
 
-    /// Rows `first` to `first + rows` of it.
+    /// Returns rows `first` to `first + rows`.
     pub fn rows(self, first: usize, rows: usize) -> Self {
         debug_assert!(!self.transposed && first + rows <= self.rows);
         Self { at: self.at + (first * self.stride * self.kind.size()) as u64, rows, ..self }
     }
 
-    /// The transpose, without a copy.
+    /// Returns the transpose, without a copy.
     pub fn t(self) -> Self {
         Self { rows: self.cols, cols: self.rows, transposed: !self.transposed, ..self }
     }
@@ -48,10 +48,9 @@ fn data_type(kind: Kind) -> sys::cudaDataType {
     }
 }
 
-/// `out = scale * a b + keep * out`. `a` and `b` are of one kind; `out` may be f32 where they are bf16.
+/// Computes `out = scale * a b + keep * out`. `a` and `b` are of one kind; `out` may be f32 if they are bf16.
 ///
-/// cuBLAS has columns where rows are here: what it sees are the transposes of all three, and so the
-/// product `out^T = b^T a^T`.
+/// cuBLAS is column-major: it sees the transposes of all three, and computes `out^T = b^T a^T`.
 pub(super) fn product(device: Array<'_>, out: Mat, keep: f32, a: Mat, b: Mat, scale: f32) -> Result<()> {
     if a.cols != b.rows || out.rows != a.rows || out.cols != b.cols || a.kind != b.kind || out.transposed {
         let detail = format!("{} x {} = {} x {} by {} x {}", out.rows, out.cols, a.rows, a.cols, b.rows, b.cols);
@@ -62,8 +61,8 @@ pub(super) fn product(device: Array<'_>, out: Mat, keep: f32, a: Mat, b: Mat, sc
     }
     let blas = device.device.cublas_handle();
     device.device.cuda_stream().context().bind_to_thread().map_err(super::launch::driver_error)?;
-    // SAFETY: the operands are matrices of these sizes in memory of their tensors, which live until the call is over,
-    // as does the handle; scale and keep are host values, which is how the handle reads them.
+    // SAFETY: the operands are matrices of these sizes in memory of their tensors, which outlive the call, as does the handle;
+    // scale and keep are host values, as the handle expects.
     let done = unsafe {
         result::gemm_ex(
             *blas.handle(),

@@ -1,4 +1,4 @@
-//! Kernels by name, and how they are started.
+//! Finds kernels by name and launches them.
 
 use super::super::{Error, Result};
 use super::array::{Array, Kind};
@@ -11,25 +11,25 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// File stem in `host/kernels/` and PTX of each.
 const MODULES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
-/// Threads of a block where a kernel does not care.
+/// Threads per block, for kernels without a preference.
 const THREADS: u32 = 256;
 
-/// Blocks from which one more brings nothing where threads go over values by strides.
+/// Beyond this many blocks, grid-stride loops gain nothing.
 const MOST_BLOCKS: usize = 4096;
 
-/// Shared memory that a block may have without asking, in bytes.
+/// Shared memory that a block may use without opting in to more, in bytes.
 const SHARED_UNASKED: u32 = 48 << 10;
 
 pub(super) fn driver_error(e: DriverError) -> Error {
     candle_core::Error::from(CudaError::from(e)).into()
 }
 
-/// Loads the smallest module, which a driver that is older than its PTX refuses, and a device below compute capability 8.0.
+/// Loads the smallest module. This fails if the driver is older than its PTX, or on a device below compute capability 8.0.
 pub(super) fn accepted(device: &CudaDevice) -> Result<()> {
     function(device, "optimizer", "adamw").map(drop)
 }
 
-/// Each device's functions that were asked for.
+/// Returns a kernel's function, cached by device.
 fn function(device: &CudaDevice, module: &'static str, kernel: &str) -> Result<CudaFunction> {
     type Loaded = HashMap<(usize, String), CudaFunction>;
     static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
@@ -46,7 +46,7 @@ fn function(device: &CudaDevice, module: &'static str, kernel: &str) -> Result<C
     Ok(function)
 }
 
-/// One start of a kernel. Arguments are given in the order in which the kernel takes them.
+/// A kernel launch. Arguments are added in the kernel's order.
 pub(crate) struct Launch<'a> {
     device: &'a CudaDevice,
     module: &'static str,
@@ -54,91 +54,90 @@ pub(crate) struct Launch<'a> {
     grid: (u32, u32, u32),
     threads: u32,
     shared: u32,
-    /// All arguments, each at the beginning of a word.
+    /// All arguments, each starting at a word.
     words: Vec<u64>,
-    /// The word at which each argument begins.
+    /// The word at which each argument starts.
     begins: Vec<usize>,
 }
 
 impl<'a> Launch<'a> {
-    /// The kernel of this name in `host/kernels/<module>.cu`; one block of 256 threads, if nothing
-    /// else is said.
+    /// Creates a launch of the kernel with this name in `host/kernels/<module>.cu`: one block of 256 threads by default.
     pub fn new(device: &'a CudaDevice, module: &'static str, kernel: &str) -> Self {
         let kernel = kernel.to_owned();
         let (words, begins) = (Vec::new(), Vec::new());
         Self { device, module, kernel, grid: (1, 1, 1), threads: THREADS, shared: 0, words, begins }
     }
 
-    /// The kernel of this name for values of a kind.
+    /// Creates a launch of the kernel with this name for values of a kind.
     pub fn of_kind(device: &'a CudaDevice, module: &'static str, kernel: &str, kind: Kind) -> Self {
         Self::new(device, module, &format!("{kernel}_{}", kind.suffix()))
     }
 
-    /// Blocks, in one dimension.
+    /// Sets the number of blocks, in one dimension.
     pub fn blocks(self, blocks: usize) -> Self {
         self.grid(blocks, 1, 1)
     }
 
-    /// Blocks in up to three dimensions, of which the last two are at most 65,535.
+    /// Sets the blocks in up to three dimensions. The last two are at most 65,535.
     pub fn grid(mut self, x: usize, y: usize, z: usize) -> Self {
         self.grid = (x as u32, y as u32, z as u32);
         self
     }
 
-    /// Threads of a block.
+    /// Sets the threads per block.
     pub fn threads(mut self, threads: u32) -> Self {
         self.threads = threads;
         self
     }
 
-    /// As many blocks as `n` values are worth, for a kernel whose threads go over them by strides.
+    /// Sets the number of blocks for `n` values, for a kernel with a grid-stride loop.
     pub fn over(self, n: usize) -> Self {
         let blocks = n.div_ceil(self.threads as usize).min(MOST_BLOCKS);
         self.blocks(blocks)
     }
 
-    /// Bytes of shared memory of a block, beside what the kernel itself declares.
+    /// Sets the bytes of dynamic shared memory per block.
     pub fn shared(mut self, bytes: usize) -> Self {
         self.shared = bytes as u32;
         self
     }
 
-    /// A tensor's address.
+    /// Adds a tensor's address.
     pub fn array(self, array: Array<'_>) -> Self {
         self.address(array.at)
     }
 
-    /// A structure, as words of eight bytes; the last may be half of one.
+    /// Adds a structure as eight-byte words; the last may be half used.
     pub fn structure(mut self, words: &[u64]) -> Self {
         self.begins.push(self.words.len());
         self.words.extend_from_slice(words);
         self
     }
 
-    /// An address.
+    /// Adds an address.
     pub fn address(self, at: u64) -> Self {
         self.structure(&[at])
     }
 
-    /// A `size_t`.
+    /// Adds a `size_t`.
     pub fn size(self, n: usize) -> Self {
         self.structure(&[n as u64])
     }
 
-    /// An `int`.
+    /// Adds an `int`.
     pub fn int(self, n: usize) -> Self {
         self.structure(&[n as u32 as u64])
     }
 
-    /// A `float`.
+    /// Adds a `float`.
     pub fn float(self, x: f32) -> Self {
         self.structure(&[u64::from(x.to_bits())])
     }
 
-    /// Puts the kernel on the device's stream; nothing, where there are no blocks.
+    /// Launches the kernel on the device's stream; does nothing without blocks.
     ///
-    /// The caller answers for arguments that fit the kernel and for addresses of memory that is large
-    /// enough and lives until this call is over: what is freed later is freed on the same stream.
+    /// The caller guarantees that the arguments fit the kernel, and that addresses are of memory that is large enough and lives
+    /// until this call returns: memory freed later is freed on the same stream.
     pub fn run(self) -> Result<()> {
         if self.grid.0 == 0 || self.grid.1 == 0 || self.grid.2 == 0 {
             return Ok(());
@@ -151,11 +150,11 @@ impl<'a> Launch<'a> {
         let stream = self.device.cuda_stream();
         let mut builder = stream.launch_builder(&function);
         for &begin in &self.begins {
-            // The driver reads as many bytes from there as the argument has.
+            // The driver reads as many bytes from here as the argument has.
             builder.arg(&self.words[begin]);
         }
         let config = LaunchConfig { grid_dim: self.grid, block_dim: (self.threads, 1, 1), shared_mem_bytes: self.shared };
-        // SAFETY: as said above, by the callers, all of which are in this room.
+        // SAFETY: guaranteed by the callers as documented; all of them are in this module.
         unsafe { builder.launch(config) }.map_err(driver_error)?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Linear layers and what an adapter adds to one.
+//! Linear layers and low-rank adapters.
 
 use super::super::low_rank::{Gradient, LowRank};
 use super::super::{Result, matrix_dims};
@@ -14,7 +14,7 @@ fn mat<'a>(t: &'a Tensor, kind: Kind) -> Result<(Array<'a>, Mat)> {
     Ok((array, Mat::new(array, rows, cols)))
 }
 
-/// `x w^T + b` in values of kind `out`; the bias is f32.
+/// Computes `x w^T + b` in values of kind `out`; the bias is f32.
 pub(crate) fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>, out: Kind) -> Result<Tensor> {
     let kind = Kind::of(x)?;
     let ((xs, x), (_, w)) = (mat(x, kind)?, mat(w, kind)?);
@@ -46,7 +46,7 @@ pub(crate) fn backward_input_into(dx: &Tensor, dy: &Tensor, w: &Tensor) -> Resul
     product(dys, mat(dx, kind)?.1, 1.0, dy, w, 1.0)
 }
 
-/// `dw += dy^T x` and `db += ` the sum over rows of `dy`, both f32.
+/// Adds `dw += dy^T x` and `db += ` the sum over rows of `dy`, both f32.
 pub(crate) fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>) -> Result<()> {
     let kind = Kind::of(x)?;
     let ((xs, x), (_, dy_mat)) = (mat(x, kind)?, mat(dy, kind)?);

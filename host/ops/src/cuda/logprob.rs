@@ -1,4 +1,4 @@
-//! Log-probabilities and entropies in blocks of rows, so that logits never exist whole.
+//! Log-probabilities and entropies in blocks of rows, so that the complete logits never exist.
 
 use super::super::logprob::TokenStats;
 use super::super::{Result, matrix_dims};
@@ -8,11 +8,11 @@ use super::launch::{Launch, driver_error};
 use super::reduce;
 use candle_core::Tensor;
 
-/// Logits that exist at once: a GiB of them in f32, and half of one for derivatives in bf16. With fewer, the output matrix's
-/// gradient would be read and written too often.
+/// Most logits at once: 1 GiB in f32, and half of that for derivatives in bf16. With fewer, the output matrix's gradient would be
+/// read and written too often.
 const LOGITS: usize = 1 << 28;
 
-/// Threads of a block that goes over a row of logits.
+/// Threads of a block that processes a row of logits.
 const THREADS: u32 = 512;
 
 fn rows_per_block(rows: usize, vocab: usize) -> usize {
@@ -28,7 +28,7 @@ pub(crate) fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature:
     let logits = unset(hs.device, (block, vocab), Kind::F32)?;
     let logits = Array::of(&logits)?;
     let index = Uploaded::new(hs.device, targets)?;
-    // Four columns of each block of rows, one block after the other.
+    // Four columns for each block of rows, one block after the other.
     let stats = buffer::<f32>(hs.device, 4 * m)?;
     for first in (0..m).step_by(block) {
         let rows = block.min(m - first);
@@ -52,7 +52,7 @@ pub(crate) fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature:
 }
 
 /// See [`crate::logprob::backward`].
-#[expect(clippy::too_many_arguments, reason = "as of the operation")]
+#[expect(clippy::too_many_arguments, reason = "as in the operation")]
 pub(crate) fn backward(
     hidden: &Tensor,
     w: &Tensor,
@@ -72,7 +72,7 @@ pub(crate) fn backward(
     let block = rows_per_block(m, vocab);
     let logits = unset(device, (block, vocab), Kind::F32)?;
     let logits = Array::of(&logits)?;
-    // The derivatives take the logits' place where they are as large.
+    // The derivatives replace the logits if they have the same size.
     let rounded = (kind != Kind::F32).then(|| unset(device, (block, vocab), kind)).transpose()?;
     let d_logits = rounded.as_ref().map_or(Ok(logits), Array::of)?;
     let index = Uploaded::new(device, targets)?;

@@ -1,10 +1,9 @@
-//! The operations on an NVIDIA device: the same functions as on the CPU, over tensors in device memory.
+//! The operations on an NVIDIA device: the same functions as on the CPU, on tensors in device memory.
 //!
-//! Kernels are written in `host/kernels/`, compiled to PTX by `build.rs`, and launched through [`Launch`];
-//! products of matrices are cuBLAS's. Everything a device does is put on one stream, in order, and nothing
-//! waits for it but what reads values back ([`to_vec`] and the like). Activations and weights are f32 or
-//! bf16, all sums are formed in f32, and every sum in an order that follows from the sizes alone, so that
-//! two runs give the same bits.
+//! Kernels are in `host/kernels/`, compiled to PTX by `build.rs`, and launched through [`Launch`]; matrix products use cuBLAS.
+//! All of a device's work is on one stream, in order, and only reading values back waits for it ([`to_vec`] and the like).
+//! Activations and weights are f32 or bf16. All sums are in f32, in an order that follows from the sizes alone, so two runs are
+//! bit-identical.
 
 mod array;
 pub(super) mod attention;

@@ -6,7 +6,7 @@ use super::launch::Launch;
 use super::reduce;
 use candle_core::Tensor;
 
-/// Rows that a block takes, one a warp.
+/// Rows per block, one per warp.
 const ROWS: usize = 8;
 
 /// See [`crate::norm::forward`].

@@ -1,4 +1,4 @@
-//! The update of a parameter.
+//! Updates a parameter.
 
 use super::super::{Error, Result, adamw::Scalars};
 use super::array::{Array, Kind};
@@ -11,7 +11,7 @@ pub(crate) fn adamw(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, round
     let (p, g, m, v) = (p?, g?, m?, v?);
     let rounded = rounded.map(|t| Array::of_kind(t, Kind::Bf16)).transpose()?;
     if rounded.is_some_and(|rounded| rounded.len != p.len) {
-        return Err(Error::Shape { op: "adamw", detail: format!("a rounded copy of {:?} of another size", param.shape()) });
+        return Err(Error::Shape { op: "adamw", detail: format!("the rounded copy's size differs from {:?}", param.shape()) });
     }
     let launch = Launch::new(p.device, "optimizer", "adamw").over(p.len);
     let launch = launch.array(p).array(g).array(m).array(v).address(rounded.map_or(0, |rounded| rounded.at));

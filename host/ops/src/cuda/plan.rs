@@ -1,27 +1,27 @@
-//! A forest of segments in device memory, as `forest.cuh` describes it.
+//! A forest of segments in device memory, in the layout of `forest.cuh`.
 
 use super::super::Result;
 use super::super::forest::Forest;
 use super::array::Uploaded;
 use candle_core::cuda_backend::CudaDevice;
 
-/// Rows that tiles have at most: for the attention of any type, and for that on tensor cores.
+/// Most rows per tile: for attention of any type, and on tensor cores.
 pub(super) const SIZES: [usize; 2] = [32, 64];
 
-/// Positions, segments and tiles of a forest, on a device.
+/// Positions, segments and tiles of a forest on a device.
 #[derive(Debug)]
 pub(crate) struct Plan {
     positions: Uploaded<u32>,
     table: Uploaded<u32>,
-    /// Where segments and ranges begin in the table, in numbers.
+    /// Index of the first segment and of the first range in the table.
     segments: usize,
     ranges: usize,
-    /// Where the tiles of each of the [`SIZES`] begin, and how many they are.
+    /// Index of the first tile of each of the [`SIZES`], and their number.
     tiles: [(usize, usize); 2],
 }
 
 impl Plan {
-    /// Lays a forest out and copies that to the device.
+    /// Lays out a forest and copies it to the device.
     pub fn new(device: &CudaDevice, forest: &Forest) -> Result<Self> {
         let all = forest.segments();
         let number = |n: usize| n as u32;
@@ -55,17 +55,17 @@ impl Plan {
         Ok(Self { positions, table, segments: 0, ranges: at_ranges, tiles })
     }
 
-    /// Number of tiles of the `kind`-th of the [`SIZES`].
+    /// Returns the number of tiles of the `kind`-th of the [`SIZES`].
     pub fn tiles(&self, kind: usize) -> usize {
         self.tiles[kind].1
     }
 
-    /// Address of the positions.
+    /// Returns the address of the positions.
     pub fn positions(&self) -> u64 {
         self.positions.at()
     }
 
-    /// What `struct Forest` of the kernels holds, with tiles of the `kind`-th of the [`SIZES`].
+    /// Returns the contents of the kernels' `struct Forest`, with tiles of the `kind`-th of the [`SIZES`].
     pub fn words(&self, kind: usize) -> [u64; 3] {
         [self.tiles[kind].0, self.segments, self.ranges].map(|begins| self.table.at() + 4 * begins as u64)
     }

@@ -7,20 +7,20 @@ use candle_core::cuda_backend::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{DType, Tensor};
 
-/// Columns that a block has.
+/// Columns per block.
 const COLUMNS: usize = 32;
 
 /// Most parts of a sum over rows.
 const MOST_PARTS: usize = 256;
 
-/// Rows that are worth a part.
+/// Rows per part.
 const ROWS_PER_PART: usize = 64;
 
 /// Most parts of a sum over all values of a tensor.
 const MOST_BLOCKS: usize = 512;
 
-/// Adds `scale` times a sum over rows to `out: [columns]`. The kernel is given where its parts go, and then
-/// what `arguments` says.
+/// Adds `scale` times a sum over rows to `out: [columns]`. The kernel's arguments are the address of its parts, and then those
+/// added by `arguments`.
 fn add_rows_summed<'a>(
     out: &Tensor,
     kernel: Launch<'a>,
@@ -53,8 +53,7 @@ pub(super) fn add_column_sums(out: &Tensor, x: &Tensor, scale: f32) -> Result<()
     add_rows_summed(out, kernel, x.device, rows, columns, scale, |launch| launch.array(x))
 }
 
-/// Adds the gradient of a norm's weight to `dw: [D]`, from `x`, its gradient, and the inverse of each row's root of the
-/// mean square.
+/// Adds the gradient of a norm's weight to `dw: [D]`, from `x`, its gradient, and each row's inverse root mean square.
 pub(super) fn add_norm_weight_gradient(dw: &Tensor, x: &Tensor, dy: &Tensor, inverse_rms: u64) -> Result<()> {
     let (rows, columns) = matrix_dims(x);
     let (x, dy) = (Array::of(x)?, Array::of(dy)?);
@@ -62,7 +61,7 @@ pub(super) fn add_norm_weight_gradient(dw: &Tensor, x: &Tensor, dy: &Tensor, inv
     add_rows_summed(dw, kernel, x.device, rows, columns, 1.0, |launch| launch.array(x).array(dy).address(inverse_rms))
 }
 
-/// What a kernel leaves of each tensor's shares, shares of one tensor in a row, read back in one go.
+/// Runs a kernel that reduces each tensor to shares, and reads all shares back at once.
 fn shares<T: DeviceRepr>(kernel: &str, of: &[&Tensor]) -> Result<Vec<Vec<T>>> {
     let Some(first) = of.first() else { return Ok(Vec::new()) };
     let device = Array::of(first)?.device;
@@ -79,12 +78,12 @@ fn shares<T: DeviceRepr>(kernel: &str, of: &[&Tensor]) -> Result<Vec<Vec<T>>> {
     Ok(counts.iter().map(|count| all.by_ref().take(*count).collect()).collect())
 }
 
-/// See [`crate::sum_of_squares`]; of several tensors, all of one device, one after the other.
+/// See [`crate::sum_of_squares`]; for tensors on one device, one after the other.
 pub(crate) fn sum_of_squares(of: &[&Tensor]) -> Result<f64> {
     Ok(shares::<f64>("sum_of_squares", of)?.iter().map(|parts| parts.iter().sum::<f64>()).sum())
 }
 
-/// See [`crate::checksum`]. Another number than the CPU's for the same values.
+/// See [`crate::checksum`]. Differs from the CPU's for the same values.
 pub(crate) fn checksum(t: &Tensor) -> Result<u64> {
     let t = super::cast(t, DType::F32)?;
     Ok(shares::<u64>("checksum", &[&t])?.iter().flatten().fold(0, |sum: u64, part| sum.wrapping_add(*part)))

@@ -19,23 +19,23 @@ impl Tables {
         Ok(Self { cosines: Uploaded::new(device, cosines)?, sines: Uploaded::new(device, sines)?, positions })
     }
 
-    /// Number of positions.
+    /// Returns the number of positions.
     pub fn positions(&self) -> usize {
         self.positions
     }
 
-    /// Address of the cosines.
+    /// Returns the address of the cosines.
     pub fn cosines(&self) -> u64 {
         self.cosines.at()
     }
 
-    /// Address of the sines.
+    /// Returns the address of the sines.
     pub fn sines(&self) -> u64 {
         self.sines.at()
     }
 }
 
-/// Turns the heads of `x: [N, heads * 2 * half]` in place; `positions` is the address of those of the rows.
+/// Rotates the heads of `x: [N, heads * 2 * half]` in place; `positions` is the address of the rows' positions.
 pub(crate) fn rotate(x: &Tensor, tables: &Tables, positions: u64, half: usize, direction: f32) -> Result<()> {
     let width = x.dims().last().copied().unwrap_or(0);
     let x = Array::of(x)?;

@@ -1,4 +1,4 @@
-//! Rows of matrices: picked, and added where they came from.
+//! Gathers and scatters rows of matrices.
 
 use super::super::{Error, Result, matrix_dims};
 use super::array::{Array, Kind, Uploaded, unset};
@@ -9,7 +9,7 @@ fn threads(d: usize) -> u32 {
     d.next_multiple_of(32).clamp(32, 256) as u32
 }
 
-/// Rows `rows` of `t: [N, D]`; the caller has checked that they are there.
+/// Returns rows `rows` of `t: [N, D]`. The caller has checked the indices.
 pub(crate) fn gather(t: &Tensor, rows: &[u32]) -> Result<Tensor> {
     let (_, d) = matrix_dims(t);
     let from = Array::of(t)?;
@@ -20,8 +20,7 @@ pub(crate) fn gather(t: &Tensor, rows: &[u32]) -> Result<Tensor> {
     Ok(out)
 }
 
-/// Which rows of a matrix get something, and from which sources each: `sources[starts[i]..starts[i + 1]]` go to
-/// `rows[i]`, in their order.
+/// Groups source rows by target row: sources `sources[starts[i]..starts[i + 1]]` are added to row `rows[i]`, in order.
 struct Grouped {
     rows: Vec<u32>,
     starts: Vec<u32>,
@@ -29,7 +28,7 @@ struct Grouped {
 }
 
 impl Grouped {
-    /// Source `i` goes to row `rows[i]`.
+    /// Groups sources; source `i` goes to row `rows[i]`.
     fn by(rows: &[u32]) -> Self {
         let mut sources: Vec<u32> = (0..rows.len() as u32).collect();
         sources.sort_by_key(|&source| rows[source as usize]);
@@ -46,8 +45,8 @@ impl Grouped {
     }
 }
 
-/// Adds row `i` of `from: [M, D]` to row `rows[i]` of `into: [N, D]`, which may be f32 where `from` is not. Rows that get
-/// several get them in their order.
+/// Adds row `i` of `from: [M, D]` to row `rows[i]` of `into: [N, D]`, which may be f32 if `from` is not. Rows with several
+/// sources get them in order.
 pub(crate) fn scatter_add(into: &Tensor, from: &Tensor, rows: &[u32]) -> Result<()> {
     let (_, d) = matrix_dims(into);
     let (into, from) = (Array::of(into)?, Array::of(from)?);

@@ -1,12 +1,13 @@
-//! `rlhost bench`: how fast a model is generated from and trained on this machine, where the time
-//! goes, and how far that is from what the machine can do.
+//! `rlhost bench`: measures how fast a model generates and trains on this machine, where the time goes, and how far that is from
+//! the machine's limits.
 
 mod summary;
 mod workload;
 
-use super::train::Given;
-use super::{Failure, train as training};
-use crate::config::{Config, LooseKey, PluginEntry, ReportTo};
+use super::algorithm::Known;
+use super::given::Given;
+use super::{Failure, flags};
+use crate::config::{Config, PluginEntry, ReportTo};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{ModelFolder, builtin};
@@ -20,10 +21,10 @@ use std::rc::Rc;
 use summary::Summary;
 use workload::Kind;
 
-/// What is measured where neither a flag nor a file says: quick steps of TRL's shape.
+/// Settings measured unless a flag or file gives others: quick steps of TRL's shape.
 const OWN_DEFAULTS: [(&str, &str); 2] = [("per_device_train_batch_size", "16"), ("max_completion_length", "64")];
 
-/// Flags of `train` that mean nothing here, and what does.
+/// Flags of `train` that don't apply here, with what to use instead.
 const FOREIGN: [(&str, &str); 4] = [
     ("max_steps", "use --steps"),
     ("output_dir", "a benchmark keeps no files"),
@@ -31,18 +32,17 @@ const FOREIGN: [(&str, &str); 4] = [
     ("eval_dataset", "evaluations are not measured"),
 ];
 
-/// Longest prompts that are made up unless it is said otherwise, in tokens.
+/// Default upper limit on the length of synthetic prompts, in tokens.
 const PROMPT_LENGTH: usize = 512;
 
-/// The flags of `train`, and those of the measurement.
+/// Returns the command with `train`'s flags and its own.
 pub(super) fn command() -> Command {
     let path = |name: &'static str, value: &'static str| {
         Arg::new(name).long(name).value_name(value).value_parser(value_parser!(PathBuf))
     };
     let number = |name: &'static str| Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u32).range(1..));
     let switch = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
-    training::command()
-        .name("bench")
+    flags::command("bench")
         .about("Measure generation and training speed against the machine's limits")
         .after_help(
             "Runs steps of `rlhost train` with the same flags in a temporary folder. Prints the time of each part of a step, tokens \
@@ -67,11 +67,11 @@ pub(super) fn command() -> Command {
         .arg(switch("json").help("Print the result as one line of JSON"))
 }
 
-pub(super) fn run(matches: &ArgMatches, loose: Vec<LooseKey>) -> Result<(), Failure> {
-    super::together(|world| measure(matches, loose, world))
+pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
+    super::together(|world| measure(matches, known, world))
 }
 
-fn measure(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Result<(), Failure> {
+fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(), Failure> {
     let foreign = FOREIGN.iter().find(|(flag, _)| matches.value_source(flag) == Some(ValueSource::CommandLine));
     if let Some((flag, advice)) = foreign {
         return Err(Failure::mistake(anyhow!("--{} does not apply to bench; {advice}", flag.replace('_', "-"))));
@@ -85,11 +85,11 @@ fn measure(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Res
     if matches.contains_id("model-config") {
         first.push(("model", made.display().to_string()));
     }
-    let first = first.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    let given = Given::of(matches, loose, first)?;
-    let (mut config, loose) = given.settle(&Beginning::New)?;
+    let first: Vec<(&str, &str)> = first.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let given = Given::of(matches, &first, known)?;
+    let mut config = given.settle(&Beginning::New)?;
     prepare(matches, &mut config, temporary.path(), &made, world.size()).map_err(Failure::mistake)?;
-    let trainer = set_up(config, loose, &Beginning::New, world.clone()).map_err(Failure::mistake)?;
+    let trainer = set_up(config, &Beginning::New, world.clone()).map_err(Failure::mistake)?;
     let steps = matches.get_one::<u32>("steps").copied().unwrap_or(1);
     let measurement = trainer.measure(steps as usize).map_err(Failure::failed)?;
     if !world.is_first() {
@@ -104,8 +104,7 @@ fn measure(matches: &ArgMatches, loose: Vec<LooseKey>, world: &Rc<World>) -> Res
     Ok(())
 }
 
-/// Makes the model and the dataset that are not given, in the `temporary` folder, and turns off what
-/// only a run has.
+/// Creates the model and the dataset that are not given in the `temporary` folder, and turns off what only a run has.
 fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &Path, ranks: usize) -> anyhow::Result<()> {
     let folder = model(matches, config, made)?;
     config.model = Some(folder.display().to_string());
@@ -125,7 +124,7 @@ fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &P
     let folder = ModelFolder::open(folder)?;
     let (context, completion) = (folder.architecture().max_positions, config.max_completion_length);
     let asked = matches.get_one::<u32>("prompt-length").map(|n| *n as usize);
-    // The text of some tokens may have one or two more when it is read again.
+    // The text of some tokens may have one or two more when it is tokenized again.
     let room = context.saturating_sub(completion + context / 32);
     let length = asked.unwrap_or(PROMPT_LENGTH.min(room));
     if length == 0 || length > room {
@@ -140,8 +139,7 @@ fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &P
     Ok(())
 }
 
-/// The folder of the model that is measured; it is `made` where the weights are random, or the
-/// binary's own.
+/// Returns the folder of the measured model: `made` if its weights are random, or the built-in model's.
 fn model(matches: &ArgMatches, config: &Config, made: &Path) -> anyhow::Result<PathBuf> {
     let sizes = matches.get_one::<PathBuf>("model-config").cloned();
     let random = matches.get_flag("random-weights") || sizes.is_some();

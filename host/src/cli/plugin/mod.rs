@@ -1,4 +1,4 @@
-//! `rlhost plugin`: tools for those who write plugins.
+//! `rlhost plugin`: tools for plugin authors.
 
 mod bench;
 mod check;
@@ -88,6 +88,9 @@ fn inspect(given: &Given) -> anyhow::Result<()> {
     say!("hash:     {}", source.hash());
     say!("keeps:    {}", keeps(plugin));
     say!("needs:    {}", needs(&info.needs));
+    if role != Role::Reward {
+        say!("rate:     {:e}, the default learning rate of full-size models", info.hints.learning_rate);
+    }
     say!("imports:  {}", list(&outline.imports));
     say!("exports:  {}", list(&outline.exports));
     say!("settings:");
@@ -125,7 +128,7 @@ fn needs(needs: &plugin::Needs) -> String {
     list(&wanted)
 }
 
-/// One line a setting: name, value, and what its schema says of it.
+/// Returns one line per setting: name, value and description.
 fn settings(schema: &str, config: &Map<String, Value>) -> Vec<String> {
     let schema: Value = serde_json::from_str(schema).unwrap_or_default();
     let properties = schema["properties"].as_object().cloned().unwrap_or_default();

@@ -1,8 +1,7 @@
-//! TensorBoard's event files.
+//! Writes TensorBoard event files.
 //!
-//! The crates that write them (tensorboard-rs, tboard, tfrecord) had their last releases in 2022
-//! to 2024, bring 30 to 100 crates along, and none can take back the steps that a resumed run
-//! undoes.
+//! The crates for this (tensorboard-rs, tboard, tfrecord) had their last releases in 2022 to 2024, bring 30 to 100 dependencies,
+//! and none can remove the steps that a resumed run undoes.
 
 mod record;
 
@@ -19,8 +18,8 @@ use std::time::{Duration, SystemTime};
 
 const PREFIX: &str = "events.out.tfevents.";
 
-/// Ends a file before its first record of a step after this one, or that can't be read, since
-/// TensorBoard reads no further there either.
+/// Truncates a file before its first record of a later step. Also truncates before an unreadable record, because TensorBoard
+/// stops there too.
 fn cut(file: &Path, step: u64) -> io::Result<()> {
     let own = files::own(file, File::options().read(true).write(true))?;
     let mut bytes = Vec::new();
@@ -45,8 +44,7 @@ fn since_1970() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The tag that transformers' callback gives a figure, so that curves of a TRL run lie in the same
-/// charts.
+/// Returns the tag that transformers' callback gives a metric, so that curves share charts with those of a TRL run.
 fn tag(figure: &str) -> String {
     match (figure.strip_prefix("eval_"), figure.strip_prefix("test_")) {
         (Some(name), _) => format!("eval/{name}"),
@@ -55,14 +53,14 @@ fn tag(figure: &str) -> String {
     }
 }
 
-/// A text as a Markdown code block, shown as it is, whatever it holds.
+/// Formats any text as a Markdown code block, which shows it literally.
 pub fn code_block(text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
     format!("{fence}\n{}\n{fence}\n", text.trim_end_matches('\n'))
 }
 
-/// An event file that grows with a run.
+/// An event file that is written during a run.
 #[derive(Debug)]
 pub struct TensorBoard {
     path: PathBuf,
@@ -71,16 +69,15 @@ pub struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// Begins a new file in `run/tensorboard/`. Where a run goes on `from_step`, older files lose
-    /// what they say of later steps.
+    /// Starts a new file in `run/tensorboard/`. If the run resumes `from_step`, later steps are removed from older files.
     ///
     /// # Errors
     /// If the folder or a file can't be read or written.
     pub fn create(run: &Path, from_step: Option<u64>) -> io::Result<Self> {
         let folder = run.join("tensorboard");
         files::own_folder(&folder)?;
-        // TensorBoard reads files in the order of their names and never goes back to one, so that
-        // the newest must sort last even where two begin in one second or the clock was set back.
+        // TensorBoard reads files in the order of their names and never returns to one. So the newest must sort last, even if two
+        // start in the same second or the clock was set back.
         let mut seconds = since_1970().as_secs();
         for entry in fs::read_dir(&folder)? {
             let entry = entry?;
@@ -98,21 +95,20 @@ impl TensorBoard {
         let file = File::options().append(true).create_new(true).open(&path)?;
         let mut this = Self { path, file, bytes: 0 };
         this.write(0, Event { file_version: Some("brain.Event:2".into()), ..Event::default() })?;
-        // A TensorBoard that has read the older files already forgets, at each start but the first,
-        // what it has of this step and later ones. Its fast loader forgets tag by tag instead, when
-        // an earlier step comes again.
+        // Except at the first start, this makes a TensorBoard that has already read the older files forget this step and later
+        // ones. Its fast loader instead forgets each tag when an earlier step appears again.
         let session_log = Some(SessionLog { status: SessionStatus::Start.into() });
         this.write(from_step.map_or(0, |step| step.saturating_add(1)), Event { session_log, ..Event::default() })?;
         Ok(this)
     }
 
-    /// Where it lies.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes a line of figures as scalars. TensorBoard holds f32, so that what isn't finite in
-    /// it is left out, and so are `step` and `time`, which its axes show.
+    /// Writes metrics as scalars. Omits what is not finite as f32, TensorBoard's type, and `step` and `time`, which its axes
+    /// show.
     ///
     /// # Errors
     /// If the file can't be written.
@@ -127,8 +123,8 @@ impl TensorBoard {
         self.write(step, Event { summary: Some(Summary { values }), ..Event::default() })
     }
 
-    /// Writes a text, which is shown as Markdown; [`code_block`] has it shown as it is. Its step is
-    /// that of the figures it belongs to: where a run goes on, texts of later steps go too.
+    /// Writes a text, which is shown as Markdown; use [`code_block`] to show it literally. Its step is that of the metrics it
+    /// belongs to: resuming a run removes texts of later steps too.
     ///
     /// # Errors
     /// If the file can't be written.
@@ -145,8 +141,8 @@ impl TensorBoard {
         self.write(step, Event { summary: Some(Summary { values: vec![value] }), ..Event::default() })
     }
 
-    /// Writes a record with a single call. Of one that found no room nothing stays: readers give
-    /// up a file at its first damaged record.
+    /// Writes a record with a single call. A record that does not fit on the disk is removed completely, because readers give up
+    /// a file at its first damaged record.
     fn write(&mut self, step: u64, event: Event) -> io::Result<()> {
         let wall_time = since_1970().as_secs_f64();
         let record = record(&Event { wall_time, step: saturated(step), ..event });
@@ -185,7 +181,7 @@ mod tests {
         taken
     }
 
-    /// Protocol buffers by their specification, without a schema.
+    /// Parses protocol buffers by their specification, without a schema.
     fn fields(mut bytes: &[u8]) -> Vec<Field> {
         let mut fields = Vec::new();
         while !bytes.is_empty() {
@@ -205,7 +201,7 @@ mod tests {
         fields
     }
 
-    /// The content of a field that is there once.
+    /// Returns the content of a field that occurs once.
     fn field(message: &[u8], path: &[u64]) -> Vec<u8> {
         path.iter().fold(message.to_vec(), |message, number| {
             let found: Vec<Field> = fields(&message).into_iter().filter(|(n, _)| n == number).collect();
@@ -214,7 +210,7 @@ mod tests {
         })
     }
 
-    /// CRC-32C bit by bit, masked.
+    /// Computes the masked CRC-32C bit by bit.
     fn slow_masked_crc(bytes: &[u8]) -> u32 {
         let mut crc = u32::MAX;
         for byte in bytes {
@@ -291,7 +287,7 @@ mod tests {
         let [_, start] = read(&resumed).try_into().unwrap();
         assert_eq!((step(&start), field(&start, &[7, 1])), (501, 1u64.to_le_bytes().to_vec()));
 
-        // Of a file that is damaged, what can be read stays.
+        // The readable part of a damaged file stays.
         let mut bytes = fs::read(first.path()).unwrap();
         let end = bytes.len() - 1;
         bytes[end] ^= 1;

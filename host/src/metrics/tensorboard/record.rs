@@ -1,5 +1,5 @@
-//! Records of an event file and the messages in them, as far as they are needed, numbered as in
-//! TensorFlow's `event.proto` and `summary.proto`.
+//! Records of an event file and their messages, as far as needed, with field numbers from TensorFlow's `event.proto` and
+//! `summary.proto`.
 
 use prost::Message;
 
@@ -12,7 +12,7 @@ pub(super) struct Event {
     pub wall_time: f64,
     #[prost(int64, tag = "2")]
     pub step: i64,
-    // Of this and the next two an event has one.
+    // An event has one of this and the next two.
     #[prost(string, optional, tag = "3")]
     pub file_version: Option<String>,
     #[prost(message, optional, tag = "5")]
@@ -40,7 +40,7 @@ pub(super) struct Figure {
     pub metadata: Option<Metadata>,
 }
 
-/// `TensorProto`; without a shape it is a scalar.
+/// `TensorProto`; without a shape, it is a scalar.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Tensor {
     #[prost(enumeration = "DataType", tag = "1")]
@@ -88,13 +88,12 @@ pub(super) enum SessionStatus {
     Start = 1,
 }
 
-/// A checksum as the record format has it: a CRC of bytes that hold CRCs themselves is weak, so
-/// it is turned and shifted.
+/// Masks a checksum as the record format does, by rotating and adding: the CRC of bytes that contain CRCs is weak.
 fn masked_crc(bytes: &[u8]) -> u32 {
     CRC32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// A `TFRecord`: length, its checksum, the message, its checksum.
+/// Encodes a `TFRecord`: length, its checksum, the message, its checksum.
 pub(super) fn record(event: &Event) -> Vec<u8> {
     let message = event.encode_to_vec();
     let length = (message.len() as u64).to_le_bytes();
@@ -106,7 +105,7 @@ pub(super) fn record(event: &Event) -> Vec<u8> {
     bytes
 }
 
-/// The first record's message and what follows it; none where it is cut off or damaged.
+/// Returns the first record's message and the bytes after it; `None` if it is truncated or damaged.
 pub(super) fn next_message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<8>()?;
     let rest = rest.strip_prefix(&masked_crc(length).to_le_bytes())?;
@@ -124,7 +123,7 @@ mod tests {
         // RFC 3720, B.4.
         assert_eq!(CRC32C.checksum(&[0; 32]), 0x8a91_36aa);
         assert_eq!(CRC32C.checksum(&[0xff; 32]), 0x62a8_ab43);
-        // The length that begins every event file of TensorFlow's and PyTorch's.
+        // The length that starts every event file of TensorFlow and PyTorch.
         assert_eq!(masked_crc(&24u64.to_le_bytes()).to_le_bytes(), [0xa3, 0x7f, 0x4b, 0x22]);
     }
 }

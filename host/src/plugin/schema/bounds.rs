@@ -1,67 +1,66 @@
-//! What a schema may be, before anything follows it: a validator goes where `$ref`s lead, and so do we for its messages.
+//! Limits what a schema may be before it is used: the validator follows `$ref`s, and so do our error messages.
 
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Settings of a plugin.
+/// Most settings of a plugin.
 const MOST_PROPERTIES: usize = 200;
 
-/// Values inside one another, references followed.
+/// Deepest nesting of values, with references followed.
 const DEEPEST: usize = 32;
 
-/// Values in all, references followed: each is followed wherever it stands.
+/// Most values in total, with references followed at each use.
 const MOST_VALUES: usize = 20_000;
 
-/// Bytes of a pattern that texts are to match.
+/// Longest regular expression for strings, in bytes.
 const LONGEST_PATTERN: usize = 1024;
 
-/// Keywords whose schemas are for the same value: a circle of them has no end. One that goes through others, as `items`, ends
+/// Keywords whose schemas apply to the same value, so a cycle of them never ends. A cycle through others, such as `items`, ends
 /// where the value does.
 const IN_PLACE: [&str; 9] = ["$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$defs"];
 
-/// Keywords that hold values, and no schemas.
+/// Keywords that hold values, not schemas.
 const DATA: [&str; 4] = ["default", "examples", "const", "enum"];
 
-/// Keywords whose schemas are somewhere else, or are found only as a value is checked.
+/// Keywords whose schemas are elsewhere, or are known only when a value is checked.
 const ELSEWHERE: [&str; 5] = ["$dynamicRef", "$recursiveRef", "$dynamicAnchor", "$recursiveAnchor", "$id"];
 
-/// Refuses a schema that is endless, or so large once its references are followed that following takes long. The error is the
-/// end of a sentence.
-pub(super) fn check(schema: &Value) -> Result<(), String> {
+/// Rejects a schema that is infinite, or takes long to follow with its references. The error is the end of a sentence.
+pub(in crate::plugin) fn check(schema: &Value) -> Result<(), String> {
     let properties = schema.get("properties").and_then(Value::as_object).map_or(0, Map::len);
     if properties > MOST_PROPERTIES {
-        return Err(format!("has {properties} properties; there are at most {MOST_PROPERTIES}"));
+        return Err(format!("has {properties} properties; the limit is {MOST_PROPERTIES}"));
     }
     let mut walk = Walk { schema, values: 0, references: BTreeMap::new(), parts: 0 };
     walk.measure(schema, 0).map(drop)
 }
 
-/// What a `$ref` leads to, if that is a place of the schema's own.
-pub(super) fn target<'a>(schema: &'a Value, reference: &str) -> Option<&'a Value> {
+/// Returns the target of a `$ref` within the schema.
+pub(in crate::plugin) fn target<'a>(schema: &'a Value, reference: &str) -> Option<&'a Value> {
     schema.pointer(&percent_decode_str(reference.strip_prefix('#')?).decode_utf8().ok()?)
 }
 
-/// What is known of the schema that a reference leads to.
+/// What is known about the target of a reference.
 #[derive(Clone, Copy)]
 enum Known {
-    /// The walk is still below it, and was so many keywords for parts of a value deep when it came there.
+    /// The walk is inside it, and entered it below this many keywords for parts of a value.
     Open(usize),
-    /// Values and levels below it.
+    /// Values and levels in it.
     Measured(usize, usize),
 }
 
 struct Walk<'a> {
     schema: &'a Value,
-    /// Values met so far.
+    /// Values visited so far.
     values: usize,
     references: BTreeMap<&'a str, Known>,
-    /// Keywords for parts of a value that the walk is below.
+    /// Keywords for parts of a value above the current place.
     parts: usize,
 }
 
 impl<'a> Walk<'a> {
-    /// Walks a value; gives the number of values and of levels below it, references followed.
+    /// Walks a value. Returns the number of values and levels in it, with references followed.
     fn measure(&mut self, value: &'a Value, depth: usize) -> Result<(usize, usize), String> {
         if depth > DEEPEST {
             return Err(format!("has more than {DEEPEST} levels"));
@@ -90,11 +89,11 @@ impl<'a> Walk<'a> {
         Ok((size, levels))
     }
 
-    /// Walks a keyword of a schema, or a property of that name.
+    /// Walks a keyword of a schema, or a property with that name.
     fn member(&mut self, key: &'a str, member: &'a Value, depth: usize) -> Result<(usize, usize), String> {
         let names_the_whole = key == "$id" && depth == 0;
         if ELSEWHERE.contains(&key) && member.is_string() && !names_the_whole {
-            return Err(format!("has {key}; references are $ref to a place of its own (#/$defs/NAME)"));
+            return Err(format!("has {key}; a reference must be a $ref into the same schema (#/$defs/NAME)"));
         }
         if DATA.contains(&key) {
             return Ok((count(member), 0));
@@ -102,7 +101,7 @@ impl<'a> Walk<'a> {
         let pattern = if key == "pattern" { member.as_str() } else { None };
         let longest = pattern.map_or(0, str::len).max(if key == "patternProperties" { longest_key(member) } else { 0 });
         if longest > LONGEST_PATTERN {
-            return Err(format!("has a pattern of {longest} bytes; there are at most {LONGEST_PATTERN}"));
+            return Err(format!("has a pattern of {longest} bytes; the limit is {LONGEST_PATTERN}"));
         }
         let part = usize::from(!IN_PLACE.contains(&key));
         self.parts += part;
@@ -122,7 +121,7 @@ impl<'a> Walk<'a> {
             None => {}
         }
         let target = target(self.schema, to);
-        let target = target.ok_or_else(|| format!("has a $ref to {to:?}, which is no place of its own (#/$defs/NAME)"))?;
+        let target = target.ok_or_else(|| format!("has a $ref to {to:?}, which is not in the schema (#/$defs/NAME)"))?;
         self.references.insert(to, Known::Open(self.parts));
         let (values, levels) = self.measure(target, depth)?;
         self.references.insert(to, Known::Measured(values, levels));
@@ -130,7 +129,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Values in a value, itself included.
+/// Returns the number of values in a value, including itself.
 fn count(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(count).sum(),
@@ -159,14 +158,14 @@ mod tests {
             assert!(check(&schema).unwrap_err().contains("refers to itself"), "{schema}");
         }
         for away in ["https://example.org/schema", "other.json", "#anchor", "#/$defs/none"] {
-            assert!(check(&json!({"properties": {"a": {"$ref": away}}})).unwrap_err().contains("no place of its own"), "{away}");
+            assert!(check(&json!({"properties": {"a": {"$ref": away}}})).unwrap_err().contains("not in the schema"), "{away}");
         }
         assert!(check(&json!({"$dynamicRef": "#x"})).is_err());
     }
 
     #[test]
     fn schemas_that_multiply_are_refused_and_quickly() {
-        // Each definition has the one before twice: 2^40 values, 40 levels.
+        // Each definition uses the previous one twice: 2^40 values, 40 levels.
         let mut definitions = Map::from_iter([("d0".to_owned(), json!({"type": "integer"}))]);
         for i in 1..40 {
             let before = json!({"$ref": format!("#/$defs/d{}", i - 1)});
@@ -196,7 +195,7 @@ mod tests {
         let rule = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/$defs/Rule"}}]});
         assert_eq!(check(&json!({"properties": {"a": {"$ref": "#/$defs/Rule"}}, "$defs": {"Rule": rule}})), Ok(()));
         assert_eq!(check(&json!({"properties": {"a": {"allOf": [{"$ref": "#"}]}}})), Ok(()));
-        // A default that is a schema is data, and names may need more than letters.
+        // A default that is a schema is data, and names need not be letters only.
         assert_eq!(check(&json!({"properties": {"a": {"default": {"$ref": "#/nowhere", "$id": "x"}}}})), Ok(()));
         assert_eq!(check(&json!({"properties": {"a": {"$ref": "#/$defs/P%3CQ%3E"}}, "$defs": {"P<Q>": {}}})), Ok(()));
     }

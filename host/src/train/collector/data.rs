@@ -41,6 +41,11 @@ impl Data {
         }
     }
 
+    /// Returns whether the next batch begins another epoch.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.loader.is_at_end()
+    }
+
     /// Returns all prompts.
     pub(in crate::train) fn prompts(&self) -> &[Arc<Prompt>] {
         &self.prompts

@@ -93,13 +93,14 @@ impl Collector {
         Self { world, settings, flow, data, turns, reference, pending, counters }
     }
 
-    /// Returns the next `count` micro-batches of all ranks together. All are collected before any is trained on, since a loss is
-    /// normalised by the whole step.
+    /// Returns the next `count` micro-batches of all ranks together, or those that are left of the epoch, as in transformers: no
+    /// update mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step.
     pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Figures)> {
         let (mut taken, mut figures) = (Vec::with_capacity(count), Figures::begin());
         while taken.len() < count {
             match self.pending.pop_front() {
                 Some(micro_batch) => taken.push(micro_batch),
+                None if !taken.is_empty() && self.data.is_at_end() => break,
                 None => figures.merge(self.refill(with)?),
             }
         }
@@ -112,7 +113,8 @@ impl Collector {
     /// next pairs or completions as one micro-batch.
     fn refill(&mut self, with: &mut With<'_>) -> Result<Figures> {
         let prompts = self.data.next();
-        let (experience, mut figures) = self.collect(prompts, self.counters.generation, with)?;
+        let (mut experience, mut figures) = self.collect(prompts, self.counters.generation, with)?;
+        figures.merge(self.judge(&mut experience, with)?);
         let experience = Arc::new(experience);
         self.counters.num_tokens += experience.num_tokens(0..experience.rollouts.len());
         figures.add(self.world.once([Metric::new("num_tokens", self.counters.num_tokens as f64, Reduction::Max)]));
@@ -129,15 +131,24 @@ impl Collector {
         Ok(figures)
     }
 
-    /// Collects experience from these prompts: the policy's own completions, whose random numbers depend on the `generation`, or
-    /// the dataset's.
+    /// Collects experience from these prompts, to be judged: the policy's own completions, whose random numbers depend on the
+    /// `generation`, or the dataset's.
     pub(super) fn collect(
         &mut self,
         prompts: Vec<Arc<Prompt>>,
         generation: u64,
         with: &mut With<'_>,
     ) -> Result<(Experience, Figures)> {
-        if self.flow.generates() { self.generate(prompts, generation, with) } else { self.given(prompts, with.at) }
+        if self.flow.generates() { self.generated(prompts, generation, with) } else { self.given(prompts, with.at) }
+    }
+
+    /// Gives an experience its advantages or pairs.
+    pub(super) fn judge(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
+        if self.flow.generates() {
+            return self.judge_generated(experience, with);
+        }
+        self.judge_given(experience);
+        Ok(Figures::begin())
     }
 
     /// Computes a per-token column over packed completions, each rank for its own prompts.
@@ -155,9 +166,13 @@ impl Collector {
         self.flow.temperature(&self.settings)
     }
 
-    /// Returns the number of micro-batches per epoch.
-    pub(super) fn micro_batches_per_epoch(&self) -> usize {
-        self.data.batches_per_epoch() * micro_batches_per_batch(self.flow, &self.settings)
+    /// Returns the number of epochs that this many steps take, including the fraction of the last one.
+    pub(super) fn epochs(&self, steps: u64) -> f64 {
+        let micro_batches = (self.data.batches_per_epoch() * micro_batches_per_batch(self.flow, &self.settings)) as u64;
+        let a_step = self.settings.gradient_accumulation_steps as u64;
+        let updates = micro_batches.div_ceil(a_step).max(1);
+        let begun = (steps % updates * a_step) as f64 / micro_batches.max(1) as f64;
+        (steps / updates) as f64 + begun
     }
 
     /// Returns the current position.

@@ -18,7 +18,7 @@ use crate::metrics::{self, Metric, Prometheus, Reduction, Window};
 use crate::plugin::Source;
 use saving::Saves;
 use serde::{Deserialize, Serialize};
-use serde_json::Map;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -45,6 +45,8 @@ pub(super) struct Journal {
     parents: Vec<Parent>,
     /// When this process started training.
     begun: Instant,
+    /// Episodes and seconds from which their rate is taken; unknown until the first line of a resumed run.
+    counted_from: Option<(f64, f64)>,
 }
 
 /// The part of the journal that a checkpoint holds.
@@ -62,7 +64,7 @@ impl Journal {
     pub(super) fn new(settings: Rc<Config>, folder: RunFolder, scraped: Option<Prometheus>) -> Self {
         let saves = Saves::new(folder.path().to_owned());
         let (window, parents, begun) = (Window::default(), Vec::new(), Instant::now());
-        Self { settings, folder, window, scraped, saves, parents, begun }
+        Self { settings, folder, window, scraped, saves, parents, begun, counted_from: Some((0.0, 0.0)) }
     }
 
     /// Marks the start of training.
@@ -127,10 +129,9 @@ impl Journal {
         if !collected || names.contains(&name) || name.starts_with("eval_") {
             return Ok(());
         }
-        let meant =
-            config::nearest(name, names.iter().copied()).map(|near| format!("Did you mean {near:?}? ")).unwrap_or_default();
+        let meant = config::did_you_mean(name, names.iter().copied());
         Err(Error::Unfit(format!(
-            "metric_for_best_model: no metric is named {name:?}. {meant}The metrics are {}",
+            "metric_for_best_model: no metric is named {name:?}; the metrics are {}{meant}",
             names.join(", ")
         )))
     }
@@ -142,8 +143,7 @@ impl Journal {
     pub(super) fn add_evaluation(&mut self, figures: &BTreeMap<String, f64>) -> Result<()> {
         let Some((name, _)) = self.settings.best_by().filter(|(name, _)| name.starts_with("eval_")) else { return Ok(()) };
         if !figures.contains_key(name) {
-            let near = config::nearest(name, figures.keys().map(String::as_str));
-            let meant = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+            let meant = config::did_you_mean(name, figures.keys().map(String::as_str));
             return Err(Error::Unfit(format!("metric_for_best_model: no metric is named {name:?}{meant}")));
         }
         let mut window = Window::default();
@@ -162,12 +162,27 @@ impl Journal {
         let mut line = Map::new();
         line.insert("step".into(), step.into());
         line.insert("epoch".into(), epoch.into());
-        line.insert("time".into(), self.begun.elapsed().as_secs_f64().into());
+        let seconds = self.begun.elapsed().as_secs_f64();
+        line.insert("time".into(), seconds.into());
+        line.extend(self.of_episodes(seconds, figures));
         line.extend(figures.iter().map(|(name, value)| (name.clone(), (*value).into())));
         if let Some(scraped) = &self.scraped {
             scraped.figures(&line);
         }
         self.folder.metrics(line)
+    }
+
+    /// Returns what TRL's PPO logs beside the number of episodes, if the algorithm logs that: whole episodes per second, and the
+    /// learning rate by another name.
+    fn of_episodes(&mut self, seconds: f64, figures: &BTreeMap<String, f64>) -> Map<String, Value> {
+        let mut more = Map::new();
+        let Some(&episode) = figures.get("episode") else { return more };
+        let (first, since) = *self.counted_from.get_or_insert((episode, seconds));
+        if seconds > since {
+            more.insert("eps".into(), ((episode - first) / (seconds - since)).floor().into());
+        }
+        more.extend(figures.get("learning_rate").map(|rate| ("lr".to_owned(), (*rate).into())));
+        more
     }
 
     /// Updates the progress that the metrics endpoint shows.
@@ -210,7 +225,7 @@ impl Journal {
 
     /// Continues from the run's checkpoint of this step.
     pub(super) fn restore(&mut self, step: u64, kept: Kept) {
-        (self.window, self.parents) = (kept.window, kept.parents);
+        (self.window, self.parents, self.counted_from) = (kept.window, kept.parents, None);
         self.saves.begin_at(step, kept.best, kept.since_save);
     }
 

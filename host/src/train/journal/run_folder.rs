@@ -233,7 +233,8 @@ impl RunFolder {
         if let Some(step) = go_on_from {
             checkpoint::sweep(&path).map_err(write_error(&path))?;
             aside = checkpoint::set_aside(&path, step).map_err(write_error(&path))?;
-            cut(&path.join("metrics.jsonl"), |line| line["step"].as_u64().is_some_and(|s| s <= step))?;
+            // A run that starts over logs its first evaluation again.
+            cut(&path.join("metrics.jsonl"), |line| line["step"].as_u64().is_some_and(|s| s <= step && step > 0))?;
             cut(&path.join("completions.jsonl"), |line| line["step"].as_u64().is_some_and(|s| s < step))?;
             cut(&path.join("events.jsonl"), |_| true)?;
         }

@@ -17,7 +17,7 @@ use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{Config, LooseKey};
+use crate::config::{self, Config, Overrides};
 use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Frozen, ModelFolder, Place};
@@ -30,18 +30,18 @@ use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Loads everything that `config` names, on each rank of the `world`. `loose` are keys that may belong to the algorithm.
+/// Loads everything that `config` names, on each rank of the `world`.
 ///
 /// # Errors
 /// If anything in the configuration is wrong or does not fit.
-pub fn set_up(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
+pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
     config.ranks = world.size();
     world.set_patience(config.dist_timeout_s);
-    let (config, mut plugins) = plugins::load(config, loose, beginning, &world)?;
+    let (config, mut plugins) = plugins::load(config, beginning, &world)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, opened) = model::open(config, &folder, beginning, &world)?;
     let (config, Datasets { data, evaluated, mut warnings }) =
-        data::read(config, plugins.flow, &opened.tokenizer, opened.context(), &world)?;
+        data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
     let (trial, more) = plugins.try_on(&data, &config)?;
     warnings.extend(more);
     warnings.extend(too_long(&config, &plugins, &data, &opened));
@@ -112,10 +112,10 @@ fn learner(
     max_steps: u64,
     world: &Rc<World>,
 ) -> Result<(Config, Learner, Option<Frozen>)> {
-    let needs = plugins.about().needs;
+    let (needs, rate) = (plugins.about().needs, plugins.about().hints.learning_rate);
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, &needs, beginning, place)?;
-    let parameters = policy.weights().parameters();
-    let (config, schedule) = schedule::schedule(config, plugins.flow, parameters, opened.lora.is_some(), max_steps);
+    let size = schedule::Size { parameters: policy.weights().parameters(), adapter: opened.lora.is_some() };
+    let (config, schedule) = schedule::schedule(config, plugins.flow, rate, size, max_steps);
     let settings = Settings {
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
@@ -213,6 +213,9 @@ impl Trainer {
         if let Beginning::Fork { origin, .. } = beginning {
             let checkpoint = std::path::absolute(&origin.checkpoint).unwrap_or_else(|_| origin.checkpoint.clone());
             self.journal.become_fork(Parent { checkpoint, step: origin.step });
+            // The model that is named is the reference model.
+            self.state.moved |=
+                config::read([origin.config_file().as_path()], &Overrides::default())?.model != self.settings.model;
         }
         compare_set_ups(&self.world, &self.settings, self.collector.data().fingerprint())?;
         // What an adapter leaves as it is, too.

@@ -1,6 +1,6 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
-use crate::config::{self, Config, LooseKey, PluginEntry};
+use crate::config::{self, Config, PluginEntry};
 use crate::dist::World;
 use crate::plugin::{AnyPlugin, Engine, Info, Outline, RewardPlugin, Role, Source};
 use crate::train::collector::Data;
@@ -10,7 +10,7 @@ use crate::train::origin::Beginning;
 use crate::train::plugins::{Plugins, Reward, Slot, Trial, dry_run};
 use crate::train::ranks::same_source;
 use crate::train::{Error, Result, RunFolder};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::rc::Rc;
 
 /// The plugins that a configuration names.
@@ -24,12 +24,11 @@ pub(super) struct Loaded {
     reward_sources: Vec<Source>,
 }
 
-/// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, the `loose`
-/// keys that belong to it, those of the rewards, and the group size.
-pub(super) fn load(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginning, world: &World) -> Result<(Config, Loaded)> {
+/// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, those of the
+/// rewards, and the group size.
+pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World) -> Result<(Config, Loaded)> {
     let engine = Engine::new()?;
     let algorithm_source = same_source(world, || beginning.plugin(&config.algorithm))?;
-    settle_loose_keys(&mut config, loose, &engine, &algorithm_source)?;
     let role = Outline::of(&engine, &algorithm_source, &config.loss_limits)?.role(&algorithm_source)?;
     // One that is no algorithm is refused when it is loaded as one, in words.
     let (role, flow) = match Flow::of(role, config.learn_from) {
@@ -40,7 +39,9 @@ pub(super) fn load(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginni
     config.loss = algorithm.plugin().config();
     if flow.generates() {
         config.num_generations.get_or_insert(if flow.has_pairs() { 2 } else { 8 });
-        config.check_generation()?;
+        config.check_generation(flow.has_pairs())?;
+    } else {
+        settle_rewards(&mut config, flow, algorithm_source.name(), beginning)?;
     }
     let source = |entry: &PluginEntry| same_source(world, || beginning.plugin(&entry.path));
     let reward_sources = config.plugin.iter().map(source).collect::<Result<Vec<_>>>()?;
@@ -53,33 +54,20 @@ pub(super) fn load(mut config: Config, loose: Vec<LooseKey>, beginning: &Beginni
     Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources }))
 }
 
-/// Passes keys that the host does not know to the algorithm, if its schema has them.
-fn settle_loose_keys(config: &mut Config, loose: Vec<LooseKey>, engine: &Engine, algorithm: &Source) -> Result<()> {
-    if loose.is_empty() {
-        return Ok(());
-    }
-    let role = Outline::of(engine, algorithm, &config.loss_limits)?.role(algorithm)?;
-    let plain = AnyPlugin::load(engine, algorithm, role, &Map::new(), &config.loss_limits, config.seed)?;
-    let schema: Value = serde_json::from_str(&plain.plugin().info().config_schema).unwrap_or_default();
-    let known: Vec<String> = schema["properties"].as_object().map(|p| p.keys().cloned().collect()).unwrap_or_default();
-    for LooseKey { key, value, place } in loose {
-        if !known.contains(&key) {
-            let names = config::keys().iter().map(|key| key.name.as_str()).chain(known.iter().map(String::as_str));
-            let detail = match config::nearest(&key, names) {
-                Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
-                None => {
-                    format!(
-                        "unknown key `{key}`, neither rlhost's nor {}'s; `rlhost train --help` lists all keys",
-                        algorithm.name()
-                    )
-                }
-            };
-            return Err(config::Error::Invalid { place, detail }.into());
+/// Refuses rewards for an algorithm that has nothing scored. Those of a run that this one forks from stay behind.
+fn settle_rewards(config: &mut Config, flow: Flow, algorithm: &str, beginning: &Beginning) -> Result<()> {
+    if let Beginning::Fork { fresh, .. } = beginning {
+        let (named, inherited) = config.plugin.drain(..).partition(|entry| fresh.contains(&entry.path));
+        config.plugin = named;
+        if !Vec::is_empty(&inherited) {
+            tracing::info!("rewards of the run that this one forks from stay behind: {algorithm} has nothing scored");
         }
-        let value = serde_json::to_value(&value).map_err(|e| Error::Unfit(format!("{place}: {e}")))?;
-        config.loss.insert(key, value);
     }
-    Ok(())
+    // A resumed run has to keep what it was started with.
+    let Some(first) = config.plugin.first().filter(|_| !matches!(beginning, Beginning::Resume { .. })) else { return Ok(()) };
+    let given = if flow.has_pairs() { "pairs" } else { "completions" };
+    let detail = format!("{algorithm} learns from the dataset's {given} and has nothing scored; leave out {}", first.path);
+    Err(config::Error::Invalid { place: "plugin".into(), detail }.into())
 }
 
 impl Loaded {
@@ -91,7 +79,8 @@ impl Loaded {
     /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial and any warnings.
     pub(super) fn try_on(&mut self, data: &Data, config: &Config) -> Result<(Trial, Vec<String>)> {
         let needs = self.about().needs;
-        let trial = Trial::made_up(data.prompts(), data.columns(), &needs);
+        let group = if self.flow.generates() { config.group() } else { 2 };
+        let trial = Trial::made_up(data.prompts(), data.columns(), group, &needs);
         dry_run(&trial, &mut self.algorithm, &mut self.rewards)?;
         let cut = config.max_tokens_per_microbatch.is_some();
         if !(cut || config.ranks > 1) || is_separable(&mut self.algorithm, &needs)? {

@@ -4,19 +4,26 @@ use crate::config::Config;
 use crate::optim::Schedule;
 use crate::train::flow::Flow;
 
-/// Number of parameters from which TRL's learning rate is used.
+/// Number of parameters from which an algorithm's own learning rate is used.
 const FULL_SIZE: f64 = 1e8;
-const FULL_SIZE_RATE: f64 = 1e-6;
 
-/// Returns the schedule of a run of this many steps, and the configuration with the peak rate set. The default is TRL's 1e-6 for
+/// What is trained.
+pub(super) struct Size {
+    pub parameters: usize,
+    /// Whether only an adapter is.
+    pub adapter: bool,
+}
+
+/// Returns the schedule of a run, and the configuration with the peak rate set. The default is the algorithm's own `rate` for
 /// full-size models. Smaller ones get more, in inverse proportion to their size if the policy's own completions are learned one by
 /// one, otherwise by the square root of that, since pairs and given completions carry more information per token. An adapter gets
 /// ten times as much, as in TRL's LoRA guide.
-pub(super) fn schedule(mut config: Config, flow: Flow, parameters: usize, adapter: bool, total: u64) -> (Config, Schedule) {
+pub(super) fn schedule(mut config: Config, flow: Flow, rate: f64, size: Size, total: u64) -> (Config, Schedule) {
+    let Size { parameters, adapter } = size;
     let smaller = (FULL_SIZE / parameters as f64).max(1.0);
     let factor = if flow == Flow::Generated { smaller } else { smaller.sqrt() };
     let factor = if adapter { 10.0 * factor } else { factor };
-    let peak = *config.learning_rate.get_or_insert(FULL_SIZE_RATE * factor);
+    let peak = *config.learning_rate.get_or_insert(rate * factor);
     let warmup = if config.warmup_steps >= 1.0 {
         config.warmup_steps as u64
     } else {

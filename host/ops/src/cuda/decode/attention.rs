@@ -5,46 +5,46 @@ use super::super::array::{Array, at};
 use super::super::launch::Launch;
 use super::{Session, Sizes};
 
-/// Queries and positions that a block has at once, and its threads: as in the kernels.
+/// Queries and positions that a block processes at once, and its threads, as in the kernels.
 const QUERIES: usize = 64;
 const TILE: usize = 64;
 const THREADS: u32 = 256;
 
-/// Sizes of heads that kernels are made for; others go by the next.
+/// Head sizes that kernels are compiled for; other sizes use the next larger one.
 const DIMS: [usize; 3] = [64, 128, 256];
 
-/// Size of heads that a kernel is made for.
+/// Returns the head size of the kernel to use.
 fn dim(sizes: &Sizes) -> Result<usize> {
     let dim = sizes.heads.head_dim;
     DIMS.into_iter()
         .find(|d| dim <= *d)
-        .ok_or_else(|| Error::Shape { op: "decode", detail: format!("heads of {dim}; on a device at most 256") })
+        .ok_or_else(|| Error::Shape { op: "decode", detail: format!("heads of size {dim}; the limit on a device is 256") })
 }
 
-/// Rows whose queries fit into one block.
+/// Returns the number of rows whose queries fit into one block.
 pub(super) fn rows_of_block(sizes: &Sizes) -> usize {
     (QUERIES / sizes.heads.per_kv()).max(1)
 }
 
-/// Whether the kernels have these heads.
+/// Checks that the kernels support these heads.
 pub(super) fn check(sizes: &Sizes) -> Result<()> {
     dim(sizes)?;
     if sizes.heads.per_kv() > QUERIES {
-        let detail = format!("{} query heads for each key/value head; on a device at most {QUERIES}", sizes.heads.per_kv());
+        let detail = format!("{} query heads per key/value head; the limit on a device is {QUERIES}", sizes.heads.per_kv());
         return Err(Error::Shape { op: "decode", detail });
     }
     Ok(())
 }
 
 impl Session {
-    /// Addresses of the sequences' own keys and values in a layer.
+    /// Returns the addresses of the sequences' own keys and values in a layer.
     pub(super) fn own(&self, layer: usize) -> Result<(u64, u64)> {
         let (k, v) = (Array::of(&self.own_k)?, Array::of(&self.own_v)?);
         let offset = (layer * (k.len / self.sizes.layers) * self.kind.size()) as u64;
         Ok((k.at + offset, v.at + offset))
     }
 
-    /// Attention of the rows' queries over their prompts and their own positions in a layer, the newest included.
+    /// Computes attention of the rows' queries over their prompts and their own positions in a layer, including the newest.
     pub fn attend(&self, layer: usize) -> Result<()> {
         let (sizes, h, dim) = (&self.sizes, self.sizes.heads, dim(&self.sizes)?);
         let (own_k, own_v) = self.own(layer)?;

@@ -1,4 +1,4 @@
-//! What a step's rows pass through, method by method. Rows are the `R` newest tokens.
+//! The stages of a decoding step, one method each. Rows are the `R` newest tokens.
 
 use super::super::super::rope::Rotation;
 use super::super::super::{Error, Result, matrix_dims};
@@ -9,10 +9,10 @@ use super::super::launch::Launch;
 use super::Session;
 use candle_core::Tensor;
 
-/// Most threads of a block.
+/// Most threads per block.
 const THREADS: u32 = 256;
 
-/// Address of an f32 vector, or none.
+/// Returns the address of an f32 vector, or 0.
 fn optional(t: Option<&Tensor>) -> Result<u64> {
     t.map_or(Ok(0), |t| Ok(Array::of_kind(t, Kind::F32)?.at))
 }
@@ -22,26 +22,26 @@ impl Session {
         Launch::of_kind(&self.device, "decode", kernel, self.kind).blocks(self.rows).threads(THREADS)
     }
 
-    /// Threads of a block that takes a hidden state.
+    /// Returns the threads of a block that processes a hidden state.
     fn threads(&self) -> u32 {
         (self.sizes.hidden.next_multiple_of(32) as u32).min(THREADS)
     }
 
-    /// The first `rows` rows of a buffer.
+    /// Returns the first `rows` rows of a buffer.
     fn mat<'a>(&self, t: &'a Tensor) -> Result<(Array<'a>, Mat)> {
         let (rows, cols) = matrix_dims(t);
         let array = Array::of(t)?;
         Ok((array, Mat::new(array, rows, cols).rows(0, self.rows)))
     }
 
-    /// `y = x w^T + keep * y`.
+    /// Computes `y = x w^T + keep * y`.
     fn product(&self, y: &Tensor, keep: f32, x: &Tensor, w: &Tensor) -> Result<()> {
         let ((array, y), (_, x)) = (self.mat(y)?, self.mat(x)?);
         let (rows, cols) = matrix_dims(w);
         product(array, y, keep, x, Mat::new(Array::of_kind(w, self.kind)?, rows, cols).t(), 1.0)
     }
 
-    /// Rows become those of the embedding table `[V, D]` for each sequence's newest token.
+    /// Sets the rows to those of the embedding table `[V, D]` for each sequence's newest token.
     pub fn embed(&self, table: &Tensor) -> Result<()> {
         let d = self.sizes.hidden;
         if matrix_dims(table) != (self.sizes.vocabulary, d) {
@@ -56,7 +56,7 @@ impl Session {
         launch.address(sequences).address(slots).address(step).int(d).run()
     }
 
-    /// Adds a bias that the last product into the rows lacks, and norms them by `weight: [D]`.
+    /// Adds a bias that the last product into the rows lacks, and normalises them with `weight: [D]`.
     pub fn norm(&self, bias: Option<&Tensor>, weight: &Tensor, eps: f64) -> Result<()> {
         let [_, _, step] = self.tables();
         let launch = self
@@ -68,12 +68,12 @@ impl Session {
         launch.float(eps as f32).int(self.sizes.hidden).run()
     }
 
-    /// Queries, keys and values of normed rows by `weight: [(H + 2 K) C, D]`.
+    /// Computes queries, keys and values of normalised rows with `weight: [(H + 2 K) C, D]`.
     pub fn project(&self, weight: &Tensor) -> Result<()> {
         self.product(&self.values.qkv, 0.0, &self.values.h, weight)
     }
 
-    /// Adds their biases `[(H + 2 K) C]`, norms the heads of queries and keys where the family does, turns these, and
+    /// Adds their biases `[(H + 2 K) C]`, normalises the heads of queries and keys if the model family does, rotates these, and
     /// appends keys and values to the sequences' own in layer `layer`.
     pub fn rotate_and_keep(
         &self,
@@ -83,7 +83,7 @@ impl Session {
         rotation: &Rotation,
         eps: f64,
     ) -> Result<()> {
-        // The same for all steps, so that recorded ones find them where they were.
+        // The same for all steps, so that recorded steps find them at the same addresses.
         let (h, reach) = (self.sizes.heads, self.sizes.longest_prompt + self.sizes.room);
         let tables = rotation.tables_on(&self.device, reach)?;
         let (own_k, own_v) = self.own(layer)?;
@@ -98,12 +98,12 @@ impl Session {
         launch.int(h.heads).int(h.kv_heads).int(h.head_dim).int(self.sizes.room).run()
     }
 
-    /// Adds the attention's output by `weight: [D, H C]` to the rows.
+    /// Adds the attention's output, multiplied by `weight: [D, H C]`, to the rows.
     pub fn add_attended(&self, weight: &Tensor) -> Result<()> {
         self.product(&self.values.x, 1.0, &self.values.attended, weight)
     }
 
-    /// The gated unit of normed rows by `weight: [2 I, D]`, gate first.
+    /// Computes the gated unit of normalised rows with `weight: [2 I, D]`, gate first.
     pub fn gate(&self, weight: &Tensor, gate_bias: Option<&Tensor>, up_bias: Option<&Tensor>) -> Result<()> {
         self.product(&self.values.gate_up, 0.0, &self.values.h, weight)?;
         let (width, [_, _, step]) = (self.sizes.intermediate, self.tables());
@@ -112,18 +112,18 @@ impl Session {
         launch.address(optional(gate_bias)?).address(optional(up_bias)?).address(step).int(width).run()
     }
 
-    /// Adds the gated unit's output by `weight: [D, I]` to the rows.
+    /// Adds the gated unit's output, multiplied by `weight: [D, I]`, to the rows.
     pub fn add_gated(&self, weight: &Tensor) -> Result<()> {
         self.product(&self.values.x, 1.0, &self.values.gated, weight)
     }
 
-    /// Logits of normed rows by the output matrix `[V, D]`.
+    /// Computes the logits of normalised rows with the output matrix `[V, D]`.
     pub fn logits(&self, output: &Tensor) -> Result<()> {
         self.product(&self.values.logits, 0.0, &self.values.h, output)
     }
 }
 
-/// Rows of `parts` one after the other: `[n1 + n2 + .., D]`, or `[n1 + n2 + ..]` of vectors.
+/// Concatenates rows: `[n1 + n2 + .., D]`, or `[n1 + n2 + ..]` for vectors.
 pub fn joined(parts: &[&Tensor]) -> Result<Tensor> {
     let first = Array::of(parts[0])?;
     let (rows, cols) = match parts[0].rank() {

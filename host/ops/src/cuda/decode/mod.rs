@@ -1,11 +1,11 @@
-//! Generation on a device: one new token of each of many sequences at a time.
+//! Generation on a device: one new token at a time for each of many sequences.
 //!
-//! A [`Session`] owns all the memory that this takes. A sequence stands in a slot, with its newest token, its keys and
-//! values and its random numbers; a prompt in a place, with the addresses of its keys and values; a step's row says which
-//! slot it is of. What a kernel needs to know of a step it reads from device memory, so that the launches of a step are the
-//! same from one to the next and can be recorded ([`Recorded`]).
+//! A [`Session`] owns all the memory for this. Each sequence has a slot with its newest token, its keys and values and its random
+//! numbers; each prompt has a place with the addresses of its keys and values; each row of a step has the number of its slot.
+//! Kernels read everything about a step from device memory, so the launches of a step stay the same and can be recorded
+//! ([`Recorded`]).
 //!
-//! The model composes a step of the methods of `layers.rs`, in the order of its layers, and then draws (`sample.rs`).
+//! The model composes a step from the methods in `layers.rs`, in the order of its layers, and then samples (`sample.rs`).
 
 mod attention;
 mod layers;
@@ -30,9 +30,9 @@ pub struct Session {
     device: CudaDevice,
     kind: Kind,
     sizes: Sizes,
-    /// Rows of the next step.
+    /// Number of rows in the next step.
     rows: usize,
-    /// Blocks that the next step's attention has for prompts.
+    /// Blocks of the next step's attention over prompts.
     shares: usize,
     state: state::State,
     values: Values,
@@ -43,7 +43,7 @@ pub struct Session {
     parts: CudaSlice<f32>,
 }
 
-/// What a step's rows pass through, each `[R, ..]`.
+/// Values computed for a step's rows, each `[R, ..]`.
 struct Values {
     x: Tensor,
     h: Tensor,
@@ -57,14 +57,14 @@ struct Values {
 }
 
 impl Session {
-    /// Room for a generation with weights like `like`, which decides device and precision.
+    /// Allocates memory for a generation with weights like `like`, which determines device and precision.
     ///
     /// # Errors
-    /// If the device has no memory for it, or its kernels don't have heads of this size.
+    /// If the device has not enough memory, or its kernels don't support heads of this size.
     pub fn new(like: &Tensor, sizes: Sizes) -> Result<Self> {
         let kind = Kind::of(like)?;
         let Device::Cuda(device) = like.device() else {
-            return Err(Error::Shape { op: "decode", detail: "weights that are not on a device".into() });
+            return Err(Error::Shape { op: "decode", detail: "the weights are not on a device".into() });
         };
         attention::check(&sizes)?;
         let (rows, h) = (sizes.slots, sizes.heads);
@@ -94,7 +94,7 @@ impl Session {
         })
     }
 
-    /// Waits until the device has done all that it was given.
+    /// Waits until the device has finished all its work.
     pub fn synchronize(&self) -> Result<()> {
         self.device.cuda_stream().synchronize().map_err(driver_error)
     }

@@ -1,5 +1,5 @@
-//! A step that was recorded once (as a CUDA graph) and is run again as a whole: a step of a small model is hundreds of
-//! launches, each of which takes the host longer than the device.
+//! Records a step once as a CUDA graph and replays it. A step of a small model is hundreds of launches, each of which takes the
+//! host longer than the device.
 
 use super::super::super::{Error, Result};
 use super::super::array::at;
@@ -8,7 +8,7 @@ use super::Session;
 use candle_core::cuda_backend::cudarc::driver::CudaGraph;
 use candle_core::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
-/// A recorded step, for as many rows and shares as it was recorded for, or fewer.
+/// A recorded step, usable for as many rows and shares as it was recorded for, or fewer.
 pub struct Recorded {
     graph: CudaGraph,
     shape: Shape,
@@ -23,20 +23,20 @@ struct Shape {
 }
 
 impl Session {
-    /// The shape that this step would be recorded in: rows are rounded up, so that a few recordings do for all, and shares
+    /// Returns the shape in which this step would be recorded. Rows are rounded up, so that a few recordings are enough; shares
     /// are as many as there is room for.
     fn shape(&self) -> Shape {
         let rows = self.rows.next_power_of_two().min(self.sizes.slots);
         Shape { rows, shares: self.state.shares.len() / 4, shares_at: at(&self.state.shares) }
     }
 
-    /// Whether a recording is one of a step like the next.
+    /// Returns whether a recording can be used for the next step.
     pub fn fits(&self, recorded: &Recorded) -> bool {
         self.shape() == recorded.shape
     }
 
-    /// Does `step` in the shape that a recording of it has. cuBLAS chooses how to sum by the number of rows, so that in another
-    /// shape the bits would be others.
+    /// Runs `step` in the shape that its recording would have. cuBLAS chooses the order of sums by the number of rows, so another
+    /// shape would give other bits.
     pub fn in_shape(&mut self, step: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
         let (shape, before) = (self.shape(), (self.rows, self.shares));
         (self.rows, self.shares) = (shape.rows, shape.shares);
@@ -45,8 +45,9 @@ impl Session {
         done
     }
 
-    /// Records what `step` puts on the device's stream, without doing it. It must have been done in this shape before, so that
-    /// all kernels are loaded, and must not allocate. No other thread may use the device meanwhile: that would be recorded too.
+    /// Records what `step` launches on the device's stream, without running it. It must have run in this shape before, so that
+    /// all kernels are loaded, and must not allocate. No other thread may use the device meanwhile, because that would be
+    /// recorded too.
     pub fn record(&mut self, step: impl FnOnce(&Self) -> Result<()>) -> Result<Recorded> {
         let (stream, shape) = (self.device.cuda_stream(), self.shape());
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(driver_error)?;
@@ -59,7 +60,7 @@ impl Session {
         }
     }
 
-    /// Does again what was recorded, for the rows as they are now.
+    /// Replays a recording for the current rows.
     pub fn replay(&self, recorded: &Recorded) -> Result<()> {
         recorded.graph.launch().map_err(driver_error)
     }

@@ -1,4 +1,4 @@
-//! Draws tokens where the logits are; see `host/kernels/sample.cu`.
+//! Samples tokens on the device; see `host/kernels/sample.cu`.
 
 use super::super::super::sampler::{Drawn, Sampling};
 use super::super::super::{Error, Result, matrix_dims};
@@ -7,10 +7,10 @@ use super::super::launch::{Launch, driver_error};
 use super::Session;
 use candle_core::Tensor;
 
-/// Most threads of a block.
+/// Most threads per block.
 const THREADS: usize = 1024;
 
-/// How tokens are drawn.
+/// How tokens are sampled.
 #[derive(Clone, Copy, Debug)]
 pub struct Drawing {
     /// The policy's settings.
@@ -20,14 +20,14 @@ pub struct Drawing {
 }
 
 impl Session {
-    /// Draws for every row from the step's logits.
+    /// Samples a token for every row from the step's logits.
     pub fn draw(&self, how: &Drawing) -> Result<()> {
         let [_, slots, step] = self.tables();
         self.launch_draw(how, Array::of(&self.values.logits)?, 0, slots, step, self.rows)
     }
 
-    /// Draws the first token of the sequences in `slots` from rows `rows` of other logits, `[P, V]` in f32. What was
-    /// drawn stands in [`Session::drawn`] in that order.
+    /// Samples the first token of the sequences in `slots` from rows `rows` of other logits, `[P, V]` in f32. [`Session::drawn`]
+    /// returns the tokens in that order.
     pub fn draw_first(&self, how: &Drawing, logits: &Tensor, slots: &[u32], rows: &[u32]) -> Result<()> {
         let (count, vocabulary) = matrix_dims(logits);
         if vocabulary != self.sizes.vocabulary || slots.len() != rows.len() || rows.iter().any(|r| *r as usize >= count) {
@@ -40,7 +40,10 @@ impl Session {
 
     fn launch_draw(&self, how: &Drawing, logits: Array<'_>, logit_rows: u64, slots: u64, step: u64, rows: usize) -> Result<()> {
         if how.sampling.repetition_penalty != 1.0 && !self.sizes.remembers {
-            return Err(Error::Shape { op: "decode", detail: "a penalty in a session that remembers no tokens".into() });
+            return Err(Error::Shape {
+                op: "decode",
+                detail: "a repetition penalty in a session that does not remember tokens".into(),
+            });
         }
         let s = &how.sampling;
         let threads = self.sizes.vocabulary.next_multiple_of(32).min(THREADS) as u32;
@@ -52,7 +55,7 @@ impl Session {
         launch.float(s.top_p).float(s.min_p).float(s.repetition_penalty).int(s.top_k).run()
     }
 
-    /// The first `count` draws, once the device has made them.
+    /// Waits for the first `count` samples and returns them.
     pub fn drawn(&self, count: usize) -> Result<Vec<Drawn>> {
         let words = self.device.clone_dtoh(&self.state.drawn.slice(..count * 2))?;
         self.device.cuda_stream().synchronize().map_err(driver_error)?;

@@ -1,4 +1,4 @@
-//! What kernels know of sequences, prompts and the rows of a step; the structures are those of `host/kernels/decode.cuh`.
+//! State of sequences, prompts and rows in device memory; the structures are those of `host/kernels/decode.cuh`.
 
 use super::super::super::attention::Heads;
 use super::super::super::{Error, Result};
@@ -9,7 +9,7 @@ use candle_core::cuda_backend::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DeviceRepr};
 use std::ops::Range;
 
-/// Numbers of `struct Sequence`.
+/// Number of values in `struct Sequence`.
 const SEQUENCE: usize = 4;
 
 /// Most runs that a prompt's positions, or a sequence's own, are split into.
@@ -21,9 +21,9 @@ const SHORTEST_RUN: usize = 128;
 /// Sizes of a generation.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Sequences that may decode side by side.
+    /// Most sequences decoded in parallel.
     pub slots: usize,
-    /// Positions that a sequence may have beyond its prompt.
+    /// Most positions of a sequence after its prompt.
     pub room: usize,
     /// Tokens of the longest prompt.
     pub longest_prompt: usize,
@@ -35,34 +35,34 @@ pub struct Sizes {
     pub hidden: usize,
     /// Width of the gated unit.
     pub intermediate: usize,
-    /// Number of tokens that there are.
+    /// Size of the vocabulary.
     pub vocabulary: usize,
-    /// Whether tokens that occurred must be known.
+    /// Whether to remember which tokens occurred.
     pub remembers: bool,
 }
 
 impl Sizes {
-    /// Positions of a run.
+    /// Returns the number of positions in a run.
     pub(super) fn split(&self) -> usize {
         SHORTEST_RUN * self.longest_prompt.max(self.room).div_ceil(SHORTEST_RUN * MOST_RUNS).max(1)
     }
 
-    /// Runs of a sequence's own positions.
+    /// Returns the number of runs of a sequence's own positions.
     pub(super) fn own_runs(&self) -> usize {
         self.room.div_ceil(self.split())
     }
 
-    /// Runs of a row: of its prompt's positions and its own.
+    /// Returns the number of runs of a row: of its prompt's positions and its own.
     pub(super) fn runs(&self) -> usize {
         self.longest_prompt.div_ceil(self.split()) + self.own_runs()
     }
 
-    /// Prompts that may be known at once: each sequence's own, and one whose last sequences still wait.
+    /// Returns the most prompts known at once: one per sequence, and one whose last sequences still wait.
     pub fn places(&self) -> usize {
         self.slots + 1
     }
 
-    /// Words of a bit set of the vocabulary.
+    /// Returns the number of words in a bit set of the vocabulary.
     fn words(&self) -> usize {
         self.vocabulary.div_ceil(32)
     }
@@ -75,7 +75,7 @@ pub struct Share {
     pub place: usize,
     /// The prompt's length.
     pub len: usize,
-    /// The first row and how many.
+    /// The first row and the number of rows.
     pub rows: (usize, usize),
 }
 
@@ -83,9 +83,9 @@ pub struct Share {
 pub(super) struct State {
     /// `struct Sequence`, `[S]`.
     pub sequences: CudaSlice<u32>,
-    /// Numbers that draws are made with, `[S, room]`.
+    /// Random numbers for sampling, `[S, room]`.
     pub uniforms: CudaSlice<f64>,
-    /// Bits of tokens that occurred, `[S, words]`; one word where nobody asks.
+    /// Bits of tokens that occurred, `[S, words]`; one word if they are not remembered.
     pub seen: CudaSlice<u32>,
     /// Slot of each row.
     pub slots: CudaSlice<u32>,
@@ -97,7 +97,7 @@ pub(super) struct State {
     pub prompts: CudaSlice<u64>,
     /// Length of each prompt.
     pub prompt_lengths: CudaSlice<u32>,
-    /// Drawn tokens and bits of their log-probabilities, `[R, 2]`.
+    /// Sampled tokens and the bits of their log-probabilities, `[R, 2]`.
     pub drawn: CudaSlice<u32>,
 }
 
@@ -117,7 +117,7 @@ impl State {
     }
 }
 
-/// Puts values at `first` of an array.
+/// Copies values to an array, from index `first` on.
 pub(super) fn put<T: DeviceRepr + 'static>(
     device: &CudaDevice,
     into: &mut CudaSlice<T>,
@@ -135,8 +135,8 @@ pub(super) fn put<T: DeviceRepr + 'static>(
 }
 
 impl Session {
-    /// Makes a prompt's keys and values known under a place: rows `rows` of `[N, K * C]` in each layer. The caller
-    /// keeps the tensors for as long as sequences of the prompt are decoded.
+    /// Registers a prompt's keys and values under a place: rows `rows` of `[N, K * C]` in each layer. The caller keeps the
+    /// tensors alive while the prompt's sequences are decoded.
     pub fn put_prompt(&mut self, place: usize, layers: &[(Tensor, Tensor)], rows: Range<usize>) -> Result<()> {
         let width = self.sizes.heads.kv_heads * self.sizes.heads.head_dim;
         let mut addresses = Vec::with_capacity(layers.len() * 2);
@@ -153,7 +153,7 @@ impl Session {
         put(&self.device, &mut self.state.prompt_lengths, place, &[rows.len() as u32])
     }
 
-    /// Begins a sequence in a slot: the length of its prompt, the numbers it will be drawn with, and its prompt's tokens.
+    /// Starts a sequence in a slot, with its prompt's tokens and its random numbers.
     pub fn begin(&mut self, slot: usize, prompt: &[u32], uniforms: &[f64]) -> Result<()> {
         if uniforms.len() > self.sizes.room {
             return Err(Error::Shape { op: "decode", detail: format!("{} numbers for {}", uniforms.len(), self.sizes.room) });
@@ -170,7 +170,7 @@ impl Session {
         Ok(())
     }
 
-    /// Says which slot each row of the following steps is of. Rows of a share are of sequences of its prompt.
+    /// Sets the slot of each row in the following steps. Rows of a share belong to sequences of its prompt.
     pub fn arrange(&mut self, slots: &[u32], shares: &[Share]) -> Result<()> {
         let (split, most_rows) = (self.sizes.split(), super::attention::rows_of_block(&self.sizes));
         let mut blocks: Vec<u32> = Vec::new();
@@ -196,7 +196,7 @@ impl Session {
         put(&self.device, &mut self.state.step, 0, &[self.rows as u32, self.shares as u32])
     }
 
-    /// Addresses of the sequences, of the rows' slots and of the step.
+    /// Returns the addresses of the sequences, of the rows' slots and of the step.
     pub(super) fn tables(&self) -> [u64; 3] {
         [at(&self.state.sequences), at(&self.state.slots), at(&self.state.step)]
     }

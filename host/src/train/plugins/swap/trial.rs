@@ -9,9 +9,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Number of synthetic completions per prompt.
-const COMPLETIONS: usize = 2;
-
 /// The newest batch of each kind.
 #[derive(Clone)]
 pub(in crate::train) struct Trial {
@@ -23,19 +20,20 @@ pub(in crate::train) struct Trial {
 }
 
 impl Trial {
-    /// Makes synthetic completions of the dataset's first prompts, with the columns that the algorithm `needs`: one empty, one
-    /// made of the prompt's first tokens.
-    pub(in crate::train) fn made_up(prompts: &[Arc<Prompt>], columns: &[String], needs: &Needs) -> Self {
+    /// Makes synthetic completions of the dataset's first prompts, `group` of each, with the columns that the algorithm `needs`.
+    /// They are empty and made of the prompt's first tokens in turn.
+    pub(in crate::train) fn made_up(prompts: &[Arc<Prompt>], columns: &[String], group: usize, needs: &Needs) -> Self {
         let (with_reference, with_critic) = (needs.ref_logp, needs.values);
         let prompts = &prompts[..prompts.len().min(2)];
         let rollout = |prompt: usize, sample: usize| {
-            let tokens: Vec<u32> = prompts[prompt].tokens.iter().take(1 + 3 * sample).copied().collect();
-            Rollout { prompt, sample, logp: vec![-1.0; tokens.len()], tokens, finished: sample == 0 }
+            let odd = (prompt + sample) % 2;
+            let tokens: Vec<u32> = prompts[prompt].tokens.iter().take(1 + 3 * odd).copied().collect();
+            Rollout { prompt, sample, logp: vec![-1.0; tokens.len()], tokens, finished: odd == 0 }
         };
         let rollouts: Vec<Rollout> =
-            (0..prompts.len()).flat_map(|p| (0..COMPLETIONS).map(move |s| (p, s))).map(|(p, s)| rollout(p, s)).collect();
+            (0..prompts.len()).flat_map(|p| (0..group).map(move |s| (p, s))).map(|(p, s)| rollout(p, s)).collect();
         let texts: Vec<String> =
-            rollouts.iter().map(|r| if r.sample == 0 { String::new() } else { prompts[r.prompt].text.clone() }).collect();
+            rollouts.iter().map(|r| if r.finished { String::new() } else { prompts[r.prompt].text.clone() }).collect();
         let batch = batch(0, prompts, columns, &rollouts, &texts);
         let (offsets, logp) = (batch.offsets.clone(), vec![-1.0; batch.token_ids.len()]);
         let ref_logp = with_reference.then(|| vec![-1.1; logp.len()]);
@@ -90,7 +88,11 @@ impl Trial {
                 let tokens = tokens_for(&plugin.info().needs, &self.tokens);
                 plugin.estimate(&self.rollouts).and_then(|_| plugin.loss(&tokens)).map(|_| Value::Null)
             }
-            AnyPlugin::Preference(plugin) => plugin.loss(&pairs_for(&plugin.info().needs, &self.pairs)).map(|_| Value::Null),
+            AnyPlugin::Preference(plugin) => {
+                let chosen = if plugin.is_online() { plugin.choose(&self.rollouts).map(drop) } else { Ok(()) };
+                let pairs = pairs_for(&plugin.info().needs, &self.pairs);
+                chosen.and_then(|()| plugin.loss(&pairs)).map(|_| Value::Null)
+            }
         };
         let kept = report.and_then(|report| any.plugin_mut().remember().map(|_| report));
         any.plugin_mut().rewind(None);

@@ -290,10 +290,7 @@ impl Watching {
                 continue;
             }
             let read = config::read([file.as_path()], &Overrides::default()).map_err(|e| e.to_string());
-            edits = read.and_then(|(new, loose)| match loose.first() {
-                Some(loose) => Err(format!("unknown key `{}`", loose.key)),
-                None => edits_between(&self.with(|board| board.config.clone()), &new),
-            });
+            edits = read.and_then(|new| edits_between(&self.with(|board| board.config.clone()), &new));
             if edits.is_ok() || senseless.as_ref() == Some(&text) {
                 self.config = text;
                 break;

@@ -1,0 +1,115 @@
+//! What a command line says of a run's configuration.
+
+use super::Failure;
+use super::algorithm::Known;
+use super::flags::{TABLES, setting_id};
+use crate::config::{self, Config, ConfigFile, Key, Overrides, scalar};
+use crate::plugin::{Setting, Takes};
+use crate::train::Beginning;
+use anyhow::anyhow;
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use std::path::{Path, PathBuf};
+use toml::Value;
+
+/// The configuration file and everything that overrides it.
+pub(super) struct Given {
+    /// The configuration file.
+    pub file: Option<ConfigFile>,
+    pub overrides: Overrides,
+    /// Names of the algorithm's settings, which may be keys of the file.
+    settings: Vec<String>,
+}
+
+/// Returns the texts given for a flag.
+pub(super) fn texts(matches: &ArgMatches, id: &str) -> Vec<String> {
+    matches.get_many::<String>(id).unwrap_or_default().cloned().collect()
+}
+
+impl Given {
+    /// Reads the arguments of a command that sets some keys `first`.
+    pub(super) fn of(matches: &ArgMatches, first: &[(&str, &str)], known: &Known) -> Result<Self, Failure> {
+        let settings = &known.settings;
+        let flags = first.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let mut overrides = Overrides {
+            flags,
+            settings: settings.iter().filter_map(|setting| value_of(setting, matches)).collect(),
+            plugins: texts(matches, "plugin"),
+            sets: texts(matches, "set"),
+            ..Overrides::default()
+        };
+        for Key { name, .. } in config::keys() {
+            if !TABLES.contains(&name.as_str()) {
+                overrides.flags.extend(texts(matches, name).into_iter().map(|text| (name.clone(), text)));
+            }
+        }
+        for option in config::foreign_options() {
+            if let Some(text) = texts(matches, option.name).pop() {
+                let value = scalar(&text);
+                option.check(&value).map_err(|detail| Failure::mistake(anyhow!("--{}: {detail}", option.name)))?;
+                overrides.foreign.push((option, value));
+            }
+        }
+        let read = || matches.get_one::<PathBuf>("config").map(|path| ConfigFile::given(path)).transpose();
+        let file = known.file.clone().map_or_else(read, |file| Ok(Some(file))).map_err(Failure::mistake)?;
+        Ok(Self { file, overrides, settings: settings.iter().map(|setting| setting.name.clone()).collect() })
+    }
+
+    /// A configuration that only `--set` changes.
+    pub(super) fn of_sets(sets: Vec<String>) -> Self {
+        Self { file: None, overrides: Overrides { sets, ..Overrides::default() }, settings: Vec::new() }
+    }
+
+    /// Returns the plugins that it names itself.
+    pub(super) fn named_plugins(&self) -> Vec<String> {
+        let algorithm = self.overrides.flags.iter().filter(|(key, _)| key == "algorithm").map(|(_, value)| value);
+        self.overrides.plugins.iter().chain(algorithm).cloned().collect()
+    }
+
+    /// Returns the configuration of a run that begins so.
+    pub(super) fn settle(&self, beginning: &Beginning) -> Result<Config, Failure> {
+        let base = beginning.config_file().map_err(Failure::mistake)?;
+        self.config(base.as_deref(), Some(&self.settings))
+    }
+
+    /// Returns the configuration over that of a file, and sets the number of threads that it asks for. Without `settings`, unknown
+    /// keys of files are ignored.
+    pub(super) fn config(&self, base: Option<&Path>, settings: Option<&[String]>) -> Result<Config, Failure> {
+        let read = |path: &Path| ConfigFile::read(path)?.without_other_algorithm(&self.overrides, self.file.as_ref());
+        let base = base.map(read).transpose().map_err(Failure::mistake)?;
+        let files = base.iter().chain(&self.file);
+        let config = config::read_files(files, &self.overrides, settings).map_err(Failure::mistake)?;
+        if let Some(threads) = config.num_threads {
+            super::set_threads(threads).map_err(Failure::mistake)?;
+        }
+        Ok(config)
+    }
+
+    /// Returns the output directory that it names.
+    pub(super) fn output_dir(&self) -> Result<Option<String>, config::Error> {
+        // The rest may be incomplete, if it is to come from a checkpoint.
+        let flag = self.overrides.flags.iter().rev().find(|(key, _)| key == "output_dir").map(|(_, value)| value.clone());
+        let set = self.overrides.sets.iter().rev().find_map(|s| s.strip_prefix("output_dir=").map(str::to_owned));
+        match set.or(flag) {
+            Some(given) => Ok(Some(given)),
+            None => self.file.as_ref().map_or(Ok(None), |file| file.text_of("output_dir")),
+        }
+    }
+}
+
+/// Returns the name and value of a setting, if its flag was given.
+fn value_of(setting: &Setting, matches: &ArgMatches) -> Option<(String, Value)> {
+    let id = setting_id(&setting.name);
+    let given = matches
+        .try_get_many::<String>(&id)
+        .ok()
+        .flatten()
+        .filter(|_| matches.value_source(&id) == Some(ValueSource::CommandLine))?;
+    let mut values: Vec<Value> = given.map(|text| scalar(text)).collect();
+    let value = match setting.takes {
+        Takes::Several => Value::Array(values),
+        Takes::OneOrSeveral if values.len() > 1 => Value::Array(values),
+        Takes::OneOrSeveral | Takes::One | Takes::Switch => values.pop()?,
+    };
+    Some((setting.name.clone(), value))
+}

@@ -1,0 +1,135 @@
+//! Values as they are typed: text to TOML values, and the parser's errors in plain words.
+
+use super::{PluginEntry, did_you_mean};
+use serde_json::Value as Json;
+use toml::{Table, Value};
+
+/// Parses the text of a flag: TOML or JSON if it is either, otherwise a string.
+pub fn scalar(text: &str) -> Value {
+    let toml = || toml::from_str::<Table>(&format!("v = {text}")).ok()?.remove("v");
+    let json = || from_json(serde_json::from_str(text.trim()).ok()?);
+    let nested = text.trim_start().starts_with(['{', '[']);
+    toml().or_else(|| nested.then(json)?).unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+/// Converts JSON to TOML, which has no null: null members are left out. None for a null.
+pub(super) fn from_json(value: Json) -> Option<Value> {
+    Some(match value {
+        Json::Null => return None,
+        Json::Bool(value) => Value::Boolean(value),
+        Json::Number(number) => match number.as_i64() {
+            Some(integer) => Value::Integer(integer),
+            None => Value::Float(number.as_f64()?),
+        },
+        Json::String(text) => Value::String(text),
+        Json::Array(items) => Value::Array(items.into_iter().filter_map(from_json).collect()),
+        Json::Object(members) => {
+            Value::Table(members.into_iter().filter_map(|(key, value)| Some((key, from_json(value)?))).collect())
+        }
+    })
+}
+
+/// Returns the first number in a value that is not finite, and its path.
+pub(super) fn not_finite(value: &Value) -> Option<(String, f64)> {
+    let below = |key: String, value: &Value| {
+        let (inner, number) = not_finite(value)?;
+        Some((if inner.is_empty() { key } else { format!("{key}.{inner}") }, number))
+    };
+    match value {
+        Value::Float(number) if !number.is_finite() => Some((String::new(), *number)),
+        Value::Array(all) => all.iter().enumerate().find_map(|(i, value)| {
+            let name = value.get("path").and_then(Value::as_str).map(|path| PluginEntry::new(path.to_owned()).name().to_owned());
+            below(name.unwrap_or_else(|| i.to_string()), value)
+        }),
+        Value::Table(table) => table.iter().find_map(|(key, value)| below(key.clone(), value)),
+        _ => None,
+    }
+}
+
+/// Sets the value at a path, making the tables on the way.
+pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
+    match path {
+        [] => {}
+        [key] => {
+            table.insert(key.clone(), value);
+        }
+        [key, rest @ ..] => {
+            let inner = table.entry(key.clone()).or_insert_with(|| Value::Table(Table::new()));
+            if !inner.is_table() {
+                *inner = Value::Table(Table::new());
+            }
+            if let Value::Table(inner) = inner {
+                insert(inner, rest, value);
+            }
+        }
+    }
+}
+
+/// Returns the list of reward plugins that was meant: one path, a list of paths or tables, or a table for each plugin by its name
+/// (`[plugin.NAME.config]`).
+pub(super) fn plugin_entries(given: Value) -> Result<Value, String> {
+    let of_path = |path: String| Value::Table(Table::from_iter([("path".to_owned(), Value::String(path))]));
+    let entries = match given {
+        Value::String(path) => vec![of_path(path)],
+        Value::Array(items) => items
+            .into_iter()
+            .map(|item| match item {
+                Value::String(path) => of_path(path),
+                other => other,
+            })
+            .collect(),
+        Value::Table(table) if table.values().all(Value::is_table) => table.into_iter().map(named_entry).collect(),
+        other => return Err(format!("is {other}; it must be a list of paths, or [[plugin]] tables with a path")),
+    };
+    match entries.iter().find(|entry| !entry.is_table()) {
+        Some(other) => Err(format!("contains {other}; each entry must be a path or a table with a path")),
+        None => Ok(Value::Array(entries)),
+    }
+}
+
+/// Adds the path that a plugin's name stands for, unless its table has one.
+fn named_entry((name, mut entry): (String, Value)) -> Value {
+    if let Value::Table(table) = &mut entry {
+        table.entry("path").or_insert_with(|| Value::String(format!("{name}.wasm")));
+    }
+    entry
+}
+
+/// The names of Rust's types, and what a person calls them.
+const TYPES: [(&str, &str); 10] = [
+    ("struct PluginEntry", "a path, or a table with a path"),
+    ("struct Limits", "a table of limits"),
+    ("a map", "a table"),
+    ("a sequence", "a list"),
+    ("f64", "a number"),
+    ("usize", "a whole number of 0 or more"),
+    ("u64", "a whole number of 0 or more"),
+    ("u32", "a whole number of 0 or more"),
+    ("u16", "a whole number from 0 to 65535"),
+    ("i64", "a whole number"),
+];
+
+/// Rewords the parser's error: the nearest name instead of a list of all, and no names of Rust's types.
+pub(super) fn reworded(message: &str) -> String {
+    let message = message.trim();
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match quoted.split_first() {
+        Some((key, known)) if message.starts_with("unknown field") => {
+            let near = did_you_mean(key, known.iter().copied());
+            let near = if near.is_empty() { "; `rlhost train --help` lists all keys".to_owned() } else { near };
+            return format!("unknown key `{key}`{near}");
+        }
+        Some((given, known)) if message.starts_with("unknown variant") => {
+            let near = did_you_mean(given, known.iter().copied());
+            return format!("{given:?} is not one of {}{near}", known.join(", "));
+        }
+        _ => {}
+    }
+    match message.rsplit_once("expected ") {
+        Some((before, kind)) => match TYPES.iter().find(|(rust, _)| *rust == kind) {
+            Some((_, plain)) => format!("{before}expected {plain}"),
+            None => message.to_owned(),
+        },
+        None => message.to_owned(),
+    }
+}

@@ -1,0 +1,74 @@
+//! What an algorithm tells the host besides its settings: members of the keyword `x-rlhost` of its configuration schema. Plugins
+//! that are older than a member lack it.
+
+use serde_json::Value;
+
+const KEYWORD: &str = "x-rlhost";
+
+/// The greatest learning rate that an algorithm may propose.
+const GREATEST_RATE: f64 = 1.0;
+
+/// See the module documentation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hints {
+    /// The peak learning rate of a run that sets none, for a full-size model.
+    pub learning_rate: f64,
+    /// Whether given pairs begin and end with the tokenizer's tokens for that, whatever a chat template writes.
+    pub framed: bool,
+}
+
+impl Default for Hints {
+    fn default() -> Self {
+        Self { learning_rate: 1e-6, framed: false }
+    }
+}
+
+impl Hints {
+    /// Reads them from a schema. The error is a sentence's end.
+    pub(super) fn of(schema: &str) -> Result<Self, String> {
+        let mut hints = Self::default();
+        // One that is not JSON is refused with the settings.
+        let schema: Value = serde_json::from_str(schema).unwrap_or_default();
+        let Some(given) = schema.get(KEYWORD) else { return Ok(hints) };
+        let members = given.as_object().ok_or_else(|| format!("has {KEYWORD}, which must be an object, not {given}"))?;
+        if let Some(rate) = members.get("learning_rate") {
+            let fits = |rate: &f64| *rate > 0.0 && *rate <= GREATEST_RATE;
+            hints.learning_rate = rate.as_f64().filter(fits).ok_or_else(|| {
+                format!("has {KEYWORD}.learning_rate {rate}; it must be a number above 0 and at most {GREATEST_RATE}")
+            })?;
+        }
+        if let Some(framed) = members.get("framed") {
+            let fits = framed.as_bool();
+            hints.framed = fits.ok_or_else(|| format!("has {KEYWORD}.framed {framed}; it must be true or false"))?;
+        }
+        Ok(hints)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_algorithm_may_propose_a_learning_rate_within_bounds() {
+        let rate = |schema: &str| Hints::of(schema).map(|hints| hints.learning_rate);
+        for silent in ["{}", "not json", r#"{"x-rlhost": {}}"#, r#"{"x-rlhost": {"later": [1]}}"#, r#"{"properties": {}}"#] {
+            assert_eq!(rate(silent), Ok(1e-6), "{silent}");
+        }
+        assert_eq!(rate(r#"{"x-rlhost": {"learning_rate": 2e-5}}"#), Ok(2e-5));
+        assert_eq!(rate(r#"{"x-rlhost": {"learning_rate": 1}}"#), Ok(1.0));
+        for wrong in ["0", "-1e-6", "1.5", "1e300", "null", "\"2e-5\"", "[1e-6]", "true"] {
+            let refused = rate(&format!("{{\"x-rlhost\": {{\"learning_rate\": {wrong}}}}}")).unwrap_err();
+            assert!(refused.contains("x-rlhost.learning_rate") && refused.contains("above 0"), "{refused}");
+        }
+        assert!(rate(r#"{"x-rlhost": 2e-5}"#).unwrap_err().contains("must be an object"));
+    }
+
+    #[test]
+    fn an_algorithm_may_ask_for_framed_pairs() {
+        let framed = |schema: &str| Hints::of(schema).map(|hints| hints.framed);
+        assert_eq!(framed("{}"), Ok(false));
+        assert_eq!(framed(r#"{"x-rlhost": {"framed": true}}"#), Ok(true));
+        assert!(framed(r#"{"x-rlhost": {"framed": 1}}"#).unwrap_err().contains("true or false"));
+    }
+}

@@ -1,0 +1,141 @@
+//! The settings of a plugin, as its configuration schema describes them.
+
+use super::loaded::Loaded;
+use super::schema::{check, constants, target};
+use super::{Engine, LONGEST_TEXT, Outline, Result, Source};
+use crate::config::{Limits, printable};
+use serde_json::{Map, Value};
+
+/// A setting of a plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name.
+    pub name: String,
+    /// What it means, its values if they are few, and its default.
+    pub help: String,
+    /// How many values it has.
+    pub takes: Takes,
+}
+
+/// How many values a setting has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// True or false.
+    Switch,
+    /// One.
+    One,
+    /// A list.
+    Several,
+    /// One, or a list.
+    OneOrSeveral,
+}
+
+/// Returns the settings of a plugin, which is compiled and asked for its description within the limits.
+///
+/// # Errors
+/// If it can't be loaded.
+pub fn settings_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<Setting>> {
+    let role = Outline::of(engine, source, limits)?.role(source)?;
+    Ok(read(&Loaded::described(engine, source, role, limits, 0)?.info.config_schema))
+}
+
+/// Reads the settings of a schema; names that no flag could have are left out.
+fn read(schema: &str) -> Vec<Setting> {
+    let schema: Value = serde_json::from_str(schema).unwrap_or_default();
+    // A schema that goes on without end is refused when the plugin is loaded.
+    if check(&schema).is_err() {
+        return Vec::new();
+    }
+    let none = Map::new();
+    let properties = schema["properties"].as_object().unwrap_or(&none);
+    let is_name = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_lowercase())
+            && name.len() <= LONGEST_NAME
+            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    };
+    let named = properties.iter().filter(|(name, _)| is_name(name));
+    named.map(|(name, property)| Setting::of(name, property, &schema)).collect()
+}
+
+/// Maximum length of a setting's name, in bytes.
+const LONGEST_NAME: usize = 64;
+
+impl Setting {
+    fn of(name: &str, property: &Value, schema: &Value) -> Self {
+        let mut choices = Vec::new();
+        constants(property, schema, &mut choices);
+        choices.dedup();
+        let mut help = words(property["description"].as_str().unwrap_or_default());
+        if !choices.is_empty() {
+            help = format!("{}: {}", help.trim_end_matches('.'), choices.join(", "));
+        }
+        let default = match property.get("default") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) => Some(text.clone()),
+            Some(other) => Some(other.to_string()),
+        };
+        help = format!("{} [default: {}]", help.trim_end_matches('.'), default.as_deref().unwrap_or("none"));
+        let is = |kind: &str| has_type(property, kind, schema, DEEPEST);
+        let is_one = ["string", "number", "integer"].into_iter().any(is);
+        let takes = match (is("array"), is_one) {
+            (true, true) => Takes::OneOrSeveral,
+            (true, false) => Takes::Several,
+            (false, false) if is("boolean") => Takes::Switch,
+            (false, _) => Takes::One,
+        };
+        Self { name: name.to_owned(), help: printable(help.trim(), LONGEST_TEXT), takes }
+    }
+}
+
+/// The text on one line.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Number of references and choices that are followed into each other.
+const DEEPEST: usize = 8;
+
+/// Returns whether values of this JSON type are allowed, directly or by a choice.
+fn has_type(property: &Value, kind: &str, schema: &Value, depth: usize) -> bool {
+    let own = match &property["type"] {
+        Value::String(one) => one == kind,
+        Value::Array(several) => several.iter().any(|one| one == kind),
+        _ => false,
+    };
+    let choices = ["oneOf", "anyOf", "allOf"].into_iter().flat_map(|key| property[key].as_array().into_iter().flatten());
+    let referred = property["$ref"].as_str().and_then(|to| target(schema, to));
+    own || depth > 0 && choices.chain(referred).any(|inner| has_type(inner, kind, schema, depth - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_tells_what_flags_take_and_mean() {
+        let schema = r##"{"properties": {
+            "beta": {"type": "number", "default": 0.1, "description": "How strongly\n the policy is tied."},
+            "loss_type": {"$ref": "#/$defs/Losses", "default": "sigmoid", "description": "The loss."},
+            "free": {"type": ["boolean", "null"], "description": "No reference."},
+            "Evil name": {"type": "string"}, "\u001b": {"type": "string"}},
+            "$defs": {"Losses": {"anyOf": [{"$ref": "#/$defs/Loss"}, {"type": "array", "items": {"$ref": "#/$defs/Loss"}}]},
+                "Loss": {"oneOf": [{"type": "string", "const": "sigmoid"}, {"type": "string", "const": "hinge"}]}}}"##;
+        let settings = read(schema);
+        let told: Vec<_> = settings.iter().map(|s| (&s.name[..], &s.help[..], s.takes)).collect();
+        assert_eq!(
+            told,
+            [
+                ("beta", "How strongly the policy is tied [default: 0.1]", Takes::One),
+                ("loss_type", "The loss: sigmoid, hinge [default: sigmoid]", Takes::OneOrSeveral),
+                ("free", "No reference [default: none]", Takes::Switch),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_schema_that_refers_to_itself_ends() {
+        let looping = r##"{"properties": {"a": {"$ref": "#/properties/a"}}}"##;
+        assert!(read(looping).is_empty());
+        assert!(read("no JSON").is_empty());
+    }
+}
