@@ -3,7 +3,7 @@
 use super::Failure;
 use crate::config::{Overrides, PluginEntry};
 use crate::config::{did_you_mean, files, read};
-use crate::plugin::read_file;
+use crate::plugin::Source;
 use crate::train::INBOX;
 use anyhow::{Context, anyhow};
 use serde_json::Value;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// Name of the plugin in the run, and the file to replace it with
+    /// Name of the plugin in the run, and the file or embedded plugin to replace it with
     #[arg(value_name = "NAME=FILE")]
     swap: String,
     /// Don't wait for the run to answer
@@ -31,12 +31,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .split_once('=')
         .ok_or_else(|| Failure::mistake(anyhow!("{:?}: expected NAME=FILE, as in tldr_length_reward=better.wasm", args.swap)))?;
     check(&args.run, name).map_err(Failure::Mistake)?;
-    let bytes = read_file(Path::new(file))
-        .with_context(|| format!("can't read {file}"))
-        .map_err(|e| Failure::Mistake(anyhow!("{e:#}")))?;
+    let source = Source::open(file).map_err(Failure::mistake)?;
     let events = args.run.join("events.jsonl");
     let end = events.metadata().map_or(0, |m| m.len());
-    let request = send(&args.run, name, &bytes).map_err(Failure::failed)?;
+    let request = send(&args.run, name, source.bytes()).map_err(Failure::failed)?;
     if args.no_wait {
         say!("sent");
         return Ok(());

@@ -391,6 +391,9 @@ pub struct Config {
     /// Log every N steps; below 1, a fraction of the run [default: 10]
     #[schemars(extend("on_resume" = "free"))]
     pub logging_steps: Period,
+    /// Also log the first step [default: false]
+    #[schemars(extend("on_resume" = "free"))]
+    pub logging_first_step: bool,
     /// Evaluate every N steps and at the end; below 1, a fraction of the run [default: save_steps]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_steps: Option<Period>,
@@ -518,6 +521,7 @@ impl Default for Config {
             adam_epsilon: 1e-8,
             max_grad_norm: 1.0,
             logging_steps: Period::steps(10),
+            logging_first_step: false,
             eval_steps: None,
             eval_on_start: false,
             save_steps: Period::steps(500),

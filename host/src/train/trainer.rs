@@ -171,7 +171,7 @@ impl Trainer {
         let log_every = self.settings.logging_steps.of(self.max_steps);
         self.show_progress();
         let last = step == self.max_steps;
-        if step.is_multiple_of(log_every) || last {
+        if step.is_multiple_of(log_every) || last || step == 1 && self.settings.logging_first_step {
             let figures = self.journal.take();
             self.journal.log(step, self.epoch(), &figures)?;
             listener.logged(step, &figures);
