@@ -1,4 +1,4 @@
-//! `rlhost swap`: give a run that is under way another plugin, and say what became of it.
+//! `rlhost swap`: replaces a plugin of a running run and reports the outcome.
 
 use super::Failure;
 use crate::config::{Overrides, PluginEntry};
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a run is under way there that has a plugin of this name.
+/// Checks that a run is running there and has a plugin of this name.
 fn check(run: &Path, name: &str) -> anyhow::Result<()> {
     let lock = files::open(&run.join(".lock")).map_err(|_| anyhow!("{} is not the folder of a run", run.display()))?;
     if lock.try_lock().is_ok() {
@@ -76,12 +76,12 @@ fn check(run: &Path, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts the bytes into the run's inbox in one piece, and gives the request's name.
+/// Puts the bytes into the run's inbox atomically. Returns the request's name.
 fn send(run: &Path, name: &str, bytes: &[u8]) -> std::io::Result<String> {
     let inbox = run.join(INBOX);
     let temporary = tempfile::Builder::new().prefix(".swap-").tempfile_in(run)?;
     fs::write(temporary.path(), bytes)?;
-    // Later requests come later in the order of names.
+    // Later requests sort later by name.
     let request = format!("{name}@{}", jiff::Timestamp::now().as_nanosecond());
     temporary.persist(inbox.join(format!("{request}.wasm"))).map_err(|e| e.error)?;
     Ok(request)

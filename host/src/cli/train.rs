@@ -191,7 +191,8 @@ fn summary(finished: &Finished, report: Option<&Path>) {
     if let Some(report) = report {
         say!("report:     {}", report.display());
     }
-    say!("next:       rlhost generate --model {} --prompt \"...\"", finished.checkpoint.display());
+    let chat = if finished.chat { " --chat" } else { "" };
+    say!("next:       rlhost generate --model {}{chat} --prompt \"...\"", finished.checkpoint.display());
 }
 
 /// A text's end, each line moved to the right.
