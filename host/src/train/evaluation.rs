@@ -104,7 +104,7 @@ impl Trainer {
             {
                 return Ok(None);
             }
-            let mut with = With { policy: self.learner.policy(), plugins: &mut self.plugins, journal: &mut self.journal, at };
+            let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
             let (experience, collected) = self.collector.collect(some.to_vec(), GENERATION, &mut with)?;
             figures.merge(collected);
             let parts = experience.items().div_ceil(size);
