@@ -329,7 +329,7 @@ fn mistakes_in_pairs_are_named() {
         outcome.error().to_owned()
     };
     assert!(say(&[]).contains("chosen"));
-    let half = say(&["--dataset", "half.jsonl"]);
+    let half = say(&["--dataset", "half.jsonl", "--strict-data"]);
     assert!(half.contains("half.jsonl:2") && half.contains("rejected") && half.contains("prompt, chosen"), "{half}");
     assert!(say(&["--dataset", "mixed.json"]).contains("must be both strings"));
     assert!(say(&["--dataset", "pairs.jsonl", "--max-length", "2"]).contains("max_length"));

@@ -28,8 +28,6 @@ What is defined differently is put right on TRL's side:
   CPO takes all positions, those of prompt and padding too.
 - CPO's `nll_loss` is 0 in TRL where its weight is, and isn't compared there.
 - DPO's `sft` alone has no reference model in rlhost and so no rewards, which aren't compared.
-- TRL's CPO ends a conversation by <eos> if its template doesn't, and TRL's DPO does not; rlhost
-  never does. The template for CPO therefore ends with it.
 - TRL's CPO cuts prompt and answer apart once for each answer, TRL's DPO and rlhost where the
   first of both answers differs. Pairs for CPO have answers that merge alike with their prompt.
 - TRL's CPO keeps pairs whose prompt alone fills `max_length`, with empty answers; TRL's DPO and
@@ -112,7 +110,8 @@ CASES = [
     ("cpo simpo", "cpo", {"loss_type": "simpo", "cpo_alpha": 0.0, "beta": 2.0, "simpo_gamma": 1.0}, {}),
     ("cpo simpo+nll", "cpo", {"loss_type": "simpo", "cpo_alpha": 0.5, "label_smoothing": 0.1}, {}),
     ("cpo alphapo", "cpo", {"loss_type": "alphapo", "alpha": 0.25, "beta": 2.0}, {}),
-    ("cpo chat", "cpo", {"loss_type": "sigmoid"}, {"template": "ended"}),
+    ("cpo chat", "cpo", {"loss_type": "sigmoid"}, {"template": "chat"}),
+    ("cpo chat ended", "cpo", {"loss_type": "sigmoid"}, {"template": "ended"}),
     ("cpo max_length 30", "cpo", {"loss_type": "sigmoid"}, {"max_length": 30}),
 ]
 SHAPE = dict(

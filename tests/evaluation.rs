@@ -218,3 +218,23 @@ fn a_checkpoint_that_a_signal_asked_for_is_no_candidate_for_the_best() {
         assert_eq!(state("cut").replace("cut/", "whole/"), state("whole"));
     }
 }
+
+#[test]
+fn statistics_of_an_evaluation_are_of_all_its_rows() {
+    let place = place();
+    let base = ["eval", "--model", tiny(), "--plugin", "tldr_length_reward.wasm", "--dataset", "held_out.jsonl", "--json"];
+    let evaluated = |size: &str| {
+        let more = ["--num-generations", "4", "--max-completion-length", "24", "--per-device-eval-batch-size", size];
+        let said: Value = serde_json::from_str(&place.run(&[&base[..], &more].concat()).succeeded().stdout).unwrap();
+        said.as_object().unwrap().clone()
+    };
+    let whole = evaluated("20");
+    assert!(whole["eval_reward_std"].as_f64().unwrap() > 0.0, "{whole:?}");
+    for size in ["4", "8"] {
+        for (name, value) in evaluated(size).iter().filter(|(name, _)| !name.contains("runtime") && !name.contains("per_second"))
+        {
+            let (got, want) = (value.as_f64().unwrap(), whole[name].as_f64().unwrap());
+            assert!((got - want).abs() < 1e-5 * want.abs().max(1.0), "{name} by {size}: {got}, not {want}");
+        }
+    }
+}

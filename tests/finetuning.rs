@@ -113,6 +113,44 @@ fn marks_in_a_chat_template_say_which_tokens_are_learned() {
 }
 
 #[test]
+fn conversations_for_cpo_and_orpo_begin_and_end_as_in_trl_and_those_for_dpo_as_their_template_says() {
+    let place = Place::new();
+    let template =
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+    let token = "<|endoftext|>";
+    place.copy(tiny(), "chatty");
+    let named = json!({"bos_token": token, "eos_token": token, "chat_template": template});
+    place.write("chatty/tokenizer_config.json", named.to_string());
+    place.copy(tiny(), "plain");
+    place.write("plain/tokenizer_config.json", "{}");
+    let said = |role: &str, content: &str| json!([{"role": role, "content": content}]);
+    let (chosen, rejected) = (said("assistant", "yes, I do"), said("assistant", "no"));
+    place.write("talk.jsonl", lines(&[json!({"prompt": said("user", "hi"), "chosen": chosen, "rejected": rejected})]));
+    let text = |begin: &str, end: &str| {
+        let (chosen, rejected) = (format!("yes, I do</>{end}"), format!("no</>{end}"));
+        lines(&[json!({"prompt": format!("{begin}<user>hi</><assistant>"), "chosen": chosen, "rejected": rejected})])
+    };
+    place.write("written.jsonl", text("", ""));
+    place.write("framed.jsonl", text(token, token));
+    let figures = |algorithm: &str, model: &str, dataset: &str| -> Vec<f64> {
+        let outcome = place.run(&["eval", "--model", model, "--algorithm", algorithm, "--dataset", dataset, "--json"]);
+        let figures: Value = serde_json::from_str(&outcome.succeeded().stdout).unwrap();
+        let names = ["eval_loss", "eval_logps/chosen", "eval_logps/rejected", "eval_entropy"];
+        names.into_iter().map(|name| figures[name].as_f64().unwrap()).collect()
+    };
+    for (algorithm, same, other) in [
+        ("cpo", "framed.jsonl", "written.jsonl"),
+        ("orpo", "framed.jsonl", "written.jsonl"),
+        ("dpo", "written.jsonl", "framed.jsonl"),
+        ("kto", "written.jsonl", "framed.jsonl"),
+    ] {
+        let talk = figures(algorithm, "chatty", "talk.jsonl");
+        assert_eq!(talk, figures(algorithm, "plain", same), "{algorithm}");
+        assert_ne!(talk, figures(algorithm, "plain", other), "{algorithm}");
+    }
+}
+
+#[test]
 fn packs_are_filled_and_give_the_same_loss() {
     let place = Place::new();
     let rows: Vec<Value> = (0..24).map(|i| json!({"text": "ab".repeat(3 + i)})).collect();

@@ -26,9 +26,9 @@ pub const LEARNING_RATE: f64 = 1e-6;
 
 /// The same with what an algorithm tells the host besides its settings, under the keyword `x-rlhost`.
 #[doc(hidden)]
-pub fn algorithm_schema<C: Config>(learning_rate: f64) -> String {
+pub fn algorithm_schema<C: Config>(hints: serde_json::Value) -> String {
     let mut schema = schemars::schema_for!(C);
-    schema.insert("x-rlhost".to_owned(), serde_json::json!({ "learning_rate": learning_rate }));
+    schema.insert("x-rlhost".to_owned(), hints);
     schema.as_value().to_string()
 }
 

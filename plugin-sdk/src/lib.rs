@@ -62,7 +62,7 @@ pub mod prelude {
 }
 
 #[doc(hidden)]
-pub use {schemars, serde};
+pub use {schemars, serde, serde_json};
 
 /// Exports `plugin` and other interfaces, and embeds the world that contains them.
 #[doc(hidden)]

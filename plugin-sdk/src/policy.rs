@@ -182,7 +182,9 @@ macro_rules! policy_plugin {
                     name: env!("CARGO_PKG_NAME").into(),
                     version: env!("CARGO_PKG_VERSION").into(),
                     description: <$policy>::DESCRIPTION.into(),
-                    config_schema: $crate::config::algorithm_schema::<<$policy as Policy>::Config>(<$policy>::LEARNING_RATE),
+                    config_schema: $crate::config::algorithm_schema::<<$policy as Policy>::Config>(
+                        $crate::serde_json::json!({ "learning_rate": <$policy>::LEARNING_RATE }),
+                    ),
                     needs,
                     stateless: $stateless,
                 }

@@ -54,6 +54,9 @@ pub trait Preference: Sized + Send + 'static {
     const DESCRIPTION: &'static str;
     /// The peak learning rate of a run that sets none, for a full-size model.
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
+    /// Whether a dataset's pairs begin and end with the tokenizer's beginning-of-text and end-of-text tokens, also where a chat
+    /// template writes something else there.
+    const FRAMED: bool = false;
 
     /// Returns the columns it needs under these settings.
     fn needs(config: &Self::Config) -> Needs;
@@ -205,11 +208,12 @@ pub fn configured<P: Preference>(config: &str) -> Result<Exported<P>, Error> {
 #[doc(hidden)]
 #[must_use]
 pub fn described<P: Preference>(name: &str, version: &str, exported: Option<&Exported<P>>) -> Info {
+    let hints = serde_json::json!({ "learning_rate": P::LEARNING_RATE, "framed": P::FRAMED });
     Info {
         name: name.into(),
         version: version.into(),
         description: P::DESCRIPTION.into(),
-        config_schema: crate::config::algorithm_schema::<P::Config>(P::LEARNING_RATE),
+        config_schema: crate::config::algorithm_schema::<P::Config>(hints),
         needs: exported.map_or_else(|| P::needs(&P::Config::default()), |e| P::needs(&e.config)),
         stateless: true,
     }

@@ -209,7 +209,7 @@ fn add_weighted(out: &mut [f32], weights: &[f32], rows: &[f32], width: usize, fi
     }
 }
 
-/// Softmax over two runs of scores taken together.
+/// Replaces two runs of scores by the softmax over both together.
 #[inline(always)]
 fn normalise(a: &mut [f32], b: &mut [f32]) {
     let top = max(a).max(max(b));

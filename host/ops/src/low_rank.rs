@@ -56,8 +56,8 @@ impl LowRank<'_> {
         })
     }
 
-    /// From `x: [N, in]` and the gradient `dy: [N, out]`, adds the gradients of the two matrices to `gradient`, and that of `x`
-    /// to `dx` if given. Recomputes `x A^T`, which is cheaper than keeping it in memory.
+    /// Adds the gradients of the two matrices, given `x: [N, in]` and `dy: [N, out]`, to `gradient`, and that of `x` to `dx`, if
+    /// these are given. Recomputes `x A^T`, which is cheaper than keeping it in memory.
     pub fn backward(&self, x: &Tensor, dy: &Tensor, gradient: Option<Gradient<'_>>, dx: Option<&Tensor>) -> Result<()> {
         let (r, d_in, d_out) = self.dims()?;
         let (n, x_in) = matrix_dims(x);

@@ -1,4 +1,4 @@
-//! `rlhost checkpoint`: what a run has saved, and whether it is whole.
+//! `rlhost checkpoint`: lists and verifies a run's checkpoints.
 
 use super::Failure;
 use crate::checkpoint::{self, Manifest};
@@ -36,13 +36,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// What of a note is shown, in bytes.
+/// Bytes of a note that are shown.
 const NOTE: usize = 512;
 
 /// Most bytes of a trainer_state.json.
 const LARGEST_STATE: u64 = 4 << 20;
 
-/// Folders of a run's checkpoints, oldest first.
+/// Returns the folders of a run's checkpoints, oldest first.
 fn folders(run: &Path) -> Result<Vec<PathBuf>, Failure> {
     let steps = checkpoint::steps(run).map_err(|e| Failure::mistake(anyhow!("{}: {e}", run.display())))?;
     if steps.is_empty() {
@@ -69,13 +69,13 @@ fn list(run: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The step in a checkpoint's name.
+/// Returns the step in a checkpoint's name.
 fn step_of(folder: &Path) -> String {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     name.trim_start_matches("checkpoint-").to_owned()
 }
 
-/// What a checkpoint's trainer_state.json says beside the step.
+/// Summarises a checkpoint's trainer_state.json.
 fn notes(folder: &Path) -> String {
     let text = files::read(&folder.join("trainer_state.json"), LARGEST_STATE).unwrap_or_default();
     let state: Value = serde_json::from_slice(&text).unwrap_or_default();

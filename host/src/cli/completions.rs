@@ -1,5 +1,4 @@
-//! `rlhost completions` and `rlhost man`: what a shell and a reader of manuals are to know, made
-//! of the same definitions as the commands themselves.
+//! `rlhost completions` and `rlhost man`: shell completions and manual pages, generated from the command definitions.
 
 use super::algorithm::settings_of_embedded;
 use super::{Failure, TRAINING, command, flags, output};
@@ -60,7 +59,7 @@ fn script(mut root: Command, shell: Shell) -> Vec<u8> {
     script
 }
 
-/// The page of a command, found by its name and those of the commands that it stands below.
+/// Returns a command's page; `path` is its name after those of its parent commands.
 fn page(root: Command, path: &[String]) -> anyhow::Result<Vec<u8>> {
     let mut found = named(root);
     for name in path {
@@ -80,12 +79,12 @@ fn write_pages(root: Command, folder: &Path) -> anyhow::Result<()> {
     written.map_err(|e| anyhow!("can't write to {}: {e}", folder.display()))
 }
 
-/// The commands under the names that their pages have, `rlhost-plugin-check`, and that are typed.
+/// Renames commands to the names of their pages, such as `rlhost-plugin-check`.
 fn named(root: Command) -> Command {
     fn below(command: Command, path: &[&str]) -> Command {
         let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
         let command = names.iter().fold(command, |command, own| {
-            // Without a version of its own a page would end with an empty one.
+            // Without a version, a page would end with an empty version section.
             let own_page = |c: Command| c.version(env!("CARGO_PKG_VERSION")).disable_version_flag(true);
             command.mut_subcommand(own, |c| below(own_page(c), &[path, &[own.as_str()]].concat()))
         });

@@ -1,4 +1,4 @@
-//! `rlhost eval`: the figures of training, for a model that is not trained.
+//! `rlhost eval`: computes the metrics of training without training.
 
 use super::algorithm::Known;
 use super::given::Given;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// The flags of `train`, and a run to take everything from.
+/// Returns the command with `train`'s flags, plus a run to take everything from.
 pub(super) fn command() -> Command {
     flags::command("eval")
         .about("Evaluate a model or a run's checkpoint on a dataset")
@@ -34,7 +34,7 @@ pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
 }
 
 fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(), Failure> {
-    // Nothing of an evaluation stays.
+    // Nothing of an evaluation is kept.
     let temporary = tempfile::tempdir().map_err(Failure::failed)?;
     let folder = temporary.path().join("evaluation").display().to_string();
     let mut given = Given::of(matches, &[], known)?;

@@ -1,4 +1,4 @@
-//! `rlhost export`: a model folder with its weights in another precision.
+//! `rlhost export`: copies a model folder with its weights in another precision.
 
 use super::Failure;
 use crate::model::{self, Dtype, ModelFolder};

@@ -1,7 +1,7 @@
 //! The flags of the commands that train, evaluate and measure: one for each key of the configuration and each setting of the
 //! algorithm.
 
-use crate::config::{self, Key};
+use crate::config::{self, Key, Treatment};
 use crate::plugin::{Setting, Takes};
 use clap::{Arg, ArgAction, Command, value_parser};
 use std::path::PathBuf;
@@ -18,8 +18,11 @@ pub(super) fn command(name: &'static str) -> Command {
     let keys = config::keys().iter().filter(|key| !TABLES.contains(&key.name.as_str()));
     // Understood in scripts and files that were written for TRL, but nothing that a new user should read about.
     let foreign = config::foreign_options().map(|option| {
-        let arg = spelled(Arg::new(option.name), option.name).hide(true).num_args(0..=1).default_missing_value("true");
-        arg.overrides_with(option.name).help(option.why)
+        let arg = spelled(Arg::new(option.name), option.name).hide(true).help(option.why);
+        match option.treatment {
+            Treatment::RewardWeights => arg.num_args(1..),
+            _ => arg.num_args(0..=1).default_missing_value("true").overrides_with(option.name),
+        }
     });
     command.args(keys.map(flag)).args(foreign)
 }

@@ -1,29 +1,35 @@
-//! `rlhost generate`: continue a prompt.
+//! `rlhost generate`: continues a prompt, or answers it as a conversation.
 
 use super::{Failure, output};
-use crate::data::{StopStrings, Tokenizer};
+use crate::config::{self, Overrides};
+use crate::data::{Extras, Message, StopStrings, Tokenizer, Wording};
 use crate::model::{Decoding, Frozen, ModelFolder, builtin};
 use crate::rollout::{Generator, Request, Sampling};
-use crate::train;
+use crate::train::{self, Origin};
 use anyhow::{anyhow, ensure};
+use serde_json::{Map, Value};
 use std::io::IsTerminal;
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 
 /// Most continuations at once.
 const MOST_SAMPLES: usize = 1 << 20;
 
-/// Temperatures and penalties with which logits stay numbers.
+/// Temperatures and penalties for which logits stay finite.
 const SENSIBLE: RangeInclusive<f32> = 0.0001..=10_000.0;
 
 /// Arguments of `generate`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Hugging Face model folder, or its name on the hub [default: the built-in model]
+    /// Hugging Face model folder, or its name on the hub, or a run's folder, which stands for its newest checkpoint [default: the
+    /// built-in model]
     #[arg(long, short)]
     model: Option<String>,
-    /// Prompt to continue
+    /// Prompt to continue or, with --chat, to answer
     #[arg(long, short)]
     prompt: String,
+    #[command(flatten)]
+    chat: Chat,
     /// Maximum number of tokens to generate
     #[arg(
         long,
@@ -59,6 +65,24 @@ pub(super) struct Args {
     seed: u64,
 }
 
+/// How the prompt becomes a conversation.
+#[derive(clap::Args)]
+struct Chat {
+    /// Write the prompt as a conversation, with the model's chat template, and print the answer alone
+    #[arg(long)]
+    chat: bool,
+    /// System message before the prompt; implies --chat
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Further variables of the chat template, as in '{"enable_thinking": false}' [default: the run's, of a run's checkpoint]
+    #[arg(long, alias = "chat_template_kwargs", value_name = "JSON", value_parser = object)]
+    chat_template_kwargs: Option<Map<String, Value>>,
+}
+
+fn object(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(text).map_err(|e| format!("expected a JSON object: {e}"))
+}
+
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (model, tokenizer, tokens) = prepare(args).map_err(Failure::mistake)?;
     let stops = StopStrings::new(args.stop.clone());
@@ -83,9 +107,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let rollouts = generator.run(&requests).map_err(Failure::failed)?;
     let terminal = std::io::stdout().is_terminal();
     for rollout in rollouts {
-        let whole: Vec<u32> = tokens.iter().chain(&rollout.tokens).copied().collect();
+        let asked: &[u32] = if args.is_chat() { &[] } else { &tokens };
+        let whole: Vec<u32> = asked.iter().chain(&rollout.tokens).copied().collect();
         let text = tokenizer.decode(&whole).map_err(Failure::failed)?;
-        // A terminal would obey what a model writes; a file is to have it as it is.
+        // A terminal would interpret escape sequences from a model; a file gets the text unchanged.
         if terminal {
             say!("{text}");
         } else {
@@ -117,14 +142,14 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
     ensure!(!args.stop.iter().any(String::is_empty), "--stop must not be empty");
     let temporary = tempfile::tempdir()?;
     let folder = match &args.model {
-        Some(named) => ModelFolder::open(train::model_of(named)?.0)?,
+        Some(named) => ModelFolder::open(of_run(train::model_of(named)?.0)?)?,
         None => {
             builtin::write(temporary.path())?;
             ModelFolder::open(temporary.path())?
         }
     };
-    let tokenizer = Tokenizer::open(folder.tokenizer())?;
-    let tokens = tokenizer.encode(&args.prompt, true)?;
+    let tokenizer = Tokenizer::open_as(folder.tokenizer(), &args.wording(folder.path())?)?;
+    let tokens = args.tokens(&tokenizer)?;
     let (context, vocabulary) = (folder.architecture().max_positions, folder.architecture().vocab_size);
     if let Some(unknown) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
         return Err(anyhow!(
@@ -139,4 +164,47 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
         ));
     }
     Ok((Frozen::new(folder.decoder()?).decoding()?, tokenizer, tokens))
+}
+
+/// Returns the newest intact checkpoint of a run's folder, or the folder of a model itself.
+fn of_run(folder: PathBuf) -> anyhow::Result<PathBuf> {
+    let is_model = ["config.json", "adapter_config.json"].iter().any(|name| folder.join(name).exists());
+    if is_model || !folder.join("events.jsonl").exists() {
+        return Ok(folder);
+    }
+    let Origin { checkpoint, .. } = Origin::find(&folder)?;
+    tracing::info!("{}: using its newest checkpoint, {}", folder.display(), checkpoint.display());
+    Ok(checkpoint)
+}
+
+impl Args {
+    fn is_chat(&self) -> bool {
+        self.chat.chat || self.chat.system.is_some()
+    }
+
+    /// What the chat template is told: what a run told it, if the folder is a run's checkpoint.
+    fn wording(&self, folder: &Path) -> anyhow::Result<Wording> {
+        let file = folder.join("config.toml");
+        let mut wording = Wording::default();
+        if self.is_chat() && folder.join("trainer_state.json").is_file() && file.is_file() {
+            let config = config::read([file.as_path()], &Overrides::default())?;
+            let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
+            wording.now = now.map_err(|detail| anyhow!("{}: strftime_now: {detail}", file.display()))?;
+            wording.kwargs = config.chat_template_kwargs;
+        }
+        wording.kwargs.extend(self.chat.chat_template_kwargs.clone().unwrap_or_default());
+        Ok(wording)
+    }
+
+    /// The prompt's tokens.
+    fn tokens(&self, tokenizer: &Tokenizer) -> anyhow::Result<Vec<u32>> {
+        if !self.is_chat() {
+            return Ok(tokenizer.encode(&self.prompt, true)?);
+        }
+        ensure!(tokenizer.has_chat(), "--chat: this model's tokenizer has no chat template; leave --chat out to continue a text");
+        let said = |role: &str, content: &String| Message { role: role.into(), content: content.clone(), ..Message::default() };
+        let system = self.chat.system.iter().map(|text| said("system", text));
+        let messages: Vec<Message> = system.chain([said("user", &self.prompt)]).collect();
+        Ok(tokenizer.encode(&tokenizer.render_chat(&messages, true, &Extras::default())?, false)?)
+    }
 }

@@ -44,8 +44,9 @@ impl Given {
             }
         }
         for option in config::foreign_options() {
-            if let Some(text) = texts(matches, option.name).pop() {
-                let value = scalar(&text);
+            let mut given: Vec<Value> = texts(matches, option.name).iter().map(|text| scalar(text)).collect();
+            let value = if given.len() > 1 { Some(Value::Array(given)) } else { given.pop() };
+            if let Some(value) = value {
                 option.check(&value).map_err(|detail| Failure::mistake(anyhow!("--{}: {detail}", option.name)))?;
                 overrides.foreign.push((option, value));
             }

@@ -1,4 +1,4 @@
-//! `rlhost merge`: a whole model of an adapter and the model that it is for.
+//! `rlhost merge`: merges an adapter into its base model.
 
 use super::Failure;
 use crate::model::{self, ModelFolder};

@@ -261,10 +261,12 @@ fn together(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), 
     Err(Failure::Said(code))
 }
 
-/// A plugin's settings from `--set KEY=VALUE`, given any number of times.
+/// A plugin's settings from `--set KEY=VALUE`, given any number of times. A key may be written as for `train`,
+/// `plugin.NAME.config.KEY`.
 fn settings_given(sets: &[String]) -> anyhow::Result<Map<String, Value>> {
     let pair = |set: &String| {
         let (key, text) = set.split_once('=').ok_or_else(|| anyhow!("--set {set}: expected KEY=VALUE"))?;
+        let key = key.rsplit_once("config.").filter(|(before, _)| before.starts_with("plugin.")).map_or(key, |(_, key)| key);
         Ok((key.trim().replace('-', "_"), serde_json::to_value(scalar(text))?))
     };
     sets.iter().map(pair).collect()

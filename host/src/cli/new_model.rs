@@ -1,4 +1,4 @@
-//! `rlhost new-model`: a model folder with random weights, to be trained from nothing.
+//! `rlhost new-model`: creates a model folder with random weights, for training from scratch.
 
 use super::Failure;
 use crate::config::files;
@@ -8,7 +8,7 @@ use anyhow::{anyhow, ensure};
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// Bytes of a model's config.json.
+/// Most bytes of a model's config.json.
 pub(super) const LARGEST_CONFIG: u64 = 4 << 20;
 
 /// Arguments of `new-model`.

@@ -1,5 +1,4 @@
-//! Standard output and error. That nobody reads on, in a closed pipe, is no reason to fail; that there is no room for what was
-//! asked for is one.
+//! Standard output and error. A closed pipe is not an error, because the reader has gone; a full disk is one.
 
 use super::Failure;
 use crate::config::{is_hidden, printable};
@@ -8,13 +7,13 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::OnceLock;
 
-/// Why something could not be written to standard output, if so.
+/// Why writing to standard output failed, if it did.
 static FAILED: OnceLock<String> = OnceLock::new();
 
-/// Most of an error that is shown, in bytes.
+/// Bytes of an error that are shown.
 const LONGEST_ERROR: usize = 64 << 10;
 
-/// Takes note of what became of writing to standard output.
+/// Records whether writing to standard output succeeded.
 pub(super) fn note(written: io::Result<()>) {
     if let Err(error) = written
         && error.kind() != io::ErrorKind::BrokenPipe
@@ -23,22 +22,22 @@ pub(super) fn note(written: io::Result<()>) {
     }
 }
 
-/// Prints lines, in which what hides is made visible.
+/// Prints lines, with hidden characters made visible.
 pub(super) fn lines(text: fmt::Arguments<'_>) {
     let mut shown = visible(&text.to_string());
     shown.push('\n');
     bytes(shown.as_bytes());
 }
 
-/// Prints bytes as they are.
+/// Prints bytes unchanged.
 pub(super) fn bytes(bytes: &[u8]) {
     note(io::stdout().write_all(bytes));
 }
 
-/// Prints what is still held back.
+/// Flushes standard output.
 ///
 /// # Errors
-/// If something that was printed could not be written.
+/// If anything printed could not be written.
 pub(super) fn finish() -> Result<(), Failure> {
     note(io::stdout().flush());
     match FAILED.get() {
@@ -47,21 +46,21 @@ pub(super) fn finish() -> Result<(), Failure> {
     }
 }
 
-/// Prints an error, in one line. Where that can't be done nothing is left to do.
+/// Prints an error on one line. If that fails, there is nowhere left to report it.
 pub(super) fn complain(error: &anyhow::Error) {
     let _ = writeln!(io::stderr(), "error: {}", printable(&error.to_string(), LONGEST_ERROR));
 }
 
-/// A text in which line ends alone are left of what hides.
+/// Returns a text with hidden characters made visible, except line ends.
 fn visible(text: &str) -> String {
     let lines = text.split('\n').map(|line| printable(line, usize::MAX));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A log to which each write is one line, whatever it holds.
+/// A log in which each write is one line, whatever it contains.
 pub(super) struct Log<W> {
     pub to: W,
-    /// Whether escape sequences are the log's own.
+    /// Whether the log itself writes escape sequences.
     pub colored: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The run on a terminal: a table of key figures, with a bar under it; the table alone elsewhere.
+//! Shows the run's progress: a table of key metrics, with a progress bar below it on a terminal.
 
 use crate::train::Listener;
 use console::style;
@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 
-/// Figures worth a column, with their short names.
+/// Metrics with a column, and their short names.
 const KEY_FIGURES: [(&str, &str); 10] = [
     ("reward", "reward"),
     ("reward_std", "std"),
@@ -20,14 +20,13 @@ const KEY_FIGURES: [(&str, &str); 10] = [
     ("step_time", "s/step"),
 ];
 
-/// Lines of figures after which the names are shown again.
+/// Lines after which the column names are repeated.
 const LINES_BETWEEN_NAMES: usize = 25;
 
-/// Width of a column without its gap.
+/// Width of a column, without its gap.
 const WIDTH: usize = 9;
 
-/// What of a run a person sees while it goes on; nothing where no messages are wanted, or where
-/// another process shows them.
+/// Shows a run's progress; nothing with --quiet, or if another process shows it.
 pub(super) struct Progress {
     steps: u64,
     bar: Option<ProgressBar>,
@@ -54,7 +53,7 @@ impl Progress {
         match &self.bar {
             _ if self.quiet => {}
             Some(bar) => bar.println(text),
-            // A closed pipe is no reason to end a run.
+            // A closed pipe must not end a run.
             None => drop(writeln!(std::io::stdout(), "{text}")),
         }
     }

@@ -1,4 +1,4 @@
-//! `rlhost replay`: what another reward would have said of a run's completions.
+//! `rlhost replay`: scores a run's completions with another reward.
 
 use super::{Failure, settings_given};
 use crate::config::{Config, Limits, Overrides, files, read};
@@ -31,7 +31,7 @@ pub(super) struct Args {
     with: Option<String>,
 }
 
-/// A line of completions.jsonl, as far as rewards see it.
+/// The parts of a line in completions.jsonl that rewards see.
 #[derive(Deserialize)]
 struct Recorded {
     step: u64,
@@ -70,7 +70,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     let names: BTreeSet<&String> = recorded.iter().flat_map(|r| r.rewards.keys()).collect();
     let wanted: Vec<&String> = names.into_iter().filter(|name| args.with.as_ref().is_none_or(|with| with == *name)).collect();
     if wanted.is_empty() {
-        return Err(anyhow!("the run has no reward of that name"));
+        return Err(anyhow!("the run has no reward with that name"));
     }
     let steps = recorded.last().map_or(0, |r| r.step) + 1;
     say!("{} completions of {steps} steps, scored by {} ({})", recorded.len(), source.name(), &source.hash()[..12]);
@@ -94,7 +94,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Columns of the dataset, by row; of rows that can't be used there are none.
+/// Returns the columns of the dataset, by row; rows that can't be used have none.
 fn dataset(config: &Config) -> anyhow::Result<Vec<Map<String, Value>>> {
     let Some((dataset, _)) = train::dataset_of(config)? else { return Ok(Vec::new()) };
     let mut columns = Vec::new();
@@ -136,7 +136,7 @@ fn batch(generation: &[Recorded], dataset: &[Map<String, Value>]) -> RewardBatch
     }
 }
 
-/// The completions on which the two differ most.
+/// Prints the completions on which the two scores differ most.
 fn show_furthest(recorded: &[Recorded], name: &str, scores: &[Option<f32>]) {
     let distance = |(r, new): &(&Recorded, &Option<f32>)| {
         let old = r.rewards.get(name).copied().flatten();

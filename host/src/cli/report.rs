@@ -1,4 +1,4 @@
-//! `rlhost report`: a run as one page of HTML.
+//! `rlhost report`: writes an HTML report of a run.
 
 use super::Failure;
 use crate::report;

@@ -1,4 +1,4 @@
-//! `rlhost resume`: go on from a run's newest whole checkpoint.
+//! `rlhost resume`: resumes a run from its newest intact checkpoint.
 
 use super::Failure;
 use super::given::Given;

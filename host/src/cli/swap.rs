@@ -1,9 +1,9 @@
-//! `rlhost swap`: give a run that is under way another plugin, and say what became of it.
+//! `rlhost swap`: replaces a plugin of a running run and reports the outcome.
 
 use super::Failure;
 use crate::config::{Overrides, PluginEntry};
 use crate::config::{did_you_mean, files, read};
-use crate::plugin::read_file;
+use crate::plugin::Source;
 use crate::train::INBOX;
 use anyhow::{Context, anyhow};
 use serde_json::Value;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// Name of the plugin in the run, and the file to replace it with
+    /// Name of the plugin in the run, and the file or embedded plugin to replace it with
     #[arg(value_name = "NAME=FILE")]
     swap: String,
     /// Don't wait for the run to answer
@@ -31,12 +31,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .split_once('=')
         .ok_or_else(|| Failure::mistake(anyhow!("{:?}: expected NAME=FILE, as in tldr_length_reward=better.wasm", args.swap)))?;
     check(&args.run, name).map_err(Failure::Mistake)?;
-    let bytes = read_file(Path::new(file))
-        .with_context(|| format!("can't read {file}"))
-        .map_err(|e| Failure::Mistake(anyhow!("{e:#}")))?;
+    let source = Source::open(file).map_err(Failure::mistake)?;
     let events = args.run.join("events.jsonl");
     let end = events.metadata().map_or(0, |m| m.len());
-    let request = send(&args.run, name, &bytes).map_err(Failure::failed)?;
+    let request = send(&args.run, name, source.bytes()).map_err(Failure::failed)?;
     if args.no_wait {
         say!("sent");
         return Ok(());
@@ -57,7 +55,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a run is under way there that has a plugin of this name.
+/// Checks that a run is running there and has a plugin of this name.
 fn check(run: &Path, name: &str) -> anyhow::Result<()> {
     let lock = files::open(&run.join(".lock")).map_err(|_| anyhow!("{} is not the folder of a run", run.display()))?;
     if lock.try_lock().is_ok() {
@@ -76,12 +74,12 @@ fn check(run: &Path, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts the bytes into the run's inbox in one piece, and gives the request's name.
+/// Puts the bytes into the run's inbox atomically. Returns the request's name.
 fn send(run: &Path, name: &str, bytes: &[u8]) -> std::io::Result<String> {
     let inbox = run.join(INBOX);
     let temporary = tempfile::Builder::new().prefix(".swap-").tempfile_in(run)?;
     fs::write(temporary.path(), bytes)?;
-    // Later requests come later in the order of names.
+    // Later requests sort later by name.
     let request = format!("{name}@{}", jiff::Timestamp::now().as_nanosecond());
     temporary.persist(inbox.join(format!("{request}.wasm"))).map_err(|e| e.error)?;
     Ok(request)

@@ -143,15 +143,19 @@ fn start(given: &Given, beginning: &Beginning, world: &Rc<World>) -> Result<(), 
     let stopping = Stopping::listen()?;
     let config = given.settle(beginning)?;
     let trainer = train::set_up(config, beginning, world.clone()).map_err(Failure::mistake)?;
-    finish(trainer, &stopping, world)
+    let begun = beginning.origin().map_or(0, |origin| origin.step);
+    finish(trainer, &stopping, begun, world)
 }
 
 /// Runs to the end and says where everything is.
-fn finish(trainer: Trainer, stopping: &Stopping, world: &World) -> Result<(), Failure> {
+fn finish(trainer: Trainer, stopping: &Stopping, begun: u64, world: &World) -> Result<(), Failure> {
     let mut progress = Progress::new(trainer.max_steps(), world.is_first());
     let finished = trainer.run(stopping.begin(), &mut progress).map_err(Failure::failed)?;
     if !world.is_first() {
         return if finished.stopped { Err(Failure::Said(3)) } else { Ok(()) };
+    }
+    if begun > 0 && finished.steps == begun && !finished.stopped {
+        tracing::info!("nothing was left to do: the run had taken its {begun} steps; --max-steps sets another number");
     }
     let report = report::write(&finished.folder);
     if let Err(error) = &report {
@@ -191,7 +195,8 @@ fn summary(finished: &Finished, report: Option<&Path>) {
     if let Some(report) = report {
         say!("report:     {}", report.display());
     }
-    say!("next:       rlhost generate --model {} --prompt \"...\"", finished.checkpoint.display());
+    let chat = if finished.chat { " --chat" } else { "" };
+    say!("next:       rlhost generate --model {}{chat} --prompt \"...\"", finished.checkpoint.display());
 }
 
 /// A text's end, each line moved to the right.

@@ -9,6 +9,8 @@ pub enum Treatment {
     NotNeeded,
     /// It is appended to the value of a key, after this character.
     AppendedTo(&'static str, char),
+    /// Its values are the weights of the rewards.
+    RewardWeights,
     /// It is accepted only with one of these values, or with one that turns it off.
     Only(&'static [&'static str]),
 }
@@ -27,7 +29,7 @@ pub struct Foreign {
 /// Values that turn an option off, as command lines and TRL's files spell them.
 const OFF: [&str; 6] = ["false", "no", "none", "null", "0", ""];
 
-use Treatment::{AppendedTo, NotNeeded, Only};
+use Treatment::{AppendedTo, NotNeeded, Only, RewardWeights};
 
 const NONE: Treatment = Only(&[]);
 
@@ -149,32 +151,41 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (Only(&["keep_start"]), "texts are truncated at the end", &["truncation_mode"]),
     (Only(&["adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw"]), "the optimizer is AdamW", &["optim"]),
     (Only(&["random"]), "rows are shuffled, or in order with --shuffle-dataset false", &["train_sampling_strategy"]),
-    (Only(&["true"]), "the last, smaller batch of an epoch is handled by the algorithm's flow", &["dataloader_drop_last"]),
+    (
+        NONE,
+        "an epoch's last batch is smaller where answers are given, and left out where they are generated",
+        &["dataloader_drop_last"],
+    ),
     (NONE, "use --device cpu", &["use_cpu"]),
     (NONE, "use --gradient-checkpointing", &["activation_checkpointing", "activation_offloading"]),
     (NONE, "use --per-device-train-batch-size with --steps-per-generation", &["generation_batch_size"]),
     (NONE, "use --top-p, --top-k, --min-p, --repetition-penalty and --temperature", &["generation_kwargs"]),
-    (NONE, "set weight in a [[plugin]] table, or with --set plugin.NAME.weight=W", &["reward_weights"]),
+    (RewardWeights, "the weights of the reward plugins, in their order", &["reward_weights"]),
     (NONE, "score the rejection in the reward plugin, or use a stop string with --stop", &["vllm_structured_outputs_regex"]),
-    (NONE, "logs are written at every multiple of --logging-steps and at the end", &["logging_first_step"]),
     (NONE, "evaluations begin with the first --eval-steps; --eval-on-start adds one before", &["eval_delay"]),
-    (NONE, "evaluation is packed as training is", &["eval_packing"]),
-    (NONE, "evaluation computes as training does", &["bf16_full_eval", "fp16_full_eval"]),
+    (
+        NotNeeded,
+        "evaluation computes as training does, in the same precision",
+        &["eval_packing", "bf16_full_eval", "fp16_full_eval"],
+    ),
     (NONE, "f16 is not supported in training; --bf16 is", &["fp16"]),
     (NONE, "the dataset is read from a folder or from the hub's cache", &["dataset_streaming"]),
     (NONE, "the order of rows follows from --seed", &["data_seed"]),
     (
         NONE,
         "nothing is uploaded; checkpoints are in Hugging Face's layout and can be uploaded as they are",
+        &["push_to_hub", "log_completions_hub_repo"],
+    ),
+    (
+        NotNeeded,
+        "nothing is uploaded",
         &[
-            "push_to_hub",
             "hub_always_push",
             "hub_model_id",
             "hub_private_repo",
             "hub_revision",
             "hub_strategy",
             "hub_token",
-            "log_completions_hub_repo",
             "trackio_bucket_id",
             "trackio_space_id",
             "trackio_static_space_id",
@@ -202,7 +213,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NONE, "models are text decoders", &["is_encoder_decoder", "log_multimodal"]),
     (NONE, "completions of evaluations are not written", &["generate_during_eval"]),
     (
-        NONE,
+        NotNeeded,
         "sampling and training compute the same function here, so that there is nothing to correct",
         &[
             "vllm_importance_sampling_correction",
@@ -241,10 +252,26 @@ impl Foreign {
                 tracing::info!("{} is not needed: {}", self.name, self.why);
                 Ok(())
             }
-            AppendedTo(..) => Ok(()),
+            AppendedTo(..) | RewardWeights => Ok(()),
             Only(values) if is_off || values.contains(&text.as_str()) => Ok(()),
             Only([]) => Err(format!("rlhost does not have this option of TRL: {}", self.why)),
             Only(values) => Err(format!("is {text}; it can only be {} here: {}", values.join(", "), self.why)),
+        }
+    }
+
+    /// Returns the weights of the rewards, if the value has them.
+    ///
+    /// # Errors
+    /// If there are not as many numbers as rewards.
+    pub(super) fn weights(&self, value: &Value, rewards: usize) -> Result<Option<Vec<f64>>, String> {
+        if self.treatment != RewardWeights {
+            return Ok(None);
+        }
+        let number = |value: &Value| value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64));
+        let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        match items.iter().map(number).collect::<Option<Vec<f64>>>() {
+            Some(weights) if weights.len() == rewards => Ok(Some(weights)),
+            _ => Err(format!("is {value}; it must be {rewards} numbers, one for each reward plugin")),
         }
     }
 

@@ -78,14 +78,13 @@ mod tests {
 
     #[test]
     fn settings_of_another_algorithm_stay_behind_and_all_others_are_taken_over() {
-        let cases: [(Option<&str>, &[(&str, &str)], &[&str]); 4] = [
-            (None, &[("algorithm", "grpo")], &[]),
-            (None, &[("algorithm", "sft"), ("algorithm", "dir/grpo.wasm")], &[]),
-            (None, &[], &["algorithm=grpo"]),
-            (Some("algorithm = 'grpo'"), &[], &[]),
+        let configs = [
+            forked(None, &[("algorithm", "grpo")], &[]),
+            forked(None, &[("algorithm", "sft"), ("algorithm", "dir/grpo.wasm")], &[]),
+            forked(None, &[], &["algorithm=grpo"]),
+            forked(Some("algorithm = 'grpo'"), &[], &[]),
         ];
-        for (given, flags, sets) in cases {
-            let config = forked(given, flags, sets);
+        for config in configs {
             assert_eq!((config.loss.len(), config.learn_from, config.learning_rate), (0, LearnFrom::Generation, None));
             assert_eq!(config.seed, 7);
         }

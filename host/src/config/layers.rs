@@ -154,6 +154,12 @@ pub fn read_files<'a>(
         };
         config.plugin = overrides.plugins.iter().map(entry).collect();
     }
+    for (option, value) in foreign.iter().chain(&overrides.foreign) {
+        let invalid = |detail| Error::Invalid { place: option.name.to_owned(), detail };
+        if let Some(weights) = option.weights(value, config.plugin.len()).map_err(invalid)? {
+            config.plugin.iter_mut().zip(weights).for_each(|(entry, weight)| entry.weight = weight);
+        }
+    }
     for set in &overrides.sets {
         config = apply_set(config, set)?;
     }
@@ -297,7 +303,7 @@ fn apply_set(config: Config, set: &str) -> Result<Config> {
 }
 
 /// The tables that `--set` reaches into.
-const TABLES: [&str; 3] = ["loss", "loss_limits", "plugin.NAME"];
+const TABLES: [&str; 4] = ["loss", "loss_limits", "chat_template_kwargs", "plugin.NAME"];
 
 /// Applies `plugin.NAME.KEY=VALUE`.
 fn set_of_plugin(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {
@@ -462,6 +468,14 @@ mod tests {
         let config = read_files([&file], &Overrides::default(), Some(&["beta".to_owned()])).unwrap();
         assert_eq!((config.model.as_deref(), config.dataset.as_deref()), (Some("lab/m@v2"), Some("lab/d/de")));
         assert_eq!((config.learning_rate, &config.loss["beta"]), (Some(5e-6), &serde_json::json!(0.2)));
+        let weighted = |weights: Value| {
+            let foreign = vec![(foreign::option("reward_weights").unwrap(), weights)];
+            let plugins = vec!["a.wasm".to_owned(), "b.wasm".to_owned()];
+            read([], &Overrides { foreign, plugins, ..Overrides::default() })
+        };
+        let config = weighted(scalar("[0.5, 2]")).unwrap();
+        assert_eq!((config.plugin[0].weight, config.plugin[1].weight), (0.5, 2.0));
+        assert!(weighted(scalar("[1]")).unwrap_err().to_string().contains("2 numbers"));
         yaml.write_all(b"deepspeed: zero3.json\n").unwrap();
         let file = ConfigFile::read(yaml.path()).unwrap();
         let error = read_files([&file], &Overrides::default(), Some(&["beta".to_owned()])).unwrap_err().to_string();

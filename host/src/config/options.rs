@@ -233,6 +233,15 @@ pub struct Config {
     /// Refuse a dataset with rows that can't be used, instead of leaving them out with a warning [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub strict_data: bool,
+    /// Chat template to use instead of the model's: a Jinja file, or a folder with a tokenizer's files. Checkpoints carry it
+    /// [default: the model's]
+    #[schemars(extend("rank" = "own"))]
+    pub chat_template_path: Option<String>,
+    /// Token that ends texts and completions, which the tokenizer must have [default: the tokenizer's]
+    pub eos_token: Option<String>,
+    /// Date that chat templates are told by strftime_now, as in 2024-07-26 or 2024-07-26T12:00:00 [default: none; templates
+    /// then write a date of their own, so that a run doesn't depend on the day]
+    pub strftime_now: Option<String>,
     /// Output directory of the run [default: runs/TIME]
     #[schemars(extend("on_resume" = "compared"))]
     pub output_dir: Option<String>,
@@ -390,6 +399,9 @@ pub struct Config {
     /// Log every N steps; below 1, a fraction of the run [default: 10]
     #[schemars(extend("on_resume" = "free"))]
     pub logging_steps: Period,
+    /// Also log the first step [default: false]
+    #[schemars(extend("on_resume" = "free"))]
+    pub logging_first_step: bool,
     /// Evaluate every N steps and at the end; below 1, a fraction of the run [default: save_steps]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_steps: Option<Period>,
@@ -432,6 +444,9 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free"))]
     pub metrics_address: String,
 
+    /// Further variables of the chat template, as in --set chat_template_kwargs.enable_thinking=false or, as a flag, in JSON; a
+    /// dataset's column of this name holds those of a row, which win
+    pub chat_template_kwargs: Map<String, Value>,
     /// Reload plugin files and the run's config.toml when they change during training [default: true]
     pub hot_reload: bool,
     /// Settings of the algorithm's plugin
@@ -457,6 +472,9 @@ impl Default for Config {
             dataset_test_split: "test".into(),
             columns: Vec::new(),
             strict_data: false,
+            chat_template_path: None,
+            eos_token: None,
+            strftime_now: None,
             output_dir: None,
             algorithm: "grpo".into(),
             learn_from: LearnFrom::Generation,
@@ -513,6 +531,7 @@ impl Default for Config {
             adam_epsilon: 1e-8,
             max_grad_norm: 1.0,
             logging_steps: Period::steps(10),
+            logging_first_step: false,
             eval_steps: None,
             eval_on_start: false,
             save_steps: Period::steps(500),
@@ -526,6 +545,7 @@ impl Default for Config {
             report_to: ReportTo::Tensorboard,
             metrics_port: None,
             metrics_address: "127.0.0.1".into(),
+            chat_template_kwargs: Map::new(),
             hot_reload: true,
             loss: Map::new(),
             loss_limits: Limits::default(),

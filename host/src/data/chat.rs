@@ -6,8 +6,10 @@
 
 use super::pace::Pace;
 use super::turns::Spoken;
-use super::{marks, turns};
+use super::{marks, percent, turns};
 use crate::config::printable;
+use jiff::civil::DateTime;
+use jiff::fmt::strtime;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, merge_maps};
 use minijinja::{Environment, ErrorKind, Value, context};
@@ -55,6 +57,9 @@ const LARGEST: usize = 1 << 20;
 /// Bytes of an error that are shown.
 const SHOWN: usize = 1024;
 
+/// Names under which messages bring their reasoning.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
 /// Bytes for which a message counts beside its text.
 const MESSAGE: usize = 256;
 
@@ -66,13 +71,18 @@ pub struct ChatTemplate {
 }
 
 /// A compiled template with its tokenizer's tokens.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Template {
     environment: Environment<'static>,
     /// Whether it marks what the assistant says.
     marked: bool,
     bos: String,
     eos: String,
+    /// Variables of every conversation; its own win.
+    kwargs: Map<String, Json>,
+    now: Option<DateTime>,
+    /// Whether it asks for the time.
+    dated: bool,
 }
 
 /// What a template is told beside the messages.
@@ -82,6 +92,28 @@ pub struct Extras {
     pub tools: Json,
     /// Further variables.
     pub kwargs: Map<String, Json>,
+}
+
+impl Extras {
+    /// Reads the columns `tools`, a list of JSON schemas, and `chat_template_kwargs`; either may be written as JSON.
+    pub(super) fn of(columns: &Map<String, Json>) -> Result<Self, String> {
+        let read = |name: &str| match columns.get(name) {
+            None => Ok(Json::Null),
+            Some(Json::String(text)) if text.trim().is_empty() => Ok(Json::Null),
+            Some(Json::String(text)) => serde_json::from_str(text).map_err(|e| format!("column {name:?} is not JSON: {e}")),
+            Some(value) => Ok(value.clone()),
+        };
+        let tools = match read("tools")? {
+            Json::Array(tools) if tools.is_empty() => Json::Null,
+            tools @ (Json::Null | Json::Array(_)) => tools,
+            _ => return Err("column \"tools\" is not a list of JSON schemas".into()),
+        };
+        match read("chat_template_kwargs")? {
+            Json::Null => Ok(Self { tools, kwargs: Map::new() }),
+            Json::Object(kwargs) => Ok(Self { tools, kwargs }),
+            _ => Err("column \"chat_template_kwargs\" is not an object".into()),
+        }
+    }
 }
 
 /// Why a template gave no text.
@@ -105,9 +137,19 @@ impl ChatTemplate {
             return Err(format!("it has {} bytes; the maximum is {LARGEST}", source.len()));
         }
         let pace = Arc::new(Pace::default());
+        let dated = source.contains("strftime_now");
         let compiled = pace.run(source.len(), move || environment(&source)).map_err(|e| e.to_string())?;
         let (environment, marked) = compiled.map_err(|e| printable(&e, SHOWN))?;
-        Ok(Self { template: Arc::new(Template { environment, marked, bos, eos }), pace })
+        Ok(Self { template: Arc::new(Template { environment, marked, bos, eos, kwargs: Map::new(), now: None, dated }), pace })
+    }
+
+    /// The same template with further variables, and with the time that `strftime_now` tells. Without a time there is no such
+    /// function, and templates that have a date of their own use that.
+    #[must_use]
+    pub fn told(mut self, kwargs: Map<String, Json>, now: Option<DateTime>) -> Self {
+        let template = Arc::make_mut(&mut self.template);
+        (template.kwargs, template.now) = (kwargs, now);
+        self
     }
 
     /// The text of a conversation; with `generate`, up to where the assistant's answer begins.
@@ -131,11 +173,24 @@ impl ChatTemplate {
         extras: &Extras,
         work: impl FnOnce(&Template, &[Message], &Extras) -> Result<T, RenderError> + Send + 'static,
     ) -> Result<T, RenderError> {
-        let (template, messages, extras) = (Arc::clone(&self.template), messages.to_vec(), extras.clone());
+        let (template, extras) = (Arc::clone(&self.template), extras.clone());
+        let messages: Vec<Message> = messages.iter().map(with_reasoning).collect();
         let bytes = messages.iter().map(size).sum::<usize>() + length(&extras.kwargs) + length(&extras.tools);
         let done = self.pace.run(bytes.saturating_mul(times), move || work(&template, &messages, &extras));
         done.map_err(|e| RenderError::Unbounded(e.to_string()))?
     }
+}
+
+/// Gives a message's reasoning the names that templates look for, as transformers does.
+fn with_reasoning(message: &Message) -> Message {
+    let mut message = message.clone();
+    let rest = &message.rest;
+    let given = REASONING.into_iter().find_map(|name| rest.get(name).filter(|value| !value.is_null())).cloned();
+    if let Some(reasoning) = given {
+        message.rest.entry("thinking").or_insert_with(|| reasoning.clone());
+        message.rest.insert("reasoning_content".into(), reasoning);
+    }
+    message
 }
 
 /// How much a message is.
@@ -164,7 +219,13 @@ impl Template {
         marks: Option<[char; 2]>,
     ) -> Result<String, RenderError> {
         let refused = |e: minijinja::Error| {
-            let text = printable(&e.to_string(), SHOWN);
+            let mut text = printable(&e.to_string(), SHOWN);
+            if self.dated && self.now.is_none() && ["undefined", "strftime_now"].iter().any(|part| text.contains(part)) {
+                text += "; the template asks for today's date: strftime_now = \"2024-07-26\" gives it one";
+            }
+            if text.contains("use % operator") {
+                text += "; write x % y as x | format(y) in a copy of the template (chat_template_path)";
+            }
             if e.kind() == ErrorKind::OutOfFuel { RenderError::Unbounded(text) } else { RenderError::Refused(text) }
         };
         let own = context! { bos_token => self.bos.as_str(), eos_token => self.eos.as_str() };
@@ -175,8 +236,10 @@ impl Template {
             documents => (),
             generation_marks => marks.map(String::from_iter),
         };
+        let now = self.now.map_or_else(|| context! {}, |now| context! { strftime_now => Value::from_function(clock(now)) });
+        let [general, special] = [&self.kwargs, &extras.kwargs].map(|kwargs| Value::from(Serde(kwargs)));
         // What comes later wins.
-        let variables = merge_maps([own, Value::from(Serde(&extras.kwargs)), fixed]);
+        let variables = merge_maps([own, now, general, special, fixed]);
         self.environment.get_template("chat").and_then(|template| template.render(variables)).map_err(refused)
     }
 }
@@ -191,10 +254,20 @@ fn environment(source: &str) -> Result<(Environment<'static>, bool), String> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
     });
     environment.add_filter("tojson", to_json);
+    // As in Python, nothing is not iterable.
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     marks::add_function(&mut environment);
-    let (source, marked) = marks::rewritten(source);
+    let (source, marked) = marks::rewritten(&percent::rewritten(source));
     environment.add_template_owned("chat", source).map_err(|e| e.to_string())?;
     Ok((environment, marked))
+}
+
+/// Python's `strftime` of a fixed time.
+fn clock(now: DateTime) -> impl Fn(String) -> Result<String, minijinja::Error> + Send + Sync {
+    move |format| {
+        let wrong = |e: jiff::Error| minijinja::Error::new(ErrorKind::InvalidOperation, format!("strftime_now({format:?}): {e}"));
+        strtime::format(&format, now).map_err(wrong)
+    }
 }
 
 /// Python's `json.dumps` with `ensure_ascii=False`, as transformers' templates have it.
@@ -239,6 +312,54 @@ mod tests {
         let messages = [Message { role: "user".into(), content: " hi ".into(), ..Message::default() }];
         assert_eq!(chat.render(&messages, false, &Extras::default()).unwrap(), "<|im_start|>user\nhi<|im_end|>\n");
         assert!(chat.render(&messages, true, &Extras::default()).unwrap().ends_with("<|im_start|>assistant\n"));
+    }
+
+    fn told(source: &str, kwargs: Json, columns: Json) -> Result<String, String> {
+        let (Json::Object(kwargs), Json::Object(columns)) = (kwargs, columns) else { panic!("a test gives objects") };
+        let chat = ChatTemplate::new(source.into(), "<s>".into(), String::new())?.told(kwargs, "2024-07-06".parse().ok());
+        chat.render(&[Message::default()], false, &Extras::of(&columns)?).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_template_is_told_tools_variables_and_a_date() {
+        use serde_json::json;
+        let source =
+            "{{ enable_thinking }}{{ x }}{{ bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}{{ messages | length }}";
+        let of_row = json!({"chat_template_kwargs": {"x": 2, "messages": []}, "tools": [{"name": "f"}], "other": 1});
+        assert_eq!(told(source, json!({"x": 1, "enable_thinking": false}), of_row).unwrap(), r#"False2<s>[{"name": "f"}]1"#);
+        let in_text = json!({"chat_template_kwargs": r#"{"bos_token": ""}"#, "tools": ""});
+        assert_eq!(told(source, json!({"x": 1, "enable_thinking": true}), in_text).unwrap(), "True11");
+        let date = "{{ strftime_now('%d %b %Y') if strftime_now is defined }}";
+        assert_eq!(told(date, json!({}), json!({})).unwrap(), "06 Jul 2024");
+        assert_eq!(rendered(date, json!([])), "");
+        let chat = ChatTemplate::new("{{ strftime_now('%Y') }}".into(), String::new(), String::new()).unwrap();
+        let error = chat.render(&[], false, &Extras::default()).unwrap_err().to_string();
+        assert!(error.contains("strftime_now = \"2024-07-26\""), "{error}");
+        assert!(told("{{ strftime_now('%!') }}", json!({}), json!({})).unwrap_err().contains("strftime_now"));
+        assert!(told("", json!({}), json!({"tools": 3})).unwrap_err().contains("list of JSON schemas"));
+        assert!(told("", json!({}), json!({"chat_template_kwargs": "{"})).unwrap_err().contains("not JSON"));
+    }
+
+    #[test]
+    fn what_python_does_with_strings_and_with_nothing_is_done_here() {
+        let one = |source: &str| rendered(source, serde_json::json!([{"role": "user", "content": "hi"}]));
+        assert_eq!(one("{% for m in messages %}{{ '%s says %s%d' % (m.role, m.content, 3) }}{% endfor %}"), "user says hi3");
+        assert_eq!(one("{{ tools is iterable }}{{ messages is iterable }}{{ 'x' is iterable }}"), "FalseTrueTrue");
+        let reasoned = |name: &str| {
+            let message = serde_json::json!({"role": "assistant", "content": "a", name: "hm"});
+            rendered(
+                "{% for m in messages %}{{ m.reasoning_content }} {{ m.thinking }}{% endfor %}",
+                serde_json::json!([message]),
+            )
+        };
+        assert!(REASONING.into_iter().all(|name| reasoned(name) == "hm hm"));
+        // A namespace that a block of marks or a macro only assigns to.
+        let assigned = "{% set ns = namespace(x=1) %}{% generation %}{% set ns.x = 2 if ns is defined else 3 %}{% endgeneration %}{{ ns.x }}";
+        assert_eq!(one(assigned), "2");
+        assert_eq!(one("{% set ns = namespace(x=1) %}{% macro f() %}{% set ns.x = 2 %}{% endmacro %}{{ f() }}{{ ns.x }}"), "2");
+        let chat = ChatTemplate::new("{% set x = 'a%s' %}{{ x % 'b' }}".into(), String::new(), String::new()).unwrap();
+        let error = chat.render(&[], false, &Extras::default()).unwrap_err().to_string();
+        assert!(error.contains("| format("), "{error}");
     }
 
     fn rendered(source: &str, messages: Json) -> String {

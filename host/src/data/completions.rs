@@ -3,7 +3,7 @@
 
 use super::prompts::{not_empty, text_or_chat};
 use super::rows::{self, Place, Row};
-use super::{Dataset, Prompt, Refused, Result};
+use super::{Dataset, Extras, Prompt, Refused, Result};
 use serde_json::{Map, Value};
 
 /// One row of a dataset of completions.
@@ -17,6 +17,8 @@ pub struct CompletionRow {
     pub prompt: Option<Prompt>,
     /// The answer, of the prompt's kind.
     pub completion: Prompt,
+    /// What the chat template is told.
+    pub extras: Extras,
     /// All other columns.
     pub columns: Map<String, Value>,
 }
@@ -32,7 +34,12 @@ pub fn read_completions(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<
     refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
 }
 
-fn completion(row: usize, place: &Place, mut columns: Map<String, Value>) -> std::result::Result<CompletionRow, String> {
+/// Reads one row.
+pub(super) fn completion(
+    row: usize,
+    place: &Place,
+    mut columns: Map<String, Value>,
+) -> std::result::Result<CompletionRow, String> {
     let found = rows::names(&columns);
     if let Some(value) = columns.shift_remove("completion") {
         let completion = text_or_chat("completion", value)?;
@@ -41,12 +48,14 @@ fn completion(row: usize, place: &Place, mut columns: Map<String, Value>) -> std
         if matches!(prompt, Prompt::Chat(_)) != matches!(completion, Prompt::Chat(_)) {
             return Err("prompt and completion must be both strings or both lists of messages".into());
         }
-        return Ok(CompletionRow { row, place: place.clone(), prompt: Some(prompt), completion, columns });
+        let extras = completion.extras(&columns)?;
+        return Ok(CompletionRow { row, place: place.clone(), prompt: Some(prompt), completion, extras, columns });
     }
     for name in ["text", "messages", "conversations"] {
         if let Some(value) = columns.shift_remove(name) {
             let completion = not_empty(name, text_or_chat(name, value)?)?;
-            return Ok(CompletionRow { row, place: place.clone(), prompt: None, completion, columns });
+            let extras = completion.extras(&columns)?;
+            return Ok(CompletionRow { row, place: place.clone(), prompt: None, completion, extras, columns });
         }
     }
     let wanted = "\"prompt\" and \"completion\", nor \"text\", nor \"messages\", nor \"conversations\"";

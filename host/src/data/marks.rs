@@ -28,13 +28,23 @@ pub(super) fn rewritten(source: &str) -> (String, bool) {
             _ if end == "#}" => tag.to_owned(),
             "generation" => tag.replace(name, &format!("call {FUNCTION}({ARGUMENT})")),
             "endgeneration" => tag.replace(name, "endcall"),
+            _ if let Some(assigned) = assigned(name) => tag.replace(name, &assigned),
             _ => tag.to_owned(),
         };
-        marked |= written != tag;
+        marked |= end == "%}" && name == "generation";
         text.extend([before, &written, end]);
         rest = &after[end.len()..];
     }
     (text + rest, marked)
+}
+
+/// Rewrites an assignment to a namespace so that the namespace is mentioned. A call block or macro knows only what it mentions, and to
+/// the engine an assignment does not.
+fn assigned(tag: &str) -> Option<String> {
+    let (target, value) = tag.strip_prefix("set ")?.split_once('=')?;
+    let (name, attribute) = target.trim().split_once('.')?;
+    let plain = |text: &str| text.chars().all(|c| c.is_alphanumeric() || c == '_');
+    (plain(name) && plain(attribute)).then(|| format!("set {name}.{attribute} = ({}) if {name} is defined", value.trim()))
 }
 
 /// Adds the function that call blocks of marks call.

@@ -4,10 +4,12 @@
 mod chat;
 mod completions;
 mod dataset;
+mod labelled;
 mod loader;
 mod marks;
 mod pace;
 mod packing;
+mod percent;
 mod preferences;
 mod prompts;
 mod refused;
@@ -15,10 +17,12 @@ mod rows;
 mod tokenizer;
 mod train_tokenizer;
 mod turns;
+mod wording;
 
 pub use chat::{ChatTemplate, Extras, Message, RenderError};
 pub use completions::{CompletionRow, read_completions};
 pub use dataset::Dataset;
+pub use labelled::{LabelledRow, read_labelled};
 pub use loader::{Cursor, Loader};
 pub use packing::pack;
 pub use preferences::{PreferenceRow, read_preferences};
@@ -27,6 +31,7 @@ pub use refused::Refused;
 pub use rows::Place;
 pub use tokenizer::{StopStrings, Tokenizer};
 pub use train_tokenizer::{TrainedTokenizer, train_tokenizer};
+pub use wording::Wording;
 
 use crate::config::printable_path;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 
 use super::prompts::{not_empty, text_or_chat};
 use super::rows::{self, Place, Row};
-use super::{Dataset, Message, Prompt, Refused, Result};
+use super::{Dataset, Extras, Message, Prompt, Refused, Result};
 use serde_json::{Map, Value};
 
 /// One row of a preference dataset.
@@ -19,6 +19,8 @@ pub struct PreferenceRow {
     pub chosen: Prompt,
     /// The answer that was not.
     pub rejected: Prompt,
+    /// What the chat template is told.
+    pub extras: Extras,
     /// All other columns.
     pub columns: Map<String, Value>,
 }
@@ -33,7 +35,12 @@ pub fn read_preferences(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<
     refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
 }
 
-fn preference(row: usize, place: &Place, mut columns: Map<String, Value>) -> std::result::Result<PreferenceRow, String> {
+/// Reads one row.
+pub(super) fn preference(
+    row: usize,
+    place: &Place,
+    mut columns: Map<String, Value>,
+) -> std::result::Result<PreferenceRow, String> {
     let found = rows::names(&columns);
     let mut answer = |name: &str| {
         let missing = || {
@@ -54,7 +61,8 @@ fn preference(row: usize, place: &Place, mut columns: Map<String, Value>) -> std
     if kind(&prompt) != kind(&chosen) || kind(&prompt) != kind(&rejected) {
         return Err("prompt, chosen and rejected must be all strings or all lists of messages".into());
     }
-    Ok(PreferenceRow { row, place: place.clone(), prompt, chosen, rejected, columns })
+    let extras = prompt.extras(&columns)?;
+    Ok(PreferenceRow { row, place: place.clone(), prompt, chosen, rejected, extras, columns })
 }
 
 /// Splits off what two answers begin with in common, as TRL's `extract_prompt` does: whole

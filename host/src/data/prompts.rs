@@ -2,7 +2,7 @@
 //! which the rewards see.
 
 use super::rows::{self, Place, Row};
-use super::{Dataset, Message, Refused, Result};
+use super::{Dataset, Extras, Message, Refused, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -15,6 +15,16 @@ pub enum Prompt {
     Chat(Vec<Message>),
 }
 
+impl Prompt {
+    /// What a row's other columns tell the chat template.
+    pub(super) fn extras(&self, columns: &Map<String, Value>) -> std::result::Result<Extras, String> {
+        match self {
+            Self::Text(_) => Ok(Extras::default()),
+            Self::Chat(_) => Extras::of(columns),
+        }
+    }
+}
+
 /// One row of a dataset.
 #[derive(Clone, Debug)]
 pub struct PromptRow {
@@ -24,6 +34,8 @@ pub struct PromptRow {
     pub place: Place,
     /// What the model is asked.
     pub prompt: Prompt,
+    /// What the chat template is told.
+    pub extras: Extras,
     /// All other columns.
     pub columns: Map<String, Value>,
 }
@@ -44,15 +56,17 @@ pub fn parse_prompts(path: &Path, bytes: &[u8]) -> Result<Vec<PromptRow>> {
 fn prompts(rows: Vec<Row>, refused: &mut Refused) -> Result<Vec<PromptRow>> {
     let read = |(row, (place, columns)): (usize, Row)| {
         let read = prompt(columns).map_err(|detail| place.wrong(detail));
-        (row, read.map(|(prompt, columns)| PromptRow { row, place, prompt, columns }))
+        (row, read.map(|(prompt, extras, columns)| PromptRow { row, place, prompt, extras, columns }))
     };
     refused.sort(rows.into_iter().enumerate().map(read))
 }
 
-fn prompt(mut columns: Map<String, Value>) -> std::result::Result<(Prompt, Map<String, Value>), String> {
+fn prompt(mut columns: Map<String, Value>) -> std::result::Result<(Prompt, Extras, Map<String, Value>), String> {
     let found = rows::names(&columns);
     let value = columns.shift_remove("prompt").ok_or_else(|| format!("has no column \"prompt\"; it has {found}"))?;
-    Ok((not_empty("prompt", text_or_chat("prompt", value)?)?, columns))
+    let prompt = not_empty("prompt", text_or_chat("prompt", value)?)?;
+    let extras = prompt.extras(&columns)?;
+    Ok((prompt, extras, columns))
 }
 
 /// Bytes of a text that is tokenized: a prompt, a completion, a document, a conversation. Tokenizing takes some 200 bytes for each.

@@ -2,6 +2,7 @@
 
 use super::pace::Pace;
 use super::turns::Spoken;
+use super::wording::{self, Wording, token_text};
 use super::{ChatTemplate, Error, Extras, Message, RenderError, Result};
 use crate::config::{files, printable, printable_path};
 use crate::ops::bounded::{Bounds, quietly, within};
@@ -14,12 +15,6 @@ use std::time::Duration;
 
 /// Bytes of `tokenizer.json`; the largest known has 35 million.
 const LARGEST: u64 = 64 << 20;
-
-/// Bytes of `tokenizer_config.json`.
-const LARGEST_CONFIG: u64 = 16 << 20;
-
-/// Bytes of `chat_template.jinja`.
-const LARGEST_TEMPLATE: u64 = 1 << 20;
 
 /// Bytes of a token; a completion has as many of them as it has tokens.
 const LONGEST_TOKEN: usize = 4096;
@@ -42,16 +37,8 @@ pub struct Tokenizer {
     /// Whether its decoder may take long or make much of little.
     decodes_freely: bool,
     chat: Option<ChatTemplate>,
+    bos: Option<u32>,
     eos: Option<u32>,
-}
-
-/// The text of a file that need not be there.
-fn read(path: &Path, limit: u64) -> Result<Option<String>> {
-    match files::read_text(path, limit) {
-        Ok(text) => Ok(Some(text)),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::Io { path: path.to_owned(), source }),
-    }
 }
 
 /// Reads `tokenizer.json`. The library that does panics over some damage, and compiles any patterns that it finds.
@@ -92,41 +79,50 @@ fn replaces_freely(decoder: &Value) -> bool {
     }
 }
 
-/// A special token's text, written as a string or as an object with its content.
-fn token_text(config: &Value, key: &str) -> String {
-    let value = &config[key];
-    value.as_str().or_else(|| value["content"].as_str()).unwrap_or_default().to_owned()
-}
-
 impl Tokenizer {
     /// Reads `tokenizer.json` and the chat template of a model folder.
     pub fn open(folder: &Path) -> Result<Self> {
+        Self::open_as(folder, &Wording::default())
+    }
+
+    /// The same with another wording than the folder's.
+    ///
+    /// # Errors
+    /// If the tokenizer can't be read, or has no such end token.
+    pub fn open_as(folder: &Path, wording: &Wording) -> Result<Self> {
         let path = folder.join("tokenizer.json");
         let inner = Arc::new(load(&path)?);
-        let config_path = folder.join("tokenizer_config.json");
-        let config: Value = match read(&config_path, LARGEST_CONFIG)? {
-            Some(text) => {
-                serde_json::from_str(&text).map_err(|e| Error::Tokenizer { path: config_path.clone(), detail: e.to_string() })?
-            }
-            None => Value::Null,
+        let config = wording::config_in(folder)?;
+        let own = wording.eos.clone();
+        if let Some(missing) = own.as_ref().filter(|text| inner.token_to_id(text).is_none()) {
+            let detail = format!("eos_token: there is no token {missing:?}");
+            return Err(Error::Tokenizer { path, detail: printable(&detail, SHOWN) });
+        }
+        let bos_text = token_text(&config, "bos_token");
+        let eos_text = own.unwrap_or_else(|| token_text(&config, "eos_token"));
+        let [bos, eos] = [&bos_text, &eos_text].map(|text| inner.token_to_id(text));
+        let found = wording.template.clone().map_or_else(|| wording::template_in(folder, &config), |given| Ok(Some(given)))?;
+        let compiled = |(path, source): (PathBuf, String)| {
+            let chat = ChatTemplate::new(source, bos_text, eos_text);
+            chat.map_err(|detail| Error::Tokenizer { path, detail: format!("chat template: {detail}") })
         };
-        let template_path = folder.join("chat_template.jinja");
-        let (source, template_path) = match read(&template_path, LARGEST_TEMPLATE)? {
-            Some(source) => (Some(source), template_path),
-            None => {
-                let default = |named: &Value| named["name"] == "default";
-                let named = config["chat_template"].as_array().and_then(|all| all.iter().find(|named| default(named)));
-                let source = named.map_or(&config["chat_template"], |named| &named["template"]).as_str().map(str::to_owned);
-                (source, config_path)
-            }
-        };
-        let chat = source
-            .map(|s| ChatTemplate::new(s, token_text(&config, "bos_token"), token_text(&config, "eos_token")))
-            .transpose()
-            .map_err(|detail| Error::Tokenizer { path: template_path, detail: format!("chat template: {detail}") })?;
-        let eos = inner.token_to_id(&token_text(&config, "eos_token"));
+        let chat = found.map(compiled).transpose()?.map(|chat| chat.told(wording.kwargs.clone(), wording.now));
         let decodes_freely = serde_json::to_value(inner.get_decoder()).map_or(true, |decoder| replaces_freely(&decoder));
-        Ok(Self { path, inner, pace: Arc::default(), decodes_freely, chat, eos })
+        Ok(Self { path, inner, pace: Arc::default(), decodes_freely, chat, bos, eos })
+    }
+
+    /// Returns the files that a checkpoint of a model with these ending tokens has otherwise than the folder which was opened with
+    /// this wording, with their text.
+    pub fn changed_files(&self, wording: &Wording, model: &[u32]) -> Result<Vec<(&'static str, String)>> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let mut ends = self.eos_ids(model);
+        ends.sort_by_key(|&id| Some(id) != self.eos);
+        wording::changed_files(wording, folder, &ends)
+    }
+
+    /// Whether it has a chat template.
+    pub fn has_chat(&self) -> bool {
+        self.chat.is_some()
     }
 
     /// Number of ids up to the greatest, added tokens included.
@@ -144,6 +140,11 @@ impl Tokenizer {
     /// The text of the ending token, if there is one.
     pub fn eos_text(&self) -> Option<String> {
         self.eos.and_then(|id| self.inner.id_to_token(id))
+    }
+
+    /// Returns the ids of the tokens that begin and end a text, if there are such.
+    pub fn frame(&self) -> (Option<u32>, Option<u32>) {
+        (self.bos, self.eos)
     }
 
     /// Token ids of a text; `special` adds what the tokenizer puts around a text (a beginning

@@ -250,7 +250,7 @@ impl World {
             return Err(Error::Failed { rank, failure });
         }
         match headers.iter().position(|header| header[2] != headers[0][2]) {
-            // All ranks reach this.
+            // All ranks detect this.
             Some(rank) => {
                 self.failed.set(true);
                 Err(Error::Astray { rank, here: what })

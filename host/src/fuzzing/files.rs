@@ -1,7 +1,7 @@
 //! Files that a run reads: datasets, checkpoints, and a run's own folder.
 
 use super::{choice, parts, put, scratch};
-use crate::data::{Dataset, Refused, read_completions, read_preferences, read_prompts};
+use crate::data::{Dataset, Refused, read_completions, read_labelled, read_preferences, read_prompts};
 use crate::{checkpoint, report, train};
 
 /// A dataset's file; its first byte says what it is read as, and its second what it is called.
@@ -13,7 +13,7 @@ pub fn dataset(input: &[u8]) {
     let refused = &mut Refused::default();
     match learned {
         0 => drop(read_prompts(&dataset, refused)),
-        1 => drop(read_preferences(&dataset, refused)),
+        1 => drop((read_preferences(&dataset, refused), read_labelled(&dataset, refused))),
         2 => drop(read_completions(&dataset, refused)),
         _ => {
             dataset.columns = vec![("prompt".into(), "question".into()), ("question".into(), "prompt".into())];

@@ -5,6 +5,7 @@ use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
 use super::{Architecture, Decoder, Error, Lora, Result, Weights, peft};
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Returns whether a folder holds a critic's head on the policy itself.
 pub fn has_critic(folder: &Path) -> bool {
@@ -19,6 +20,8 @@ pub struct ModelFolder {
     base: PathBuf,
     architecture: Architecture,
     lora: Option<Lora>,
+    /// Name and text of files that copies of the model have otherwise.
+    replaced: Arc<[(&'static str, String)]>,
 }
 
 /// File of a critic's head.
@@ -30,20 +33,31 @@ impl ModelFolder {
         let path = path.into();
         if !peft::is_adapter(&path) {
             let architecture = Architecture::read(&path)?;
-            return Ok(Self { base: path.clone(), path, architecture, lora: None });
+            return Ok(Self { base: path.clone(), path, architecture, lora: None, replaced: Arc::default() });
         }
         let (lora, base) = peft::read_config(&path)?;
         let architecture = Architecture::read(&base).map_err(|e| Error::Config {
             path: path.clone(),
             detail: format!("the adapter's base_model_name_or_path must be the folder of a model: {e}"),
         })?;
-        Ok(Self { path, base, architecture, lora: Some(lora) })
+        Ok(Self { path, base, architecture, lora: Some(lora), replaced: Arc::default() })
     }
 
     /// Returns this folder's model with the adapter in another folder, whatever base model that names.
     pub fn with_adapter_in(&self, path: &Path) -> Result<Self> {
         let (lora, _) = peft::read_config(path)?;
         Ok(Self { path: path.to_owned(), lora: Some(lora), ..self.clone() })
+    }
+
+    /// Returns the same folder, whose copies get these files instead of its own: name and text.
+    #[must_use]
+    pub fn replacing(self, files: Vec<(&'static str, String)>) -> Self {
+        Self { replaced: files.into(), ..self }
+    }
+
+    /// Returns the files that its copies get instead of its own.
+    pub(super) fn replaced(&self) -> &[(&'static str, String)] {
+        &self.replaced
     }
 
     /// Returns its path.

@@ -43,10 +43,16 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     copy_all_companions(source, to)
 }
 
-/// Copies the files beside a model's weights, or the adapter's own where it has them.
+/// Copies the files beside a model's weights, or the adapter's own where it has them, or those that replace either.
 pub(super) fn copy_all_companions(source: &ModelFolder, to: &Path) -> Result<()> {
     copy_companions(source.base(), to)?;
-    if source.path() == source.base() { Ok(()) } else { copy_companions(source.path(), to) }
+    if source.path() != source.base() {
+        copy_companions(source.path(), to)?;
+    }
+    for (name, text) in source.replaced() {
+        std::fs::write(to.join(name), text).map_err(io(&to.join(name)))?;
+    }
+    Ok(())
 }
 
 /// A precision of stored weights.

@@ -13,11 +13,13 @@ const GREATEST_RATE: f64 = 1.0;
 pub struct Hints {
     /// The peak learning rate of a run that sets none, for a full-size model.
     pub learning_rate: f64,
+    /// Whether given pairs begin and end with the tokenizer's tokens for that, whatever a chat template writes.
+    pub framed: bool,
 }
 
 impl Default for Hints {
     fn default() -> Self {
-        Self { learning_rate: 1e-6 }
+        Self { learning_rate: 1e-6, framed: false }
     }
 }
 
@@ -34,6 +36,10 @@ impl Hints {
             hints.learning_rate = rate.as_f64().filter(fits).ok_or_else(|| {
                 format!("has {KEYWORD}.learning_rate {rate}; it must be a number above 0 and at most {GREATEST_RATE}")
             })?;
+        }
+        if let Some(framed) = members.get("framed") {
+            let fits = framed.as_bool();
+            hints.framed = fits.ok_or_else(|| format!("has {KEYWORD}.framed {framed}; it must be true or false"))?;
         }
         Ok(hints)
     }
@@ -56,5 +62,13 @@ mod tests {
             assert!(refused.contains("x-rlhost.learning_rate") && refused.contains("above 0"), "{refused}");
         }
         assert!(rate(r#"{"x-rlhost": 2e-5}"#).unwrap_err().contains("must be an object"));
+    }
+
+    #[test]
+    fn an_algorithm_may_ask_for_framed_pairs() {
+        let framed = |schema: &str| Hints::of(schema).map(|hints| hints.framed);
+        assert_eq!(framed("{}"), Ok(false));
+        assert_eq!(framed(r#"{"x-rlhost": {"framed": true}}"#), Ok(true));
+        assert!(framed(r#"{"x-rlhost": {"framed": 1}}"#).unwrap_err().contains("true or false"));
     }
 }

@@ -81,7 +81,7 @@ pub struct Needs {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No file and no embedded plugin has this name.
-    #[error("no plugin {name:?}: there is no such file, and the embedded plugins are {}", known.join(", "))]
+    #[error("no plugin {name:?}: there is no such file, and {}", embedded_instead(name, known))]
     NotFound {
         /// The name asked for.
         name: String,
@@ -149,6 +149,14 @@ pub enum Error {
 
 /// Longest text shown from a plugin, in bytes: an error, a log line, a name, a description.
 const LONGEST_TEXT: usize = 2048;
+
+/// Says which embedded plugin was probably meant, or which there are.
+fn embedded_instead(name: &str, known: &[String]) -> String {
+    match crate::config::did_you_mean(name, known.iter().map(String::as_str)) {
+        near if near.is_empty() => format!("the embedded plugins are {}", known.join(", ")),
+        near => format!("no embedded plugin has that name{near}"),
+    }
+}
 
 /// Result of a plugin operation.
 pub type Result<T> = std::result::Result<T, Error>;

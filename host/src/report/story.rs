@@ -108,7 +108,7 @@ impl Story {
     /// Marks events that a later resume undid.
     fn find_undone(&mut self) {
         let mut behind: Option<u64> = None;
-        // What the latest resume, in reading order, had loaded.
+        // Plugins loaded by the process whose start was read last. Events are read backwards.
         let mut loaded: BTreeMap<String, String> = BTreeMap::new();
         let mut loading: BTreeMap<String, String> = BTreeMap::new();
         for event in self.events.iter_mut().rev() {

@@ -24,6 +24,8 @@ pub(super) struct Prompt {
     /// Its place among the prompts that are used.
     pub index: usize,
     pub text: String,
+    /// Whether it belongs to a conversation.
+    pub chat: bool,
     pub tokens: Vec<u32>,
     /// The dataset's other columns.
     pub columns: Map<String, Value>,
@@ -34,8 +36,9 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
-    fn new(row: usize, text: String, columns: Map<String, Value>) -> Self {
-        Self { row, index: 0, text, tokens: Vec::new(), columns, answers: None, ref_logp: OnceLock::new() }
+    fn new(row: usize, asked: &Asked, text: String, columns: Map<String, Value>) -> Self {
+        let chat = matches!(asked, Asked::Chat(_));
+        Self { row, index: 0, text, chat, tokens: Vec::new(), columns, answers: None, ref_logp: OnceLock::new() }
     }
 
     /// Returns the number of tokens of the prompt and its first answer.
@@ -66,6 +69,8 @@ pub(super) struct Reader<'a> {
     pub longest_prompt: Option<usize>,
     /// Whether a row that can't be used is an error.
     pub strict: bool,
+    /// Whether pairs begin and end with the tokenizer's tokens for that, whatever a chat template writes.
+    pub framed: bool,
 }
 
 impl Reader<'_> {
@@ -76,8 +81,8 @@ impl Reader<'_> {
             Some(dataset) => data::read_prompts(dataset, &mut refused)?,
             None => data::parse_prompts(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes())?,
         };
-        let prepare = |PromptRow { row, place, prompt, columns }| {
-            let (text, mut tokens) = asked(&prompt, self.tokenizer).map_err(|e| place.failed(e))?;
+        let prepare = |PromptRow { row, place, prompt, extras, columns }| {
+            let (text, mut tokens) = asked(&prompt, &extras, self.tokenizer).map_err(|e| place.failed(e))?;
             self.shorten(&mut tokens);
             if tokens.is_empty() {
                 return Err(place.wrong("the prompt has no tokens"));
@@ -87,7 +92,7 @@ impl Reader<'_> {
                 let detail = format!("the prompt is {long} tokens long; the model's context is {context}, completion included");
                 return Err(place.wrong(format!("{detail}; max_prompt_length keeps a prompt's last tokens")));
             }
-            Ok(Prompt { tokens, ..Prompt::new(row, text, columns) })
+            Ok(Prompt { tokens, ..Prompt::new(row, &prompt, text, columns) })
         };
         all(rows, prepare, refused)
     }
@@ -108,9 +113,12 @@ impl Reader<'_> {
         let mut refused = Refused::new(self.strict);
         let rows = data::read_preferences(dataset, &mut refused)?;
         let merged = AtomicUsize::new(0);
-        let prepare = |PreferenceRow { row, place, prompt, chosen, rejected, columns }| {
-            let pair = answered(&prompt, [&chosen, &rejected], self.tokenizer).map_err(|e| place.failed(e))?;
+        let prepare = |PreferenceRow { row, place, prompt, chosen, rejected, extras, columns }| {
+            let pair = answered(&prompt, [&chosen, &rejected], &extras, self.tokenizer).map_err(|e| place.failed(e))?;
             let Answered { text, mut tokens, answers: [mut chosen, mut rejected], cut } = pair;
+            if self.framed {
+                self.frame(&mut tokens, [&mut chosen, &mut rejected]);
+            }
             if tokens.is_empty() || chosen.is_empty() || rejected.is_empty() {
                 return Err(place.wrong("its prompt or one of its answers has no tokens"));
             }
@@ -120,7 +128,7 @@ impl Reader<'_> {
             rejected.truncate(room);
             merged.fetch_add(usize::from(cut), Ordering::Relaxed);
             let answers = Some(Answers { chosen, learned: None, rejected });
-            Ok(Prompt { tokens, answers, ..Prompt::new(row, text, columns) })
+            Ok(Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) })
         };
         let read = all(rows, prepare, refused)?;
         match merged.into_inner() {
@@ -130,6 +138,17 @@ impl Reader<'_> {
             ),
         }
         Ok(read)
+    }
+
+    /// Adds the beginning token to a prompt and the ending token to its answers where they lack it, as TRL's CPO does.
+    fn frame(&self, prompt: &mut Vec<u32>, answers: [&mut Vec<u32>; 2]) {
+        let (begin, end) = self.tokenizer.frame();
+        if prompt.first() != begin.as_ref() {
+            prompt.splice(0..0, begin);
+        }
+        for answer in answers.into_iter().filter(|answer| answer.last() != end.as_ref()) {
+            answer.extend(end);
+        }
     }
 
     /// Returns how many tokens may follow a prompt.
@@ -161,9 +180,9 @@ impl Reader<'_> {
     fn completion(&self, row: CompletionRow, what: Learned) -> data::Result<Prompt> {
         let (tokenizer, place) = (self.tokenizer, row.place.clone());
         let parts = match &row.prompt {
-            Some(prompt) => answered(prompt, [&row.completion], tokenizer)
+            Some(prompt) => answered(prompt, [&row.completion], &row.extras, tokenizer)
                 .map(|Answered { text, tokens, answers: [a], .. }| (text, tokens, a)),
-            None => whole(&row.completion, tokenizer).map(|tokens| (String::new(), Vec::new(), tokens)),
+            None => whole(&row.completion, &row.extras, tokenizer).map(|tokens| (String::new(), Vec::new(), tokens)),
         };
         let (text, mut tokens, mut chosen) = parts.map_err(|e| place.failed(e))?;
         let mut learned = learned_of(&row, &tokens, &chosen, tokenizer, what).map_err(|e| place.failed(e))?;
@@ -184,7 +203,7 @@ impl Reader<'_> {
             return Err(place.wrong(format!("the assistant says nothing in its first {} tokens", self.longest)));
         }
         let answers = Some(Answers { chosen, learned, rejected: Vec::new() });
-        Ok(Prompt { tokens, answers, ..Prompt::new(row.row, text, row.columns) })
+        Ok(Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) })
     }
 }
 
@@ -237,11 +256,11 @@ fn all<R: Numbered + Send>(
     Ok((kept, warning))
 }
 
-fn asked(prompt: &Asked, tokenizer: &Tokenizer) -> data::Result<(String, Vec<u32>)> {
+fn asked(prompt: &Asked, extras: &Extras, tokenizer: &Tokenizer) -> data::Result<(String, Vec<u32>)> {
     match prompt {
         Asked::Text(text) => Ok((text.clone(), tokenizer.encode(text, true)?)),
         Asked::Chat(messages) => {
-            let text = tokenizer.render_chat(messages, true, &Extras::default())?;
+            let text = tokenizer.render_chat(messages, true, extras)?;
             let tokens = tokenizer.encode(&text, false)?;
             Ok((text, tokens))
         }
@@ -258,14 +277,19 @@ struct Answered<const N: usize> {
 }
 
 /// Tokenizes each answer together with its prompt. An answer begins where that differs from the prompt alone, as in TRL.
-fn answered<const N: usize>(prompt: &Asked, given: [&Asked; N], tokenizer: &Tokenizer) -> data::Result<Answered<N>> {
-    let (text, mut tokens) = asked(prompt, tokenizer)?;
+fn answered<const N: usize>(
+    prompt: &Asked,
+    given: [&Asked; N],
+    extras: &Extras,
+    tokenizer: &Tokenizer,
+) -> data::Result<Answered<N>> {
+    let (text, mut tokens) = asked(prompt, extras, tokenizer)?;
     let mut answers = [const { Vec::new() }; N];
     for (answer, given) in answers.iter_mut().zip(given) {
         *answer = match (prompt, given) {
             (Asked::Chat(prompt), Asked::Chat(answer)) => {
                 let messages = [prompt.clone(), answer.clone()].concat();
-                tokenizer.encode(&tokenizer.render_chat(&messages, false, &Extras::default())?, false)?
+                tokenizer.encode(&tokenizer.render_chat(&messages, false, extras)?, false)?
             }
             (_, Asked::Text(answer)) => {
                 let end = tokenizer.eos_text().filter(|eos| !answer.ends_with(eos)).unwrap_or_default();
@@ -302,10 +326,10 @@ fn learned_of(
 ) -> data::Result<Option<Vec<u8>>> {
     match (&row.prompt, &row.completion) {
         _ if !what.turns => Ok(None),
-        (None, Asked::Chat(messages)) => assistant_turns(messages, answered, tokenizer, &row.place).map(Some),
+        (None, Asked::Chat(messages)) => assistant_turns(row, messages, answered, tokenizer).map(Some),
         (Some(Asked::Chat(prompt)), Asked::Chat(completion)) => {
-            let mut mask =
-                assistant_turns(&[&prompt[..], completion].concat(), &[asked, answered].concat(), tokenizer, &row.place)?;
+            let (messages, all) = ([&prompt[..], completion].concat(), [asked, answered].concat());
+            let mut mask = assistant_turns(row, &messages, &all, tokenizer)?;
             if !what.whole {
                 mask.drain(..asked.len());
             }
@@ -315,24 +339,24 @@ fn learned_of(
     }
 }
 
-/// Returns the mask of the assistant's tokens in a conversation, whose tokens are `all`.
-fn assistant_turns(messages: &[Message], all: &[u32], tokenizer: &Tokenizer, place: &Place) -> data::Result<Vec<u8>> {
-    let (tokens, said) = tokenizer.encode_spoken(messages, &Extras::default())?;
+/// Returns the mask of the assistant's tokens in a row's conversation, whose tokens are `all`.
+fn assistant_turns(row: &CompletionRow, messages: &[Message], all: &[u32], tokenizer: &Tokenizer) -> data::Result<Vec<u8>> {
+    let (tokens, said) = tokenizer.encode_spoken(messages, &row.extras)?;
     if tokens != all {
         let detail = "the chat template or the tokenizer gives other tokens a second time";
-        return Err(place.wrong(format!("assistant_only_loss: {detail}")));
+        return Err(row.place.wrong(format!("assistant_only_loss: {detail}")));
     }
     Ok(said)
 }
 
 /// Tokenizes a whole text with its end token, or a whole conversation.
-fn whole(text: &Asked, tokenizer: &Tokenizer) -> data::Result<Vec<u32>> {
+fn whole(text: &Asked, extras: &Extras, tokenizer: &Tokenizer) -> data::Result<Vec<u32>> {
     Ok(match text {
         Asked::Text(text) => {
             let end = tokenizer.eos_text().filter(|eos| !text.ends_with(eos)).unwrap_or_default();
             tokenizer.encode(&format!("{text}{end}"), true)?
         }
-        Asked::Chat(messages) => tokenizer.encode(&tokenizer.render_chat(messages, false, &Extras::default())?, false)?,
+        Asked::Chat(messages) => tokenizer.encode(&tokenizer.render_chat(messages, false, extras)?, false)?,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::collector::With;
 use super::dataset::Prompt;
-use super::experience::MicroBatch;
+use super::experience::{Experience, MicroBatch};
 use super::figures::Figures;
 use super::trainer::{Listener, Trainer};
 use super::{Result, ranks};
@@ -97,7 +97,7 @@ impl Trainer {
         let flow = self.collector.flow();
         let whole_generation = flow.generates() && self.settings.per_device_eval_batch_size.is_none();
         let together = flow.prompts(if whole_generation { self.settings.generation_batch_size() } else { size }, &self.settings);
-        let mut micro_batches = Vec::new();
+        let mut parts = Vec::new();
         for some in prompts.chunks(together.max(1)) {
             if let Some(stop) = stop
                 && ranks::any(&self.world, stop.load(Ordering::Relaxed))?
@@ -107,9 +107,14 @@ impl Trainer {
             let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
             let (experience, collected) = self.collector.collect(some.to_vec(), GENERATION, &mut with)?;
             figures.merge(collected);
-            let parts = experience.items().div_ceil(size);
-            micro_batches.extend(MicroBatch::deal(&Arc::new(experience), parts));
+            parts.push(experience);
         }
+        // All at once, so that statistics over rows don't depend on the size of the parts.
+        let mut experience = Experience::joined(parts);
+        let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
+        figures.merge(self.collector.judge(&mut experience, &mut with)?);
+        let count = experience.items().div_ceil(size);
+        let micro_batches: Vec<MicroBatch> = MicroBatch::deal(&Arc::new(experience), count).collect();
         let (loss, evaluated) = self.learner.evaluate(&micro_batches, &mut self.plugins, at)?;
         figures.merge(evaluated);
         Ok(Some((loss, figures)))

@@ -38,6 +38,29 @@ impl Experience {
         Self { generated_at, prompts, offsets: offsets(&rollouts), rollouts, logp, ..Self::default() }
     }
 
+    /// Joins experiences that were collected one after another and have not been judged.
+    pub(super) fn joined(parts: impl IntoIterator<Item = Self>) -> Self {
+        let mut parts = parts.into_iter();
+        let mut all = parts.next().unwrap_or_default();
+        for part in parts {
+            let before = all.prompts.len();
+            all.prompts.extend(part.prompts);
+            all.rollouts.extend(part.rollouts.into_iter().map(|rollout| Rollout { prompt: before + rollout.prompt, ..rollout }));
+            all.texts.extend(part.texts);
+            for (column, more) in all.rewards.iter_mut().zip(part.rewards) {
+                column.values.extend(more.values);
+            }
+            all.logp.extend(part.logp);
+            for (column, more) in [(&mut all.ref_logp, part.ref_logp), (&mut all.values, part.values)] {
+                if let (Some(column), Some(more)) = (column, more) {
+                    column.extend(more);
+                }
+            }
+        }
+        all.offsets = offsets(&all.rollouts);
+        all
+    }
+
     /// Returns the rows of some prompts' completions.
     pub(super) fn rows(&self, prompts: Range<usize>) -> Range<usize> {
         let first = |prompt: usize| self.rollouts.partition_point(|rollout| rollout.prompt < prompt);

@@ -49,6 +49,7 @@ fn dataset(given: &str, split: &str, config: &Config) -> Result<(Dataset, String
     Ok((Dataset { files, columns: config.columns() }, name))
 }
 
-fn absolute(path: &str) -> String {
+/// Returns the absolute path of a file or folder.
+pub(super) fn absolute(path: &str) -> String {
     std::path::absolute(path).map_or_else(|_| path.to_owned(), |whole| whole.display().to_string())
 }

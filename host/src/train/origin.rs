@@ -176,6 +176,17 @@ impl Beginning {
         }
     }
 
+    /// Returns the checkpoint's copy of a chat template, if it was written with the template at this path.
+    ///
+    /// # Errors
+    /// If the checkpoint's configuration can't be read.
+    pub(super) fn kept_template(&self, path: Option<&str>) -> Result<Option<PathBuf>> {
+        let (Some(origin), Some(path)) = (self.origin(), path) else { return Ok(None) };
+        let written = config::read([origin.config_file().as_path()], &Overrides::default())?;
+        let kept = origin.checkpoint.join("chat_template.jinja");
+        Ok((written.chat_template_path.as_deref() == Some(path) && kept.is_file()).then_some(kept))
+    }
+
     /// Returns the differences from the checkpoint's configuration, by key. Edits of the run's config.toml may change what they
     /// may change while it runs.
     ///

@@ -82,6 +82,8 @@ pub struct Finished {
     pub stopped: bool,
     /// Duration of the run.
     pub took: Duration,
+    /// Whether its dataset has conversations.
+    pub chat: bool,
     /// Completions of one prompt before and after training.
     pub samples: Vec<Sample>,
 }
@@ -129,7 +131,9 @@ impl Trainer {
         let seconds = self.journal.took().as_secs_f64();
         self.journal.event(&if stopped { Event::Stopped { step, seconds } } else { Event::Finished { step, seconds } })?;
         let after = if stopped { None } else { self.collector.sample(self.learner.policy(), step)? };
+        let chat = self.collector.data().prompts().iter().any(|prompt| prompt.chat);
         Ok(Finished {
+            chat,
             folder: self.journal.path().to_owned(),
             steps: step,
             checkpoint,
@@ -167,7 +171,7 @@ impl Trainer {
         let log_every = self.settings.logging_steps.of(self.max_steps);
         self.show_progress();
         let last = step == self.max_steps;
-        if step.is_multiple_of(log_every) || last {
+        if step.is_multiple_of(log_every) || last || step == 1 && self.settings.logging_first_step {
             let figures = self.journal.take();
             self.journal.log(step, self.epoch(), &figures)?;
             listener.logged(step, &figures);

@@ -1,4 +1,4 @@
-//! Whether the final answer of a completion is the one in the dataset, as numbers or as text.
+//! Compares the final answer of a completion with the dataset's, as numbers or as text.
 
 use rlhost_plugin_sdk::prelude::*;
 use serde_json::Value;
@@ -9,14 +9,13 @@ pub mod number;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// As numbers: 1,080 is $1080.00, and 3/4 is 0.75. Rows whose reference has no number have no
-    /// score.
+    /// As numbers: 1,080 equals $1080.00, and 3/4 equals 0.75. Rows whose reference has no number have no score.
     Numeric,
-    /// As texts, character by character, without the space around them.
+    /// As exact text, ignoring surrounding space.
     Exact,
 }
 
-/// Where an answer stands in a completion.
+/// Where to find the answer in a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Extract {
@@ -26,7 +25,7 @@ pub enum Extract {
     Boxed,
     /// The last number.
     LastNumber,
-    /// All of it.
+    /// The complete text.
     Whole,
 }
 
@@ -34,17 +33,15 @@ pub enum Extract {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The dataset's column with the reference. What counts of it stands after the last `####`;
-    /// without one, in the last `\boxed{...}`; without either, it is all of it. Rows without a
-    /// value there have no score.
+    /// Dataset column with the reference, which is the text after the last `####`, else in the last `\boxed{...}`, else all of
+    /// it. Rows without a value have no score.
     pub column: String,
     /// How answers are compared.
     pub mode: Mode,
-    /// Where the answer may stand in a completion; the first of these that finds one counts. Of
-    /// several numbers in that place the last counts.
+    /// Where to find the answer; the first of these that finds one counts. If it contains several numbers, the last counts.
     #[schemars(length(min = 1))]
     pub extract: Vec<Extract>,
-    /// By how much a number may differ, as a part of the reference: 0.01 is one per cent.
+    /// Allowed relative difference of numbers: 0.01 is one per cent.
     #[schemars(range(min = 0.0))]
     pub tolerance: f64,
 }
@@ -103,20 +100,20 @@ fn boxed(text: &str) -> Option<&str> {
     None
 }
 
-/// The reference as text, or none where the row has none.
+/// Returns the reference as text, or `None` if the row has none.
 fn reference(sample: &Sample<'_>, column: &str) -> Result<Option<String>, Error> {
     match sample.column_as(column)? {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
         Some(Value::Number(number)) => Ok(Some(number.to_string())),
-        Some(other) => {
-            Err(Error::Input(format!("the dataset's column {column:?} holds {other}; a reference is a text or a number")))
-        }
+        Some(other) => Err(Error::Input(format!(
+            "the dataset's column {column:?} contains {other}; a reference must be a string or a number"
+        ))),
     }
 }
 
 reward! {
-    /// 1 for the right answer, 0 for another one or none.
+    /// 1 for the right answer, 0 for a wrong one or none.
     config: Settings,
     needs: COMPLETION_TEXT | DATASET_COLUMNS,
     |config, sample| {
@@ -184,7 +181,7 @@ mod tests {
         assert_eq!(with(Value::Null).unwrap(), None);
         assert_eq!(with("seven".into()).unwrap(), None);
         let error = with(serde_json::json!(["7"])).unwrap_err().to_string();
-        assert!(error.contains("answer") && error.contains("text or a number"), "{error}");
+        assert!(error.contains("answer") && error.contains("a string or a number"), "{error}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Numbers as people and models write them in answers, read exactly.
+//! Parses numbers as people and models write them in answers, exactly.
 
 use std::borrow::Cow;
 
@@ -21,8 +21,7 @@ impl Number {
         Self::new(numerator, self.denominator.checked_mul(other.numerator)?, self.percent)
     }
 
-    /// Whether it is equal to a reference, or differs by no more than `tolerance` times the
-    /// reference. 20% is equal to 20 and to 0.2.
+    /// Returns whether it equals a reference, or differs by at most `tolerance` times the reference. 20% equals 20 and 0.2.
     #[must_use]
     pub fn agrees_with(self, reference: Self, tolerance: f64) -> bool {
         let hundred = Self { numerator: 100, denominator: 1, percent: false };
@@ -37,7 +36,7 @@ impl Number {
     fn is_near(self, reference: Self, tolerance: f64) -> bool {
         let float = |n: Self| n.numerator as f64 / n.denominator as f64;
         let same = (self.numerator, self.denominator) == (reference.numerator, reference.denominator);
-        // Floats of long numbers may be equal where the numbers are not.
+        // Long numbers may differ and still be equal as floats.
         same || tolerance > 0.0 && (float(self) - float(reference)).abs() <= tolerance * float(reference).abs()
     }
 }
@@ -58,9 +57,8 @@ pub struct Written<'a> {
     pub number: Number,
 }
 
-/// The last number of a text: a decimal or a fraction of two, with or without a sign, a currency
-/// sign, commas between thousands, an exponent of ten, a percent sign. One too long for 128 bits
-/// is passed over.
+/// Returns the last number in a text: a decimal or a fraction of two, optionally with a sign, a currency sign, commas between
+/// thousands, a power of ten, a percent sign. Skips numbers too long for 128 bits.
 #[must_use]
 pub fn last(text: &str) -> Option<Written<'_>> {
     let bytes = text.as_bytes();
@@ -80,7 +78,7 @@ pub fn last(text: &str) -> Option<Written<'_>> {
     last
 }
 
-/// Reads on from a decimal that stands at `start..end`; gives where the number ends, too.
+/// Parses the rest of a number whose first decimal is at `start..end`. Also returns where the number ends.
 fn read(text: &str, start: usize, mut end: usize) -> (usize, Option<Written<'_>>) {
     let mut number = decimal(&text[start..end]);
     if text[end..].starts_with('/') {
@@ -103,8 +101,8 @@ fn read(text: &str, start: usize, mut end: usize) -> (usize, Option<Written<'_>>
     (end, written)
 }
 
-/// Where the minus sign of the number at `start` stands, perhaps before a currency sign. After a
-/// letter, a digit or a closing bracket it is a subtraction or a hyphen.
+/// Returns the position of the minus sign of the number at `start`, which may be before a currency sign. After a letter, a digit
+/// or a closing bracket, it is a subtraction or a hyphen.
 fn minus_before(text: &str, start: usize) -> Option<usize> {
     let before = &text[..start];
     let before = before.strip_suffix(['$', '€', '£']).unwrap_or(before);
@@ -116,7 +114,7 @@ fn digits(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|b| b.is_ascii_digit()).count()
 }
 
-/// Length of the decimal that a text begins with, 0 if it does not begin with one.
+/// Returns the length of the decimal at the start of a text, 0 if there is none.
 fn decimal_length(bytes: &[u8]) -> usize {
     let tail = |from: usize| bytes.get(from..).unwrap_or(&[]);
     let mut length = digits(bytes);
@@ -147,8 +145,7 @@ fn decimal(text: &str) -> Option<Number> {
     if shift < 0 { Number::new(value, power, false) } else { Number::new(value.checked_mul(power)?, 1, false) }
 }
 
-/// The text with what LaTeX puts into and around numbers written plainly: `\frac{3}{4}` as `3/4`,
-/// `\$` as `$`, `1{,}000` and `1,\!000` as `1,000`.
+/// Rewrites LaTeX numbers as plain text: `\frac{3}{4}` as `3/4`, `\$` as `$`, `1{,}000` and `1,\!000` as `1,000`.
 #[must_use]
 pub fn plain(text: &str) -> Cow<'_, str> {
     if !text.contains(['\\', '{']) {
@@ -174,7 +171,7 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// `a`, `b` and what follows, of `{a}{b}...`.
+/// Returns `a`, `b` and the rest of `{a}{b}...`.
 fn two_arguments(text: &str) -> Option<(&str, &str, &str)> {
     let (above, rest) = text.strip_prefix('{')?.split_once('}')?;
     let (below, rest) = rest.strip_prefix('{')?.split_once('}')?;

@@ -1,11 +1,10 @@
-//! Contrastive Preference Optimization (Xu et al. 2024) with the loss types sigmoid, hinge, ipo,
-//! simpo and alphapo. It needs no reference model; the negative log-likelihood of the chosen
-//! completions keeps the policy in place. Names, defaults and figures as in TRL.
+//! Contrastive Preference Optimization (Xu et al. 2024) with the loss types sigmoid, hinge, ipo, simpo and alphapo. It needs no
+//! reference model; the negative log-likelihood of the chosen completions keeps the policy in place. Names, defaults and metrics
+//! are TRL's.
 //!
-//! What differs from TRL: the negative log-likelihood is a mean over the chosen tokens of the
-//! whole optimizer step, not of a micro-batch, and `nll_loss` is reported even where its weight is
-//! zero; `logits/*` are means over the completions' tokens, as those of DPO, without prompts and
-//! padding.
+//! Differences from TRL: the negative log-likelihood is a mean over the chosen tokens of the complete optimizer step, not of a
+//! micro-batch. `nll_loss` is reported even if its weight is zero. `logits/*` are means over the completions' tokens, as in DPO,
+//! without prompts and padding.
 
 pub mod settings;
 #[cfg(test)]
@@ -16,8 +15,8 @@ use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference, Total, f
 use rlhost_plugin_sdk::{Error, Metric};
 pub use settings::{LossType, Settings};
 
-/// Greatest exponent in a reward, beyond which f32 overflows: with `alpha` above zero, summed
-/// log-probabilities of a long completion come to it.
+/// Largest exponent in a reward; beyond it, f32 overflows. With `alpha` above zero, the summed log-probabilities of a long
+/// completion reach it.
 const MAX_EXPONENT: f64 = 80.0;
 
 /// The algorithm with its settings.
@@ -25,12 +24,12 @@ pub struct Cpo {
     settings: Settings,
 }
 
-/// What a completion's log-probability is worth: itself, or `(1 - p^-alpha) / alpha`.
+/// Returns a completion's reward from its log-probability: that itself, or `(1 - p^-alpha) / alpha`.
 fn reward(s: &Settings, logp: Dual<2>) -> Dual<2> {
     if s.alpha == 0.0 { logp } else { (-(logp * -s.alpha).min(MAX_EXPONENT).exp() + 1.0) / s.alpha }
 }
 
-/// The loss of one pair, by the difference `x` of its rewards.
+/// Returns the loss of one pair from the difference `x` of its rewards.
 fn pair_loss(s: &Settings, x: Dual<2>) -> Dual<2> {
     let logistic = |x: Dual<2>| {
         let x = x * s.beta;
@@ -47,6 +46,7 @@ fn pair_loss(s: &Settings, x: Dual<2>) -> Dual<2> {
 impl Preference for Cpo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Contrastive Preference Optimization (sigmoid, hinge, ipo, simpo, alphapo)";
+    const FRAMED: bool = true;
 
     fn needs(_: &Settings) -> Needs {
         Needs::MEAN_LOGITS

@@ -2,21 +2,19 @@
 
 use rlhost_plugin_sdk::prelude::*;
 
-/// What a pair costs.
+/// The loss of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LossType {
-    /// Logistic, of the difference of log-probabilities.
+    /// Logistic loss of the difference of log-probabilities.
     Sigmoid,
-    /// Hinge (SLiC, Zhao et al. 2023).
+    /// Hinge loss (SLiC, Zhao et al. 2023).
     Hinge,
     /// Squared distance of the difference per token from `1 / 2 beta` (IPO, Azar et al. 2023).
     Ipo,
-    /// Logistic, of the difference per token less the margin `simpo_gamma` (SimPO, Meng et al.
-    /// 2024).
+    /// Logistic loss of the difference per token minus the margin `simpo_gamma` (SimPO, Meng et al. 2024).
     Simpo,
-    /// The same with `cpo_alpha` 0, to go with an `alpha` other than 0 (AlphaPO, Gupta et al.
-    /// 2025).
+    /// As simpo, with `cpo_alpha` 0 and for an `alpha` other than 0 (AlphaPO, Gupta et al. 2025).
     Alphapo,
 }
 
@@ -24,21 +22,20 @@ pub enum LossType {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// What a pair costs.
+    /// The loss of a pair.
     pub loss_type: LossType,
     /// Scale of a completion's reward.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
-    /// How likely a preference is the wrong way round; hinge and ipo know nothing of it.
+    /// Probability that a preference label is wrong; not used by hinge and ipo.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub label_smoothing: f64,
-    /// Weight of the chosen completions' negative log-likelihood; SimPO has it at 0.
+    /// Weight of the chosen completions' negative log-likelihood; 0 for SimPO.
     #[schemars(range(min = 0.0))]
     pub cpo_alpha: f64,
-    /// By how much the chosen completion's reward should exceed the other, for simpo and alphapo.
+    /// Target margin between the rewards, for simpo and alphapo.
     pub simpo_gamma: f64,
-    /// Shape of the reward `(1 - p^-alpha) / alpha` of a probability `p` (AlphaPO); at 0 it is the
-    /// logarithm. With any loss.
+    /// Shape of the reward `(1 - p^-alpha) / alpha` of a probability `p` (AlphaPO); 0 means the logarithm. Applies to every loss.
     pub alpha: f64,
 }
 
@@ -49,12 +46,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether a completion counts by its mean over tokens rather than by their sum.
+    /// Returns whether a completion counts by its mean over tokens instead of their sum.
     pub(crate) fn per_token(&self) -> bool {
         matches!(self.loss_type, LossType::Ipo | LossType::Simpo | LossType::Alphapo)
     }
 
-    /// The weight of the negative log-likelihood.
+    /// Returns the weight of the negative log-likelihood.
     pub(crate) fn nll_weight(&self) -> f64 {
         if self.loss_type == LossType::Alphapo { 0.0 } else { self.cpo_alpha }
     }

@@ -1,4 +1,4 @@
-//! The plugin against closed forms in f64, written from the papers' formulas.
+//! Compares the plugin with closed forms in f64, written from the papers' formulas.
 
 use super::*;
 use rlhost_plugin_sdk::preference::testing::{assert_follows, in_parts, pairs};
@@ -14,7 +14,7 @@ fn ln_sigma(x: f64) -> f64 {
     (1.0 / (1.0 + (-x).exp())).ln()
 }
 
-/// The loss, straight from the formulas.
+/// Computes the loss directly from the formulas.
 fn closed_form(s: &Settings, p: &Pairs, chosen: &[f64], rejected: &[f64]) -> f64 {
     let averaged = [LossType::Ipo, LossType::Simpo, LossType::Alphapo].contains(&s.loss_type);
     let values = |side: &Side, logp: &[f64]| -> Vec<f64> {
@@ -79,7 +79,7 @@ fn huge_margins_stay_finite() {
         for alpha in [0.0, 0.5, -0.5] {
             for (chosen, rejected) in [(-1e5, 0.0), (0.0, -1e5), (0.0, 0.0)] {
                 let p = Pairs { step: 0, chosen: side(&[0, 1], &[chosen]), rejected: side(&[0, 1], &[rejected]), scale };
-                // The square of a reward of that size is beyond f32, whatever the margin.
+                // The square of a reward of that size exceeds f32, whatever the margin.
                 let alpha = if loss_type == LossType::Ipo { 0.0 } else { alpha };
                 let got = loss(&Settings { loss_type, alpha, ..Settings::default() }, &p);
                 assert!(got.loss.is_finite() && got.d_chosen[0].is_finite() && got.d_rejected[0].is_finite(), "{got:?}");

@@ -1,13 +1,12 @@
-//! Direct Preference Optimization (Rafailov et al. 2023) and the losses that came after it, with
-//! f-divergences and LD-DPO. Names, defaults and figures as in TRL; see [`settings::LossType`]
-//! for the losses.
+//! Direct Preference Optimization (Rafailov et al. 2023) and its successors, with f-divergences and LD-DPO. Names, defaults and
+//! metrics are TRL's; [`settings::LossType`] lists the losses.
 //!
-//! What differs from TRL:
-//! - `sft` is a mean over the chosen tokens of the whole optimizer step, not of a micro-batch.
+//! Differences from TRL:
+//! - `sft` is a mean over the chosen tokens of the complete optimizer step, not of a micro-batch.
 //! - `sft` alone needs no reference model and then reports no `rewards/*`.
-//! - `aot` and `aot_unpaired` sort the pairs of one micro-batch, as in TRL, so that for these two
-//!   the size of a micro-batch does change the loss.
-//! - WPO's `use_weighting` isn't offered: it needs the sum of squared probabilities at each token.
+//! - `aot` and `aot_unpaired` sort the pairs of one micro-batch, as in TRL, so for these two the micro-batch size affects the
+//!   loss.
+//! - WPO's `use_weighting` is not supported: it needs the sum of squared probabilities at each token.
 
 mod loss;
 pub mod settings;

@@ -1,18 +1,18 @@
-//! Losses over pairs, each written once as the formula of its paper; derivatives come along.
+//! Losses over pairs, each written once as in its paper; derivatives are automatic.
 
 use crate::settings::{FDivergence, LossType, Settings};
 use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::preference::{Gradient, Pairs, Side, Total, figures, rows};
 
-/// Greatest exponent in a score, beyond which f32 overflows. TRL has it for the alpha divergence.
+/// Largest exponent in a score; beyond it, f32 overflows. TRL has it for the alpha divergence.
 const MAX_EXPONENT: f64 = 80.0;
 
 /// The completions of one side.
 struct Completions {
     /// The weight of each token: 1, or `ld_alpha` beyond the other completion's length.
     weights: Vec<f64>,
-    /// Weighted sums of the log-probabilities, by completion.
+    /// Weighted sum of each completion's log-probabilities.
     logps: Vec<f64>,
     /// The same under the reference model.
     ref_logps: Vec<f64>,
@@ -32,7 +32,7 @@ impl Completions {
         };
         let logps = sums(&side.logp);
         let ref_logps = if s.has_reference() {
-            let missing = || Error::Input("the reference log-probabilities are not there; reference_free needs none".into());
+            let missing = || Error::Input("the reference log-probabilities are missing; reference_free needs none".into());
             sums(side.ref_logp.as_deref().ok_or_else(missing)?)
         } else {
             vec![0.0; logps.len()]
@@ -45,7 +45,7 @@ impl Completions {
     }
 }
 
-/// What the f-divergence makes of a log-ratio: `f'` of the ratio (f-DPO, Wang et al. 2023).
+/// Applies the f-divergence to a log-ratio: `f'` of the ratio (f-DPO, Wang et al. 2023).
 fn score(s: &Settings, log_ratio: Dual<2>) -> Dual<2> {
     match s.f_divergence_type {
         FDivergence::ReverseKl => log_ratio,
@@ -58,7 +58,7 @@ fn score(s: &Settings, log_ratio: Dual<2>) -> Dual<2> {
     }
 }
 
-/// The loss of one pair, from the log-ratios `c` and `r` and the lengths of its completions.
+/// Returns the loss of one pair from the log-ratios `c` and `r` and the lengths of its completions.
 fn pair_loss(s: &Settings, kind: LossType, [c, r]: [Dual<2>; 2], [c_length, r_length]: [f64; 2]) -> Dual<2> {
     let (s_c, s_r) = (score(s, c), score(s, r));
     let x = (s_c - s_r) * s.beta;
@@ -83,15 +83,15 @@ fn pair_loss(s: &Settings, kind: LossType, [c, r]: [Dual<2>; 2], [c_length, r_le
         LossType::ApoDown => c_reward.sigmoid() - (c_reward - r_reward).sigmoid() + 1.0,
         LossType::Discopop => {
             let mix = x / s.discopop_tau;
-            // One exponent for the mix and e^-x: apart they would be 0 times infinity.
+            // One exponent for the mix and e^-x: separately they would be 0 times infinity.
             (mix.log_sigmoid() - x).exp() - (-mix).sigmoid() * x.log_sigmoid()
         }
-        // Its terms are tokens, not pairs.
+        // Its terms are per token, not per pair.
         LossType::Sft => Dual::constant(0.0),
     }
 }
 
-/// For each entry of `a`, the entry of `b` that has the same place in order.
+/// Returns, for each entry of `a`, the index of the entry of `b` with the same rank.
 fn of_equal_rank(a: &[f64], b: &[f64]) -> Vec<usize> {
     let order = |values: &[f64]| {
         let mut order: Vec<usize> = (0..values.len()).collect();
@@ -128,8 +128,7 @@ pub(crate) fn loss(s: &Settings, p: &Pairs) -> Result<Gradient, Error> {
             _ => (0..chosen.logps.len()).collect(),
         };
         for (row, partner) in partners.into_iter().enumerate() {
-            // The partner of `aot` is the reference model's margin of another pair; the
-            // completions stay together.
+            // For `aot`, the partner is the reference model's margin of another pair; its completions stay together.
             let (other, ref_chosen, ref_rejected) = match kind {
                 LossType::Aot => (row, ref_margins[partner], 0.0),
                 _ => (partner, chosen.ref_logps[row], rejected.ref_logps[partner]),
@@ -147,7 +146,7 @@ pub(crate) fn loss(s: &Settings, p: &Pairs) -> Result<Gradient, Error> {
     };
     let scaled = |ratios: &[f64]| -> Vec<f64> { ratios.iter().map(|ratio| s.beta * ratio).collect() };
     let rewards = [scaled(&chosen_ratios), scaled(&rejected_ratios)];
-    // Of sft alone there are none: it has asked for no reference model.
+    // With sft alone there are none, because it did not ask for a reference model.
     let rewards = (s.has_reference() || s.reference_free).then_some([rewards[0].as_slice(), &rewards[1]]);
     Ok(Gradient {
         loss: total.loss - sft * all_tokens,

@@ -2,47 +2,46 @@
 
 use rlhost_plugin_sdk::prelude::*;
 
-/// What a pair costs. Of chosen and rejected completion, `c` and `r` are the log-ratios to the
-/// reference model and `s_c` and `s_r` what the f-divergence makes of them.
+/// The loss of a pair. `c` and `r` are the log-ratios of the chosen and the rejected completion to the reference model, `s_c` and
+/// `s_r` those after the f-divergence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LossType {
-    /// Logistic, of the original paper (Rafailov et al. 2023).
+    /// Logistic loss of the original paper (Rafailov et al. 2023).
     Sigmoid,
-    /// Hinge (SLiC, Zhao et al. 2023; RSO, Liu et al. 2024).
+    /// Hinge loss (SLiC, Zhao et al. 2023; RSO, Liu et al. 2024).
     Hinge,
     /// Squared distance of the per-token margin from `1 / 2 beta` (IPO, Azar et al. 2023).
     Ipo,
-    /// Logistic, of the per-token margin.
+    /// Logistic loss of the per-token margin.
     SigmoidNorm,
-    /// Reverse KL to the smoothed preference (EXO, Ji et al. 2024); `label_smoothing` must be
-    /// greater than 0, the paper takes 1e-3.
+    /// Reverse KL to the smoothed preference (EXO, Ji et al. 2024); `label_smoothing` must be greater than 0, the paper uses
+    /// 1e-3.
     ExoPair,
     /// Noise contrastive, which also keeps the chosen completion likely (Chen et al. 2024).
     NcaPair,
-    /// Logistic, unbiased where `label_smoothing` of the preferences are the wrong way round
-    /// (Chowdhury et al. 2024).
+    /// Logistic loss, unbiased if a share `label_smoothing` of the labels is wrong (Chowdhury et al. 2024).
     Robust,
-    /// Binary classification of either completion (BCO, Jung et al. 2024), without its shift.
+    /// Binary classification of each completion (BCO, Jung et al. 2024), without its shift.
     BcoPair,
     /// Self-play with hard preferences (SPPO, Wu et al. 2024).
     SppoHard,
-    /// Alignment by optimal transport of the margins (Melnyk et al. 2024): the policy's, sorted,
-    /// against the reference model's. Sorts within a micro-batch, so that its size matters.
+    /// Optimal transport of the policy's sorted margins to the reference model's (Melnyk et al. 2024); sorts within a
+    /// micro-batch, so its size matters.
     Aot,
-    /// The same over the log-ratios: the chosen ones, sorted, against the rejected ones.
+    /// The same for log-ratios: the sorted chosen ones against the rejected ones.
     AotUnpaired,
     /// Anchored (APO, D'Oosterlinck et al. 2024), for chosen completions better than the model.
     ApoZero,
     /// Anchored, for chosen completions worse than the model.
     ApoDown,
-    /// Logistic and exponential, mixed by the margin (DiscoPOP, Lu et al. 2024).
+    /// Mix of logistic and exponential loss, weighted by the margin (DiscoPOP, Lu et al. 2024).
     Discopop,
-    /// Plain likelihood of the chosen completions, a mean over their tokens.
+    /// Negative log-likelihood of the chosen completions, averaged over their tokens.
     Sft,
 }
 
-/// One loss, or several that are added up.
+/// One loss, or the sum of several.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum LossTypes {
@@ -52,11 +51,11 @@ pub enum LossTypes {
     Several(Vec<LossType>),
 }
 
-/// What ties the policy to the reference model (f-DPO, Wang et al. 2023).
+/// The divergence between policy and reference model (f-DPO, Wang et al. 2023).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FDivergence {
-    /// Reverse KL, that of DPO itself.
+    /// Reverse KL, as in DPO itself.
     ReverseKl,
     /// Forward KL.
     ForwardKl,
@@ -70,30 +69,27 @@ pub enum FDivergence {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// What a pair costs: the name of a loss, or a list of them.
+    /// The loss of a pair: the name of a loss, or a list of names.
     pub loss_type: LossTypes,
-    /// Weights of the losses of a list; 1 each where not given.
+    /// Weights of the losses in a list [1 each].
     pub loss_weights: Option<Vec<f64>>,
-    /// How strongly the policy is tied to the reference model.
+    /// Strength of the tie to the reference model.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
-    /// How likely a preference is the wrong way round; only for robust, exo_pair, aot and
-    /// aot_unpaired.
+    /// Probability that a preference label is wrong; only for robust, exo_pair, aot and aot_unpaired.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub label_smoothing: f64,
-    /// What ties the policy to the reference model; other than reverse_kl only for losses of the
-    /// difference of both completions.
+    /// Divergence from the reference model; other than reverse_kl only for losses of the difference of both completions.
     pub f_divergence_type: FDivergence,
     /// Alpha of the alpha divergence.
     pub f_alpha_divergence_coef: f64,
-    /// Weight of the tokens that the longer completion of a pair has beyond the other's length
-    /// (LD-DPO, Liu et al. 2024); 1 where not given.
+    /// Weight of a completion's tokens beyond the length of the other one (LD-DPO, Liu et al. 2024) [1].
     #[schemars(range(min = 0.0, max = 1.0))]
     pub ld_alpha: Option<f64>,
     /// Temperature of the mix in discopop.
     #[schemars(range(min = 0.0))]
     pub discopop_tau: f64,
-    /// Take a reference model that finds all completions equally likely, and need none.
+    /// Assume a reference model that finds all completions equally likely, and need none.
     pub reference_free: bool,
 }
 
@@ -121,23 +117,23 @@ impl Settings {
         }
     }
 
-    /// Each loss with its weight.
+    /// Returns each loss with its weight.
     pub(crate) fn terms(&self) -> Vec<(LossType, f64)> {
         let weight = |i: usize| self.loss_weights.as_ref().map_or(1.0, |weights| weights[i]);
         self.loss_types().iter().enumerate().map(|(i, &kind)| (kind, weight(i))).collect()
     }
 
-    /// Whether the loss looks at the reference model.
+    /// Returns whether the loss uses the reference model.
     pub(crate) fn has_reference(&self) -> bool {
         !self.reference_free && self.loss_types().iter().any(|&kind| kind != LossType::Sft)
     }
 
-    /// What the schema can't say.
+    /// Checks what the schema can't express.
     pub(crate) fn check(&self) -> Result<(), Error> {
         use LossType::{Discopop, ExoPair, Hinge, Ipo, Robust, Sft, Sigmoid, SigmoidNorm};
         let kinds = self.loss_types();
         let wrong = if kinds.is_empty() {
-            "loss_type is empty; name at least one loss"
+            "loss_type is empty; give at least one loss"
         } else if self.loss_weights.as_ref().is_some_and(|weights| weights.len() != kinds.len()) {
             "loss_weights must have one weight for each loss_type"
         } else if self.beta <= 0.0 {
@@ -145,9 +141,9 @@ impl Settings {
         } else if self.discopop_tau <= 0.0 {
             "discopop_tau must be greater than 0"
         } else if kinds.contains(&Robust) && self.label_smoothing >= 0.5 {
-            "label_smoothing must be less than 0.5 for robust: beyond that the labels mean their opposite"
+            "label_smoothing must be less than 0.5 for robust; beyond that, labels mean their opposite"
         } else if kinds.contains(&ExoPair) && !(self.label_smoothing > 0.0 && self.label_smoothing < 1.0) {
-            "label_smoothing must be greater than 0 and less than 1 for exo_pair; its paper takes 0.001"
+            "label_smoothing must be greater than 0 and less than 1 for exo_pair; its paper uses 0.001"
         } else if self.f_divergence_type != FDivergence::ReverseKl
             && !kinds.iter().all(|kind| [Sigmoid, SigmoidNorm, Hinge, Ipo, ExoPair, Robust, Discopop, Sft].contains(kind))
         {

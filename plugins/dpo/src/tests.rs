@@ -1,4 +1,4 @@
-//! The plugin against closed forms in f64, written from the papers' formulas.
+//! Compares the plugin with closed forms in f64, written from the papers' formulas.
 
 use super::*;
 use rlhost_plugin_sdk::preference::testing::{assert_follows, in_parts, pairs, part};
@@ -22,7 +22,7 @@ const ALL: [LossType; 15] = [
     LossType::Sft,
 ];
 
-/// Those of the difference of both completions.
+/// The losses of the difference of both completions.
 const WITH_DIVERGENCE: [LossType; 8] = [
     LossType::Sigmoid,
     LossType::SigmoidNorm,
@@ -46,7 +46,7 @@ fn ln_sigma(x: f64) -> f64 {
     (1.0 / (1.0 + (-x).exp())).ln()
 }
 
-/// Sums by completion; tokens past the other completion's length count `alpha`.
+/// Sums values by completion; tokens beyond the other completion's length count `alpha`.
 fn sums(side: &Side, values: &[f64], other: &Side, alpha: f64) -> Vec<f64> {
     let (ends, others) = (&side.offsets, &other.offsets);
     let mut all = Vec::new();
@@ -63,7 +63,7 @@ fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values
 }
 
-/// The loss of one kind, straight from the formulas.
+/// Computes the loss of one kind directly from the formulas.
 fn closed_form(kind: LossType, s: &Settings, p: &Pairs, chosen: &[f64], rejected: &[f64]) -> f64 {
     let wide = |values: &Option<Vec<f32>>| -> Vec<f64> {
         values.as_ref().unwrap().iter().map(|&v| if s.reference_free { 0.0 } else { f64::from(v) }).collect()
@@ -152,7 +152,7 @@ fn loss_and_gradient_follow_the_closed_form_for_every_divergence() {
             }
         }
     }
-    // An alpha of 1 is the limit of the others: reverse KL.
+    // At an alpha of 1, the limit is reverse KL.
     let p = pairs(13);
     let limit = Settings { f_divergence_type: FDivergence::AlphaDivergence, f_alpha_divergence_coef: 1.0, ..Settings::default() };
     assert_eq!(loss(&limit, &p).loss, loss(&Settings::default(), &p).loss);
@@ -247,7 +247,7 @@ fn figures_are_those_of_trl() {
     ];
     let wanted: Vec<(String, f64, f64)> = wanted.into_iter().map(|(name, v, w)| (name.to_owned(), v, w)).collect();
     assert_eq!(given(&Settings { beta: 0.5, ..Settings::default() }), wanted);
-    // Without a reference model there is nothing that sft could call a reward.
+    // Without a reference model, sft has no rewards.
     assert_eq!(given(&with(&[LossType::Sft])), wanted[4..]);
 }
 

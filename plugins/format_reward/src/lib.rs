@@ -1,5 +1,9 @@
-//! A completion is to have a given shape: reasoning in one pair of `<think>` tags and then an
-//! answer, as TRL's `think_format_reward` wants it, or whatever a regular expression describes.
+//! Scores the shape of a completion: reasoning in one pair of `<think>` tags followed by an answer, as in TRL's
+//! `think_format_reward`, or any regular expression.
+//!
+//! A pattern has the syntax of Rust's regex crates, without look-around or back-references. `.` also matches line ends; `\w`, `\d`,
+//! `\s`, `\b` and `(?i)` only know ASCII. Without a pattern, the completion must start with the only `<think>` in it and close it
+//! with `</think>`.
 
 use regex_lite::{Regex, RegexBuilder};
 use rlhost_plugin_sdk::prelude::*;
@@ -8,12 +12,9 @@ use rlhost_plugin_sdk::prelude::*;
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// A regular expression for the whole completion, in the syntax of Rust's regex crates (no
-    /// look-around or back-references). `.` matches line ends too; `\w`, `\d`, `\s`, `\b` and
-    /// `(?i)` know ASCII only. Without it, the completion has to begin with the only `<think>` in
-    /// it and close it with `</think>`.
+    /// Regular expression for the complete text, in Rust's syntax and ASCII only; without it, the think format.
     pub pattern: Option<String>,
-    /// Score of a completion of this shape.
+    /// Score of a completion with this shape.
     pub match_score: f64,
     /// Score of any other.
     pub mismatch_score: f64,
@@ -41,7 +42,7 @@ impl Shape {
         Ok(Self { settings, whole })
     }
 
-    /// Whether a completion has the shape.
+    /// Returns whether a completion has the shape.
     #[must_use]
     pub fn fits(&self, completion: &str) -> bool {
         self.whole.as_ref().map_or_else(|| thinks_then_answers(completion), |pattern| pattern.is_match(completion))
@@ -53,21 +54,20 @@ fn matching_whole(pattern: &str) -> Result<Regex, Error> {
         RegexBuilder::new(pattern)
             .dot_matches_new_line(true)
             .build()
-            .map_err(|e| Error::Config(format!("pattern is not a regular expression that can be used here: {e}")))
+            .map_err(|e| Error::Config(format!("pattern is not a supported regular expression: {e}")))
     };
-    // By itself first: `a)(b` is wrong, but inside of other brackets it would be right.
+    // On its own first: `a)(b` is invalid, but would be valid inside other brackets.
     compile(pattern)?;
     compile(&format!(r"\A(?:{pattern})\z"))
 }
 
-/// TRL's `^<think>(?!.*<think>)(.*?)</think>.*$`, whose look-ahead a regular expression that
-/// takes linear time does not have.
+/// Implements TRL's `^<think>(?!.*<think>)(.*?)</think>.*$`, whose look-ahead a linear-time regular expression does not support.
 fn thinks_then_answers(completion: &str) -> bool {
     completion.strip_prefix("<think>").is_some_and(|rest| !rest.contains("<think>") && rest.contains("</think>"))
 }
 
 reward! {
-    /// One score for completions of the wanted shape, another for the rest.
+    /// One score for completions of this shape, another for all others.
     config: Settings,
     prepared: Shape = Shape::new,
     needs: COMPLETION_TEXT,
@@ -114,7 +114,7 @@ mod tests {
         assert!(fits(answer, "<answer>\n4\n</answer>"));
         assert!(!fits(answer, "<answer>4</answer>\n"));
         assert!(!fits(answer, "So: <answer>4</answer>"));
-        // Both ends belong to both alternatives, and a shorter one does not hide a longer.
+        // Both ends apply to both alternatives, and a shorter one does not hide a longer one.
         assert!(fits(Some("a|ab"), "ab"));
         assert!(!fits(Some("a|b"), "ab"));
         assert!(fits(Some("(?i)yes|no"), "No"));

@@ -1,4 +1,4 @@
-//! Rewards to advantages: centred on the mean of the prompt's completions, then scaled.
+//! Computes advantages from rewards: centred on the mean of the prompt's completions, then scaled.
 
 use crate::settings::{MultiObjectiveAggregation, ScaleRewards, Settings};
 use rlhost_plugin_sdk::Metric;
@@ -9,8 +9,7 @@ use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, scores
 /// Added to a standard deviation before dividing by it.
 const STD_EPSILON: f64 = 1e-4;
 
-/// Advantages of rows, and of each row whether the deviation that it was, or would be, scaled by
-/// is zero.
+/// Advantages of rows, and whether the deviation for scaling each row is, or would be, zero.
 struct Estimated {
     advantages: Vec<f64>,
     zero_std: Vec<bool>,
@@ -26,7 +25,7 @@ pub(crate) fn estimate(settings: &Settings, rollouts: &Rollouts) -> Advantages {
     let mut mask = rollouts.mask.clone();
     for (row, tokens) in rows(&rollouts.offsets).enumerate() {
         advantages[tokens.clone()].fill(estimated.advantages[row] as f32);
-        // It has counted in its group's baseline all the same, as in TRL.
+        // It still counts in its group's baseline, as in TRL.
         if settings.mask_truncated_completions && !rollouts.finished[row] {
             mask[tokens].fill(0);
         }
@@ -36,9 +35,8 @@ pub(crate) fn estimate(settings: &Settings, rollouts: &Rollouts) -> Advantages {
     Advantages { advantages, returns: None, mask: Some(mask), metrics }
 }
 
-/// `A = (r - mean of its group) / (deviation + 1e-4)`, r being the weighted sum of the rewards,
-/// by the deviation of the group (Shao et al. 2024), of the batch (arXiv 2508.08221) or by
-/// nothing (Dr. GRPO, arXiv 2503.20783).
+/// Computes `A = (r - mean of its group) / (deviation + 1e-4)`, where r is the weighted sum of the rewards. The deviation is that
+/// of the group (Shao et al. 2024), of the batch (arXiv 2508.08221), or none (Dr. GRPO, arXiv 2503.20783).
 fn sum_then_normalize(scaling: ScaleRewards, rollouts: &Rollouts, scores: &[Option<f64>]) -> Estimated {
     let groups = by_prompt(&rollouts.prompt_of, scores);
     let of_group: Vec<Option<(f64, f64)>> = groups.iter().map(|g| mean_and_std(g.iter().copied())).collect();
@@ -62,9 +60,8 @@ fn sum_then_normalize(scaling: ScaleRewards, rollouts: &Rollouts, scores: &[Opti
     Estimated { advantages: scores.iter().enumerate().map(advantage_of).collect(), zero_std: zero_std.collect() }
 }
 
-/// `R = sum_k w_k (r_k - mean_k) / (deviation_k + 1e-4)` within the group, and
-/// `A = (R - mean) / (deviation + 1e-4)` over the batch (GDPO, arXiv 2601.05242), whatever
-/// `scale_rewards` says. A reward that a row doesn't have adds nothing to it.
+/// Computes `R = sum_k w_k (r_k - mean_k) / (deviation_k + 1e-4)` within the group, and `A = (R - mean) / (deviation + 1e-4)`
+/// over the batch (GDPO, arXiv 2601.05242), whatever `scale_rewards` is. A missing reward adds nothing to a row.
 fn normalize_then_sum(rollouts: &Rollouts, scores: &[Option<f64>]) -> Estimated {
     let mut sums: Vec<Option<f64>> = scores.iter().map(|score| score.map(|_| 0.0)).collect();
     for column in &rollouts.rewards {

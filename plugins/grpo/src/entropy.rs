@@ -1,36 +1,36 @@
-//! The entropy bonus: `- coef * H`, H being the mean entropy of a token, whatever the loss type;
-//! and a coefficient that keeps H near a target (Skywork-OR1, arXiv 2505.22312).
+//! The entropy bonus: `- coef * H`, where H is the mean entropy per token, for every loss type; and an adaptive coefficient that
+//! keeps H near a target (Skywork-OR1, arXiv 2505.22312).
 
 use crate::settings::Settings;
 use rlhost_plugin_sdk::policy::{Tokens, figure};
 use serde::{Deserialize, Serialize};
 
-/// The mean entropy of the tokens that the bonus acts on, where those are not all.
+/// Mean entropy of the tokens that the bonus applies to, if those are not all.
 pub(crate) const ENTROPY_OF_KEPT: &str = "entropy_of_kept";
 
-/// What adapting has come to. Nothing of it is used where the coefficient is fixed.
+/// State of the adaptive coefficient; unused if the coefficient is fixed.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct EntropyControl {
     /// The coefficient; `entropy_coef` before the first step.
     coef: Option<f64>,
-    /// Mean entropy of the last step. Before there is one, no bonus is applied.
+    /// Mean entropy of the last step. No bonus is applied before there is one.
     last_entropy: Option<f64>,
 }
 
 impl EntropyControl {
-    /// The coefficient as it stands, applied or not.
+    /// Returns the current coefficient, applied or not.
     pub(crate) fn coef(&self, s: &Settings) -> f64 {
         if s.use_adaptive_entropy { self.coef.unwrap_or(s.entropy_coef) } else { s.entropy_coef }
     }
 
-    /// The coefficient for the step at hand, the same for all of its micro-batches.
+    /// Returns the coefficient for this step, the same for all of its micro-batches.
     pub(crate) fn applied(&self, s: &Settings) -> f64 {
         let held_back = s.use_adaptive_entropy && self.last_entropy.is_none_or(|entropy| entropy > s.entropy_target);
         if held_back { 0.0 } else { self.coef(s) }
     }
 
-    /// One move of the coefficient, up where the step's entropy is not above the target.
+    /// Adjusts the coefficient, upward if the step's entropy is not above the target.
     pub(crate) fn observe(&mut self, s: &Settings, metrics: &[(String, f64)]) {
         let name = if s.top_entropy_quantile < 1.0 { ENTROPY_OF_KEPT } else { "entropy" };
         let (true, Some(entropy)) = (s.use_adaptive_entropy, figure(metrics, name)) else { return };
@@ -44,9 +44,9 @@ impl EntropyControl {
     }
 }
 
-/// The bonus's part of the loss and its derivatives by the entropies. Over the step it is the mean
-/// of all tokens; with a `kept` mask, whose size in the step is unknown here, the mean of each
-/// micro-batch's kept tokens, weighted by its share of all tokens.
+/// Returns the bonus's part of the loss and its derivatives with respect to the entropies. Over the step, it is the mean of all
+/// tokens. With a `kept` mask, whose size in the step is unknown here, it is the mean of each micro-batch's kept tokens, weighted
+/// by its share of all tokens.
 pub(crate) fn bonus(coef: f64, t: &Tokens, entropy: &[f32], kept: Option<&[bool]>) -> (f64, Vec<f32>) {
     let acted_on = |i: &usize| t.mask[*i] != 0 && kept.is_none_or(|kept| kept[*i]);
     let counted = t.mask.iter().filter(|&&m| m != 0).count() as f64;

@@ -1,12 +1,12 @@
-//! What is logged of a loss, under TRL's names. Means are over tokens, or over completions for
-//! what a completion has one of; what a step has nothing of is zero.
+//! Metrics of a loss, under TRL's names. Means are over tokens, or over completions for values per completion; without values,
+//! they are zero.
 
 use crate::entropy::{ENTROPY_OF_KEPT, EntropyControl};
 use crate::settings::{ImportanceSamplingLevel, LossType, Settings};
 use crate::surrogate::Lost;
 use rlhost_plugin_sdk::Metric;
 
-/// Sums over one completion's tokens.
+/// Sums over a completion's tokens.
 #[derive(Default)]
 pub(crate) struct RowSums {
     tokens: f64,
@@ -21,7 +21,7 @@ pub(crate) struct RowSums {
 }
 
 impl RowSums {
-    /// Takes a token in.
+    /// Adds a token.
     pub(crate) fn add(&mut self, lost: &Lost, entropy: f32, kept: bool) {
         let one = |clipped: bool| f64::from(u8::from(clipped));
         self.tokens += 1.0;
@@ -50,15 +50,15 @@ pub(crate) struct Figures {
     low: f64,
     high: f64,
     region: f64,
-    /// Least and greatest share of a completion's ratios that are clipped on either side.
+    /// Smallest and largest share of a completion's ratios that are clipped on either side.
     low_min: Option<f64>,
     high_max: Option<f64>,
     phi: f64,
 }
 
 impl Figures {
-    /// Takes a completion in. Where it has one ratio, that counts as one, also where all its
-    /// tokens are masked; it is 1 then and never clipped.
+    /// Adds a completion. If it has a single ratio, that counts as one even if all its tokens are masked; it is then 1 and never
+    /// clipped.
     pub(crate) fn add(&mut self, s: &Settings, row: &RowSums) {
         self.rows += 1.0;
         self.tokens += row.tokens;
@@ -82,7 +82,7 @@ impl Figures {
         self.high_max = Some(self.high_max.map_or(high / ratios, |most| most.max(high / ratios)));
     }
 
-    /// As metrics. `policy` is the micro-batch's part of the loss before the entropy bonus.
+    /// Returns the metrics. `policy` is the micro-batch's part of the loss before the entropy bonus.
     pub(crate) fn metrics(&self, s: &Settings, control: &EntropyControl, policy: f64, step_rows: u32) -> Vec<Metric> {
         let mut all = Vec::new();
         if s.beta > 0.0 {
@@ -102,7 +102,7 @@ impl Figures {
             LossType::Sapo => {}
         }
         if s.has_entropy_bonus() {
-            // Weighted so that the parts of a step add up, and steps are averaged.
+            // Weighted so that the parts of a step add up and steps are averaged.
             all.push(Metric::ratio("policy_loss", policy * f64::from(step_rows), self.rows));
             all.push(Metric::mean("entropy_coef", control.coef(s), self.rows));
             if s.top_entropy_quantile < 1.0 {

@@ -1,12 +1,12 @@
-//! Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) and its kin, with
-//! names, defaults and figures as in TRL.
+//! Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) and its variants. Names, defaults and metrics are
+//! TRL's.
 //!
-//! - `advantage`: rewards to advantages
-//! - `surrogate`: what one token loses, by loss type
-//! - `loss`: from tokens to the loss of a micro-batch and its derivatives
-//! - `masks`: tokens and completions that the policy's loss leaves out
+//! - `advantage`: advantages from rewards
+//! - `surrogate`: the loss of one token, by loss type
+//! - `loss`: the loss of a micro-batch and its derivatives
+//! - `masks`: tokens and completions excluded from the policy's loss
 //! - `entropy`: the entropy bonus and its adaptive coefficient
-//! - `figures`: what is logged of a loss
+//! - `figures`: metrics of a loss
 
 mod advantage;
 mod entropy;

@@ -1,4 +1,4 @@
-//! A micro-batch's part of the loss and its derivatives, from what its tokens lose.
+//! Computes a micro-batch's part of the loss and its derivatives from the losses of its tokens.
 
 use crate::entropy::{EntropyControl, bonus};
 use crate::figures::{Figures, RowSums};
@@ -10,8 +10,8 @@ use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::policy::{Gradient, Scale, Tokens};
 use rlhost_plugin_sdk::rows::{counted, masked_mean, rows, spread};
 
-/// How much a token's loss weighs in the step's. `bnpo`, which upstream divides by the tokens of
-/// each micro-batch, divides by those of the step, as everything does here, and equals `dapo`.
+/// Returns the weight of a token's loss in the step's loss. `bnpo`, which upstream divides by the tokens of each micro-batch,
+/// divides by those of the step, like everything here, and equals `dapo`.
 fn weight(loss_type: LossType, scale: &Scale, row_tokens: usize) -> f64 {
     let (rows, tokens) = (f64::from(scale.rows.max(1)), (scale.tokens as f64).max(1.0));
     match loss_type {
@@ -48,7 +48,7 @@ pub(crate) fn loss(s: &Settings, control: &EntropyControl, t: &Tokens) -> Result
             let sampling_logp = t.sampling_logp.as_ref().unwrap_or(&t.old_logp);
             near_policy(&t.logp, sampling_logp, &t.mask, row.clone(), threshold)
         });
-        // Of the row's mean log-ratio, on which all its tokens depend where it is what counts.
+        // Derivative with respect to the row's mean log-ratio, on which all its tokens depend if ratios are per sequence.
         let mut by_mean = 0.0;
         let mut sums = RowSums::default();
         for i in tokens {

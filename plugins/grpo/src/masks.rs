@@ -1,11 +1,11 @@
-//! What the policy's loss leaves out, while the KL term keeps it.
+//! Decides what is excluded from the policy's loss but kept in the KL term.
 
 use rlhost_plugin_sdk::rows::masked_mean;
 use std::ops::Range;
 
-/// Tokens whose entropy is not below the given quantile of all that count ("Beyond the 80/20
-/// rule", arXiv 2506.01939). As in TRL the quantile is the micro-batch's, since a loss sees no
-/// more of a step, so that this is the one setting whose result depends on how a step is cut up.
+/// Returns which tokens have an entropy of at least this quantile of the tokens that count ("Beyond the 80/20 rule", arXiv
+/// 2506.01939). As in TRL, the quantile is the micro-batch's, because a loss sees no more of a step. So this is the only setting
+/// whose result depends on how a step is split.
 pub(crate) fn high_entropy(entropy: &[f32], mask: &[u8], quantile: f64) -> Vec<bool> {
     let mut counted: Vec<f32> = entropy.iter().zip(mask).filter(|&(_, &m)| m != 0).map(|(&e, _)| e).collect();
     counted.sort_by(f32::total_cmp);
@@ -13,8 +13,8 @@ pub(crate) fn high_entropy(entropy: &[f32], mask: &[u8], quantile: f64) -> Vec<b
     entropy.iter().zip(mask).map(|(&e, &m)| m != 0 && e >= threshold).collect()
 }
 
-/// The quantile of sorted values, between the two nearest of them. In f32 and in torch's form, so
-/// that a threshold that should be a value is that value.
+/// Returns the quantile of sorted values, interpolated between the nearest two. It uses f32 and torch's formula, so that a
+/// threshold that should equal a value does.
 fn interpolated(sorted: &[f32], quantile: f32) -> Option<f32> {
     let rank = quantile * (sorted.len().checked_sub(1)? as f32);
     let (below, weight) = (rank.floor(), rank - rank.floor());
@@ -22,9 +22,9 @@ fn interpolated(sorted: &[f32], quantile: f32) -> Option<f32> {
     Some(if weight < 0.5 { low + weight * (high - low) } else { high - (high - low) * (1.0 - weight) })
 }
 
-/// Whether a completion is near enough to the policy that it may be learnt from with a negative
-/// advantage too: the mean of `sampling_logp - logp` is not above the threshold (DeepSeek-V3.2,
-/// arXiv 2512.02556, equation 9). Tokens of unknown sampling probability (NaN) speak neither way.
+/// Returns whether a completion is close enough to the policy to be learned from with a negative advantage: the mean of
+/// `sampling_logp - logp` must not exceed the threshold (DeepSeek-V3.2, arXiv 2512.02556, equation 9). Tokens of unknown sampling
+/// probability (NaN) don't count.
 pub(crate) fn near_policy(logp: &[f32], sampling_logp: &[f32], mask: &[u8], row: Range<usize>, threshold: f64) -> bool {
     let away = |i: usize| Some(f64::from(sampling_logp[i]) - f64::from(logp[i])).filter(|d| !d.is_nan()).unwrap_or(0.0);
     masked_mean(mask, row, away) <= threshold

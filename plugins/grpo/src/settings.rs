@@ -4,19 +4,19 @@ use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::schemars::{Schema, SchemaGenerator, json_schema};
 use std::borrow::Cow;
 
-/// What a centred reward is divided by.
+/// The divisor of a centred reward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase", from = "ScaleRewardsGiven")]
 pub enum ScaleRewards {
-    /// The standard deviation of its prompt's rewards.
+    /// Standard deviation of its prompt's rewards.
     Group,
-    /// The standard deviation of the whole generation batch.
+    /// Standard deviation of the complete generation batch.
     Batch,
-    /// Nothing.
+    /// No scaling.
     None,
 }
 
-/// TRL takes true and false too, from the time when those were all there was.
+/// TRL also accepts true and false, from the time when those were the only values.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ScaleRewardsName {
@@ -52,46 +52,45 @@ impl JsonSchema for ScaleRewards {
     }
 }
 
-/// How several rewards become one advantage.
+/// How several rewards are combined into one advantage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MultiObjectiveAggregation {
-    /// Their weighted sum is centred and scaled.
+    /// Centre and scale their weighted sum.
     SumThenNormalize,
-    /// Each is centred and scaled within its group, and their weighted sum over the whole batch
-    /// (GDPO, arXiv 2601.05242).
+    /// Centre and scale each within its group, then their weighted sum over the batch (GDPO, arXiv 2601.05242).
     NormalizeThenSum,
 }
 
-/// What the probability ratio is one of.
+/// Whether probability ratios are per token or per completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ImportanceSamplingLevel {
-    /// Each token.
+    /// One ratio per token.
     Token,
-    /// The whole completion: the geometric mean of its tokens' ratios (GSPO, arXiv 2507.18071).
+    /// One ratio per completion: the geometric mean of its tokens' ratios (GSPO, arXiv 2507.18071).
     Sequence,
 }
 
-/// What a token's loss is, and how token losses become one.
+/// A token's loss and how token losses are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LossType {
     /// Mean over completions of each one's mean over tokens.
     Grpo,
-    /// Sum over tokens by the number of tokens.
+    /// Sum over tokens divided by the number of tokens.
     Bnpo,
-    /// Sum over tokens by completions times the length limit.
+    /// Sum over tokens divided by the number of completions times the length limit.
     DrGrpo,
-    /// Sum over tokens by the number of tokens of the whole step.
+    /// Sum over tokens divided by the number of tokens in the complete step.
     Dapo,
-    /// As dapo; instead of the objective, the ratio is capped, at epsilon_high itself.
+    /// As dapo, but the ratio itself is capped, at epsilon_high.
     Cispo,
-    /// As grpo, with a soft gate in place of clipping.
+    /// As grpo, with a soft gate instead of clipping.
     Sapo,
     /// Mean over completions of each one's sum over tokens; for sequence-level ratios.
     Luspo,
-    /// As dapo, with a weight for each completion in place of clipping.
+    /// As dapo, with a weight per completion instead of clipping.
     Vespo,
 }
 
@@ -99,31 +98,29 @@ pub enum LossType {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// What a centred reward is divided by; true is group and false none.
+    /// Divisor of a centred reward; true means group, false means none.
     pub scale_rewards: ScaleRewards,
-    /// How several rewards become one advantage.
+    /// How several rewards are combined into one advantage.
     pub multi_objective_aggregation: MultiObjectiveAggregation,
-    /// What a token's loss is, and how token losses become one.
+    /// A token's loss and how token losses are combined.
     pub loss_type: LossType,
-    /// Whether each token has its probability ratio, or each completion.
+    /// Whether probability ratios are per token or per completion.
     pub importance_sampling_level: ImportanceSamplingLevel,
-    /// How far below 1 a probability ratio may fall before it is clipped.
+    /// Lower clipping range of the probability ratio: it is clipped at 1 - epsilon.
     #[schemars(range(min = 0.0))]
     pub epsilon: f64,
-    /// How far above 1 it may rise; `epsilon` where not given. For cispo, the cap of the ratio
-    /// itself, for which 5 is recommended.
+    /// Upper clipping range of the ratio [epsilon]; for cispo, the cap of the ratio itself, for which 5 is recommended.
     #[schemars(range(min = 0.0))]
     pub epsilon_high: Option<f64>,
-    /// Upper bound of the ratio on the unclipped side (two-sided clipping); should exceed
-    /// 1 + epsilon.
+    /// Upper bound of the ratio on the unclipped side (two-sided clipping); should exceed 1 + epsilon.
     #[schemars(range(min = 0.0))]
     pub delta: Option<f64>,
-    /// Weight of the KL divergence from the reference model; without it there is none.
+    /// Weight of the KL divergence from the reference model; 0 for none.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
-    /// Weigh the KL estimate by the probability ratio, which makes it unbiased off-policy.
+    /// Multiply the KL estimate by the probability ratio, which makes it unbiased off-policy.
     pub use_bias_correction_kl: bool,
-    /// Leave completions that met the length limit out of the loss.
+    /// Exclude completions that reached the length limit from the loss.
     pub mask_truncated_completions: bool,
     /// Temperature of sapo's gate for tokens whose advantage is not positive.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
@@ -131,35 +128,31 @@ pub struct Settings {
     /// Temperature of sapo's gate for tokens with a positive advantage.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub sapo_temperature_pos: f64,
-    /// Power of vespo's weight for advantages that are not negative: how fast it falls for ratios
-    /// below 1.
+    /// Exponent of vespo's weight for non-negative advantages: how fast it falls for ratios below 1.
     pub vespo_k_pos: f64,
-    /// Decay of vespo's weight for advantages that are not negative: how fast it falls for ratios
-    /// above 1.
+    /// Decay of vespo's weight for non-negative advantages: how fast it falls for ratios above 1.
     pub vespo_lambda_pos: f64,
-    /// Power of vespo's weight for negative advantages.
+    /// Exponent of vespo's weight for negative advantages.
     pub vespo_k_neg: f64,
     /// Decay of vespo's weight for negative advantages.
     pub vespo_lambda_neg: f64,
-    /// The share of a micro-batch's tokens, those of the highest entropy, that the policy's loss
-    /// keeps.
+    /// Share of a micro-batch's tokens, those with the highest entropy, kept in the policy's loss.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub top_entropy_quantile: f64,
-    /// Weight of the mean entropy of a token, as a bonus; where it adapts, what it begins with.
+    /// Weight of the mean token entropy as a bonus; the starting value if it adapts.
     pub entropy_coef: f64,
-    /// Adapt `entropy_coef` after every step, and apply it only where the entropy of the step
-    /// before was not above `entropy_target`.
+    /// Adapt `entropy_coef` after every step, and apply it only if the previous step's entropy was not above `entropy_target`.
     pub use_adaptive_entropy: bool,
-    /// The least that an adaptive `entropy_coef` becomes.
+    /// Minimum of an adaptive `entropy_coef`.
     pub entropy_coef_min: f64,
-    /// The most that it becomes.
+    /// Maximum of an adaptive `entropy_coef`.
     pub entropy_coef_max: f64,
-    /// By how much it changes.
+    /// Change of an adaptive `entropy_coef` per step.
     pub entropy_coef_delta: f64,
-    /// The mean entropy of a token, in nats, at which it turns.
+    /// Target of the mean token entropy, in nats.
     pub entropy_target: f64,
-    /// Drop completions with a negative advantage that the policy has come further away from, in
-    /// nats a token, than this.
+    /// Exclude completions with a negative advantage whose mean log-ratio of sampling to current policy, in nats per token,
+    /// exceeds this.
     pub off_policy_mask_threshold: Option<f64>,
 }
 
@@ -195,23 +188,24 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The upper clipping range, or cispo's cap.
+    /// Returns the upper clipping range, or cispo's cap.
     pub(crate) fn high(&self) -> f64 {
         self.epsilon_high.unwrap_or(self.epsilon)
     }
 
-    /// Whether there is an entropy bonus. One that adapts may be zero for a while.
+    /// Returns whether there is an entropy bonus. An adaptive one may be zero for a while.
     pub(crate) fn has_entropy_bonus(&self) -> bool {
         self.use_adaptive_entropy || self.entropy_coef != 0.0
     }
 
-    /// What works but is hardly meant. TRL warns of the last three, and takes the first two.
+    /// Returns warnings about settings that work but are probably not intended. TRL warns about the last three and accepts the
+    /// first two.
     pub(crate) fn doubts(&self) -> Vec<String> {
         use LossType::{Bnpo, Cispo, Dapo, DrGrpo, Luspo, Vespo};
         let sequence = self.importance_sampling_level == ImportanceSamplingLevel::Sequence;
         let mut doubts = Vec::new();
         if let Some(delta) = self.delta.filter(|delta| *delta <= 1.0 + self.epsilon) {
-            doubts.push(format!("delta is {delta}; it should be greater than 1 + epsilon, which is {}", 1.0 + self.epsilon));
+            doubts.push(format!("delta is {delta}; it should be greater than 1 + epsilon = {}", 1.0 + self.epsilon));
         }
         if self.loss_type == Cispo && self.epsilon_high.is_none() {
             doubts.push(format!("cispo caps the ratio at epsilon_high, which is epsilon, {}; 5 is recommended", self.epsilon));
@@ -220,11 +214,11 @@ impl Settings {
             doubts.push("luspo is meant for importance_sampling_level = sequence".into());
         }
         if self.loss_type == Vespo && sequence {
-            doubts.push("vespo weighs sequences itself; it is meant for importance_sampling_level = token".into());
+            doubts.push("vespo weights sequences itself; it is meant for importance_sampling_level = token".into());
         }
         if sequence && matches!(self.loss_type, Bnpo | DrGrpo | Dapo | Cispo) {
             doubts.push(
-                "with importance_sampling_level = sequence this loss_type weighs completions by length; GSPO has grpo".into(),
+                "with importance_sampling_level = sequence, this loss_type weights completions by length; GSPO uses grpo".into(),
             );
         }
         doubts

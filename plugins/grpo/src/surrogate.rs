@@ -1,23 +1,23 @@
-//! What one token loses.
+//! Computes the loss of one token.
 
 use crate::settings::{LossType, Settings};
 use rlhost_plugin_sdk::dual::Dual;
 
-/// A token, with whatever its loss may depend on.
+/// A token, with everything its loss may depend on.
 #[derive(Clone, Copy)]
 pub(crate) struct Token {
     pub logp: Dual,
-    /// Logarithm of the importance ratio: of the token's own, or of its completion's.
+    /// Logarithm of the importance ratio, of the token or of its completion.
     pub log_ratio: Dual,
     pub ref_logp: Option<f32>,
     pub advantage: f32,
-    /// Whether the masks leave it in the policy's loss. The KL term stays in either case.
+    /// Whether the masks keep it in the policy's loss. The KL term always includes it.
     pub kept: bool,
     /// [`sequence_log_ratio`] of its completion, for vespo.
     pub sequence_log_ratio: f64,
 }
 
-/// What a token loses, and the parts that are logged.
+/// The loss of a token, and the parts that are logged.
 pub(crate) struct Lost {
     pub loss: Dual,
     pub kl: f32,
@@ -26,7 +26,7 @@ pub(crate) struct Lost {
     pub clipped_high: bool,
 }
 
-/// The policy's loss, by loss type:
+/// Computes the policy's loss, by loss type:
 ///
 /// - grpo, bnpo, dr_grpo, dapo, luspo: `-min(min(ratio, delta) A, clip(ratio, 1 - epsilon,
 ///   1 + epsilon_high) A)` (PPO's, Schulman et al. 2017; delta from INTELLECT-2, arXiv 2505.07291)
@@ -34,8 +34,8 @@ pub(crate) struct Lost {
 /// - sapo: `-4/tau sigmoid(tau (ratio - 1)) A`, tau by the sign of A (arXiv 2511.20347)
 /// - vespo: `-sg(phi) A logp` (arXiv 2602.10693)
 ///
-/// and on top, with `beta`, the KL estimate `e^d - d - 1`, `d = ref_logp - logp` (Schulman's k3),
-/// times the ratio where that bias is corrected (DeepSeek-V3.2, arXiv 2512.02556).
+/// With `beta`, it adds the KL estimate `e^d - d - 1`, where `d = ref_logp - logp` (Schulman's k3), multiplied by the ratio with
+/// `use_bias_correction_kl` (DeepSeek-V3.2, arXiv 2512.02556).
 pub(crate) fn lost(s: &Settings, t: &Token) -> Lost {
     let (low, high) = (1.0 - s.epsilon, 1.0 + s.high());
     let ratio = t.log_ratio.exp();
@@ -74,16 +74,16 @@ pub(crate) fn lost(s: &Settings, t: &Token) -> Lost {
     lost
 }
 
-/// The least logarithm of a completion's ratio that vespo tells apart, and the greatest.
+/// Smallest and largest logarithm of a completion's ratio that vespo distinguishes.
 const LOG_RATIO_RANGE: (f64, f64) = (-18.420_680_743_952_367, 20.0);
 
-/// The logarithm of a completion's ratio as vespo takes it: the sum over its tokens, each within
-/// 20 of zero, within the range from `ln 1e-8` to 20.
+/// Returns the logarithm of a completion's ratio for vespo: the sum over its tokens, each limited to within 20 of zero, limited
+/// to the range from `ln 1e-8` to 20.
 pub(crate) fn sequence_log_ratio(log_ratios: impl Iterator<Item = f64>) -> f64 {
     log_ratios.map(|r| r.clamp(-20.0, 20.0)).sum::<f64>().clamp(LOG_RATIO_RANGE.0, LOG_RATIO_RANGE.1)
 }
 
-/// Vespo's weight of a completion, `w^k e^(lambda (1 - w))`, 1 where its ratio w is.
+/// Returns vespo's weight of a completion, `w^k e^(lambda (1 - w))`, which is 1 at a ratio w of 1.
 fn phi(s: &Settings, log_w: f64, advantage: f32) -> f32 {
     let (k, lambda) = if advantage >= 0.0 { (s.vespo_k_pos, s.vespo_lambda_pos) } else { (s.vespo_k_neg, s.vespo_lambda_neg) };
     let lambda = lambda.max(1e-4);

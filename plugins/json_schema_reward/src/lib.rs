@@ -1,17 +1,16 @@
-//! A completion is to be JSON that fits a schema: one fixed schema, or one for each prompt from a
-//! column of the dataset.
+//! Scores whether a completion is JSON that matches a schema: one for all prompts, or one per prompt from a dataset column.
 
 use jsonschema::Validator;
 use rlhost_plugin_sdk::prelude::*;
 use serde_json::{Map, Value};
 
-/// What becomes of a block between lines of three backticks.
+/// How fenced blocks (between lines of three backticks) are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fence {
-    /// Nothing special: the whole completion has to be JSON.
+    /// Ignored: the complete text must be JSON.
     Never,
-    /// The last block counts if there is one, else the whole completion.
+    /// The last block counts if there is one, else the complete text.
     Allowed,
     /// The last block counts; a completion without one is wrong.
     Required,
@@ -21,15 +20,14 @@ pub enum Fence {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The JSON Schema to fit; without any keyword in it, all JSON fits.
+    /// The JSON Schema; without any keyword in it, all JSON matches.
     pub schema: Map<String, Value>,
-    /// A column of the dataset that holds a prompt's own schema, as an object or as JSON text; it
-    /// stands in place of `schema`. Rows without one have no score.
+    /// Dataset column with the prompt's own schema, as an object or JSON text, used instead of `schema`; rows without one have no
+    /// score.
     pub column: Option<String>,
-    /// Whether the JSON may or must stand in a fenced block, after a line of three backticks with
-    /// or without `json` behind them.
+    /// Whether the JSON may or must be in a fenced block, after a line of three backticks, optionally with `json`.
     pub fence: Fence,
-    /// Score of JSON that does not fit the schema; JSON that fits has 1, other text 0.
+    /// Score of JSON that does not match the schema; matching JSON has 1, other text 0.
     pub misfit_score: f64,
 }
 
@@ -72,7 +70,7 @@ impl Check {
     }
 }
 
-/// Compiles a schema; the error is the end of a sentence that begins with where it was.
+/// Compiles a schema. The error is the end of a sentence that starts with the schema's place.
 fn compiled(schema: &Value) -> Result<Validator, String> {
     jsonschema::validator_for(schema).map_err(|e| {
         let at = e.instance_path().to_string();
@@ -84,14 +82,14 @@ fn compiled(schema: &Value) -> Result<Validator, String> {
 fn from_column(column: &str, schema: Value) -> Result<Validator, Error> {
     let failed = |e: String| Error::Input(format!("a schema in the dataset's column {column:?} {e}"));
     let schema = match schema {
-        // Many datasets keep nested values as text.
+        // Many datasets store nested values as text.
         Value::String(text) => serde_json::from_str(&text).map_err(|e| failed(format!("is not JSON: {e}")))?,
         other => other,
     };
     compiled(&schema).map_err(failed)
 }
 
-/// The part of a completion that has to be JSON, or none where a fence is missing.
+/// Returns the part of a completion that must be JSON, or `None` if a required fence is missing.
 fn json_part(completion: &str, fence: Fence) -> Option<&str> {
     match fence {
         Fence::Never => Some(completion),
@@ -100,11 +98,10 @@ fn json_part(completion: &str, fence: Fence) -> Option<&str> {
     }
 }
 
-/// The inside of the last closed block whose opening line is three backticks, alone or with
-/// `json`.
+/// Returns the content of the last closed block whose opening line is three backticks, alone or with `json`.
 fn last_block(completion: &str) -> Option<&str> {
     let mut last = None;
-    // Where the block that is open begins, and whether it is one of JSON.
+    // Start of the open block, and whether it is a JSON block.
     let mut open: Option<(usize, bool)> = None;
     let mut position = 0;
     for line in completion.split_inclusive('\n') {
@@ -126,7 +123,7 @@ fn last_block(completion: &str) -> Option<&str> {
 }
 
 reward! {
-    /// 1 for JSON that fits the schema, 0 for text that is no JSON, the misfit score between.
+    /// 1 for JSON that matches the schema, 0 for text that is not JSON, `misfit_score` for other JSON.
     config: Settings,
     prepared: Check = Check::new,
     needs: COMPLETION_TEXT | DATASET_COLUMNS,

@@ -1,4 +1,4 @@
-//! Words and phrases that completions must not have, and others that they should have.
+//! Scores words and phrases that completions must or should not contain.
 
 use aho_corasick::AhoCorasick;
 use rlhost_plugin_sdk::prelude::*;
@@ -7,11 +7,10 @@ use rlhost_plugin_sdk::prelude::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scoring {
-    /// The sum of `block_score` for each place where something of the blocklist stands and
-    /// `allow_score` for each entry of the allowlist that is there at all, but no less than
+    /// `block_score` for each occurrence of a blocklist entry plus `allow_score` for each allowlist entry that occurs, at least
     /// `floor`.
     PerHit,
-    /// 1 where nothing of the blocklist and everything of the allowlist is there, else 0.
+    /// 1 if no blocklist entry and every allowlist entry occurs, else 0.
     AllOrNothing,
 }
 
@@ -19,21 +18,21 @@ pub enum Scoring {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Words or phrases that a completion must not have.
+    /// Words or phrases that a completion must not contain.
     pub blocklist: Vec<String>,
-    /// Words or phrases that it should have.
+    /// Words or phrases that it should contain.
     pub allowlist: Vec<String>,
-    /// Whether capital and small letters are the same.
+    /// Whether upper and lower case are equal.
     pub ignore_case: bool,
-    /// Whether `art` is not to be found in `cart` or `arts`.
+    /// Whether entries match whole words only, so that `art` is not found in `cart` or `arts`.
     pub whole_words: bool,
     /// How hits become a score.
     pub scoring: Scoring,
-    /// What each place with something of the blocklist adds, `per_hit`.
+    /// Score of each occurrence of a blocklist entry, for `per_hit`.
     pub block_score: f64,
-    /// What each entry of the allowlist adds, `per_hit`; once, so that repeating it gains nothing.
+    /// Score of each allowlist entry that occurs, for `per_hit`; repetition gains nothing.
     pub allow_score: f64,
-    /// The least score, `per_hit`.
+    /// Lowest score, for `per_hit`.
     pub floor: f64,
 }
 
@@ -52,36 +51,36 @@ impl Default for Settings {
     }
 }
 
-/// The settings with their lists made ready to be searched for.
+/// The settings with their lists compiled for searching.
 pub struct Lists {
     settings: Settings,
-    /// Finds the entries of the blocklist and, numbered on, those of the allowlist.
+    /// Finds the entries of the blocklist, then, numbered consecutively, those of the allowlist.
     finder: AhoCorasick,
 }
 
 impl Lists {
-    /// Prepares the settings' lists.
+    /// Compiles the settings' lists.
     ///
     /// # Errors
-    /// If both lists are empty or an entry is, or if the lists are too long to search for.
+    /// If both lists or an entry are empty, or the lists are too long.
     pub fn new(mut settings: Settings) -> Result<Self, Error> {
         let fail = |detail: &str| Err(Error::Config(detail.to_owned()));
         if settings.blocklist.is_empty() && settings.allowlist.is_empty() {
-            return fail("blocklist and allowlist are both empty; give words or phrases for one of them");
+            return fail("blocklist and allowlist are both empty; give words or phrases for at least one");
         }
         for (name, list) in [("blocklist", &mut settings.blocklist), ("allowlist", &mut settings.allowlist)] {
             if list.iter().any(|entry| entry.trim().is_empty()) {
-                return fail(&format!("{name} has an empty entry; an entry is a word or a phrase"));
+                return fail(&format!("{name} has an empty entry; an entry must be a word or a phrase"));
             }
             if settings.ignore_case {
                 list.iter_mut().for_each(|entry| *entry = entry.to_lowercase());
             }
-            // Each entry counts once, however often it was given.
+            // Each entry counts once, even if it is given several times.
             list.sort();
             list.dedup();
         }
         let finder = AhoCorasick::new(settings.blocklist.iter().chain(&settings.allowlist))
-            .map_err(|e| Error::Config(format!("blocklist and allowlist can't be searched for: {e}")))?;
+            .map_err(|e| Error::Config(format!("can't search for blocklist and allowlist: {e}")))?;
         Ok(Self { settings, finder })
     }
 
@@ -114,14 +113,14 @@ impl Lists {
     }
 }
 
-/// Whether no word goes on across a place in a text.
+/// Returns whether no word continues across this position.
 fn is_boundary(text: &str, at: usize) -> bool {
     let in_word = |c: char| c.is_alphanumeric() || c == '_';
     !(text[..at].ends_with(in_word) && text[at..].starts_with(in_word))
 }
 
 reward! {
-    /// A score by the words and phrases that are there and those that are not.
+    /// A score from the words and phrases that occur and those that don't.
     config: Settings,
     prepared: Lists = Lists::new,
     needs: COMPLETION_TEXT,
@@ -178,7 +177,7 @@ mod tests {
         assert_eq!(score_of("ART art", Settings { ignore_case: false, ..blocking(&["ART"]) }), -1.0);
         assert_eq!(score_of("ÄRGER, ärgerlich", blocking(&["Ärger"])), -1.0);
         assert_eq!(score_of("art_1", blocking(&["art"])), 0.0);
-        // Where an entry ends in something else than a letter, its neighbour may be one.
+        // If an entry ends in something other than a letter, a letter may follow it.
         assert_eq!(score_of("wow!!no C++11", blocking(&["!!", "C++"])), -2.0);
     }
 

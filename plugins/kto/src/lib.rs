@@ -1,17 +1,16 @@
-//! Kahneman-Tversky Optimization (Ethayarajh et al. 2024, arXiv 2402.01306) over pairs: chosen
-//! completions are desirable ones, rejected completions undesirable ones, and each is judged by
-//! itself. Names, defaults and figures as in TRL's `KTOTrainer`.
+//! Kahneman-Tversky Optimization (Ethayarajh et al. 2024, arXiv 2402.01306) over pairs: chosen completions are desirable,
+//! rejected completions undesirable, and each is judged on its own. Names, defaults and metrics are those of TRL's `KTOTrainer`.
 //!
-//! What differs from it:
-//! - It takes pairs, so that there are as many desirable completions as undesirable ones, where
-//!   `KTOTrainer` takes single completions with a label.
-//! - `KTOTrainer` estimates the KL baseline by completions put to another's prompt, whose
-//!   log-probabilities a plugin doesn't see. Here it is that of `kto_pair`, as TRL's `DPOTrainer`
-//!   had it: the completions of the other side, under their own prompts.
-//! - That baseline is a mean over one micro-batch, as in TRL, so that for `kto` the size of a
-//!   micro-batch does change the loss. `apo_zero_unpaired` has none.
-//! - `kl` is the mean of both sides' baselines, and not there for `apo_zero_unpaired`, where TRL
-//!   logs 0. `rewards/accuracies`, which has no meaning without pairs, is that of DPO.
+//! Differences from it:
+//! - It takes pairs, so there are as many desirable as undesirable completions. `KTOTrainer` takes single completions with a
+//!   label.
+//! - `KTOTrainer` estimates the KL baseline from completions paired with another's prompt, whose log-probabilities a plugin
+//!   doesn't see. Here it is that of `kto_pair`, as TRL's `DPOTrainer` had it: the other side's completions under their own
+//!   prompts.
+//! - That baseline is a mean over one micro-batch, as in TRL, so the micro-batch size affects the loss of `kto`.
+//!   `apo_zero_unpaired` has no baseline.
+//! - `kl` is the mean of both sides' baselines. It is omitted for `apo_zero_unpaired`, where TRL logs 0. `rewards/accuracies`,
+//!   which has no meaning without pairs, is that of DPO.
 
 #[cfg(test)]
 mod tests;
@@ -20,17 +19,14 @@ use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference, Total, figures};
 use rlhost_plugin_sdk::prelude::*;
 
-/// What a completion costs, by its log-ratio to the reference model, `c` of a chosen and `r` of a
-/// rejected one.
+/// The loss of a completion, from its log-ratio to the reference model: `c` for a chosen and `r` for a rejected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LossType {
-    /// `1 - sigmoid(beta (c - z))` and `1 - sigmoid(beta (z - r))`, `z` being a divergence of the
-    /// policy from the reference model, estimated from the other side's completions. Of one
-    /// micro-batch, so that its size matters.
+    /// `1 - sigmoid(beta (c - z))` and `1 - sigmoid(beta (z - r))`, where `z` is the divergence from the reference model,
+    /// estimated from the other side's completions in the micro-batch, so its size matters.
     Kto,
-    /// `1 - sigmoid(beta c)` and `sigmoid(beta r)` (APO-zero, D'Oosterlinck et al. 2024, arXiv
-    /// 2408.06266, equation 7).
+    /// `1 - sigmoid(beta c)` and `sigmoid(beta r)` (APO-zero, D'Oosterlinck et al. 2024, arXiv 2408.06266, equation 7).
     ApoZeroUnpaired,
 }
 
@@ -38,9 +34,9 @@ pub enum LossType {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// What a completion costs.
+    /// The loss of a completion.
     pub loss_type: LossType,
-    /// How strongly the policy is tied to the reference model.
+    /// Strength of the tie to the reference model.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
     /// Weight of the chosen completions' losses.
@@ -66,8 +62,8 @@ fn log_ratios(logps: &[f64], ref_logps: &[f64]) -> Vec<f64> {
     logps.iter().zip(ref_logps).map(|(logp, reference)| logp - reference).collect()
 }
 
-/// The divergence of the policy from the reference model, by the mean log-ratio of completions
-/// that it did not write; a divergence is not negative.
+/// Returns the divergence of the policy from the reference model: the mean log-ratio of completions that it did not write, at
+/// least 0.
 fn divergence(log_ratios: &[f64]) -> f64 {
     (log_ratios.iter().sum::<f64>() / (log_ratios.len() as f64).max(1.0)).max(0.0)
 }
@@ -92,7 +88,7 @@ impl Preference for Kto {
         let (chosen, rejected) = (p.chosen.logps(), p.rejected.logps());
         let chosen_ratios = log_ratios(&chosen, &p.chosen.ref_logps()?);
         let rejected_ratios = log_ratios(&rejected, &p.rejected.ref_logps()?);
-        // Values and not `Dual`s: the baselines are held fixed in the derivative.
+        // Values and not `Dual`s: the baselines are constants in the derivative.
         let (z_chosen, z_rejected) = match s.loss_type {
             LossType::Kto => (divergence(&rejected_ratios), divergence(&chosen_ratios)),
             LossType::ApoZeroUnpaired => (0.0, 0.0),
@@ -101,9 +97,9 @@ impl Preference for Kto {
 
         let mut total = Total::new(p);
         for row in 0..chosen.len() {
-            // A log-ratio has the derivatives of its log-probability, the reference being fixed.
+            // A log-ratio has its log-probability's derivatives, because the reference is constant.
             let [c, r] = Dual::variables([chosen_ratios[row], rejected_ratios[row]]);
-            // 1 - sigmoid(x) as sigmoid(-x), which is exact where it is small.
+            // 1 - sigmoid(x) as sigmoid(-x), which is accurate if it is small.
             let desirable = (-(c - z_chosen) * s.beta).sigmoid() * s.desirable_weight;
             let undesirable = ((r - z_rejected) * s.beta).sigmoid() * s.undesirable_weight;
             total.add(row, row, (desirable + undesirable) / completions);

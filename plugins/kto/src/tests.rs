@@ -1,4 +1,4 @@
-//! The plugin against the formulas of the paper and of `kto_pair` in f64.
+//! Compares the plugin with the formulas of the paper and of `kto_pair` in f64.
 
 use super::*;
 use rlhost_plugin_sdk::preference::testing::{assert_follows, in_parts, pairs, part};
@@ -10,7 +10,7 @@ fn loss(s: &Settings, p: &Pairs) -> Gradient {
     Kto::new(s.clone()).unwrap().loss(p).unwrap()
 }
 
-/// The log-ratio of each completion, for these log-probabilities of its tokens.
+/// Returns the log-ratio of each completion, given its tokens' log-probabilities.
 fn ratios(side: &Side, logp: &[f64]) -> Vec<f64> {
     let reference = side.ref_logp.as_ref().unwrap();
     let rows = side.offsets.windows(2).map(|w| w[0] as usize..w[1] as usize);
@@ -25,7 +25,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The loss at moved log-probabilities, the baselines staying those of the pairs as they are.
+/// Computes the loss at changed log-probabilities, with the baselines of the original pairs.
 fn closed_form(s: &Settings, p: &Pairs, chosen: &[f64], rejected: &[f64]) -> f64 {
     let sigma = |x: f64| 1.0 / (1.0 + (-x).exp());
     let chosen_kl = mean(&ratios(&p.chosen, &wide(&p.chosen))).max(0.0);
@@ -42,7 +42,7 @@ fn closed_form(s: &Settings, p: &Pairs, chosen: &[f64], rejected: &[f64]) -> f64
     sum / (2.0 * f64::from(p.scale.rows))
 }
 
-/// Pairs whose log-ratios are all shifted, so that a baseline is or isn't there.
+/// Makes pairs whose log-ratios are all shifted, so that each baseline is positive or zero.
 fn shifted(seed: u64, by_chosen: f32, by_rejected: f32) -> Pairs {
     let mut p = pairs(seed);
     for (side, by) in [(&mut p.chosen, by_chosen), (&mut p.rejected, by_rejected)] {
@@ -94,7 +94,7 @@ fn a_policy_that_is_its_reference_loses_a_half() {
 
 #[test]
 fn a_completion_is_held_against_the_other_sides_baseline() {
-    // Of the chosen completion only: its own log-ratio is no part of its baseline.
+    // A single chosen completion: its own log-ratio is not part of its baseline.
     let one = part(&shifted(5, 3.0, -3.0), 1..2);
     let of = |loss_type| loss(&Settings { loss_type, undesirable_weight: 0.0, ..Settings::default() }, &one).loss;
     assert_eq!(of(LossType::Kto), of(LossType::ApoZeroUnpaired));

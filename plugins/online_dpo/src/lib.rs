@@ -1,12 +1,12 @@
-//! Online Direct Preference Optimization (Guo et al. 2024): the policy writes two completions of
-//! each prompt, rewards say which is the better, and the pair is learned from as in DPO (Rafailov
-//! et al. 2023) or IPO (Azar et al. 2023). Names, defaults and figures as in TRL.
+//! Online Direct Preference Optimization (Guo et al. 2024): the policy writes two completions of each prompt, rewards decide
+//! which is better, and the pair is learned from as in DPO (Rafailov et al. 2023) or IPO (Azar et al. 2023). Names, defaults and
+//! metrics are TRL's.
 //!
-//! What differs from TRL:
-//! - A pair of which either completion has no reward is left out, where TRL takes its reward as 0.
-//! - `objective/*` are of the policy that wrote the completions and leave padding out; like all
-//!   log-probabilities here they are at temperature 1.
-//! - `beta` is one number, not one for each epoch, which a plugin does not know.
+//! Differences from TRL:
+//! - A pair is skipped if one of its completions has no reward. TRL counts a missing reward as 0.
+//! - `objective/*` are those of the policy that wrote the completions, without padding, and like all log-probabilities here at
+//!   temperature 1.
+//! - `beta` is one number, not one per epoch, because a plugin does not know the epoch.
 
 #[cfg(test)]
 mod tests;
@@ -17,13 +17,13 @@ use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference, Total, f
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::scores::{rows_by_prompt, scores};
 
-/// What a pair costs.
+/// The loss of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LossType {
-    /// Logistic, of the difference of log-ratios to the reference model.
+    /// Logistic loss of the difference of log-ratios to the reference model.
     Sigmoid,
-    /// Squared distance of that difference from `1 / 2 beta`; of sums, not of means per token.
+    /// Squared distance of that difference from `1 / 2 beta`; uses sums, not means per token.
     Ipo,
 }
 
@@ -31,12 +31,12 @@ pub enum LossType {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// What a pair costs.
+    /// The loss of a pair.
     pub loss_type: LossType,
-    /// How strongly the policy is tied to the reference model.
+    /// Strength of the tie to the reference model.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
-    /// Taken off the reward of a completion that did not end by itself.
+    /// Subtracted from the reward of a completion that did not end on its own.
     #[schemars(range(min = 0.0))]
     pub missing_eos_penalty: Option<f64>,
 }
@@ -53,14 +53,14 @@ pub struct OnlineDpo {
 }
 
 impl OnlineDpo {
-    /// The rewards with the penalty taken off; none where there is no reward.
+    /// Returns the rewards after the penalty, `None` for rows without a reward.
     fn scores(&self, rollouts: &Rollouts) -> Vec<Option<f64>> {
         let penalty = self.settings.missing_eos_penalty.unwrap_or(0.0);
         let rewards = scores(rollouts).into_iter().zip(&rollouts.finished);
         rewards.map(|(reward, &finished)| reward.map(|r| if finished { r } else { r - penalty })).collect()
     }
 
-    /// The figures of a generation, by completion.
+    /// Returns the metrics of a generation, per completion.
     fn objective(&self, rollouts: &Rollouts, scores: &[Option<f64>]) -> Vec<Metric> {
         let sum = |of_token: &dyn Fn(usize) -> f64| -> Vec<f64> {
             rows(&rollouts.offsets).map(|row| row.filter(|&i| rollouts.mask[i] != 0).map(of_token).sum()).collect()

@@ -1,4 +1,4 @@
-//! Pairs and figures by hand, and the loss against its formula in f64.
+//! Tests pairs and metrics against numbers worked out by hand, and the loss against its formula in f64.
 
 use super::*;
 use rlhost_plugin_sdk::pairing::RewardColumn;
@@ -33,7 +33,7 @@ fn chosen(settings: Settings, rollouts: &Rollouts) -> Vec<(u32, u32)> {
 fn the_higher_reward_is_chosen_and_the_first_of_equals() {
     let r = rollouts(&[Some(1.0), Some(3.0), Some(2.0), Some(2.0), Some(0.0), Some(-1.0)], &[0, 0, 1, 1, 2, 2], &[true; 6]);
     assert_eq!(chosen(Settings::default(), &r), [(1, 0), (2, 3), (4, 5)]);
-    // Completions of a prompt need not be neighbours.
+    // A prompt's completions need not be adjacent.
     let r = rollouts(&[Some(1.0), Some(3.0), Some(2.0), Some(2.0)], &[0, 1, 0, 1], &[true; 4]);
     assert_eq!(chosen(Settings::default(), &r), [(2, 0), (1, 3)]);
 }
@@ -67,7 +67,7 @@ fn figures_of_a_generation_are_those_of_trl() {
     let settings = Settings { beta: 0.5, missing_eos_penalty: Some(1.0), ..Settings::default() };
     let given = algorithm(settings).choose(&r).unwrap().metrics;
     let figure = |name: &str| given.iter().find(|m| m.name == name).map(|m| (m.value, m.weight)).unwrap();
-    // Scores 2, 6 - 1 and 4; of the log-ratio 0.25 a token, 1, 2, 2 and 2 tokens.
+    // Scores 2, 6 - 1 and 4; of the log-ratio 0.25 per token, 1, 2, 2 and 2 tokens.
     assert_eq!(figure("objective/scores"), (11.0 / 3.0, 3.0));
     assert_eq!(figure("objective/scores_margin"), (3.0, 1.0));
     assert_eq!(figure("objective/entropy"), (7.0 / 4.0, 4.0));
@@ -78,7 +78,7 @@ fn figures_of_a_generation_are_those_of_trl() {
     assert_eq!(given.len(), 7);
 }
 
-/// The loss, straight from the formulas.
+/// Computes the loss directly from the formulas.
 fn closed_form(s: &Settings, p: &Pairs, chosen: &[f64], rejected: &[f64]) -> f64 {
     let log_ratios = |side: &Side, logp: &[f64]| -> Vec<f64> {
         let reference = side.ref_logp.as_ref().unwrap();

@@ -1,11 +1,10 @@
-//! Odds Ratio Preference Optimization (Hong et al. 2024): the negative log-likelihood of the
-//! chosen completions and, at the weight `beta`, how much likelier than not each is against the
-//! rejected one. It needs no reference model. Names, defaults and figures as in TRL.
+//! Odds Ratio Preference Optimization (Hong et al. 2024): the negative log-likelihood of the chosen completions plus, weighted by
+//! `beta`, the loss of the odds ratio of chosen to rejected completion. It needs no reference model. Names, defaults and metrics
+//! are TRL's.
 //!
-//! What differs from TRL: the negative log-likelihood is that of the completion, as in the paper,
-//! without its prompt's, whose log-probabilities a plugin doesn't see; and it is a mean over the
-//! chosen tokens of the whole optimizer step, not of a micro-batch. `logits/*` are means over the
-//! completions' tokens, as those of DPO, without prompts and padding.
+//! Differences from TRL: the negative log-likelihood is that of the completion, as in the paper, without its prompt, whose
+//! log-probabilities a plugin doesn't see. It is a mean over the chosen tokens of the complete optimizer step, not of a
+//! micro-batch. `logits/*` are means over the completions' tokens, as in DPO, without prompts and padding.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +17,7 @@ use rlhost_plugin_sdk::prelude::*;
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Weight of the odds ratio, lambda in the paper.
+    /// Weight of the odds ratio loss, lambda in the paper.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
 }
@@ -34,8 +33,8 @@ pub struct Orpo {
     settings: Settings,
 }
 
-/// The logarithm of the odds `p / (1 - p)` of a completion's mean log-probability. A completion
-/// that is certain has no odds: it is taken as just short of that.
+/// Returns the logarithm of the odds `p / (1 - p)` of a completion's mean log-probability. A certain completion would have
+/// infinite odds, so it counts as slightly less than certain.
 fn log_odds(logp: Dual<2>) -> Dual<2> {
     let logp = logp.min(-1e-7);
     logp - (-logp.exp() + 1.0).ln()
@@ -44,6 +43,7 @@ fn log_odds(logp: Dual<2>) -> Dual<2> {
 impl Preference for Orpo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Odds Ratio Preference Optimization";
+    const FRAMED: bool = true;
 
     fn needs(_: &Settings) -> Needs {
         Needs::MEAN_LOGITS

@@ -1,4 +1,4 @@
-//! The plugin against the paper's formula in f64.
+//! Compares the plugin with the paper's formula in f64.
 
 use super::*;
 use rlhost_plugin_sdk::preference::testing::{assert_follows, in_parts, pairs};
@@ -8,7 +8,7 @@ fn loss(beta: f64, p: &Pairs) -> Gradient {
     Orpo::new(Settings { beta }).unwrap().loss(p).unwrap()
 }
 
-/// Equations 4 to 7 of the paper, by probabilities.
+/// Computes equations 4 to 7 of the paper, from probabilities.
 fn closed_form(beta: f64, p: &Pairs, chosen: &[f64], rejected: &[f64]) -> f64 {
     let odds = |side: &Side, logp: &[f64]| -> Vec<f64> {
         let rows = side.offsets.windows(2).map(|w| &logp[w[0] as usize..w[1] as usize]);

@@ -1,5 +1,5 @@
-//! The soft overlong punishment of DAPO (Yu et al. 2025, equation 13), with the settings and
-//! numbers of TRL's `get_soft_overlong_punishment`.
+//! The soft overlong punishment of DAPO (Yu et al. 2025, equation 13), with the settings and results of TRL's
+//! `get_soft_overlong_punishment`.
 
 use rlhost_plugin_sdk::prelude::*;
 
@@ -7,11 +7,10 @@ use rlhost_plugin_sdk::prelude::*;
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The most tokens that a completion should have, the ending one included; beyond them the
-    /// score is -1. Usually the run's `max_completion_length`.
+    /// Longest desired completion in tokens, including the end token, usually the run's `max_completion_length`; beyond it, the
+    /// score is -1.
     pub max_completion_len: u32,
-    /// The number of tokens before that over which the score falls from 0 to -1; at most
-    /// `max_completion_len`.
+    /// Number of tokens before that over which the score falls from 0 to -1; at most `max_completion_len`.
     pub soft_punish_cache: u32,
 }
 
@@ -25,13 +24,13 @@ impl Settings {
     fn checked(self) -> Result<Self, Error> {
         let (longest, cache) = (self.max_completion_len, self.soft_punish_cache);
         if cache > longest {
-            return Err(Error::Config(format!("soft_punish_cache is {cache}, but may be at most max_completion_len, {longest}")));
+            return Err(Error::Config(format!("soft_punish_cache is {cache}; it must be at most max_completion_len, {longest}")));
         }
         Ok(self)
     }
 
-    /// 0 up to `max_completion_len - soft_punish_cache` tokens, -1 beyond `max_completion_len`,
-    /// a straight line between.
+    /// Returns 0 up to `max_completion_len - soft_punish_cache` tokens, -1 beyond `max_completion_len`, and interpolates linearly
+    /// between.
     #[must_use]
     pub fn punishment(&self, tokens: usize) -> f64 {
         let (tokens, longest, cache) = (tokens as f64, f64::from(self.max_completion_len), f64::from(self.soft_punish_cache));
@@ -47,7 +46,7 @@ impl Settings {
 }
 
 reward! {
-    /// Between 0 and -1, falling over the last tokens before the length limit.
+    /// Falls from 0 to -1 over the last tokens before the length limit.
     config: Settings,
     prepared: Settings = Settings::checked,
     needs: TOKEN_IDS,

@@ -1,4 +1,4 @@
-//! From scores and values to advantages and returns.
+//! Computes advantages and returns from scores and values.
 
 use crate::control::KL;
 use crate::settings::{KlEstimator, Settings};
@@ -8,20 +8,20 @@ use rlhost_plugin_sdk::scores::{self, mean_and_std, scores};
 use rlhost_plugin_sdk::{Error, Metric};
 use std::ops::Range;
 
-/// A completion that can be scored, with its score after the penalty.
+/// A scorable completion, with its score after the penalty.
 struct Scored {
     row: Range<usize>,
     score: f64,
 }
 
 pub(crate) fn estimate(s: &Settings, kl_coef: f64, rollouts: &Rollouts) -> Result<Advantages, Error> {
-    let values = rollouts.values.as_ref().ok_or_else(|| Error::Input("PPO needs a critic's values".into()))?;
+    let values = rollouts.values.as_ref().ok_or_else(|| Error::Input("PPO needs the critic's values".into()))?;
     let given = scores(rollouts);
     let mut mask = rollouts.mask.clone();
     let mut scored = Vec::new();
     for ((row, score), &finished) in rows(&rollouts.offsets).zip(&given).zip(&rollouts.finished) {
         match score {
-            // Without a score there is neither an advantage nor a return to learn.
+            // Without a score, there is neither an advantage nor a return to learn.
             None => mask[row].fill(0),
             Some(score) => {
                 let penalty = s.missing_eos_penalty.filter(|_| !finished).unwrap_or(0.0);
@@ -43,8 +43,8 @@ pub(crate) fn estimate(s: &Settings, kl_coef: f64, rollouts: &Rollouts) -> Resul
     let mut advantages = vec![0.0; mask.len()];
     let mut returns = vec![0.0; mask.len()];
     for Scored { row, .. } in &scored {
-        // Nothing is worth anything after the last token. Tokens that the policy did not choose
-        // are part of the state that the next one is chosen in, and no steps of their own.
+        // The value after the last token is 0. Tokens that the policy did not choose are part of the state in which it chooses
+        // the next one, not steps of their own.
         let (mut next_value, mut next_advantage) = (0.0, 0.0);
         for i in counted(&mask, row.clone()).rev() {
             let value = f64::from(values[i]);
@@ -60,7 +60,7 @@ pub(crate) fn estimate(s: &Settings, kl_coef: f64, rollouts: &Rollouts) -> Resul
     Ok(Advantages { advantages: narrow(advantages), returns: Some(narrow(returns)), mask: Some(mask), metrics })
 }
 
-/// The divergence from the reference at each token; zeros without a reference.
+/// Returns the divergence from the reference at each token, zeros without a reference.
 fn divergence(s: &Settings, rollouts: &Rollouts) -> Result<Vec<f64>, Error> {
     if !s.has_reference() {
         return Ok(vec![0.0; rollouts.logp.len()]);
@@ -77,8 +77,8 @@ fn divergence(s: &Settings, rollouts: &Rollouts) -> Result<Vec<f64>, Error> {
     Ok(rollouts.logp.iter().zip(ref_logp).map(of_token).collect())
 }
 
-/// `(x - mean) / sqrt(variance + 1e-8)` over the tokens of the batch that count, the others zero;
-/// with the mean added again where it is to stay.
+/// Computes `(x - mean) / sqrt(variance + 1e-8)` over the batch's tokens that count, and sets the others to zero. Adds the mean
+/// again if `keep_mean`.
 fn whiten(column: &mut [f64], mask: &[u8], keep_mean: bool) {
     let all = column.iter().zip(mask).filter(|&(_, &m)| m != 0).map(|(&x, _)| x);
     let Some((mean, std)) = mean_and_std(all) else { return };
@@ -88,8 +88,8 @@ fn whiten(column: &mut [f64], mask: &[u8], keep_mean: bool) {
     }
 }
 
-/// The figures of a generation: sums over each completion's tokens, averaged over completions.
-/// `objective/entropy` is the sum of `-logp`, without upstream's one for each padded position.
+/// Returns the metrics of a generation: sums over each completion's tokens, averaged over completions. `objective/entropy` is the
+/// sum of `-logp`, without upstream's 1 for each padded position.
 fn metrics(kl_coef: f64, rollouts: &Rollouts, given: &[Option<f64>], scored: &[Scored], mask: &[u8], kl: &[f64]) -> Vec<Metric> {
     let n = scored.len() as f64;
     let per_completion =

@@ -1,38 +1,38 @@
-//! A KL coefficient that keeps the divergence near a target (Ziegler et al. 2019, section 2.2):
-//! `coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * completions / horizon`, the divergence being that of a token, as in OpenRLHF.
+//! A KL coefficient that keeps the divergence per token near a target, as in OpenRLHF (Ziegler et al. 2019, section 2.2): `coef *= 1 +
+//! clip(kl / target - 1, -0.2, 0.2) * completions / horizon`.
 
 use crate::settings::Settings;
 use rlhost_plugin_sdk::policy::figure;
 use serde::{Deserialize, Serialize};
 
-/// The divergence of a completion's tokens, averaged over them and then over completions.
+/// Mean divergence of a completion's tokens, averaged over completions.
 pub(crate) const KL: &str = "kl";
 
-/// What adapting has come to. Without a target nothing of it is used.
+/// State of the adaptive coefficient; unused without a target.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct KlControl {
-    /// The coefficient; `kl_coef` before the first generation has been heard of.
+    /// The coefficient; `kl_coef` before the first observed generation.
     coef: Option<f64>,
-    /// Completions since it last moved.
+    /// Completions since it last changed.
     completions: u64,
     /// Completions of the whole run.
     pub(crate) episode: u64,
 }
 
 impl KlControl {
-    /// The coefficient for the generation at hand.
+    /// Returns the coefficient for this generation.
     pub(crate) fn coef(&self, s: &Settings) -> f64 {
         self.coef.filter(|_| s.kl_target.is_some()).unwrap_or(s.kl_coef)
     }
 
-    /// A generation of so many completions.
+    /// Counts a generation's completions.
     pub(crate) fn saw(&mut self, completions: usize) {
         self.completions += completions as u64;
         self.episode += completions as u64;
     }
 
-    /// Moves once for each step that began with a generation; the others have no such figure.
+    /// Adjusts the coefficient once for each step that started with a generation; other steps don't have this metric.
     pub(crate) fn observe(&mut self, s: &Settings, metrics: &[(String, f64)]) {
         let (Some(target), Some(kl)) = (s.kl_target, figure(metrics, KL)) else { return };
         let error = (kl / target - 1.0).clamp(-0.2, 0.2);

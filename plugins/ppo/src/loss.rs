@@ -5,13 +5,13 @@ use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::policy::{Gradient, Tokens};
 use rlhost_plugin_sdk::{Error, Metric};
 
-/// The mean over the step's tokens of `max(-A ratio, -A clip(ratio, 1 - c, 1 + c))`, and
-/// `vf_coef` times that of `max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2`.
+/// Computes the mean over the step's tokens of `max(-A ratio, -A clip(ratio, 1 - c, 1 + c))`, plus `vf_coef` times that of
+/// `max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2`.
 pub(crate) fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
     let needed = |column: &Option<Vec<f32>>, what: &str| {
         column.clone().ok_or_else(|| Error::Input(format!("PPO needs {what}, which the batch does not have")))
     };
-    let values = needed(&t.values, "a critic's values")?;
+    let values = needed(&t.values, "the critic's values")?;
     let old_values = needed(&t.old_values, "the critic's values at generation")?;
     let returns = needed(&t.returns, "returns")?;
     let weight = 1.0 / (t.scale.tokens as f64).max(1.0);
@@ -64,9 +64,8 @@ struct Sums {
 }
 
 impl Sums {
-    /// Means over tokens, where upstream averages micro-batches; so `val/ratio_var`, upstream the
-    /// variance of micro-batches' means, is that of tokens about 1 here. About their own mean it
-    /// would depend on how a step is cut.
+    /// Returns means over tokens, where upstream averages micro-batches. So `val/ratio_var`, upstream the variance of
+    /// micro-batches' means, is that of tokens about 1 here. About their own mean, it would depend on how a step is split.
     fn metrics(&self) -> Vec<Metric> {
         let n = self.tokens;
         vec![

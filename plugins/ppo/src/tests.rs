@@ -1,4 +1,4 @@
-//! The plugin against numbers worked out by hand and closed forms in f64.
+//! Compares the plugin with numbers worked out by hand and closed forms in f64.
 
 use super::*;
 use rlhost_plugin_sdk::Metric;
@@ -13,7 +13,7 @@ fn near(got: (f64, f64), want: (f64, f64)) {
     assert!((got.0 - want.0).abs() < 1e-6 && (got.1 - want.1).abs() < 1e-9, "{got:?} against {want:?}");
 }
 
-/// Completions of three, two and one tokens, the second cut off and the third unscorable.
+/// Makes completions of three, two and one tokens, the second cut off and the third unscorable.
 fn rollouts() -> Rollouts {
     Rollouts {
         step: 0,
@@ -29,7 +29,7 @@ fn rollouts() -> Rollouts {
     }
 }
 
-/// Settings under which the numbers are those of a hand.
+/// Settings for which results can be worked out by hand.
 fn plain() -> Settings {
     Settings { kl_coef: 0.5, gamma: 0.5, lam: 0.5, ..Settings::default() }
 }
@@ -38,7 +38,7 @@ fn estimated(s: &Settings, r: &Rollouts) -> Advantages {
     Ppo::new(s.clone()).unwrap().estimate(r).unwrap()
 }
 
-/// Less their mean, by their deviation.
+/// Subtracts the mean and divides by the deviation.
 fn whitened(column: &[f64]) -> Vec<f64> {
     let n = column.len() as f64;
     let mean = column.iter().sum::<f64>() / n;
@@ -80,7 +80,7 @@ fn advantages_and_returns_by_hand() {
 #[test]
 fn a_missing_end_is_a_penalty_and_rewards_can_be_whitened() {
     let s = Settings { missing_eos_penalty: Some(1.5), lam: 0.0, gamma: 0.0, ..plain() };
-    // Without a future, returns are the rewards.
+    // Without future rewards, returns are the rewards.
     let rewards = [-0.25, 0.0, 0.75, 0.125, -3.5];
     let given = estimated(&s, &rollouts());
     close("returns", &given.returns.unwrap()[..5], &rewards);
@@ -114,7 +114,7 @@ fn advantages_are_discounted_sums_of_errors_over_the_tokens_that_count() {
         prompt_of: vec![0, 1, 2],
         finished: vec![true; 3],
         offsets: offsets.to_vec(),
-        // A tool spoke in the first completion, and last in the third.
+        // A tool spoke in the first completion, and at the end of the third.
         mask: vec![1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 0],
         logp: noise.column(n, -1.0, 0.5),
         ref_logp: Some(noise.column(n, -1.0, 0.5)),
@@ -151,12 +151,12 @@ fn nothing_scorable_is_nothing_to_learn() {
     let given = estimated(&plain(), &r);
     assert_eq!((given.advantages, given.mask), (vec![0.0; 6], Some(vec![0; 6])));
     assert!(given.metrics.iter().all(|m| m.value.is_finite()));
-    // One token alone has no deviation.
+    // A single token has no deviation.
     let given = estimated(&plain(), &Rollouts { mask: vec![1, 0, 0, 0, 0, 0], ..rollouts() });
     assert_eq!(given.advantages, [0.0; 6]);
 }
 
-/// Rows of unequal lengths that look random, the second masked as a whole.
+/// Makes rows of unequal lengths with random-looking values, the second completely masked.
 fn tokens(seed: u64) -> Tokens {
     let mut noise = Noise(seed);
     let n = 14;
@@ -182,7 +182,7 @@ fn tokens(seed: u64) -> Tokens {
     }
 }
 
-/// The policy's and the critic's part by the formulas, with what is clipped in each.
+/// Computes the policy's and the critic's part by the formulas, and how much of each is clipped.
 fn closed_form(s: &Settings, t: &Tokens, logp: &[f64], values: &[f64]) -> [f64; 4] {
     let wide = |column: &Option<Vec<f32>>, i: usize| f64::from(column.as_ref().unwrap()[i]);
     let mut sums = [0.0; 4];
@@ -280,7 +280,7 @@ fn the_coefficient_follows_the_divergence() {
     heard(&mut ppo, 2.2);
     let mut want = 0.1 * (1.0 + 0.1 * 3.0 / 100.0);
     assert!((coef(&mut ppo) - want).abs() < 1e-12);
-    // Steps without a generation move nothing; what is far off counts as a fifth.
+    // Steps without a generation change nothing; a large deviation counts as a fifth.
     ppo.observe(1, &[("loss".into(), 9.0)]);
     assert!((coef(&mut ppo) - want).abs() < 1e-12);
     heard(&mut ppo, 0.0);
@@ -291,7 +291,7 @@ fn the_coefficient_follows_the_divergence() {
     *resumed.state() = rlhost_plugin_sdk::stateful::restored(&snapshot).unwrap();
     assert_eq!((&resumed.control, ppo.control.episode), (&ppo.control, 9));
     assert!((coef(&mut resumed) - want).abs() < 1e-12);
-    // Without a target the coefficient is what it is set to, whatever was learned before.
+    // Without a target, the coefficient is its setting, whatever was learned before.
     let mut fixed = Ppo::new(Settings { kl_target: None, kl_coef: 0.3, ..s }).unwrap();
     *fixed.state() = rlhost_plugin_sdk::stateful::restored(&snapshot).unwrap();
     heard(&mut fixed, 9.0);

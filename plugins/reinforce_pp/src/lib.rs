@@ -1,9 +1,8 @@
-//! REINFORCE++ (Hu et al. 2025, arXiv 2501.03262): PPO's clipped loss without a critic, where
-//! advantages are the tokens' returns, normalised over the whole batch instead of each group. Its
-//! variant with a baseline takes the mean of the prompt's completions off the scores before.
+//! REINFORCE++ (Hu et al. 2025, arXiv 2501.03262): PPO's clipped loss without a critic. Advantages are the tokens' returns,
+//! normalised over the complete batch instead of each group. A variant with a baseline first subtracts the mean of the prompt's
+//! completions from the scores.
 //!
-//! Where the paper leaves a choice, and in names and defaults, as in OpenRLHF, its authors'
-//! implementation.
+//! Names, defaults, and what the paper leaves open follow OpenRLHF, its authors' implementation.
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +13,7 @@ use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::rows::{counted, masked_sum, rows};
 use rlhost_plugin_sdk::scores::{self, by_prompt, mean_and_std, require_siblings, scores};
 
-/// What is taken off a score.
+/// The baseline subtracted from a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Baseline {
@@ -24,14 +23,14 @@ pub enum Baseline {
     Group,
 }
 
-/// How the KL divergence from the reference model is estimated at a token, with
-/// `d = logp - ref_logp` (Schulman, joschu.net/blog/kl-approx.html).
+/// Estimator of the KL divergence from the reference model at a token, with `d = logp - ref_logp` (Schulman,
+/// joschu.net/blog/kl-approx.html).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum KlEstimator {
     /// `d`, for rewards.
     K1,
-    /// `d^2 / 2`, for a loss: its gradient is that of the divergence.
+    /// `d^2 / 2`, for a loss: its gradient is the divergence's.
     K2,
     /// `e^-d - 1 + d`.
     K3,
@@ -59,26 +58,26 @@ impl KlEstimator {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// What is taken off a score.
+    /// The baseline subtracted from a score.
     pub baseline: Baseline,
     /// Weight of the KL divergence from the reference model.
     #[schemars(range(min = 0.0))]
     pub kl_coef: f64,
-    /// How that divergence is estimated. It is limited to 10 at each token, either way.
+    /// Estimator of that divergence, which is clipped to 10 per token in either direction.
     pub kl_estimator: KlEstimator,
-    /// Add the divergence to the loss instead of taking it off the tokens' rewards; the paper does
-    /// so with a baseline, and with k2.
+    /// Add the divergence to the loss instead of subtracting it from the tokens' rewards; the paper does so with a baseline and
+    /// k2.
     pub use_kl_loss: bool,
-    /// Discount of a reward for each token that it is away; without effect with a group baseline, where it is 1.
+    /// Discount of future rewards per token; 1 with a group baseline.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub gamma: f64,
-    /// Least and greatest score, after the baseline. OpenRLHF has -10 and 10 where nothing is given,
-    /// which is meant for a reward model's scores and would level others.
+    /// Minimum and maximum score after the baseline [no limit]; OpenRLHF's default of -10 and 10 is meant for a reward model's
+    /// scores.
     pub reward_clip_range: Option<(f64, f64)>,
-    /// How far below 1 a probability ratio may fall before it is clipped.
+    /// Lower clipping range of the probability ratio: it is clipped at 1 - epsilon.
     #[schemars(range(min = 0.0))]
     pub epsilon: f64,
-    /// How far above 1 it may rise; `epsilon` where not given.
+    /// Upper clipping range of the ratio [epsilon].
     #[schemars(range(min = 0.0))]
     pub epsilon_high: Option<f64>,
 }
@@ -163,9 +162,8 @@ fn reference<'a>(s: &Settings, column: &'a Option<Vec<f32>>) -> Result<Option<&'
     }
 }
 
-/// A token's reward is `-kl_coef KL`, and for the last one the score besides; its advantage the
-/// discounted sum of the rewards from there on, less the mean and by the deviation of all tokens
-/// of the batch.
+/// Computes advantages. A token's reward is `-kl_coef KL`, plus the score for the last token. Its advantage is the discounted sum
+/// of the rewards from there on, minus the mean and divided by the deviation of all tokens of the batch.
 fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
     let given = scores(rollouts);
     let groups: Vec<_> = by_prompt(&rollouts.prompt_of, &given).into_iter().map(mean_and_std).collect();
@@ -186,7 +184,7 @@ fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
             _ => 0.0,
         };
         let (low, high) = s.reward_clip_range.unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
-        // What the last token earns besides; none is left of it for the tokens before.
+        // The last token's extra reward; none of it remains for the tokens before.
         let mut score = (score - baseline).clamp(low, high);
         let (mut rewards, mut to_come) = (0.0, 0.0);
         for i in counted(&mask, row.clone()).rev() {
@@ -214,8 +212,8 @@ fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
     Ok(Advantages { advantages, returns: None, mask: Some(mask), metrics })
 }
 
-/// The mean over the step's tokens of `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`
-/// and, where it is in the loss, of `kl_coef KL`.
+/// Computes the mean over the step's tokens of `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`, plus `kl_coef KL`
+/// if that is part of the loss.
 fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
     let ref_logp = reference(s, &t.ref_logp)?.filter(|_| s.use_kl_loss);
     let (low, high) = (1.0 - s.epsilon as f32, 1.0 + s.epsilon_high.unwrap_or(s.epsilon) as f32);

@@ -1,11 +1,11 @@
-//! The plugin against numbers worked out by hand and a closed form in f64.
+//! Compares the plugin with numbers worked out by hand and a closed form in f64.
 
 use super::*;
 use rlhost_plugin_sdk::policy::testing::{close, figure};
 use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
 
-/// Two prompts of two completions, of two, one, one and two tokens; the third is unscorable. The
-/// first and the last token are 0.5 nats from the reference.
+/// Makes two prompts of two completions, of two, one, one and two tokens; the third is unscorable. The first and the last token
+/// are 0.5 nats from the reference.
 fn rollouts() -> Rollouts {
     Rollouts {
         step: 0,
@@ -25,7 +25,7 @@ fn estimated(s: &Settings, r: &Rollouts) -> Advantages {
     ReinforcePp::new(s.clone()).unwrap().estimate(r).unwrap()
 }
 
-/// Less their mean, by their deviation (n); a zero for the fourth token, which doesn't count.
+/// Subtracts the mean and divides by the deviation (n); adds a zero for the fourth token, which doesn't count.
 fn normalized(returns: [f64; 5]) -> Vec<f64> {
     let mean = returns.iter().sum::<f64>() / 5.0;
     let std = (returns.iter().map(|r| (r - mean) * (r - mean)).sum::<f64>() / 5.0).sqrt();
@@ -96,13 +96,13 @@ fn a_group_baseline_knows_no_discount_and_what_is_hardly_meant_is_said() {
 #[test]
 fn a_baseline_is_the_mean_of_the_group_and_comes_before_clipping() {
     let s = Settings { baseline: Baseline::Group, kl_coef: 0.2, ..Settings::default() };
-    // Scores (2, 4) and (-6) less their means.
+    // Scores (2, 4) and (-6) minus their means.
     let given = estimated(&s, &rollouts());
     close("group", &given.advantages, &normalized([-1.1, -1.0, 1.0, -0.1, -0.1]));
     assert_eq!(figure(&given.metrics, "reward"), Some((0.0, 3.0)));
     let clipped = Settings { reward_clip_range: Some((-0.5, 0.5)), ..s };
     close("clipped", &estimated(&clipped, &rollouts()).advantages, &normalized([-0.6, -0.5, 0.5, -0.1, -0.1]));
-    // With the divergence in the loss, rewards are free of it.
+    // With the divergence in the loss, rewards don't contain it.
     let in_loss = estimated(&Settings { use_kl_loss: true, ..s }, &rollouts());
     close("in the loss", &in_loss.advantages, &normalized([-1.0, -1.0, 1.0, 0.0, 0.0]));
     assert_eq!(figure(&in_loss.metrics, "kl"), Some((0.2, 5.0)));
@@ -118,14 +118,14 @@ fn what_is_alike_or_unscorable_teaches_nothing() {
     let given = estimated(&s, &r);
     assert_eq!((given.advantages, given.mask), (vec![0.0; 6], Some(vec![0; 6])));
     assert!(given.metrics.is_empty());
-    // The score goes onto the last token that counts.
+    // The score is added to the last token that counts.
     let masked = Rollouts { mask: vec![1, 0, 1, 1, 0, 1], ..rollouts() };
     let given = estimated(&Settings { gamma: 0.5, ..s }, &masked);
     let std = (56.0f64 / 3.0).sqrt();
     close("masked", &given.advantages, &[2.0 / std, 0.0, 4.0 / std, 0.0, 0.0, -6.0 / std]);
 }
 
-/// Rows of unequal lengths that look random, the second masked as a whole.
+/// Makes rows of unequal lengths with random-looking values, the second completely masked.
 fn tokens(seed: u64) -> Tokens {
     let mut state = seed;
     let mut column = |middle: f32, width: f32| -> Vec<f32> {
@@ -226,7 +226,7 @@ fn figures_are_means_over_tokens() {
         let (value, weight) = figure(&m, name).unwrap();
         assert!((value - want).abs() < 1e-6 && weight == 10.0, "{name}: {value} against {want}");
     };
-    // One rises above the range; the one that falls is not clipped with a positive advantage.
+    // One exceeds the range; the one that falls is not clipped with a positive advantage.
     near("policy_loss", -(8.0 + 1.2 + (-0.25f64).exp()) / 10.0);
     near("ppo_clip_ratio", 0.1);
     near("ppo_kl", (-0.5 + 0.25) / 10.0);

@@ -1,6 +1,5 @@
-//! A penalty for repeated n-grams of tokens (Yeo et al. 2025, "Demystifying Long Chain-of-Thought
-//! Reasoning in LLMs", appendix C.2), with the settings and numbers of TRL's
-//! `get_repetition_penalty_reward`.
+//! A penalty for repeated n-grams of tokens (Yeo et al. 2025, "Demystifying Long Chain-of-Thought Reasoning in LLMs", appendix
+//! C.2), with the settings and results of TRL's `get_repetition_penalty_reward`.
 
 use rlhost_plugin_sdk::prelude::*;
 use std::collections::HashSet;
@@ -10,9 +9,9 @@ use std::num::NonZeroU32;
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Number of tokens in a run that counts as repeated.
+    /// Number of tokens in an n-gram.
     pub ngram_size: NonZeroU32,
-    /// What a completion of nothing but repetition comes close to; 0 or less.
+    /// Score that a completion of nothing but repetition approaches; 0 or less.
     #[schemars(range(max = 0.0))]
     pub max_penalty: f64,
 }
@@ -23,7 +22,7 @@ impl Default for Settings {
     }
 }
 
-/// `1 - distinct n-grams / n-grams`, 0 where the tokens are too few for a single one.
+/// Returns `1 - distinct n-grams / n-grams`, 0 if there are too few tokens for an n-gram.
 #[must_use]
 pub fn repeated_share(token_ids: &[u32], ngram_size: NonZeroU32) -> f64 {
     let ngrams = token_ids.windows(ngram_size.get() as usize);
@@ -36,12 +35,12 @@ pub fn repeated_share(token_ids: &[u32], ngram_size: NonZeroU32) -> f64 {
 }
 
 reward! {
-    /// The share of n-grams that stood before, times the largest penalty.
+    /// The share of repeated n-grams times the largest penalty.
     config: Settings,
     needs: TOKEN_IDS,
     |config, sample| {
         let share = repeated_share(sample.token_ids, config.ngram_size);
-        // Without the condition, no repetition would be minus zero.
+        // Otherwise, no repetition would give minus zero.
         if share > 0.0 { (share * config.max_penalty) as f32 } else { 0.0 }
     }
 }

@@ -1,5 +1,5 @@
-//! REINFORCE Leave-One-Out (Ahmadian et al. 2024, arXiv 2402.14740): a completion is one action,
-//! and what its siblings earn is the baseline. Names, defaults and figures as in TRL.
+//! REINFORCE Leave-One-Out (Ahmadian et al. 2024, arXiv 2402.14740): a completion is one action, and the other completions of its
+//! prompt are the baseline. Names, defaults and metrics are TRL's.
 
 #[cfg(test)]
 mod tests;
@@ -14,20 +14,20 @@ use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, requir
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Weight of the KL divergence from the reference model, which is taken off the reward.
+    /// Weight of the KL divergence from the reference model, subtracted from the reward.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
-    /// How far below 1 a completion's probability ratio may fall before it is clipped.
+    /// Lower clipping range of a completion's probability ratio: it is clipped at 1 - epsilon.
     #[schemars(range(min = 0.0))]
     pub epsilon: f64,
-    /// How far above 1 it may rise; `epsilon` where not given.
+    /// Upper clipping range of the ratio [epsilon].
     #[schemars(range(min = 0.0))]
     pub epsilon_high: Option<f64>,
     /// Divide centred advantages by their standard deviation over the batch.
     pub normalize_advantages: bool,
-    /// Least and greatest reward, before the KL divergence is taken off.
+    /// Minimum and maximum reward, before the KL divergence is subtracted.
     pub reward_clip_range: Option<(f64, f64)>,
-    /// Leave completions that met the length limit out of the loss.
+    /// Exclude completions that reached the length limit from the loss.
     pub mask_truncated_completions: bool,
 }
 
@@ -78,9 +78,8 @@ impl Policy for Rloo {
 
 rlhost_plugin_sdk::policy_plugin!(Rloo);
 
-/// `R = clip(r) - beta sum_t (logp - ref_logp)`, and `A = R - (sum of the group's R - R) / (n - 1)`
-/// with n scorable completions in the group; a completion without scorable siblings has no
-/// advantage.
+/// Computes `R = clip(r) - beta sum_t (logp - ref_logp)`, and `A = R - (sum of the group's R - R) / (n - 1)` with n scorable
+/// completions in the group. A completion without other scorable completions has no advantage.
 fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
     let mut mask = rollouts.mask.clone();
     for (row, tokens) in rows(&rollouts.offsets).enumerate() {
@@ -97,7 +96,7 @@ fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
     if s.beta > 0.0 {
         let ref_logp =
             rollouts.ref_logp.as_ref().ok_or_else(|| Error::Input("beta needs the reference log-probabilities".into()))?;
-        // The plain log-ratio, which may be negative, and not GRPO's estimate: it is a reward here.
+        // The plain log-ratio, which may be negative, not GRPO's estimate: it is a reward here.
         let kl = |i: usize| f64::from(rollouts.logp[i]) - f64::from(ref_logp[i]);
         let mut sum = 0.0;
         for (row, reward) in rows(&rollouts.offsets).zip(&mut rewards) {
@@ -131,8 +130,8 @@ fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
     Ok(Advantages { advantages, returns: None, mask: Some(mask), metrics })
 }
 
-/// `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)` for each completion, averaged;
-/// the ratio is that of the completion as a whole, `exp(sum_t (logp - old_logp))`.
+/// Computes the mean over completions of `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`; the ratio is that of the
+/// complete completion, `exp(sum_t (logp - old_logp))`.
 fn loss(s: &Settings, t: &Tokens) -> Gradient {
     let (low, high) = (1.0 - s.epsilon, 1.0 + s.epsilon_high.unwrap_or(s.epsilon));
     let weight = 1.0 / f64::from(t.scale.rows.max(1));
@@ -142,7 +141,7 @@ fn loss(s: &Settings, t: &Tokens) -> Gradient {
     let (mut clipped_low, mut clipped_high) = (Vec::new(), Vec::new());
     for row in rows(&t.offsets) {
         let log_ratio = masked_sum(&t.mask, row.clone(), |i| f64::from(t.logp[i]) - f64::from(t.old_logp[i]));
-        // A row that is masked as a whole stays in the mean, with a ratio of 1, as in TRL.
+        // A completely masked row stays in the mean, with a ratio of 1, as in TRL.
         let advantage = t.advantages.get(row.start).copied().filter(|_| !row.is_empty()).unwrap_or(0.0);
         let ratio = Dual::variable(log_ratio).exp();
         let lost = -(ratio * advantage).min(ratio.clamp(low, high) * advantage);

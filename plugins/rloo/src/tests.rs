@@ -1,11 +1,11 @@
-//! The plugin against numbers worked out by hand and a closed form in f64.
+//! Compares the plugin with numbers worked out by hand and a closed form in f64.
 
 use super::*;
 use rlhost_plugin_sdk::policy::testing::{close, figure};
 use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
 
-/// Groups of three, completions of two tokens; each is 0.25 nats a token away from the reference
-/// for every place that it has in its group.
+/// Makes groups of three, completions of two tokens; each is 0.25 nats per token times its index in the group away from the
+/// reference.
 fn rollouts(rewards: &[Option<f32>]) -> Rollouts {
     let rows = rewards.len() as u32;
     Rollouts {
@@ -53,7 +53,7 @@ fn the_baseline_is_the_mean_of_the_scorable_siblings() {
     let clipped = of_rows(&estimated(&Settings { reward_clip_range: Some((1.0, 5.0)), ..s }, &r));
     close("clipped", &clipped, &[2.0 - 4.5, 4.0 - 3.5, 5.0 - 3.0, -4.0, 0.0, 4.0]);
 
-    // Alone with a score, a completion has nothing to be compared with.
+    // If only one completion has a score, there is nothing to compare it with.
     let alone = estimated(&s, &rollouts(&[Some(1.0), None, None, Some(2.0), Some(2.0), Some(2.0)]));
     assert_eq!(of_rows(&alone), [0.0; 6]);
     assert_eq!(figure(&alone.metrics, "frac_reward_zero_std"), Some((0.5, 2.0)));
@@ -63,11 +63,11 @@ fn the_baseline_is_the_mean_of_the_scorable_siblings() {
 #[test]
 fn the_divergence_from_the_reference_is_a_penalty_and_in_the_baseline() {
     let s = Settings { beta: 2.0, ..Settings::default() };
-    // Log-ratios add up to 0, 0.5 and 1 a completion: rewards (2, 3, 10) and (0, -, 4).
+    // Log-ratios sum to 0, 0.5 and 1 per completion: rewards (2, 3, 10) and (0, -, 4).
     let given = estimated(&s, &rollouts(&REWARDS));
     close("penalized", &of_rows(&given), &[2.0 - 6.5, 3.0 - 6.0, 10.0 - 2.5, -4.0, 0.0, 4.0]);
     assert_eq!(figure(&given.metrics, "kl"), Some((0.25, 12.0)));
-    // The reward that is logged is the one that was given.
+    // The logged reward is the original one.
     assert_eq!(figure(&given.metrics, "reward"), Some((24.0 / 5.0, 5.0)));
 
     let masked = Settings { mask_truncated_completions: true, ..s };
@@ -92,8 +92,8 @@ fn a_clip_range_must_be_one() {
     assert_eq!(given.unwrap().reward_clip_range, Some((-1.0, 1.0)));
 }
 
-/// Five rows of unequal lengths that look random; the third masked as a whole, the fourth without
-/// an advantage, some tokens masked elsewhere.
+/// Makes five rows of unequal lengths with random-looking values; the third completely masked, the fourth without an advantage,
+/// some tokens masked elsewhere.
 fn tokens(seed: u64) -> Tokens {
     let mut state = seed;
     let mut noise = || {
@@ -125,7 +125,7 @@ fn tokens(seed: u64) -> Tokens {
     }
 }
 
-/// A row's ratio and advantage, straight from the formula.
+/// Computes a row's ratio and advantage directly from the formula.
 fn ratio(t: &Tokens, logp: &[f64], row: &[u32]) -> (f64, f64) {
     let counted = (row[0] as usize..row[1] as usize).filter(|&i| t.mask[i] == 1);
     let (new, old) = counted.fold((0.0, 0.0), |(new, old), i| (new + logp[i], old + f64::from(t.old_logp[i])));
@@ -183,7 +183,7 @@ fn figures_count_completions() {
     let mut t = tokens(1);
     t.advantages = [[1.0; 4].as_slice(), &[-1.0], &[-1.0; 3], &[1.0; 2], &[-1.0; 5]].concat();
     t.old_logp = t.logp.clone();
-    // Of the whole completion: e^0.3, e^-0.4, nothing, e^-0.3 and e^0.5.
+    // Of each completion: e^0.3, e^-0.4, nothing, e^-0.3 and e^0.5.
     for (i, by) in [(0, 0.1), (2, 0.1), (3, 0.1), (4, -0.4), (5, 9.0), (8, -0.3), (14, 0.5)] {
         t.old_logp[i] -= by;
     }
@@ -195,7 +195,7 @@ fn figures_count_completions() {
     assert_eq!(figure(&m, "clip_ratio/high_max"), Some((1.0, 1.0)));
     let counted = [0, 2, 3, 4, 8, 9, 10, 11, 13, 14];
     assert_eq!(figure(&m, "entropy"), Some((f64::from(counted.iter().sum::<i32>()) / 10.0, 10.0)));
-    // Nothing counts: the mean of -A stays, and moves nothing.
+    // Nothing counts: the mean of -A remains, and has no gradient.
     t.mask.fill(0);
     let got = Rloo::new(Settings::default()).unwrap().loss(&t).unwrap();
     assert!((got.loss - 1.0 / 7.0).abs() < 1e-7 && got.d_logp == [0.0; 15]);

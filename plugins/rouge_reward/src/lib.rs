@@ -1,18 +1,18 @@
-//! ROUGE-L (Lin 2004): the longest common subsequence of the words of a completion and of a
-//! reference, with the words and numbers of Google's `rouge_score` without stemming.
+//! ROUGE-L (Lin 2004): the longest common subsequence of a completion's and a reference's words. Words and results are those of
+//! Google's `rouge_score` without stemming.
 
 use rlhost_plugin_sdk::prelude::*;
 use std::collections::HashMap;
 
-/// Which figure of ROUGE-L is the score.
+/// Which measure of ROUGE-L is the score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Measure {
     /// The weighted harmonic mean of precision and recall.
     Fmeasure,
-    /// The part of the completion's words that is common.
+    /// The share of the completion's words that are common.
     Precision,
-    /// The part of the reference's words that is common.
+    /// The share of the reference's words that are common.
     Recall,
 }
 
@@ -20,11 +20,11 @@ pub enum Measure {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The dataset's column with the reference text. Rows without one have no score.
+    /// Dataset column with the reference text; rows without one have no score.
     pub column: String,
-    /// Which figure is the score.
+    /// Which measure is the score.
     pub measure: Measure,
-    /// How much more recall weighs than precision in `fmeasure`.
+    /// Weight of recall relative to precision, for `fmeasure`.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
 }
@@ -36,8 +36,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Precision `P = lcs / completion`, recall `R = lcs / reference` (numbers of words), or
-    /// `(1 + beta²) P R / (R + beta² P)`, all from 0 to 1; 0 where either text has no words.
+    /// Returns precision `P = lcs / completion`, recall `R = lcs / reference` (numbers of words), or `(1 + beta²) P R / (R +
+    /// beta² P)`, all from 0 to 1; 0 if either text has no words.
     #[must_use]
     pub fn rouge_l(&self, completion: &str, reference: &str) -> f64 {
         let (completion, reference) = (words(completion), words(reference));
@@ -58,14 +58,14 @@ impl Settings {
     }
 }
 
-/// Lower-case runs of ASCII letters and digits; all else is space between words.
+/// Returns lower-case runs of ASCII letters and digits; everything else separates words.
 fn words(text: &str) -> Vec<String> {
     let text = text.to_lowercase();
     text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 fn longest_common_subsequence(a: &[String], b: &[String]) -> usize {
-    // Numbers in place of words, since every word is compared with every other.
+    // Numbers instead of words, because every word is compared with every other.
     let mut numbers = HashMap::new();
     let mut numbered = |words: &[String]| -> Vec<usize> {
         words

@@ -1,17 +1,17 @@
-//! Supervised fine-tuning: the mean cross-entropy of given completions, each token weighted by its
-//! advantage, which is 1 where the dataset says nothing else. Names and defaults as in TRL.
+//! Supervised fine-tuning: the mean cross-entropy of given completions. Each token is weighted by its advantage, which is 1
+//! unless the dataset says otherwise. Names and defaults are TRL's.
 
 use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens};
 use rlhost_plugin_sdk::prelude::*;
 
-/// What a token of probability `p` costs.
+/// The loss of a token of probability `p`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LossType {
     /// `-ln p`, its negative log-likelihood.
     Nll,
-    /// `-sg(p) ln p`, where tokens that the policy finds unlikely pull less (Dynamic Fine-Tuning,
-    /// Wu et al. 2025, arXiv 2508.05629).
+    /// `-sg(p) ln p`, where tokens that the policy finds unlikely have less influence (Dynamic Fine-Tuning, Wu et al. 2025, arXiv
+    /// 2508.05629).
     Dft,
 }
 
@@ -19,7 +19,7 @@ pub enum LossType {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// What a token costs.
+    /// The loss of a token.
     pub loss_type: LossType,
 }
 
@@ -47,7 +47,7 @@ impl Policy for Sft {
         Ok(Self { settings })
     }
 
-    /// Completions of the policy's own all count alike.
+    /// The policy's own completions all count equally.
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
         let advantages = vec![1.0; rollouts.mask.len()];
         Ok(Advantages { advantages, returns: None, mask: None, metrics: Vec::new() })
@@ -117,7 +117,7 @@ mod tests {
         let (mask, logp) = ([1, 1, 0, 1, 0, 1, 1], noise.column(7, -2.0, 1.9));
         let advantages = noise.column(7, 0.0, 1.0);
         let t = tokens(&[0, 3, 7], &mask, &advantages, &logp, &[0.0; 7]);
-        // Of logarithms at `at`, the weights being those of `logp`.
+        // Logarithms at `at`, with the weights from `logp`.
         let wanted = |at: &[f64]| -> f64 {
             let token = |i: usize| -f64::from(advantages[i]) * f64::from(logp[i]).exp() * at[i];
             (0..7).filter(|&i| mask[i] == 1).map(token).sum::<f64>() / 8.0

@@ -2,11 +2,11 @@
 
 use rlhost_plugin_sdk::prelude::*;
 
-/// What a length counts.
+/// The unit of length.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// Tokens, the ending one included.
+    /// Tokens, including the end token.
     Tokens,
     /// Characters of the text.
     Characters,
@@ -18,7 +18,7 @@ pub enum Unit {
 pub struct Settings {
     /// The length that scores highest.
     pub target: u32,
-    /// What a length counts.
+    /// The unit of length.
     pub unit: Unit,
 }
 
@@ -29,7 +29,7 @@ impl Default for Settings {
 }
 
 reward! {
-    /// Minus the distance of the completion's length from the target.
+    /// The negative distance of the completion's length from the target.
     config: Settings,
     needs: COMPLETION_TEXT | TOKEN_IDS,
     |config, sample| {

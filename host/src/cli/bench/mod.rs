@@ -1,5 +1,5 @@
-//! `rlhost bench`: how fast a model is generated from and trained on this machine, where the time
-//! goes, and how far that is from what the machine can do.
+//! `rlhost bench`: measures how fast a model generates and trains on this machine, where the time goes, and how far that is from
+//! the machine's limits.
 
 mod summary;
 mod workload;
@@ -21,10 +21,10 @@ use std::rc::Rc;
 use summary::Summary;
 use workload::Kind;
 
-/// What is measured where neither a flag nor a file says: quick steps of TRL's shape.
+/// Settings measured unless a flag or file gives others: quick steps of TRL's shape.
 const OWN_DEFAULTS: [(&str, &str); 2] = [("per_device_train_batch_size", "16"), ("max_completion_length", "64")];
 
-/// Flags of `train` that mean nothing here, and what does.
+/// Flags of `train` that don't apply here, with what to use instead.
 const FOREIGN: [(&str, &str); 4] = [
     ("max_steps", "use --steps"),
     ("output_dir", "a benchmark keeps no files"),
@@ -32,10 +32,10 @@ const FOREIGN: [(&str, &str); 4] = [
     ("eval_dataset", "evaluations are not measured"),
 ];
 
-/// Longest prompts that are made up unless it is said otherwise, in tokens.
+/// Default upper limit on the length of synthetic prompts, in tokens.
 const PROMPT_LENGTH: usize = 512;
 
-/// The flags of `train`, and those of the measurement.
+/// Returns the command with `train`'s flags and its own.
 pub(super) fn command() -> Command {
     let path = |name: &'static str, value: &'static str| {
         Arg::new(name).long(name).value_name(value).value_parser(value_parser!(PathBuf))
@@ -104,8 +104,7 @@ fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(),
     Ok(())
 }
 
-/// Makes the model and the dataset that are not given, in the `temporary` folder, and turns off what
-/// only a run has.
+/// Creates the model and the dataset that are not given in the `temporary` folder, and turns off what only a run has.
 fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &Path, ranks: usize) -> anyhow::Result<()> {
     let folder = model(matches, config, made)?;
     config.model = Some(folder.display().to_string());
@@ -125,7 +124,7 @@ fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &P
     let folder = ModelFolder::open(folder)?;
     let (context, completion) = (folder.architecture().max_positions, config.max_completion_length);
     let asked = matches.get_one::<u32>("prompt-length").map(|n| *n as usize);
-    // The text of some tokens may have one or two more when it is read again.
+    // The text of some tokens may have one or two more when it is tokenized again.
     let room = context.saturating_sub(completion + context / 32);
     let length = asked.unwrap_or(PROMPT_LENGTH.min(room));
     if length == 0 || length > room {
@@ -140,8 +139,7 @@ fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &P
     Ok(())
 }
 
-/// The folder of the model that is measured; it is `made` where the weights are random, or the
-/// binary's own.
+/// Returns the folder of the measured model: `made` if its weights are random, or the built-in model's.
 fn model(matches: &ArgMatches, config: &Config, made: &Path) -> anyhow::Result<PathBuf> {
     let sizes = matches.get_one::<PathBuf>("model-config").cloned();
     let random = matches.get_flag("random-weights") || sizes.is_some();

@@ -1,4 +1,4 @@
-//! What a measurement says, as a table and as JSON.
+//! Prints a measurement as a table or as JSON.
 
 use crate::train::{Measurement, Work};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 const GIGA: f64 = 1e9;
 
-/// All figures; times are in seconds, of a mean step where nothing else is said.
+/// All results. Times are in seconds, of a mean step unless noted.
 #[derive(Serialize)]
 pub(super) struct Summary {
     model: Model,
@@ -20,15 +20,15 @@ pub(super) struct Summary {
     time: BTreeMap<String, f64>,
     share: BTreeMap<String, f64>,
     tokens: Tokens,
-    /// Tokens trained on a second of a step, prompts once a completion, and tokens of completions a
-    /// second of generation; both of each process, as in a run's `perf/`.
+    /// Trained tokens per second of a step, prompts counted once per completion, and generated tokens per second of generation;
+    /// both per process, as in a run's `perf/`.
     throughput: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     rollout_throughput: Option<f64>,
     peak_memory_mb: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_device_memory_mb: Option<f64>,
-    /// What training waits for a checkpoint.
+    /// Time that training waits for a checkpoint.
     snapshot_s: f64,
     bounds: Bounds,
 }
@@ -49,16 +49,16 @@ struct Spread {
     greatest: f64,
 }
 
-/// Of all steps.
+/// Sums over all steps.
 #[derive(Serialize)]
 struct Tokens {
     generated: u64,
     trained: u64,
-    /// What one process ran forward and backward, each prompt once.
+    /// Tokens that one process ran forward and backward, each prompt once.
     packed: u64,
 }
 
-/// What the machine can do, and what the steps need of it.
+/// The machine's limits, and what the steps need.
 #[derive(Serialize)]
 struct Bounds {
     read_gb_per_s: f64,
@@ -74,7 +74,7 @@ struct Rollout {
     read_gb: f64,
     prefill_gflop: f64,
     decode_gflop: f64,
-    /// The prompts' arithmetic, and the longer of reading and arithmetic for the tokens.
+    /// Arithmetic of the prompts, plus the longer of reading and arithmetic for the tokens.
     least_s: f64,
     took_s: f64,
     ratio: f64,
@@ -84,7 +84,7 @@ struct Rollout {
 struct Training {
     gflop: f64,
     least_s: f64,
-    /// Forward and backward.
+    /// Time of forward and backward pass.
     took_s: f64,
     ratio: f64,
 }
@@ -210,7 +210,7 @@ impl Summary {
     }
 }
 
-/// The settings that decide how long a step takes.
+/// Returns the settings that determine a step's time.
 fn settings(m: &Measurement) -> Map<String, Value> {
     let c = &m.config;
     let generates = m.steps.iter().any(|step| step.work.generated > 0);
@@ -225,7 +225,7 @@ fn settings(m: &Measurement) -> Map<String, Value> {
     all
 }
 
-/// Of sorted values.
+/// Returns the median of sorted values.
 fn median(sorted: &[f64]) -> f64 {
     let n = sorted.len();
     if n == 0 { 0.0 } else { (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0 }

@@ -1,5 +1,5 @@
-//! What is measured where the user names no model or no dataset: random weights, a tokenizer that is
-//! learned from the built-in posts, and rows made of those posts.
+//! Creates what is measured if no model or dataset is given: random weights, a tokenizer trained on the built-in posts, and rows
+//! made from those posts.
 
 use crate::cli::new_model::LARGEST_CONFIG;
 use crate::config::{LearnFrom, files};
@@ -11,11 +11,11 @@ use anyhow::anyhow;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Most tokens of a learned tokenizer: more are not to be had of the built-in posts. A model may have
-/// more rows than its tokenizer has tokens.
+/// Largest vocabulary of a trained tokenizer: the built-in posts don't have more. A model may have more rows than its tokenizer
+/// has tokens.
 const MOST_TOKENS: usize = 8192;
 
-/// What rows an algorithm learns from.
+/// The kind of rows that an algorithm learns from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Prompts,
@@ -34,14 +34,13 @@ impl Kind {
     }
 }
 
-/// Texts of the built-in posts.
+/// Returns the texts of the built-in posts.
 fn posts() -> anyhow::Result<Vec<String>> {
     let rows = parse_prompts(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes())?.into_iter();
     Ok(rows.filter_map(|row| if let Prompt::Text(text) = row.prompt { Some(text) } else { None }).collect())
 }
 
-/// Makes the folder of a model with the sizes of a `config.json` and random weights, and with a copy of
-/// a `tokenizer`, or one that is learned.
+/// Creates a model folder with the sizes from a `config.json` and random weights, with a copy of `tokenizer` or a trained one.
 pub(super) fn random_model(config: &Path, tokenizer: Option<&Path>, folder: &Path, seed: u64) -> anyhow::Result<()> {
     let place = || config.display().to_string();
     let text = files::read_text(config, LARGEST_CONFIG).map_err(|e| anyhow!("can't read {}: {e}", place()))?;
@@ -64,14 +63,14 @@ pub(super) fn random_model(config: &Path, tokenizer: Option<&Path>, folder: &Pat
         }
     }
     write_random(&sizes, folder, seed).map_err(|e| match e {
-        // The copy that the error names is gone when it is read.
+        // The error names a copy that is gone by then.
         model::Error::Config { detail, .. } => anyhow!("{}: {detail}", place()),
         other => other.into(),
     })?;
     Ok(())
 }
 
-/// So many rows of JSON, with prompts and answers of about so many tokens, all different.
+/// Returns this many rows of JSON, all different, with prompts and answers of about the given numbers of tokens.
 pub(super) fn rows(kind: Kind, tokenizer: &Tokenizer, count: usize, prompt: usize, answer: usize) -> anyhow::Result<String> {
     let tokens = tokenizer.encode(&posts()?.join("\n\n"), false)?;
     let text = |start: usize, length: usize| {
@@ -79,7 +78,7 @@ pub(super) fn rows(kind: Kind, tokenizer: &Tokenizer, count: usize, prompt: usiz
         tokenizer.decode(&some)
     };
     let row = |i: usize| -> anyhow::Result<String> {
-        // Beginnings far from one another, and answers that begin where no prompt ends.
+        // Rows start far apart, and answers start where no prompt ends.
         let at = i * tokens.len() / count;
         let asked = text(at, prompt)?;
         let answers = [text(at + prompt + 1, answer)?, text(at + prompt + answer + 2, answer)?];

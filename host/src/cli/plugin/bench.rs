@@ -1,14 +1,14 @@
-//! `rlhost plugin bench`: how long a plugin's calls take.
+//! `rlhost plugin bench`: measures how long a plugin's calls take.
 
 use super::{Given, samples};
 use crate::config::Limits;
 use crate::plugin::{AnyPlugin, Engine, Outline, Source};
 use std::time::{Duration, Instant};
 
-/// Time that is spent on each line.
+/// Time spent on each line.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// Median time of a call, after one that warms up.
+/// Returns the median time of a call, after one to warm up.
 fn median(mut call: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
     call()?;
     let begun = Instant::now();
@@ -36,7 +36,7 @@ pub(super) fn run(given: &Given) -> anyhow::Result<()> {
     times(&mut any, given)
 }
 
-/// A table of times, for whatever role the plugin has.
+/// Prints a table of times for a plugin of any role.
 pub(super) fn times(any: &mut AnyPlugin, given: &Given) -> anyhow::Result<()> {
     match any {
         AnyPlugin::Reward(plugin) => {

@@ -1,4 +1,4 @@
-//! `rlhost plugin check`: a plugin as a run would use it, before a run does.
+//! `rlhost plugin check`: tries a plugin as a run would use it.
 
 use super::gradient::{self, Verdict};
 use super::{Given, bench, samples};
@@ -10,10 +10,10 @@ use anyhow::anyhow;
 /// Completions that a reward is tried on.
 const ROWS: usize = 40;
 
-/// Lines of the report, and what went wrong.
+/// Prints the report and counts failures.
 struct Report {
     failures: usize,
-    /// Whether derivatives may be others than the loss's.
+    /// Whether derivatives may differ from the loss's.
     stop_gradient: bool,
 }
 
@@ -23,7 +23,7 @@ impl Report {
         say!("{} {what:<24} {detail}", if good { "ok  " } else { "FAIL" });
     }
 
-    /// Takes the outcome of a call: its value, or a line that says how it failed.
+    /// Returns a call's value, or prints how it failed.
     fn call<T>(&mut self, what: &str, outcome: crate::plugin::Result<T>) -> Option<T> {
         match outcome {
             Ok(value) => Some(value),
@@ -104,7 +104,7 @@ fn check_reward(report: &mut Report, plugin: &mut RewardPlugin, other: &mut Rewa
     report.line(true, "row independence", "each row scores the same alone as with other rows");
 }
 
-/// A batch of one row.
+/// Returns a batch of one row.
 fn only(batch: &RewardBatch, row: usize) -> RewardBatch {
     let tokens = batch.offsets[row] as usize..batch.offsets[row + 1] as usize;
     RewardBatch {

@@ -1,24 +1,24 @@
-//! Derivatives that a loss plugin returns, against finite differences of the loss it returns.
+//! Compares the derivatives that a loss plugin returns with finite differences of its loss.
 
 use crate::plugin::{PairGradient, Pairs, PolicyPlugin, PreferencePlugin, Result, Tokens};
 
-/// Half the distance of the two points of a central difference.
+/// Step of the central difference to each side.
 const STEP: f32 = 1.0 / 512.0;
 
-/// How far a derivative may be from its finite difference, relative to the greatest of the column.
+/// Tolerance between derivative and finite difference, relative to the largest in the column.
 const TOLERANCE: f64 = 5e-3;
 
-/// Tokens that are tried.
+/// Number of tokens tried.
 const TRIED: usize = 48;
 
-/// How a column of derivatives fared.
+/// The result for a column of derivatives.
 pub(super) struct Verdict {
     pub column: &'static str,
-    /// Greatest distance, relative to the greatest derivative.
+    /// Largest difference, relative to the largest derivative.
     pub distance: f64,
-    /// The token where it is.
+    /// The token with that difference.
     pub at: usize,
-    /// Tokens left out, since the loss has a kink there.
+    /// Tokens skipped because the loss has a kink there.
     pub kinks: usize,
 }
 
@@ -28,8 +28,7 @@ impl Verdict {
     }
 }
 
-/// Compares a column of derivatives with differences of `loss`, which takes a token and how far to
-/// move it.
+/// Compares a column of derivatives with differences of `loss`, which takes a token and how far to move it.
 fn compare(column: &'static str, given: &[f32], mut loss: impl FnMut(usize, f32) -> Result<f64>) -> Result<Verdict> {
     let greatest = given.iter().map(|d| f64::from(d.abs())).fold(0.0, f64::max);
     let mut verdict = Verdict { column, distance: 0.0, at: 0, kinks: 0 };
@@ -40,7 +39,7 @@ fn compare(column: &'static str, given: &[f32], mut loss: impl FnMut(usize, f32)
         let (left, right) = ((middle - low) / h, (high - middle) / h);
         let central = (high - low) / (2.0 * h);
         let scale = greatest.max(central.abs()).max(1e-9);
-        // At a kink the two one-sided slopes differ by more than curvature explains.
+        // At a kink, the two one-sided slopes differ by more than curvature explains.
         if (left - right).abs() > 0.05 * scale {
             verdict.kinks += 1;
             continue;
@@ -53,9 +52,9 @@ fn compare(column: &'static str, given: &[f32], mut loss: impl FnMut(usize, f32)
     Ok(verdict)
 }
 
-/// A policy's derivatives. A loss may hold a ratio fixed (stop-gradient); its derivative by the
-/// log-probability is then the one in which the old log-probability moves along, and the better
-/// of the two verdicts counts. The flag says whether it was that one.
+/// Compares a policy's derivatives. A loss may treat a ratio as constant (stop-gradient). Its derivative with respect to the
+/// log-probability is then the one in which the old log-probability moves along, and the better of the two verdicts counts. The
+/// flag says whether it was that one.
 pub(super) fn policy(plugin: &mut PolicyPlugin, tokens: &Tokens) -> Result<(Vec<Verdict>, bool)> {
     let given = plugin.loss(tokens)?;
     let mut tokens = tokens.clone();
@@ -102,7 +101,7 @@ pub(super) fn policy(plugin: &mut PolicyPlugin, tokens: &Tokens) -> Result<(Vec<
     Ok((verdicts, detached))
 }
 
-/// A preference algorithm's derivatives.
+/// Compares a preference algorithm's derivatives.
 pub(super) fn preference(plugin: &mut PreferencePlugin, pairs: &Pairs) -> Result<Vec<Verdict>> {
     let PairGradient { d_chosen, d_rejected, .. } = plugin.loss(pairs)?;
     let mut pairs = pairs.clone();

@@ -1,4 +1,4 @@
-//! `rlhost plugin`: tools for those who write plugins.
+//! `rlhost plugin`: tools for plugin authors.
 
 mod bench;
 mod check;
@@ -128,7 +128,7 @@ fn needs(needs: &plugin::Needs) -> String {
     list(&wanted)
 }
 
-/// One line a setting: name, value, and what its schema says of it.
+/// Returns one line per setting: name, value and description.
 fn settings(schema: &str, config: &Map<String, Value>) -> Vec<String> {
     let schema: Value = serde_json::from_str(schema).unwrap_or_default();
     let properties = schema["properties"].as_object().cloned().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `rlhost plugin new`: a project in the language of one's choice, which builds and passes `check`
-//! as it is. The projects are those of `examples/languages/`, which the project's own checks build.
+//! `rlhost plugin new`: creates a plugin project in a given language, which builds and passes `check` unchanged. The projects are
+//! those of `examples/languages/`, which our own checks build.
 
 use crate::config::did_you_mean;
 use anyhow::anyhow;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 /// Language, path inside, contents.
 static FILES: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 
-/// The contract, for tools that make bindings from it.
+/// The contract, for tools that generate bindings from it.
 const WIT: &str = include_str!("../../../../plugin-sdk/wit/rlhost-plugin.wit");
 
-/// The Rust SDK's files, which go into a project: there may be no checkout of rlhost on its machine. Path inside, contents.
+/// The Rust SDK's files, copied into a project because its machine may have no checkout of rlhost. Path inside, contents.
 static SDK: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/sdk.rs"));
 
-/// How a project of the examples names the SDK.
+/// How the examples' projects refer to the SDK.
 const DEPENDENCY: &str = "path = \"../../../plugin-sdk\"";
 
 const SHORT: [(&str, &str); 5] =
@@ -35,7 +35,7 @@ pub(super) struct Args {
     path: PathBuf,
 }
 
-/// Names of the languages.
+/// Returns the names of the languages.
 fn languages() -> Vec<&'static str> {
     let mut all: Vec<&str> = FILES.iter().map(|(language, ..)| *language).filter(|language| *language != "include").collect();
     all.dedup();
@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the project's owner types next.
+/// Returns the commands to run next in the project.
 fn steps(folder: &Path) -> Vec<String> {
     let has = |name: &str| folder.join(name).exists();
     let mut steps = Vec::new();
@@ -104,7 +104,7 @@ fn indented(steps: &[String]) -> String {
     steps.iter().map(|step| format!("    {step}")).collect::<Vec<_>>().join("\n")
 }
 
-/// A project's file under the plugin's own name, and without paths that lead out of its folder.
+/// Returns a project's file with the plugin's name and without paths that lead out of its folder.
 fn adapted(text: &str, language: &str, name: &str) -> String {
     let example =
         text.replace("../../../plugin-sdk/wit", "wit").replace(DEPENDENCY, "path = \"sdk\"").replace("../include", "include");

@@ -1,4 +1,4 @@
-//! What plugins are tried on here: completions of many shapes, and random columns of numbers.
+//! Samples to try plugins on: completions of many shapes, and columns of random numbers.
 
 use crate::data::{self, Prompt};
 use crate::plugin::{Column, Pairs, RewardBatch, RewardColumn, Rollouts, Scale, Side, Tokens};
@@ -23,7 +23,7 @@ const COMPLETIONS: [&str; 10] = [
     "{\"answer\": ",
 ];
 
-/// A reward batch of `rows` completions; prompts and columns are a dataset's where one is given.
+/// Returns a reward batch of `rows` completions. Prompts and columns come from the dataset, if one is given.
 pub(super) fn rewards(dataset: Option<&Path>, rows: usize) -> data::Result<RewardBatch> {
     let mut refused = data::Refused::default();
     let given = dataset.map(|path| data::read_prompts(&path.into(), &mut refused)).transpose()?;
@@ -64,7 +64,7 @@ pub(super) fn rewards(dataset: Option<&Path>, rows: usize) -> data::Result<Rewar
     })
 }
 
-/// Random lengths, one row empty of counted tokens.
+/// Random row lengths and columns.
 struct Random(ChaCha8Rng);
 
 impl Random {
@@ -80,14 +80,13 @@ impl Random {
         offsets
     }
 
-    /// A column that keeps near another.
+    /// Returns a column of values close to another's.
     fn near(&mut self, column: &[f32], distance: f32) -> Vec<f32> {
         column.iter().map(|x| x + self.0.random_range(-distance..distance)).collect()
     }
 }
 
-/// A generation of `rows` completions and a micro-batch of all of them. Every row has about
-/// `longest / 2` tokens.
+/// Returns a generation of `rows` completions and a micro-batch of all of them. Rows have about `longest / 2` tokens.
 pub(super) fn policy(rows: usize, longest: u32) -> (Rollouts, Tokens) {
     let mut random = Random(ChaCha8Rng::seed_from_u64(5));
     let offsets = random.offsets(rows, longest);
@@ -133,7 +132,7 @@ pub(super) fn policy(rows: usize, longest: u32) -> (Rollouts, Tokens) {
     (rollouts, tokens)
 }
 
-/// `rows` pairs.
+/// Returns `rows` pairs.
 pub(super) fn pairs(rows: usize, longest: u32) -> Pairs {
     let mut random = Random(ChaCha8Rng::seed_from_u64(6));
     let mut side = || {

@@ -3,7 +3,7 @@
 use super::{Collector, Moment, With};
 use crate::metrics::{Metric, Reduction};
 use crate::model::Policy;
-use crate::plugin::Rollouts;
+use crate::plugin::{RewardColumn, Rollouts};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
@@ -18,8 +18,8 @@ use std::sync::Arc;
 const MOST_UNSCORED: u64 = 16;
 
 impl Collector {
-    /// Generates completions, scores them, and has the algorithm estimate advantages or choose pairs.
-    pub(super) fn generate(
+    /// Generates completions with everything that the algorithm judges them by.
+    pub(super) fn generated(
         &mut self,
         prompts: Vec<Arc<Prompt>>,
         generation: u64,
@@ -42,7 +42,15 @@ impl Collector {
         if experience.values.is_some() {
             figures.lap("values");
         }
-        let seen = rollouts_seen(&experience, with.at);
+        figures.add(self.world.once(length_metrics(&experience.rollouts)));
+        Ok((experience, figures))
+    }
+
+    /// Has the algorithm estimate the advantages of generated completions, or choose pairs among them.
+    pub(super) fn judge_generated(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
+        let mut figures = Figures::begin();
+        figures.add(self.world.once(experience.rewards.iter().flat_map(reward_metrics)));
+        let seen = rollouts_seen(experience, with.at);
         let judged = if self.flow.has_pairs() {
             let (pairs, judged) = with.plugins.choose(seen)?;
             experience.pairs = Some(pairs);
@@ -54,8 +62,7 @@ impl Collector {
         };
         figures.add(self.world.once(judged));
         figures.lap("advantage");
-        figures.add(self.world.once(length_metrics(&experience.rollouts)));
-        Ok((experience, figures))
+        Ok(figures)
     }
 
     /// Completions of all prompts with their texts, of which this rank writes those of its `own`.
@@ -136,6 +143,22 @@ fn rollouts_seen(e: &Experience, at: Moment) -> Rollouts {
         values: e.values.clone(),
         entropy: None,
     }
+}
+
+/// Returns `rewards/<name>/mean` and `/std` (n - 1) over the scorable completions.
+fn reward_metrics(RewardColumn { name, values, .. }: &RewardColumn) -> Vec<Metric> {
+    let scored: Vec<f64> = values.iter().flatten().map(|&r| f64::from(r)).collect();
+    let n = scored.len() as f64;
+    if scored.is_empty() {
+        return Vec::new();
+    }
+    let mean = scored.iter().sum::<f64>() / n;
+    let mut metrics = vec![Metric::mean(format!("rewards/{name}/mean"), mean, n)];
+    if n > 1.0 {
+        let squares: f64 = scored.iter().map(|r| (r - mean) * (r - mean)).sum();
+        metrics.push(Metric::mean(format!("rewards/{name}/std"), (squares / (n - 1.0)).sqrt(), n));
+    }
+    metrics
 }
 
 /// Lengths of completions, and of those among them that ended by themselves.

@@ -10,21 +10,26 @@ use crate::train::{Error, Result};
 use std::sync::Arc;
 
 impl Collector {
-    /// Makes experience from the dataset's answers to these prompts: pairs, or completions with equal advantages.
+    /// Makes experience from the dataset's answers to these prompts.
     pub(super) fn given(&self, prompts: Vec<Arc<Prompt>>, at: Moment) -> Result<(Experience, Figures)> {
         let mut figures = Figures::begin();
-        let pairs = self.flow.has_pairs().then(|| (0..prompts.len()).map(|i| (2 * i, 2 * i + 1)).collect());
-        let rollouts = answers(&prompts, if pairs.is_some() { 2 } else { 1 })?;
-        let mut experience = Experience { pairs, ..Experience::new(at.step, prompts, rollouts) };
-        if experience.pairs.is_none() {
-            experience.advantages = all_alike(&experience);
-        }
+        let rollouts = answers(&prompts, if self.flow.has_pairs() { 2 } else { 1 })?;
+        let mut experience = Experience::new(at.step, prompts, rollouts);
         figures.lap("data");
         experience.ref_logp = self.reference_logp(&experience)?;
         if experience.ref_logp.is_some() {
             figures.lap("reference");
         }
         Ok((experience, figures))
+    }
+
+    /// Pairs the dataset's answers, or gives them equal advantages.
+    pub(super) fn judge_given(&self, experience: &mut Experience) {
+        if self.flow.has_pairs() {
+            experience.pairs = Some((0..experience.prompts.len()).map(|i| (2 * i, 2 * i + 1)).collect());
+        } else {
+            experience.advantages = all_alike(experience);
+        }
     }
 }
 

@@ -113,7 +113,8 @@ impl Collector {
     /// next pairs or completions as one micro-batch.
     fn refill(&mut self, with: &mut With<'_>) -> Result<Figures> {
         let prompts = self.data.next();
-        let (experience, mut figures) = self.collect(prompts, self.counters.generation, with)?;
+        let (mut experience, mut figures) = self.collect(prompts, self.counters.generation, with)?;
+        figures.merge(self.judge(&mut experience, with)?);
         let experience = Arc::new(experience);
         self.counters.num_tokens += experience.num_tokens(0..experience.rollouts.len());
         figures.add(self.world.once([Metric::new("num_tokens", self.counters.num_tokens as f64, Reduction::Max)]));
@@ -130,15 +131,24 @@ impl Collector {
         Ok(figures)
     }
 
-    /// Collects experience from these prompts: the policy's own completions, whose random numbers depend on the `generation`, or
-    /// the dataset's.
+    /// Collects experience from these prompts, to be judged: the policy's own completions, whose random numbers depend on the
+    /// `generation`, or the dataset's.
     pub(super) fn collect(
         &mut self,
         prompts: Vec<Arc<Prompt>>,
         generation: u64,
         with: &mut With<'_>,
     ) -> Result<(Experience, Figures)> {
-        if self.flow.generates() { self.generate(prompts, generation, with) } else { self.given(prompts, with.at) }
+        if self.flow.generates() { self.generated(prompts, generation, with) } else { self.given(prompts, with.at) }
+    }
+
+    /// Gives an experience its advantages or pairs.
+    pub(super) fn judge(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
+        if self.flow.generates() {
+            return self.judge_generated(experience, with);
+        }
+        self.judge_given(experience);
+        Ok(Figures::begin())
     }
 
     /// Computes a per-token column over packed completions, each rank for its own prompts.

@@ -171,6 +171,9 @@ fn is_free(path: &Path) -> bool {
 }
 
 fn occupied(path: &Path) -> Error {
+    if path.is_file() {
+        return Error::Unfit(format!("output_dir {} is a file; name a new folder", path.display()));
+    }
     let advice = match path.join(".lock").exists() {
         true => "; --resume-from-checkpoint resumes the run in it",
         false => "",

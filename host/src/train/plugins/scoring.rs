@@ -148,7 +148,6 @@ impl Plugins {
             let (Answers { values, first_error, failed }, own) = reward.score(&self.world, &batch)?;
             let name = reward.name().to_owned();
             figures.add(own);
-            figures.add(self.world.once(reward_metrics(&name, &values)));
             let errors = Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, Reduction::Sum);
             figures.add(self.world.once([errors]));
             troubles.extend(first_error.map(|error| Trouble { name: name.clone(), error, failed }));
@@ -157,20 +156,4 @@ impl Plugins {
         self.swaps.saw_scores(batch, &columns);
         Ok(Scored { columns, troubles, figures })
     }
-}
-
-/// Returns `rewards/<name>/mean` and `/std` (n - 1) over the scorable completions of a generation.
-fn reward_metrics(name: &str, rewards: &[Option<f32>]) -> Vec<Metric> {
-    let scored: Vec<f64> = rewards.iter().flatten().map(|&r| f64::from(r)).collect();
-    let n = scored.len() as f64;
-    if scored.is_empty() {
-        return Vec::new();
-    }
-    let mean = scored.iter().sum::<f64>() / n;
-    let mut metrics = vec![Metric::mean(format!("rewards/{name}/mean"), mean, n)];
-    if n > 1.0 {
-        let squares: f64 = scored.iter().map(|r| (r - mean) * (r - mean)).sum();
-        metrics.push(Metric::mean(format!("rewards/{name}/std"), (squares / (n - 1.0)).sqrt(), n));
-    }
-    metrics
 }

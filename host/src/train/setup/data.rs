@@ -18,11 +18,12 @@ pub(super) struct Datasets {
     pub warnings: Vec<String>,
 }
 
-/// Reads the training and evaluation datasets of the configuration, for a model with this `context`. Returns the configuration
+/// Reads the training and evaluation datasets of the configuration, for a model with this `context`. Pairs are `framed` if the
+/// algorithm asks for it. Returns the configuration
 /// with names that stay valid wherever the run resumes.
 pub(super) fn read(
     mut config: Config,
-    flow: Flow,
+    (flow, framed): (Flow, bool),
     tokenizer: &Tokenizer,
     context: usize,
     world: &World,
@@ -34,7 +35,7 @@ pub(super) fn read(
 
     let longest = config.max_length.unwrap_or(context).min(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
-    let reader = Reader { tokenizer, context, longest, longest_prompt, strict };
+    let reader = Reader { tokenizer, context, longest, longest_prompt, strict, framed };
     let read = |path: Option<&Dataset>| match flow {
         Flow::Generated | Flow::GeneratedPairs => reader.prompts(path),
         Flow::GivenPairs => reader.pairs(path),

@@ -43,7 +43,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, opened) = model::open(config, &folder, beginning, &world)?;
     let (config, Datasets { data, evaluated, mut warnings }) =
-        data::read(config, plugins.flow, &opened.tokenizer, opened.context(), &world)?;
+        data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
     let (trial, more) = plugins.try_on(&data, &config)?;
     warnings.extend(more);
     warnings.extend(too_long(&config, &plugins, &data, &opened));

@@ -2,7 +2,7 @@
 
 use super::models::settle_adapter;
 use crate::config::{Config, files};
-use crate::data::Tokenizer;
+use crate::data::{Tokenizer, Wording};
 use crate::dist::World;
 use crate::model::{Lora, ModelFolder, builtin};
 use crate::train::journal::{MADE_MODEL, put};
@@ -18,6 +18,7 @@ pub(super) struct Opened {
     made: Option<Made>,
     pub lora: Option<Lora>,
     pub tokenizer: Tokenizer,
+    wording: Wording,
 }
 
 /// A model that a run will store in its own folder.
@@ -44,13 +45,14 @@ pub(super) fn open(mut config: Config, folder: &Path, beginning: &Beginning, wor
     config.model = name;
     let (source, made) = open_model(model, beginning, folder.join(MADE_MODEL))?;
     let lora = settle_adapter(&mut config, &source)?;
-    let tokenizer = Tokenizer::open(source.tokenizer())?;
+    let wording = wording(&mut config, beginning)?;
+    let tokenizer = Tokenizer::open_as(source.tokenizer(), &wording)?;
     let (tokens, rows) = (tokenizer.vocab_size(), source.architecture().vocab_size);
     if tokens > rows {
         let path = source.path().display();
         return Err(Error::Unfit(format!("{path}: the tokenizer has {tokens} tokens and the model only {rows}")));
     }
-    Ok((config, Opened { source, made, lora, tokenizer }))
+    Ok((config, Opened { source, made, lora, tokenizer, wording }))
 }
 
 /// Returns the model that a run starts with or started with: the named one, or the built-in one, which the run stores.
@@ -70,6 +72,18 @@ fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> R
     Ok((ModelFolder::open(temporary.path())?, Some(Made::BuiltIn(temporary))))
 }
 
+/// Returns the configuration's wording. A run that goes on from a checkpoint keeps the template there.
+fn wording(config: &mut Config, beginning: &Beginning) -> Result<Wording> {
+    let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
+    let now = now.map_err(|detail| Error::Unfit(format!("strftime_now: {detail}")))?;
+    let given = config.chat_template_path.as_deref().map(named::absolute);
+    let kept = beginning.kept_template(given.as_deref())?;
+    let template = kept.or_else(|| given.as_deref().map(PathBuf::from));
+    let template = template.map(|path| Wording::read_template(&path)).transpose()?;
+    config.chat_template_path = given;
+    Ok(Wording { template, now, kwargs: config.chat_template_kwargs.clone(), eos: config.eos_token.clone() })
+}
+
 impl Opened {
     /// Returns the model's context length.
     pub(super) fn context(&self) -> usize {
@@ -78,10 +92,12 @@ impl Opened {
 
     /// Stores a model that the run keeps in the run's folder, if the run `writes` one, and returns the model in its final place.
     pub(super) fn keep(self, folder: &Path, writes: bool) -> Result<ModelFolder> {
-        match &self.made {
-            Some(made) if writes => keep_model(made.path(), &folder.join(MADE_MODEL)),
-            _ => Ok(self.source),
-        }
+        let changed = self.tokenizer.changed_files(&self.wording, &self.source.architecture().eos_token_ids)?;
+        let source = match &self.made {
+            Some(made) if writes => keep_model(made.path(), &folder.join(MADE_MODEL))?,
+            _ => self.source,
+        };
+        Ok(source.replacing(changed))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The entropy bonus and its coefficient.
+//! Tests the entropy bonus and its coefficient.
 
 use super::*;
 
@@ -18,12 +18,12 @@ fn heard(grpo: &mut Grpo, entropy: f64) {
     grpo.observe(1, &[("reward".into(), 3.0), ("entropy".into(), entropy)]);
 }
 
-/// The coefficient that a step's loss and figures show: as applied and as logged.
+/// Returns the coefficient that a step's loss and metrics show: as applied and as logged.
 fn shown(grpo: &mut Grpo, t: &Tokens) -> (f64, f64) {
     let got = grpo.loss(t).unwrap();
     let figure = |name: &str| figure(&got.metrics, name).unwrap();
     let share = figure("entropy").1 / t.scale.tokens as f64;
-    // TRL's `test_entropy_bonus_scale`: what the loss is below the policy's.
+    // TRL's `test_entropy_bonus_scale`: how far the loss is below the policy's.
     let policy = figure("policy_loss").0 * figure("policy_loss").1 / f64::from(t.scale.rows);
     ((policy - got.loss) / (figure("entropy").0 * share), figure("entropy_coef").0)
 }
@@ -46,7 +46,7 @@ fn the_coefficient_moves_once_a_step_and_acts_below_the_target() {
         let (a, c) = shown(grpo, &t);
         assert!((a - applied).abs() < 1e-6 && (c - coef).abs() < 1e-12, "{a} and {c} for {applied} and {coef}");
     };
-    // Nothing before an entropy has been heard, however many micro-batches there are.
+    // None before the first observed entropy, however many micro-batches there are.
     expect(&mut grpo, 0.0, 0.02);
     expect(&mut grpo, 0.0, 0.02);
     heard(&mut grpo, 1.0);
@@ -59,7 +59,7 @@ fn the_coefficient_moves_once_a_step_and_acts_below_the_target() {
         heard(&mut grpo, 1.2);
     }
     expect(&mut grpo, 0.0, 0.0);
-    // A step without the figure moves nothing.
+    // A step without the metric changes nothing.
     grpo.observe(9, &[("reward".into(), 0.0)]);
     heard(&mut grpo, 0.9);
     expect(&mut grpo, 0.01, 0.01);
@@ -89,7 +89,7 @@ fn a_restored_state_goes_on_as_the_old_one() {
     let mut other = adaptive();
     *other.state() = rlhost_plugin_sdk::stateful::restored(&snapshot).unwrap();
     assert_eq!(shown(&mut grpo, &t), shown(&mut other, &t));
-    // One that was fixed, and so never adapted, begins at its coefficient.
+    // One that was fixed, and so never adapted, starts at its coefficient.
     let mut fixed = Grpo::new(Settings { entropy_coef: 0.5, ..Settings::default() }).unwrap();
     heard(&mut fixed, 0.0);
     *other.state() = std::mem::take(fixed.state());

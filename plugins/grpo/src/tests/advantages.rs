@@ -1,4 +1,4 @@
-//! Advantages by hand.
+//! Tests advantages against numbers worked out by hand.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn advantages_follow_each_scaling() {
     let centred = [-4.0, -2.0, 6.0, -2.0, -2.0, 4.0];
     let std = |squares: f64, n: f64| (squares / (n - 1.0)).sqrt() + 1e-4;
     let (a, b) = (std(16.0 + 4.0 + 36.0, 3.0), std(4.0 + 4.0 + 16.0, 3.0));
-    // The whole: mean 4.
+    // Over all: mean 4.
     let whole = std(4.0 + 0.0 + 64.0 + 16.0 + 16.0 + 4.0, 6.0);
     close("none", &advantages(scaled(ScaleRewards::None), &r), &centred);
     let by_group = [-4.0 / a, -2.0 / a, 6.0 / a, -2.0 / b, -2.0 / b, 4.0 / b];
@@ -72,7 +72,7 @@ fn scale_rewards_is_a_name_or_a_flag() {
 fn unscorable_rows_have_no_advantage_and_count_in_no_baseline() {
     let r = rollouts(&[(2.0, &[Some(1.0), None, Some(3.0), None, None, Some(5.0)])], 3, &[true; 6]);
     close("none", &advantages(scaled(ScaleRewards::None), &r), &[-2.0, 0.0, 2.0, 0.0, 0.0, 0.0]);
-    // A group with a single score has no spread; it must not become NaN.
+    // A group with a single score has a deviation of zero; it must not become NaN.
     for scaling in [ScaleRewards::Group, ScaleRewards::Batch] {
         let all = advantages(scaled(scaling), &r);
         assert!(all.iter().all(|a| a.is_finite()) && all[1] == 0.0 && all[3..] == [0.0; 3], "{all:?}");
@@ -89,14 +89,13 @@ fn several_rewards_are_normalized_one_by_one_and_summed() {
     let (a, b) = ([Some(1.0), Some(3.0), Some(2.0), Some(2.0)], [Some(0.0), None, Some(5.0), Some(1.0)]);
     let r = rollouts(&[(1.0, &a), (0.5, &b)], 2, &[true; 4]);
     let settings = Settings { multi_objective_aggregation: MultiObjectiveAggregation::NormalizeThenSum, ..Settings::default() };
-    // Groups of a: (1, 3), deviation sqrt(2), and (2, 2); of b: (0) alone, and (5, 1), deviation
-    // sqrt(8).
+    // Groups of a: (1, 3), deviation sqrt(2), and (2, 2); of b: (0) alone, and (5, 1), deviation sqrt(8).
     let (za, zb) = (1.0 / (2f64.sqrt() + 1e-4), 2.0 / (8f64.sqrt() + 1e-4));
     let sums = [-za, za, 0.5 * zb, -0.5 * zb];
     let std = (sums.iter().map(|s| s * s).sum::<f64>() / 3.0).sqrt() + 1e-4;
     close("normalized", &advantages(settings.clone(), &r), &sums.map(|s| s / std));
     let figures = estimated(settings.clone(), &r).metrics;
-    // The reward that is logged is the plain sum: 1, 3, 4.5 and 2.5.
+    // The logged reward is the plain sum: 1, 3, 4.5 and 2.5.
     assert_eq!(figure(&figures, "reward"), Some((2.75, 4.0)));
     assert_eq!(figure(&figures, "frac_reward_zero_std"), Some((0.0, 4.0)));
 

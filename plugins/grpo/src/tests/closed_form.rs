@@ -1,9 +1,9 @@
-//! The losses in f64, straight from the papers' formulas. What the formulas detach is taken at
-//! `base`, so that differences of the closed form are the derivatives that are meant.
+//! The losses in f64, directly from the papers' formulas. What the formulas detach is evaluated at `base`, so that finite
+//! differences of the closed form are the intended derivatives.
 
 use super::*;
 
-/// Log-probabilities and entropies at which the loss is wanted.
+/// Log-probabilities and entropies at which the loss is evaluated.
 #[derive(Clone)]
 pub(super) struct Point {
     pub logp: Vec<f64>,
@@ -21,7 +21,7 @@ fn at(column: &[f32], i: usize) -> f64 {
     f64::from(column[i])
 }
 
-/// Entropy threshold by sorting, between the two nearest.
+/// Computes the entropy threshold by sorting, between the nearest two.
 fn threshold(s: &Settings, t: &Tokens, base: &Point) -> f64 {
     let mut all: Vec<f64> = (0..t.mask.len()).filter(|&i| t.mask[i] == 1).map(|i| base.entropy[i]).collect();
     all.sort_by(|a, b| a.partial_cmp(b).unwrap());

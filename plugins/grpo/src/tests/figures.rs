@@ -1,8 +1,8 @@
-//! What is logged of a loss, by hand.
+//! Tests the metrics of a loss against numbers worked out by hand.
 
 use super::*;
 
-/// Three completions of 4, 1 and 4 tokens, one token masked; ratios of e^0.5, e^-0.5 and 1.
+/// Makes three completions of 4, 1 and 4 tokens, one token masked, with ratios of e^0.5, e^-0.5 and 1.
 fn tokens() -> Tokens {
     let mut t = batch(&[4, 1, 4], 2);
     t.mask = vec![1, 1, 0, 1, 1, 1, 1, 1, 1];
@@ -30,14 +30,14 @@ fn clipping_is_counted_by_side_and_token() {
     assert_eq!(figure(&m, "clip_ratio/high_mean"), Some((1.0 / 8.0, 8.0)));
     assert_eq!(figure(&m, "clip_ratio/low_mean"), Some((2.0 / 8.0, 8.0)));
     assert_eq!(figure(&m, "clip_ratio/region_mean"), Some((3.0 / 8.0, 8.0)));
-    // Of the three completions, by tokens that count: low 0/3, 1/1, 1/4 and high 1/3, 0, 0.
+    // For the three completions, over tokens that count: low 0/3, 1/1, 1/4 and high 1/3, 0, 0.
     assert_eq!(figure(&m, "clip_ratio/low_min"), Some((0.0, 1.0)));
     assert_eq!(figure(&m, "clip_ratio/high_max"), Some((1.0 / 3.0, 1.0)));
     assert_eq!(figure(&m, "entropy"), Some(((36.0 - 2.0) / 8.0, 8.0)));
     let k3 = |i: i32| (0.1 * f64::from(i)).exp() - 0.1 * f64::from(i) - 1.0;
     assert_near(figure(&m, "kl"), ((0..9).filter(|&i| i != 2).map(k3).sum::<f64>() / 8.0, 8.0));
     assert_eq!(figure(&m, "policy_loss"), None);
-    // With a cap below the clipping range nothing rises out of it, as TRL counts.
+    // With a cap below the clipping range, nothing exceeds the range, as TRL counts.
     let m = figures(Settings { delta: Some(1.1), ..Settings::default() }, &tokens());
     assert_eq!(figure(&m, "clip_ratio/high_mean"), Some((0.0, 8.0)));
 }
@@ -71,7 +71,7 @@ fn each_type_has_its_own_figure() {
     assert_eq!(figure(&cispo, "cispo_clip_ratio"), Some((1.0 / 8.0, 8.0)));
     assert_eq!(figure(&cispo, "clip_ratio/low_mean"), None);
     let vespo = of(LossType::Vespo, None);
-    // Log-ratios summed over what counts: 0, -0.5 and 0; phi is 1 where w is 1.
+    // Log-ratios summed over the tokens that count: 0, -0.5 and 0; phi is 1 where w is 1.
     let w = (-0.5f64).exp();
     assert_near(figure(&vespo, "vespo/phi_seq_mean"), ((2.0 + w.powi(3) * (2.0 * (1.0 - w)).exp()) / 3.0, 3.0));
     let names: Vec<String> = of(LossType::Sapo, None).into_iter().map(|m| m.name).collect();

@@ -1,4 +1,4 @@
-//! Values and gradients of every loss against the closed form.
+//! Compares values and gradients of every loss with the closed form.
 
 use super::closed_form::{Point, loss as closed_form};
 use super::*;
@@ -14,7 +14,7 @@ const TYPES: [LossType; 8] = [
     LossType::Vespo,
 ];
 
-/// Every type at both levels with each of these further settings.
+/// Returns every type at both levels, with each of these other settings.
 fn all_settings() -> Vec<Settings> {
     let plain = Settings::default;
     let further = [

@@ -37,7 +37,7 @@ fn completions_far_from_the_policy_are_dropped_if_they_were_bad() {
     let (sampled, ones) = ([0.0; 4], [1; 4]);
     assert!(near_policy(&[-0.5; 4], &sampled, &ones, 0..4, 1.0));
     assert!(!near_policy(&[-2.0; 4], &sampled, &ones, 0..4, 1.0));
-    // Padding is no evidence, nor is a token whose sampling probability is unknown.
+    // Padding does not count, nor does a token whose sampling probability is unknown.
     assert!(near_policy(&[-0.5, -0.5, -9.0, -9.0], &sampled, &[1, 1, 0, 0], 0..4, 1.0));
     assert!(near_policy(&[-1.5, -9.0, -1.0, -1.0], &[0.0, f32::NAN, 0.0, 0.0], &ones, 0..4, 1.0));
     assert!(near_policy(&[-9.0; 4], &sampled, &[0; 4], 0..4, 1.0));

@@ -1,5 +1,4 @@
-//! The plugin against closed forms in f64 that share no code with it, and numbers worked out by
-//! hand.
+//! Compares the plugin with independent closed forms in f64, and with numbers worked out by hand.
 
 mod adaptive;
 mod advantages;
@@ -13,8 +12,8 @@ use rlhost_plugin_sdk::Metric;
 use rlhost_plugin_sdk::policy::testing::{Noise, close, figure};
 use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
 
-/// A micro-batch of rows with these lengths, some tokens masked, what stands there being wild;
-/// the third row fully masked, the fourth without an advantage.
+/// Makes a micro-batch of rows with these lengths. Some tokens are masked, with arbitrary values; the third row is fully masked,
+/// and the fourth has no advantage.
 fn batch(lengths: &[u32], seed: u64) -> Tokens {
     let mut noise = Noise(seed);
     let mut offsets = vec![0];
@@ -48,7 +47,7 @@ fn batch(lengths: &[u32], seed: u64) -> Tokens {
     }
 }
 
-/// The rows of a batch as two, with the scale of both.
+/// Splits the rows of a batch into two, with the scale of both.
 fn halves(t: &Tokens, first: usize) -> [Tokens; 2] {
     let cut = t.offsets[first] as usize;
     let part = |rows: std::ops::Range<usize>, tokens: std::ops::Range<usize>| {

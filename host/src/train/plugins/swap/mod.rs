@@ -11,14 +11,15 @@ pub(in crate::train) use trial::{Trial, dry_run};
 pub(in crate::train) use watching::{LIVE, cant_change};
 
 use super::Plugins;
-use crate::config::OnError;
+use crate::config::{OnError, printable};
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::{AnyPlugin, Engine, Pairs, Plugin, RewardBatch, RewardColumn, Rollouts, Tokens};
 use crate::train::journal::{Event, Journal, Scoring};
 use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use slots::Board;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -180,6 +181,10 @@ impl Plugins {
         self.swaps.settle(&name, &origin, Some(&to));
         let old_slot = self.swaps.with(|board| board.replace(slot.clone()));
         let old = self.exchange(loaded, &slot);
+        let changes = match &old_slot {
+            Some(old) if from == to => changed_settings(&old.config, &slot.config),
+            _ => format!("{} -> {}", &from[..12], &to[..12]),
+        };
         if let Some(old_slot) = old_slot {
             let older = self.swaps.before.insert(name.clone(), Before { loaded: old, slot: old_slot, until: step + TRIAL_STEPS });
             // Giving a large plugin's memory back takes time.
@@ -188,7 +193,7 @@ impl Plugins {
         let swap = Swap { step, plugin: name.clone(), from: from.clone(), to: to.clone(), rolled_back: false };
         self.note_swap(&slot, swap, journal)?;
         let pause_ms = begun.elapsed().as_secs_f64() * 1e3;
-        tracing::info!("{name} was swapped at step {step}: {} -> {}", &from[..12], &to[..12]);
+        tracing::info!("{name} was swapped at step {step}: {changes}");
         journal.event(&Event::PluginSwapped {
             plugin: &name,
             from: &from,
@@ -295,3 +300,15 @@ impl Plugins {
         self.swaps.with(|board| board.seen.extend(seen));
     }
 }
+
+/// Describes the settings that differ, as in "target 20 -> 3".
+fn changed_settings(old: &Map<String, Value>, new: &Map<String, Value>) -> String {
+    let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let shown = |settings: &Map<String, Value>, key: &str| settings.get(key).map_or_else(|| "none".to_owned(), Value::to_string);
+    let differs = keys.into_iter().filter(|key| old.get(*key) != new.get(*key));
+    let changes: Vec<String> = differs.map(|key| format!("{key} {} -> {}", shown(old, key), shown(new, key))).collect();
+    printable(&changes.join(", "), LONGEST_CHANGES)
+}
+
+/// Maximum length of the description of changed settings, in bytes.
+const LONGEST_CHANGES: usize = 512;

@@ -1,0 +1,132 @@
+//! Datasets of completions that are desirable or not: a prompt, a completion and a label; or pairs, each of which is two such rows.
+
+use super::completions::completion;
+use super::preferences::preference;
+use super::rows::{self, Place, Row};
+use super::{CompletionRow, Dataset, PreferenceRow, Refused, Result};
+use serde_json::{Map, Value};
+
+/// Pairs that are taken apart together: their chosen answers come before their rejected ones, as in TRL.
+const TOGETHER: usize = 1000;
+
+/// One row of a labelled dataset.
+#[derive(Clone, Debug)]
+pub struct LabelledRow {
+    /// The prompt, which it always has, and the completion.
+    pub row: CompletionRow,
+    /// Whether the completion is desirable.
+    pub label: bool,
+}
+
+/// What one row of the file gives.
+enum Given {
+    Labelled(LabelledRow),
+    Pair(PreferenceRow),
+}
+
+/// Reads a whole labelled dataset, without the rows that can't be used: columns `prompt`, `completion` and `label`, or those of a
+/// preference dataset.
+///
+/// # Errors
+/// Names what is damaged or, if `refused` is strict, the first row that can't be used.
+pub fn read_labelled(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<LabelledRow>> {
+    labelled(rows::read(dataset)?, refused)
+}
+
+fn labelled(rows: Vec<Row>, refused: &mut Refused) -> Result<Vec<LabelledRow>> {
+    let read = |(row, (place, columns)): (usize, Row)| (row, given(row, &place, columns).map_err(|detail| place.wrong(detail)));
+    let given = refused.sort(rows.into_iter().enumerate().map(read))?;
+    let mut read = Vec::with_capacity(given.len());
+    let (mut chosen, mut rejected) = (Vec::new(), Vec::new());
+    for given in given {
+        match given {
+            Given::Labelled(row) => read.push(row),
+            Given::Pair(pair) => {
+                let [better, worse] = unpaired(pair);
+                chosen.push(better);
+                rejected.push(worse);
+            }
+        }
+        if chosen.len() == TOGETHER {
+            read.extend(chosen.drain(..).chain(rejected.drain(..)));
+        }
+    }
+    read.extend(chosen.into_iter().chain(rejected));
+    Ok(read)
+}
+
+fn given(row: usize, place: &Place, mut columns: Map<String, Value>) -> std::result::Result<Given, String> {
+    if columns.contains_key("chosen") || columns.contains_key("rejected") {
+        return preference(row, place, columns).map(Given::Pair);
+    }
+    let found = rows::names(&columns);
+    let wanted = "a labelled dataset has \"prompt\", \"completion\" and \"label\", or \"chosen\" and \"rejected\"";
+    let missing = |name: &str| format!("has no column {name:?}; {wanted}, and this row {found}");
+    let label = label(&columns.shift_remove("label").ok_or_else(|| missing("label"))?)?;
+    if let Some(name) = ["prompt", "completion"].into_iter().find(|name| !columns.contains_key(*name)) {
+        return Err(missing(name));
+    }
+    Ok(Given::Labelled(LabelledRow { row: completion(row, place, columns)?, label }))
+}
+
+/// A truth value, which tables write as a number or as text.
+fn label(value: &Value) -> std::result::Result<bool, String> {
+    let text = value.as_str().map_or_else(|| value.to_string(), |text| text.trim().to_lowercase());
+    match text.as_str() {
+        "true" | "1" | "1.0" => Ok(true),
+        "false" | "0" | "0.0" => Ok(false),
+        _ => Err("column \"label\" is neither true nor false".into()),
+    }
+}
+
+/// Takes a pair apart.
+fn unpaired(pair: PreferenceRow) -> [LabelledRow; 2] {
+    let PreferenceRow { row, place, prompt, chosen, rejected, extras, columns } = pair;
+    let whole = CompletionRow { row, place, prompt: Some(prompt), completion: chosen, extras, columns };
+    let worse = CompletionRow { completion: rejected, ..whole.clone() };
+    [LabelledRow { row: whole, label: true }, LabelledRow { row: worse, label: false }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Prompt;
+    use serde_json::json;
+
+    fn read(rows: &[Value]) -> std::result::Result<Vec<(String, String, bool)>, String> {
+        let row = |row: &Value| (Place::first(), row.as_object().unwrap().clone());
+        let mut refused = Refused::default();
+        let read = labelled(rows.iter().map(row).collect(), &mut refused).map_err(|e| e.to_string())?;
+        refused.warning(read.len()).map_err(|e| e.to_string())?;
+        let text = |prompt: &Prompt| if let Prompt::Text(text) = prompt { text.clone() } else { "chat".into() };
+        Ok(read
+            .iter()
+            .map(|r| (r.row.prompt.as_ref().map_or_else(String::new, text), text(&r.row.completion), r.label))
+            .collect())
+    }
+
+    fn row(prompt: &str, completion: &str, label: bool) -> (String, String, bool) {
+        (prompt.into(), completion.into(), label)
+    }
+
+    #[test]
+    fn rows_have_labels_of_any_spelling_and_odd_ones_are_left_out() {
+        let rows = [json!(true), json!(0), json!("True"), json!("false "), json!(1.0), json!("maybe"), json!(null)];
+        let rows: Vec<Value> = rows.iter().map(|label| json!({"prompt": "p", "completion": "c", "label": label})).collect();
+        let labels: Vec<bool> = read(&rows).unwrap().into_iter().map(|(.., label)| label).collect();
+        assert_eq!(labels, [true, false, true, false, true]);
+        assert!(read(&[json!({"prompt": "p", "completion": "c"})]).unwrap_err().contains("no column \"label\""));
+        assert!(read(&[json!({"completion": "c", "label": true})]).unwrap_err().contains("no column \"prompt\""));
+        assert!(read(&[json!({"prompt": "p", "text": "c", "label": true})]).unwrap_err().contains("no column \"completion\""));
+    }
+
+    #[test]
+    fn pairs_are_taken_apart_with_the_chosen_answers_first() {
+        let pairs = [json!({"prompt": "p", "chosen": "a", "rejected": "b"}), json!({"chosen": "q is c", "rejected": "q is d"})];
+        let expected = [row("p", "a", true), row("q is", " c", true), row("p", "b", false), row("q is", " d", false)];
+        assert_eq!(read(&pairs).unwrap(), expected);
+        let many: Vec<Value> = (0..=TOGETHER).map(|i| json!({"prompt": "p", "chosen": "a", "rejected": i.to_string()})).collect();
+        let read = read(&many).unwrap();
+        assert_eq!((read.len(), &read[TOGETHER], &read[2 * TOGETHER]), (2002, &row("p", "0", false), &row("p", "a", true)));
+    }
+}

@@ -1,0 +1,130 @@
+//! How conversations and ends of texts are written, where a run wants it otherwise than the model's folder has it.
+
+use super::{Error, Result};
+use crate::config::files;
+use jiff::civil::DateTime;
+use serde_json::{Map, Value};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Bytes of `tokenizer_config.json`.
+const LARGEST_CONFIG: u64 = 16 << 20;
+
+/// Bytes of `chat_template.jinja`.
+const LARGEST_TEMPLATE: u64 = 1 << 20;
+
+/// File of a folder's chat template.
+pub(super) const TEMPLATE: &str = "chat_template.jinja";
+
+/// File of a tokenizer's settings.
+pub(super) const CONFIG: &str = "tokenizer_config.json";
+
+/// What replaces or adds to what a model's folder says.
+#[derive(Clone, Debug, Default)]
+pub struct Wording {
+    /// Chat template, and where it was read.
+    pub template: Option<(PathBuf, String)>,
+    /// Further variables of the template.
+    pub kwargs: Map<String, Value>,
+    /// Time that the template is told.
+    pub now: Option<DateTime>,
+    /// Token that ends texts.
+    pub eos: Option<String>,
+}
+
+impl Wording {
+    /// Reads a chat template: a file of its own, or that of a folder with a tokenizer's files.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn read_template(path: &Path) -> Result<(PathBuf, String)> {
+        if path.is_dir() {
+            let none = || Error::Tokenizer { path: path.to_owned(), detail: "the folder has no chat template".into() };
+            return template_in(path, &config_in(path)?)?.ok_or_else(none);
+        }
+        let source = files::read_text(path, LARGEST_TEMPLATE).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        Ok((path.to_owned(), source))
+    }
+
+    /// Reads a date, or a date with a time.
+    ///
+    /// # Errors
+    /// Says what would be right.
+    pub fn read_time(text: &str) -> std::result::Result<DateTime, String> {
+        text.parse().map_err(|_| format!("{text:?} is not a date; write it as 2024-07-26 or 2024-07-26T12:00:00"))
+    }
+}
+
+/// Reads the tokenizer's settings in a folder; null without any.
+pub(super) fn config_in(folder: &Path) -> Result<Value> {
+    let path = folder.join(CONFIG);
+    match read(&path, LARGEST_CONFIG)? {
+        Some(text) => serde_json::from_str(&text).map_err(|e| Error::Tokenizer { path, detail: e.to_string() }),
+        None => Ok(Value::Null),
+    }
+}
+
+/// Reads the chat template in a folder with these settings of its tokenizer, and returns it with the file that has it.
+pub(super) fn template_in(folder: &Path, config: &Value) -> Result<Option<(PathBuf, String)>> {
+    let path = folder.join(TEMPLATE);
+    if let Some(source) = read(&path, LARGEST_TEMPLATE)? {
+        return Ok(Some((path, source)));
+    }
+    let default = |named: &&Value| named["name"] == "default";
+    let named = config["chat_template"].as_array().and_then(|all| all.iter().find(default));
+    let source = named.map_or(&config["chat_template"], |named| &named["template"]).as_str();
+    Ok(source.map(|source| (folder.join(CONFIG), source.to_owned())))
+}
+
+/// The text of a file that need not be there.
+fn read(path: &Path, limit: u64) -> Result<Option<String>> {
+    match files::read_text(path, limit) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::Io { path: path.to_owned(), source }),
+    }
+}
+
+/// A special token's text, written as a string or as an object with its content.
+pub(super) fn token_text(config: &Value, key: &str) -> String {
+    let value = &config[key];
+    value.as_str().or_else(|| value["content"].as_str()).unwrap_or_default().to_owned()
+}
+
+/// Returns the files of a model's folder that a checkpoint has otherwise: name and text. `ends` are the model's ending tokens, the
+/// new one first.
+pub(super) fn changed_files(wording: &Wording, folder: &Path, ends: &[u32]) -> Result<Vec<(&'static str, String)>> {
+    let template = wording.template.iter().map(|(_, source)| (TEMPLATE, source.clone()));
+    let mut changed: Vec<(&'static str, String)> = template.collect();
+    let Some(eos) = &wording.eos else { return Ok(changed) };
+    let values = [
+        (CONFIG, "eos_token", Value::from(eos.as_str()), true),
+        ("special_tokens_map.json", "eos_token", eos.as_str().into(), false),
+    ];
+    let ids = ("generation_config.json", "eos_token_id", Value::from(ends), true);
+    for (name, key, value, made) in values.into_iter().chain([ids]) {
+        let path = folder.join(name);
+        let text = read(&path, LARGEST_CONFIG)?;
+        if text.is_none() && !made {
+            continue;
+        }
+        let fail = |detail: String| Error::Tokenizer { path: path.clone(), detail };
+        let mut whole: Map<String, Value> =
+            text.map_or(Ok(Map::new()), |text| serde_json::from_str(&text)).map_err(|e| fail(e.to_string()))?;
+        whole.insert(key.into(), value);
+        changed.push((name, serde_json::to_string_pretty(&whole).map_err(|e| fail(e.to_string()))? + "\n"));
+    }
+    Ok(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_date_or_a_date_with_a_time() {
+        let [date, midnight] = ["2024-07-26", "2024-07-26T00:00:00"].map(|text| Wording::read_time(text).unwrap());
+        assert_eq!(date, midnight);
+        assert!(Wording::read_time("26 Jul 2024").unwrap_err().contains("2024-07-26"));
+    }
+}

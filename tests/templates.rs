@@ -1,0 +1,109 @@
+//! Chat templates and end tokens of a run's own: what they are told, that checkpoints carry them, and that runs go on with them.
+
+use rlhost_tests::{Place, tiny};
+use serde_json::{Value, json};
+
+const TEMPLATE: &str = "\
+{% if tools %}[{{ tools[0].name }}]{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}\
+{{ strftime_now('%Y') if strftime_now is defined }}{{ mood }}{{ depth }}{% if add_generation_prompt %}<assistant>{% endif %}";
+
+/// Four questions, one with tools and one with variables of its own, and a template in a file.
+fn place() -> Place {
+    let place = Place::new();
+    let asked = |i: usize| json!([{"role": "user", "content": format!("q{i}")}]);
+    let rows = [
+        json!({"prompt": asked(0)}),
+        json!({"prompt": asked(1), "tools": [{"name": "calc"}]}),
+        json!({"prompt": asked(2), "chat_template_kwargs": {"depth": 5}}),
+        json!({"prompt": asked(3)}),
+    ];
+    place.write("asked.jsonl", rows.map(|row| format!("{row}\n")).concat());
+    place.write("own.jinja", TEMPLATE);
+    place
+}
+
+fn train(place: &Place, run: &str, more: &[&str]) -> rlhost_tests::Outcome {
+    let base = ["--model", tiny(), "--dataset", "asked.jsonl", "--plugin", "tldr_length_reward.wasm", "--output-dir", run];
+    let few = ["--max-completion-length", "6", "--per-device-train-batch-size", "8", "--num-generations", "2"];
+    let all = ["--log-completions", "all", "--max-steps", "3", "--save-steps", "1", "--chat-template-path", "own.jinja"];
+    place.run(&[&base[..], &few, &all, more].concat())
+}
+
+#[test]
+fn a_run_writes_conversations_as_it_was_told_and_its_checkpoints_carry_that() {
+    let place = place();
+    let told = ["--chat-template-kwargs", "{\"mood\": \"glad\"}", "--set", "chat_template_kwargs.depth=3"];
+    train(&place, "run", &[&told[..], &["--eos-token", "!", "--strftime-now", "2024-07-26"]].concat()).succeeded();
+    let completions = place.lines("run/completions.jsonl");
+    let prompt = |row: u64| completions.iter().find(|line| line["row"] == row).unwrap()["prompt"].as_str().unwrap();
+    assert_eq!(prompt(0), "<user>q0!2024glad3<assistant>");
+    assert_eq!(prompt(1), "[calc]<user>q1!2024glad3<assistant>");
+    assert_eq!(prompt(2), "<user>q2!2024glad5<assistant>");
+    let read = |file: &str| std::fs::read_to_string(place.path("run/checkpoint-3").join(file)).unwrap();
+    assert_eq!(read("chat_template.jinja"), TEMPLATE);
+    let json = |file: &str| serde_json::from_str::<Value>(&read(file)).unwrap();
+    assert_eq!(json("tokenizer_config.json")["eos_token"], "!");
+    let ends = json("generation_config.json")["eos_token_id"].clone();
+    let tokenizer = json("tokenizer.json");
+    assert_eq!(ends, json!([tokenizer["model"]["vocab"]["!"], 0]));
+    // The run goes on the same without the file that it began with, and is evaluated with what it had.
+    std::fs::remove_file(place.path("own.jinja")).unwrap();
+    place.copy("run", "again");
+    place.run(&["resume", "again", "--step", "1"]).succeeded();
+    place.assert_same_end("again", "run", 3, "model.safetensors");
+    place.run(&["eval", "run", "--max-completion-length", "2"]).succeeded();
+    // A checkpoint's folder is a tokenizer's folder; a run that names it begins alike.
+    let from = ["--chat-template-path", "run/checkpoint-3", "--max-steps", "1"];
+    train(&place, "other", &from).succeeded();
+    assert_eq!(std::fs::read_to_string(place.path("other/checkpoint-1/chat_template.jinja")).unwrap(), TEMPLATE);
+}
+
+#[test]
+fn without_a_date_a_template_has_its_own_and_mistakes_are_named() {
+    let place = place();
+    train(&place, "run", &["--max-steps", "1"]).succeeded();
+    assert_eq!(place.lines("run/completions.jsonl")[0]["prompt"].as_str().unwrap().matches("2024").count(), 0);
+    let cases: [(&[&str], &[&str]); 5] = [
+        (&["--eos-token", "<|nothing|>"], &["eos_token", "no token \"<|nothing|>\""]),
+        (&["--strftime-now", "tomorrow"], &["strftime_now", "2024-07-26"]),
+        (&["--chat-template-path", "absent.jinja"], &["absent.jinja"]),
+        (&["--chat-template-path", "."], &["no chat template"]),
+        (&["--chat-template-kwargs", "thinking"], &["chat_template_kwargs", "expected a table"]),
+    ];
+    for (arguments, expected) in cases {
+        let outcome = train(&place, "wrong", arguments);
+        assert_eq!(outcome.code, Some(2), "{arguments:?}: {}", outcome.stderr);
+        assert!(expected.iter().all(|part| outcome.error().contains(part)), "{arguments:?}: {}", outcome.error());
+        assert!(!place.path("wrong").exists(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_conversations_model_is_asked_as_it_was_trained() {
+    let place = place();
+    let told = ["--chat-template-kwargs", "{\"mood\": \"glad\"}", "--strftime-now", "2024-07-26"];
+    let trained = train(&place, "run", &told);
+    assert!(trained.succeeded().stdout.contains("/checkpoint-3 --chat --prompt"), "{}", trained.stdout);
+    let said = |more: &[&str]| {
+        let greedy = ["generate", "--temperature", "0", "--max-new-tokens", "12"];
+        place.run(&[&greedy[..], more].concat()).succeeded().stdout.clone()
+    };
+    let end = "<|endoftext|>";
+    // What a template writes is a text's beginning; of an answer to it nothing else is printed.
+    let same = |model: &str, chat: &[&str], written: &str| {
+        let answer = said(&[&["--model", model, "--prompt", "hi"], chat].concat());
+        let continued = said(&["--model", "run/checkpoint-3", "--prompt", written]);
+        assert_eq!(format!("{}{answer}", written.replace(end, "")), continued, "{chat:?}");
+    };
+    same("run", &["--chat"], &format!("<user>hi{end}2024glad<assistant>"));
+    same("run/checkpoint-3", &["--system", "be"], &format!("<system>be{end}<user>hi{end}2024glad<assistant>"));
+    let own = ["--chat", "--chat-template-kwargs", "{\"mood\": \"sad\", \"depth\": 1}"];
+    same("run/checkpoint-3", &own, &format!("<user>hi{end}2024sad1<assistant>"));
+    assert_ne!(said(&["--model", "run", "--prompt", "hi"]), said(&["--model", "run", "--chat", "--prompt", "hi"]));
+    let without = place.run(&["generate", "--model", tiny(), "--chat", "--prompt", "hi"]);
+    assert!(without.code == Some(2) && without.error().contains("no chat template"), "{}", without.stderr);
+    std::fs::create_dir(place.path("begun")).unwrap();
+    place.write("begun/events.jsonl", "");
+    let begun = place.run(&["generate", "--model", "begun", "--prompt", "hi"]);
+    assert!(begun.code == Some(2) && begun.error().contains("begun"), "{}", begun.stderr);
+}
