@@ -24,7 +24,7 @@ pub(super) enum Values {
     /// A head on the policy.
     Shared,
     /// A value model: of this folder, or a copy of the policy's.
-    Model(Option<ModelFolder>),
+    Model(Option<Box<ModelFolder>>),
 }
 
 /// Decides it, for an algorithm that `asks` for values or does not. Returns the configuration with a name that stays valid wherever
@@ -56,7 +56,7 @@ pub(super) fn settle(mut config: Config, asks: bool, beginning: &Beginning, worl
                 invalid("value_model", detail)
             })?;
             config.value_model = Some(name);
-            Values::Model(Some(folder))
+            Values::Model(Some(Box::new(folder)))
         }
     };
     Ok((config, values))
@@ -78,13 +78,14 @@ fn open_named(given: &str) -> std::result::Result<(ModelFolder, String), String>
 /// # Errors
 /// If it reads fewer tokens or shorter texts than the policy, or holds an adapter of other settings.
 pub(super) fn open(
-    own: Option<ModelFolder>,
+    own: Option<Box<ModelFolder>>,
     opened: &Opened,
     config: &Config,
     beginning: &Beginning,
     place: &Place,
     policy: &Policy,
 ) -> Result<Begun> {
+    let own = own.map(|own| *own);
     let start = own.as_ref().unwrap_or(&opened.source);
     let kept = beginning.origin().map(|origin| kept(origin, config)).transpose()?.flatten();
     let folder = match (&kept, opened.lora) {
