@@ -64,6 +64,9 @@ fn run(place: &Place, name: &str, ranks: usize, arguments: &[&str]) -> Outcome {
 
 fn arguments<'a>(algorithm: &'a str, online: bool, more: &[&'a str]) -> Vec<&'a str> {
     let mut all = vec!["--algorithm", algorithm, "--learning-rate", "0.0003"];
+    if algorithm == "ppo" {
+        all.extend(["--critic-learning-rate", "0.0003"]);
+    }
     if online {
         all.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--dataset", STORIES]);
         // Some completions end before that.
@@ -251,7 +254,7 @@ fn a_mistake_is_said_once_and_by_the_rank_that_made_it() {
     let place = Place::with_answers();
     let wrong = place.run_ranks(3, &["--algorithm", "dpo", "--dataset", "pairs.jsonl", "--model", tiny(), "--lerning-rate", "1"]);
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
-    assert!(wrong.error().contains("lerning_rate"), "{}", wrong.error());
+    assert!(wrong.error().contains("lerning-rate"), "{}", wrong.error());
     let common = ["--algorithm", "dpo", "--model", tiny(), "--output-dir", "run", "--max-steps", "1", "--dataset"];
     for (own, words) in [
         (&["pairs.jsonl", "--seed", "7"][..], "rank 1 was started with different settings from rank 0: seed"),

@@ -1,14 +1,13 @@
 //! The algorithm that a command line asks for. Its settings become flags before the command line is parsed.
 
 use super::Failure;
-use super::flags::understood;
-use super::given::{Given, texts};
+use super::flags::{Scanned, scan};
 use super::train::is_latest;
 use crate::checkpoint;
-use crate::config::{ConfigFile, Limits};
+use crate::config::{self, Asked, ConfigFile, Limits, Overrides};
 use crate::plugin::{Engine, Setting, Source, settings_of};
 use crate::train::{Beginning, Origin};
-use clap::{ArgMatches, Command};
+use clap::Command;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -29,18 +28,24 @@ pub(super) struct Known {
 pub(super) fn known_of(command: &Command, first: &[(&str, &str)], arguments: &[OsString]) -> Result<Known, Failure> {
     let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
     let helps = arguments.iter().any(|argument| argument == "--help" || argument == "-h");
-    let (known, others) = understood(command, &arguments);
-    // What is wrong here is reported when the arguments are parsed with all flags.
-    let Ok(matches) = command.clone().no_binary_name(true).try_get_matches_from(known) else { return Ok(Known::default()) };
-    let Ok(given) = Given::of(&matches, first, &Known::default()) else { return Ok(Known::default()) };
-    let in_file = given.file.as_ref().is_some_and(|file| file.unknown_keys().is_ok_and(|keys| !keys.is_empty()));
-    let settings = match helps || in_file || !others.is_empty() {
-        true => of_given(&given, &matches),
+    let scanned = scan(command, &arguments);
+    let named = scanned.values("config").pop().filter(|_| !helps);
+    let file = named.map(|path| ConfigFile::given(Path::new(&path))).transpose().map_err(Failure::mistake)?;
+    let in_file = file.as_ref().is_some_and(|file| file.unknown_keys().is_ok_and(|keys| !keys.is_empty()));
+    let in_sets = scanned.values("set").iter().any(|set| !is_of_key(set));
+    let settings = match helps || in_file || in_sets || scanned.has_others {
+        true => of_scanned(&scanned, first, file.as_ref()),
         false => Ok(Vec::new()),
     };
     // Help must not fail for another mistake.
     let settings = if helps { settings.unwrap_or_default() } else { settings? };
-    Ok(Known { settings, file: given.file })
+    Ok(Known { settings, file })
+}
+
+/// Returns whether a KEY=VALUE sets a key of rlhost's, or something below one.
+fn is_of_key(set: &str) -> bool {
+    let key = set.split(['=', '.']).next().unwrap_or_default().trim().replace('-', "_");
+    config::key(&key).is_some()
 }
 
 /// Returns the settings of an embedded algorithm.
@@ -50,24 +55,41 @@ pub(super) fn settings_of_embedded(name: &str) -> Result<Vec<Setting>, Failure> 
     settings_of(&engine, &source, &Limits::default()).map_err(Failure::failed)
 }
 
-fn of_given(given: &Given, matches: &ArgMatches) -> Result<Vec<Setting>, Failure> {
-    let beginning = match started_from(given, matches) {
-        Some(origin) => Beginning::Fork { origin, fresh: given.named_plugins() },
+fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFile>) -> Result<Vec<Setting>, Failure> {
+    let last = |key: &str| scanned.values(key).pop().map(|value| (key.to_owned(), value));
+    let first = first.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    let flags: Vec<(String, String)> = first.chain(["algorithm", "num_threads"].into_iter().filter_map(last)).collect();
+    let fresh = flags.iter().filter(|(key, _)| key == "algorithm").map(|(_, name)| name.clone()).collect();
+    let overrides = Overrides { flags, sets: scanned.values("set"), ..Overrides::default() };
+    let beginning = match started_from(scanned, file) {
+        Some(origin) => Beginning::Fork { origin, fresh },
         None => Beginning::New,
     };
-    let base = beginning.origin().map(Origin::config_file);
-    let config = given.config(base.as_deref(), None)?;
-    let source = beginning.plugin(&config.algorithm).map_err(Failure::mistake)?;
+    let base = beginning.origin().map(|origin| ConfigFile::read(&origin.config_file())).transpose().map_err(Failure::mistake)?;
+    let asked = Asked::of(base.iter().chain(file), &overrides).map_err(Failure::mistake)?;
+    if let Some(threads) = asked.num_threads.filter(|threads| (1..=MOST_THREADS).contains(threads)) {
+        super::set_threads(threads).map_err(Failure::mistake)?;
+    }
+    let source = beginning.plugin(asked.algorithm.as_deref().unwrap_or(DEFAULT)).map_err(Failure::mistake)?;
     let engine = Engine::new().map_err(Failure::failed)?;
-    settings_of(&engine, &source, &config.loss_limits).map_err(Failure::mistake)
+    settings_of(&engine, &source, &asked.loss_limits).map_err(Failure::mistake)
 }
 
+/// The algorithm of runs that name none.
+const DEFAULT: &str = "grpo";
+
+/// Number of threads that is surely possible; a wrong one is refused with the configuration.
+const MOST_THREADS: usize = 1024;
+
 /// Returns the checkpoint that the run starts from, without verifying it: only its algorithm is of interest.
-fn started_from(given: &Given, matches: &ArgMatches) -> Option<Origin> {
-    let run = matches.try_get_one::<PathBuf>("run").ok().flatten().cloned();
-    let from = texts(matches, "resume_from_checkpoint");
-    let latest = || given.output_dir().ok().flatten().filter(|_| !from.is_empty());
-    let path = run.or_else(|| from.iter().rfind(|path| !is_latest(path)).cloned().or_else(latest).map(PathBuf::from))?;
+fn started_from(scanned: &Scanned, file: Option<&ConfigFile>) -> Option<Origin> {
+    let from = scanned.values("resume_from_checkpoint");
+    let resumes = scanned.flags.iter().any(|(id, _)| id == "resume_from_checkpoint");
+    let in_file = || file.and_then(|file| file.text_of("output_dir").ok().flatten());
+    let latest = || scanned.values("output_dir").pop().or_else(in_file).filter(|_| resumes);
+    let path = from.into_iter().rfind(|path| !is_latest(path)).or_else(latest);
+    // Of `eval`, whose only positional is a run.
+    let path = path.or_else(|| scanned.positionals.iter().rfind(|path| Path::new(path).is_dir()).cloned()).map(PathBuf::from)?;
     if checkpoint::is_checkpoint(&path) {
         let run = path.parent().unwrap_or(Path::new(".")).to_owned();
         return Some(Origin { run, checkpoint: path, step: 0 });

@@ -4,6 +4,7 @@
 use crate::config::{self, Key, Treatment};
 use crate::plugin::{Setting, Takes};
 use clap::{Arg, ArgAction, Command, value_parser};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Keys that are tables, reached by `--set`.
@@ -19,12 +20,28 @@ pub(super) fn command(name: &'static str) -> Command {
     // Understood in scripts and files that were written for TRL, but nothing that a new user should read about.
     let foreign = config::foreign_options().map(|option| {
         let arg = spelled(Arg::new(option.name), option.name).hide(true).help(option.why);
+        let arg = arg.allow_negative_numbers(true);
         match option.treatment {
-            Treatment::RewardWeights => arg.num_args(1..),
+            Treatment::RewardWeights => arg.num_args(1..).action(ArgAction::Append),
             _ => arg.num_args(0..=1).default_missing_value("true").overrides_with(option.name),
         }
     });
-    command.args(keys.map(flag)).args(foreign)
+    let negated = negatable().map(|name| {
+        let arg = spelled(Arg::new(negated(name)), &negated(name));
+        arg.hide(true).action(ArgAction::SetTrue).overrides_with(name)
+    });
+    command.args(keys.map(flag)).args(foreign).args(negated)
+}
+
+/// Returns the switches that TRL's parser also takes as `--no_NAME`.
+pub(super) fn negatable() -> impl Iterator<Item = &'static str> {
+    let keys = config::keys().iter().filter(|key| key.kind == "boolean").map(|key| key.name.as_str());
+    keys.chain(["remove_unused_columns"])
+}
+
+/// Returns the name of a switch's opposite.
+pub(super) fn negated(name: &str) -> String {
+    format!("no_{name}")
 }
 
 /// The flags that are no keys.
@@ -77,7 +94,10 @@ fn flag(key: &Key) -> Arg {
         // A switch's value may be left out, so that what follows it must not be taken for one.
         "boolean" => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true").allow_hyphen_values(false),
         // As TRL takes lists: all values after one flag. One that begins with a dash is given as --stop=-x.
-        "array" => arg.value_name("TEXT").num_args(1..).action(ArgAction::Append).allow_hyphen_values(false),
+        "array" => {
+            let arg = arg.value_name("TEXT").num_args(1..).action(ArgAction::Append);
+            arg.allow_hyphen_values(false).allow_negative_numbers(true)
+        }
         "integer" => arg.value_name("N"),
         "number" => arg.value_name("NUMBER"),
         _ => arg.value_name("TEXT"),
@@ -110,7 +130,7 @@ fn setting_flag(setting: &Setting) -> Arg {
     match takes {
         Takes::Switch => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true"),
         Takes::One => arg.value_name("VALUE").allow_hyphen_values(true),
-        Takes::Several | Takes::OneOrSeveral => arg.value_name("VALUE").num_args(1..),
+        Takes::Several | Takes::OneOrSeveral => arg.value_name("VALUE").num_args(1..).allow_negative_numbers(true),
     }
 }
 
@@ -125,39 +145,81 @@ pub(super) fn is_global(argument: &str) -> bool {
     ["--quiet", "--verbose"].contains(&argument) || !letters.is_empty() && letters.chars().all(|letter| "qv".contains(letter))
 }
 
-/// Returns the arguments that a command understands, and the names of its other flags, which may be settings of the algorithm.
-/// Those that ask for help and those of all commands are left out.
-pub(super) fn understood(command: &Command, arguments: &[String]) -> (Vec<String>, Vec<String>) {
-    let (mut kept, mut others) = (Vec::new(), Vec::new());
+/// What can be told of arguments before the algorithm's settings are known.
+#[derive(Default)]
+pub(super) struct Scanned {
+    /// Flags of the command, by their ids, with their values.
+    pub flags: Vec<(String, Vec<String>)>,
+    /// What belongs to no flag.
+    pub positionals: Vec<String>,
+    /// Whether there are other flags, which may be settings of the algorithm.
+    pub has_others: bool,
+}
+
+impl Scanned {
+    /// Returns the values of a flag.
+    pub(super) fn values(&self, id: &str) -> Vec<String> {
+        self.flags.iter().filter(|(given, _)| given == id).flat_map(|(_, values)| values.clone()).collect()
+    }
+}
+
+/// Goes through the arguments of a command. Unlike a parser, it does not mind mistakes.
+pub(super) fn scan(command: &Command, arguments: &[String]) -> Scanned {
+    let mut scanned = Scanned::default();
     let mut rest = arguments.iter().peekable();
     while let Some(argument) = rest.next() {
-        if is_global(argument) || argument == "-h" {
+        if is_global(argument) || ["-h", "--help"].contains(&argument.as_str()) {
             continue;
         }
-        let Some(flag) = argument.strip_prefix("--").filter(|flag| !flag.is_empty()) else {
-            kept.push(argument.clone());
+        let flag = argument.strip_prefix("--").or_else(|| (argument == "-c").then_some("config"));
+        let Some(flag) = flag.filter(|flag| !flag.is_empty()) else {
+            scanned.positionals.push(argument.clone());
             continue;
         };
-        let name = flag.split('=').next().unwrap_or_default();
-        match of_name(command, name) {
-            Some(arg) => {
-                kept.push(argument.clone());
-                // Its value follows; it may look like a flag.
-                let takes_one = arg.get_num_args().is_none_or(|n| n.min_values() > 0) && arg.get_action().takes_values();
-                if takes_one && !flag.contains('=') {
-                    kept.extend(rest.next().cloned());
-                }
-            }
-            None if name == "help" => {}
-            None => {
-                others.push(name.replace('-', "_"));
-                if !flag.contains('=') {
-                    rest.next_if(|value| !value.starts_with("--"));
-                }
+        let (name, inline) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value.to_owned())));
+        let known = of_name(command, name);
+        // Another flag may have several values; what is left of them does no harm among the positionals.
+        let most = known.map_or(1, most_values);
+        let mut values: Vec<String> = inline.into_iter().collect();
+        let switch = known.is_some_and(is_switch);
+        while values.len() < most && !argument.contains('=') {
+            match rest.next_if(|value| !value.starts_with("--") && !(switch && !is_switchs_value(value))) {
+                Some(value) => values.push(value.clone()),
+                None => break,
             }
         }
+        match known {
+            Some(arg) => scanned.flags.push((arg.get_id().to_string(), values)),
+            None => scanned.has_others = true,
+        }
     }
-    (kept, others)
+    scanned
+}
+
+/// Returns the maximum number of values of a flag.
+fn most_values(arg: &Arg) -> usize {
+    let one = usize::from(arg.get_action().takes_values());
+    arg.get_num_args().map_or(one, |count| count.max_values())
+}
+
+fn is_switch(arg: &Arg) -> bool {
+    arg.get_value_names().is_some_and(|names| names.iter().any(|name| name == "BOOL"))
+}
+
+fn is_switchs_value(text: &str) -> bool {
+    ["true", "false", "yes", "no", "on", "off", "0", "1"].contains(&text.to_lowercase().as_str())
+}
+
+/// Writes out what a switch means if something follows that is no value of a switch, so that it is not taken for one.
+pub(super) fn with_plain_switches(command: &Command, arguments: &mut [OsString]) {
+    for i in 0..arguments.len() {
+        let next = arguments.get(i + 1).and_then(|next| next.to_str());
+        let next_is_value = next.is_none_or(|next| next.starts_with('-') || is_switchs_value(next));
+        let Some(flag) = arguments[i].to_str().and_then(|argument| argument.strip_prefix("--")) else { continue };
+        if !next_is_value && of_name(command, flag).is_some_and(is_switch) {
+            arguments[i].push("=true");
+        }
+    }
 }
 
 fn of_name<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {

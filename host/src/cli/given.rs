@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::algorithm::Known;
-use super::flags::{TABLES, setting_id};
+use super::flags::{TABLES, negatable, negated, setting_id};
 use crate::config::{self, Config, ConfigFile, Key, Overrides, scalar};
 use crate::plugin::{Setting, Takes};
 use crate::train::Beginning;
@@ -43,6 +43,8 @@ impl Given {
                 overrides.flags.extend(texts(matches, name).into_iter().map(|text| (name.clone(), text)));
             }
         }
+        let off = negatable().filter(|name| matches.get_flag(&negated(name)) && config::key(name).is_some());
+        overrides.flags.extend(off.map(|name| (name.to_owned(), "false".to_owned())));
         for option in config::foreign_options() {
             let mut given: Vec<Value> = texts(matches, option.name).iter().map(|text| scalar(text)).collect();
             let value = if given.len() > 1 { Some(Value::Array(given)) } else { given.pop() };
@@ -70,16 +72,15 @@ impl Given {
     /// Returns the configuration of a run that begins so.
     pub(super) fn settle(&self, beginning: &Beginning) -> Result<Config, Failure> {
         let base = beginning.config_file().map_err(Failure::mistake)?;
-        self.config(base.as_deref(), Some(&self.settings))
+        self.config(base.as_deref())
     }
 
-    /// Returns the configuration over that of a file, and sets the number of threads that it asks for. Without `settings`, unknown
-    /// keys of files are ignored.
-    pub(super) fn config(&self, base: Option<&Path>, settings: Option<&[String]>) -> Result<Config, Failure> {
+    /// Returns the configuration over that of a file, and sets the number of threads that it asks for.
+    fn config(&self, base: Option<&Path>) -> Result<Config, Failure> {
         let read = |path: &Path| ConfigFile::read(path)?.without_other_algorithm(&self.overrides, self.file.as_ref());
         let base = base.map(read).transpose().map_err(Failure::mistake)?;
         let files = base.iter().chain(&self.file);
-        let config = config::read_files(files, &self.overrides, settings).map_err(Failure::mistake)?;
+        let config = config::read_files(files, &self.overrides, &self.settings).map_err(Failure::mistake)?;
         if let Some(threads) = config.num_threads {
             super::set_threads(threads).map_err(Failure::mistake)?;
         }
@@ -108,6 +109,8 @@ fn value_of(setting: &Setting, matches: &ArgMatches) -> Option<(String, Value)> 
         .filter(|_| matches.value_source(&id) == Some(ValueSource::CommandLine))?;
     let mut values: Vec<Value> = given.map(|text| scalar(text)).collect();
     let value = match setting.takes {
+        // A list may also be given whole.
+        Takes::Several if values.len() == 1 && values[0].is_array() => values.remove(0),
         Takes::Several => Value::Array(values),
         Takes::OneOrSeveral if values.len() > 1 => Value::Array(values),
         Takes::OneOrSeveral | Takes::One | Takes::Switch => values.pop()?,

@@ -147,13 +147,15 @@ fn training(name: &str) -> Option<&'static Training> {
     TRAINING.iter().find(|training| training.name == name)
 }
 
+/// Returns whether a command has a flag for each key.
+fn takes_keys(command: &str) -> bool {
+    training(command).is_some() || ["eval", "bench"].contains(&command)
+}
+
 /// Builds the commands with the settings of the algorithm that the arguments of the command at `at` ask for.
 fn prepared(arguments: &[OsString], at: usize) -> Result<(Command, Known), Failure> {
     let root = command();
-    let named = arguments.get(at).and_then(|name| root.find_subcommand(name)).filter(|c| {
-        let name = c.get_name();
-        training(name).is_some() || ["eval", "bench"].contains(&name)
-    });
+    let named = arguments.get(at).and_then(|name| root.find_subcommand(name)).filter(|c| takes_keys(c.get_name()));
     let Some(named) = named else { return Ok((root, Known::default())) };
     let name = named.get_name().to_owned();
     let sets = training(&name).map_or(&[][..], |training| training.sets);
@@ -165,11 +167,20 @@ fn prepared(arguments: &[OsString], at: usize) -> Result<(Command, Known), Failu
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     let at = command_at(&mut arguments);
+    // Only a command's own help has the settings of its algorithm.
+    if arguments.get(at).is_some_and(|name| name == "help") && arguments.len() == at + 2 {
+        arguments.remove(at);
+        arguments.push("--help".into());
+    }
     let (root, known) = match prepared(&arguments, at) {
         Ok(prepared) => prepared,
         Err(failure) if World::speaks() => return ended(Err(failure)),
         Err(_) => return ExitCode::from(2),
     };
+    let named = arguments.get(at).and_then(|name| root.find_subcommand(name)).cloned();
+    if let Some(command) = named.filter(|command| takes_keys(command.get_name())) {
+        flags::with_plain_switches(&command, &mut arguments[at + 1..]);
+    }
     let matches = match root.try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand || !error.use_stderr() => {

@@ -84,6 +84,13 @@ impl Training {
 
     /// Runs it.
     pub(super) fn run(&self, matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
+        if let ([(_, own)], Some(other)) = (self.sets, texts(matches, "algorithm").pop()) {
+            let advice = format!(
+                "`rlhost {}` trains with {own}; for another algorithm, use `rlhost train --algorithm {other}`",
+                self.name
+            );
+            return Err(Failure::mistake(anyhow!(advice)));
+        }
         let given = Given::of(matches, self.sets, known)?;
         let from = texts(matches, "resume_from_checkpoint");
         let allow_changed = matches.get_flag("allow_changed");

@@ -1,5 +1,6 @@
 //! Options of TRL that are no keys of rlhost: what becomes of each. `host/docs/trl.md` has the table.
 
+use std::path::Path;
 use toml::{Table, Value};
 
 /// What becomes of an option.
@@ -147,7 +148,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (Only(&["steps"]), "checkpoints follow --save-steps, and one is saved at the end", &["save_strategy"]),
     (Only(&["steps"]), "metrics are logged every --logging-steps", &["logging_strategy"]),
     (Only(&["text"]), "rename the column with --columns text=COLUMN", &["dataset_text_field"]),
-    (Only(&["bfd", "wrapped"]), "texts are packed best-fit-decreasing, without being split", &["packing_strategy"]),
+    (Only(&["bfd"]), "texts are packed best-fit-decreasing, without being split", &["packing_strategy"]),
     (Only(&["keep_start"]), "texts are truncated at the end", &["truncation_mode"]),
     (Only(&["adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw"]), "the optimizer is AdamW", &["optim"]),
     (Only(&["random"]), "rows are shuffled, or in order with --shuffle-dataset false", &["train_sampling_strategy"]),
@@ -197,11 +198,8 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
         "weights are not sharded over processes; each process holds the model",
         &["deepspeed", "fsdp", "fsdp_config", "parallelism_config"],
     ),
-    (
-        NONE,
-        "models are trained in f32, or in bf16 on an NVIDIA device",
-        &["load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_quant_storage", "use_bnb_nested_quant"],
-    ),
+    (NONE, "models are trained in f32, or in bf16 on an NVIDIA device", &["load_in_4bit", "load_in_8bit"]),
+    (NotNeeded, "weights are not quantized", &["bnb_4bit_quant_type", "bnb_4bit_quant_storage", "use_bnb_nested_quant"]),
     (NONE, "adapters are LoRA on linear layers, without DoRA", &["use_dora", "lora_modules_to_save", "lora_target_parameters"]),
     (NONE, "the schedules are linear, cosine, constant and constant_with_warmup", &["lr_scheduler_kwargs"]),
     (NONE, "AdamW has --adam-beta1, --adam-beta2, --adam-epsilon and --weight-decay", &["optim_args", "optim_target_modules"]),
@@ -245,7 +243,8 @@ impl Foreign {
     /// Says why the value can't be used.
     pub fn check(&self, value: &Value) -> Result<(), String> {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned).to_lowercase();
-        let is_off = OFF.contains(&text.as_str()) || value.as_float() == Some(0.0);
+        let is_empty = value.as_array().is_some_and(Vec::is_empty) || value.as_table().is_some_and(Table::is_empty);
+        let is_off = is_empty || OFF.contains(&text.as_str()) || value.as_float() == Some(0.0);
         match self.treatment {
             NotNeeded if is_off => Ok(()),
             NotNeeded => {
@@ -253,10 +252,22 @@ impl Foreign {
                 Ok(())
             }
             AppendedTo(..) | RewardWeights => Ok(()),
-            Only(values) if is_off || values.contains(&text.as_str()) => Ok(()),
+            Only(values) if values.contains(&text.as_str()) => Ok(()),
+            Only(values) if is_off => {
+                // Something else is done then than is asked for.
+                if !values.is_empty() {
+                    tracing::warn!("{} {text}: {}", self.name, self.why);
+                }
+                Ok(())
+            }
             Only([]) => Err(format!("rlhost does not have this option of TRL: {}", self.why)),
             Only(values) => Err(format!("is {text}; it can only be {} here: {}", values.join(", "), self.why)),
         }
+    }
+
+    /// Returns whether the value asks for evaluations, which a dataset must be named for.
+    pub(super) fn asks_for_evaluation(&self, value: &Value) -> bool {
+        self.name == "eval_strategy" && value.as_str() == Some("steps")
     }
 
     /// Returns the weights of the rewards, if the value has them.
@@ -271,6 +282,7 @@ impl Foreign {
         let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         match items.iter().map(number).collect::<Option<Vec<f64>>>() {
             Some(weights) if weights.len() == rewards => Ok(Some(weights)),
+            _ if rewards == 0 => Err("there is no reward plugin".to_owned()),
             _ => Err(format!("is {value}; it must be {rewards} numbers, one for each reward plugin")),
         }
     }
@@ -278,7 +290,10 @@ impl Foreign {
     /// Appends the value to the key that has it here.
     pub(super) fn append(&self, value: &Value, table: &mut Table) {
         let AppendedTo(key, sign) = self.treatment else { return };
-        if let (Some(Value::String(name)), Some(part)) = (table.get_mut(key), value.as_str()) {
+        let part = value.as_str().filter(|part| !["main", "default", ""].contains(part));
+        if let (Some(Value::String(name)), Some(part)) = (table.get_mut(key), part)
+            && !Path::new(name).exists()
+        {
             name.push(sign);
             name.push_str(part);
         }

@@ -73,7 +73,7 @@ mod tests {
         };
         let given = given.map(file);
         let base = file(BASE).without_other_algorithm(&overrides, given.as_ref()).unwrap();
-        read_files([base].iter().chain(&given), &overrides, Some(&[])).unwrap()
+        read_files([base].iter().chain(&given), &overrides, &[]).unwrap()
     }
 
     #[test]

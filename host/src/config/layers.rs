@@ -1,8 +1,9 @@
 //! Makes a configuration from files, flags over them, and `--set` over both.
 
 use super::foreign::{self, Foreign};
-use super::values::{insert, not_finite, plugin_entries, reworded, scalar};
-use super::{Config, Error, Key, PluginEntry, Result, did_you_mean, files, keys, yaml};
+use super::values::{insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled};
+use super::{Config, Error, Key, Limits, PluginEntry, Result, did_you_mean, files, keys, yaml};
+use serde::Deserialize;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -74,12 +75,13 @@ impl ConfigFile {
         Ok(self.table()?.into_iter().map(|(key, _)| key).filter(|key| own_name(key).is_none()).collect())
     }
 
-    fn is_yaml(&self) -> bool {
-        self.path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
-    }
-
     pub(super) fn table(&self) -> Result<Table> {
-        let parsed = if self.is_yaml() { yaml::table(&self.text) } else { toml_table(&self.text) };
+        let parsed = match self.path.extension().and_then(|ending| ending.to_str()) {
+            Some("yaml" | "yml") => yaml::table(&self.text),
+            Some("toml") => toml_table(&self.text),
+            // A pipe has no ending.
+            _ => toml_table(&self.text).or_else(|error| yaml::table(&self.text).map_err(|_| error)),
+        };
         parsed.map_err(|(line, detail)| Error::Invalid { place: self.place(line), detail })
     }
 
@@ -89,8 +91,11 @@ impl ConfigFile {
 
     /// Returns the line of a top-level key.
     fn line_of(&self, key: &str) -> usize {
-        let sign = if self.is_yaml() { ':' } else { '=' };
-        let begins = |line: &str| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(sign));
+        let quotes: &[char] = &['"', '\''];
+        let begins = |line: &str| {
+            let rest = line.trim_start_matches(quotes).strip_prefix(key);
+            rest.is_some_and(|rest| rest.trim_start_matches(quotes).trim_start().starts_with([':', '=']))
+        };
         self.text.lines().position(begins).map_or(1, |line| line + 1)
     }
 }
@@ -115,36 +120,35 @@ const BUILT_IN_RUN: &str = include_str!("../../../examples/builtin-model/run.tom
 /// Names the file and line, or the flag, and what would be right.
 pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides) -> Result<Config> {
     let files: Vec<ConfigFile> = files.into_iter().map(ConfigFile::read).collect::<Result<_>>()?;
-    read_files(&files, overrides, Some(&[]))
+    read_files(&files, overrides, &[])
 }
 
-/// Does the same with files that have been read. Their top-level keys may also be `settings` of the algorithm; if those are not
-/// known yet, unknown keys are ignored.
+/// Does the same with files that have been read. Their top-level keys may also be `settings` of the algorithm.
 ///
 /// # Errors
 /// As [`read`].
 pub fn read_files<'a>(
     files: impl IntoIterator<Item = &'a ConfigFile>,
     overrides: &Overrides,
-    settings: Option<&[String]>,
+    settings: &[String],
 ) -> Result<Config> {
     let (mut table, mut foreign) = (Table::new(), Vec::new());
     for file in files {
-        merge(&mut table, checked(file, settings, &mut foreign)?);
+        merge(&mut table, checked(file, settings, overrides, &mut foreign)?);
     }
+    foreign.extend(overrides.foreign.iter().cloned());
     let names = |key: &str| table.contains_key(key) || overrides.flags.iter().any(|(flag, _)| flag == key);
     let set = |key: &str| overrides.sets.iter().any(|set| set.trim_start().starts_with(&format!("{key}=")));
     if !["model", "dataset"].iter().any(|key| names(key) || set(key)) {
         let own = ConfigFile { path: "run.toml".into(), text: BUILT_IN_RUN.to_owned() };
-        for (key, value) in checked(&own, Some(&[]), &mut foreign)? {
+        for (key, value) in checked(&own, &[], overrides, &mut foreign)? {
             table.entry(key).or_insert(value);
         }
     }
-    apply_flags(&mut table, overrides);
-    for (option, value) in foreign.iter().chain(&overrides.foreign) {
+    apply_flags(&mut table, overrides)?;
+    for (option, value) in &foreign {
         option.append(value, &mut table);
     }
-    check_finite(&table)?;
     let mut config = typed(table)?;
     if !overrides.plugins.is_empty() {
         let kept = std::mem::take(&mut config.plugin);
@@ -154,17 +158,56 @@ pub fn read_files<'a>(
         };
         config.plugin = overrides.plugins.iter().map(entry).collect();
     }
-    for (option, value) in foreign.iter().chain(&overrides.foreign) {
+    for (option, value) in &foreign {
         let invalid = |detail| Error::Invalid { place: option.name.to_owned(), detail };
         if let Some(weights) = option.weights(value, config.plugin.len()).map_err(invalid)? {
             config.plugin.iter_mut().zip(weights).for_each(|(entry, weight)| entry.weight = weight);
         }
     }
     for set in &overrides.sets {
-        config = apply_set(config, set)?;
+        config = apply_set(config, set, settings)?;
     }
     config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
+    if config.eval_dataset.is_none() && foreign.iter().any(|(option, value)| option.asks_for_evaluation(value)) {
+        tracing::warn!("eval_strategy: nothing is evaluated without --eval-dataset, which may name the training dataset");
+    }
     Ok(config)
+}
+
+/// What must be known of a configuration before its settings are.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Asked {
+    /// The algorithm; none for the default one.
+    pub algorithm: Option<String>,
+    /// Its resource limits.
+    pub loss_limits: Limits,
+    /// Number of CPU threads.
+    pub num_threads: Option<usize>,
+}
+
+impl Asked {
+    /// Finds it in files, flags and sets, whatever else is wrong with them.
+    ///
+    /// # Errors
+    /// If a file can't be parsed.
+    pub fn of<'a>(files: impl IntoIterator<Item = &'a ConfigFile>, overrides: &Overrides) -> Result<Self> {
+        let mut table = Table::new();
+        for file in files {
+            table.extend(file.table()?);
+        }
+        for (key, text) in &overrides.flags {
+            let value = if key == "algorithm" { Value::String(text.clone()) } else { scalar(text) };
+            table.insert(key.clone(), value);
+        }
+        for (path, text) in overrides.sets.iter().filter_map(|set| set.split_once('=')) {
+            let path: Vec<String> = path.trim().split('.').map(|part| part.replace('-', "_")).collect();
+            insert(&mut table, &path, scalar(text));
+        }
+        table.retain(|key, _| ["algorithm", "loss_limits", "num_threads"].contains(&key));
+        // What is wrong with these is reported when the whole is read.
+        Ok(table.try_into().unwrap_or_default())
+    }
 }
 
 /// Puts a file's keys over those of the files before it. Settings of the algorithm replace each other one by one.
@@ -178,36 +221,32 @@ fn merge(table: &mut Table, mut own: Table) {
 }
 
 /// Returns a file's keys under their own names, the algorithm's settings in the table `loss`. Adds options of TRL that are no keys
-/// to `foreign`.
-fn checked(file: &ConfigFile, settings: Option<&[String]>, foreign: &mut Vec<(Foreign, Value)>) -> Result<Table> {
+/// to `foreign`, except those that flags override.
+fn checked(file: &ConfigFile, settings: &[String], overrides: &Overrides, foreign: &mut Vec<(Foreign, Value)>) -> Result<Table> {
     let mut loss = Table::new();
     let mut table = Table::new();
-    let mut plain = true;
     for (key, value) in file.table()? {
         let invalid = |detail: String| Error::Invalid { place: file.place(file.line_of(&key)), detail };
         if let Some(own) = own_name(&key) {
-            plain &= own == key && own != "plugin";
+            let value = as_meant(own, value).map_err(|detail| invalid(format!("{key}: {detail}")))?;
             table.insert(own.to_owned(), value);
             continue;
         }
-        plain = false;
-        match settings {
-            Some(known) if known.contains(&key) => drop(loss.insert(key, value)),
-            None => {}
-            Some(known) => match foreign::option(&key) {
-                Some(option) => {
-                    option.check(&value).map_err(|detail| invalid(format!("{key}: {detail}")))?;
-                    foreign.push((option, value));
-                }
-                None => return Err(invalid(unknown(&key, known))),
-            },
+        if settings.contains(&key) {
+            loss.insert(key, value);
+            continue;
         }
-    }
-    if plain && !file.is_yaml() {
-        // For its errors alone: those of the text know their line.
-        let read = toml::from_str::<Config>(&file.text);
-        let invalid = |e: toml::de::Error| (file.place(line_at(&file.text, e.span())), reworded(e.message()));
-        read.map_err(invalid).map_err(|(place, detail)| Error::Invalid { place, detail })?;
+        match foreign::option(&key) {
+            Some(option) if overrides.foreign.iter().any(|(given, _)| given.name == option.name) => {}
+            Some(option) => {
+                option.check(&value).map_err(|detail| invalid(format!("{key}: {detail}")))?;
+                foreign.push((option, value));
+            }
+            None if key == "resume_from_checkpoint" => {
+                return Err(invalid(format!("{key} is a flag only: --resume-from-checkpoint")));
+            }
+            None => return Err(invalid(unknown(&key, settings))),
+        }
     }
     for (key, value) in loss {
         insert(&mut table, &["loss".to_owned(), key], value);
@@ -216,7 +255,7 @@ fn checked(file: &ConfigFile, settings: Option<&[String]>, foreign: &mut Vec<(Fo
 }
 
 /// Applies the flags of keys and of the algorithm's settings.
-fn apply_flags(table: &mut Table, overrides: &Overrides) {
+fn apply_flags(table: &mut Table, overrides: &Overrides) -> Result<()> {
     for Key { name: key, kind, .. } in keys() {
         let given: Vec<&String> = overrides.flags.iter().filter(|(k, _)| k == key).map(|(_, text)| text).collect();
         let Some(last) = given.last() else { continue };
@@ -225,11 +264,13 @@ fn apply_flags(table: &mut Table, overrides: &Overrides) {
             "array" => Value::Array(given.into_iter().map(|text| Value::String(text.clone())).collect()),
             _ => scalar(last),
         };
-        table.insert(key.clone(), value);
+        let invalid = |detail| Error::Invalid { place: key.clone(), detail };
+        table.insert(key.clone(), as_meant(key, value).map_err(invalid)?);
     }
     for (name, value) in &overrides.settings {
         insert(table, &["loss".to_owned(), name.clone()], value.clone());
     }
+    check_finite(table)
 }
 
 /// Rejects numbers that are infinite or NaN, which make no sense in any key.
@@ -249,18 +290,26 @@ fn own_name(spelled: &str) -> Option<&'static str> {
     keys().iter().find(is).map(|key| key.name.as_str())
 }
 
-fn typed(mut table: Table) -> Result<Config> {
-    if let Some(plugins) = table.remove("plugin") {
-        let entries = plugin_entries(plugins).map_err(|detail| Error::Invalid { place: "plugin".into(), detail })?;
-        table.insert("plugin".into(), entries);
+/// Returns a value of a key as its type has it, if it is spelled otherwise; the error says what is wrong with it.
+fn as_meant(own: &str, value: Value) -> std::result::Result<Value, String> {
+    let kind = keys().iter().find(|key| key.name == own).map_or("", |key| key.kind);
+    let value = match own {
+        "plugin" => plugin_entries(value)?,
+        "report_to" => reported_to(value),
+        _ => spelled(kind, value),
+    };
+    if let Some((_, number)) = not_finite(&value).filter(|(at, _)| at.is_empty()) {
+        return Err(format!("is {number}; it must be a finite number"));
     }
-    for (key, value) in &table {
-        // Key by key first, so that the error can name the key.
-        let one = Table::from_iter([(key.clone(), value.clone())]);
-        if let Err(e) = one.try_into::<Config>() {
-            return Err(Error::Invalid { place: key.clone(), detail: reworded(e.message()) });
-        }
+    match Table::from_iter([(own.to_owned(), value.clone())]).try_into::<Config>() {
+        Ok(_) => Ok(value),
+        // Numbers within are refused together, by their path.
+        Err(_) if not_finite(&value).is_some() => Ok(value),
+        Err(e) => Err(reworded(e.message())),
     }
+}
+
+fn typed(table: Table) -> Result<Config> {
     let place = "command line".to_owned();
     table.try_into().map_err(|e: toml::de::Error| Error::Invalid { place, detail: reworded(e.message()) })
 }
@@ -276,7 +325,7 @@ fn unknown(key: &str, settings: &[String]) -> String {
 }
 
 /// Applies one `KEY=VALUE`; `plugin.NAME.KEY` is a key of the reward of this name.
-fn apply_set(config: Config, set: &str) -> Result<Config> {
+fn apply_set(config: Config, set: &str, settings: &[String]) -> Result<Config> {
     let place = format!("--set {set}");
     let invalid = |detail: String| Error::Invalid { place: place.clone(), detail };
     let (path, text) = set.split_once('=').ok_or_else(|| invalid("expected KEY=VALUE".into()))?;
@@ -292,12 +341,14 @@ fn apply_set(config: Config, set: &str) -> Result<Config> {
         }
         _ => {}
     }
-    let Some(own) = own_name(&parts[0]) else { return Err(invalid(unknown(&parts[0], &[]))) };
     let mut table = Table::try_from(&config).map_err(|e| invalid(e.to_string()))?;
-    insert(&mut table, &[&[own.to_owned()], &parts[1..]].concat(), value);
-    if own == "plugin" {
-        let entries = table.remove("plugin").map(plugin_entries).transpose().map_err(invalid)?;
-        table.extend(entries.map(|entries| ("plugin".to_owned(), entries)));
+    match own_name(&parts[0]) {
+        Some(own) if parts.len() == 1 => drop(table.insert(own.to_owned(), as_meant(own, value).map_err(invalid)?)),
+        Some(own) => insert(&mut table, &[&[own.to_owned()], &parts[1..]].concat(), value),
+        None if parts.len() == 1 && settings.contains(&parts[0]) => {
+            insert(&mut table, &["loss".to_owned(), parts[0].clone()], value);
+        }
+        None => return Err(invalid(unknown(&parts[0], settings))),
     }
     table.try_into().map_err(|e: toml::de::Error| invalid(reworded(e.message())))
 }
@@ -355,16 +406,18 @@ mod tests {
         );
         let settings = ["beta".to_owned(), "epsilon".to_owned()];
         let file = ConfigFile::read(f.path()).unwrap();
-        let config = read_files([&file], &o, Some(&settings)).unwrap();
+        let config = read_files([&file], &o, &settings).unwrap();
         assert_eq!(config.learning_rate, Some(1e-3));
         assert_eq!(config.max_steps, 11);
         assert_eq!(config.stop, [".", "!"]);
         assert_eq!(config.plugin[0].config["target"], 8);
         assert_eq!((config.loss["epsilon"].as_f64(), config.loss["loss_type"].as_str()), (Some(0.3), Some("bnpo")));
         assert_eq!(config.loss["beta"], 0.1);
-        let unknown = read_files([&file], &o, Some(&settings[1..])).unwrap_err().to_string();
+        let unknown = read_files([&file], &o, &settings[1..]).unwrap_err().to_string();
         assert!(unknown.contains(":4: unknown key `beta`"), "{unknown}");
-        assert!(!read_files([&file], &o, None).unwrap().loss.contains_key("beta"));
+        assert_eq!(Asked::of([&file], &o).unwrap().algorithm, None);
+        let asked = Asked::of([&file], &overrides(&[("algorithm", "rloo")], &["loss_limits.memory_mb=7"])).unwrap();
+        assert_eq!((asked.algorithm.as_deref(), asked.loss_limits.memory_mb), (Some("rloo"), 7));
     }
 
     #[test]
@@ -400,7 +453,7 @@ mod tests {
             (with("config.target = nan"), "plugin.b.config.target"),
         ] {
             let error = read([file(&text).path()], &Overrides::default()).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{key}: is ")) && error.contains("finite"), "{text}: {error}");
+            assert!(error.contains(&format!("{key}: is ")) && error.contains("finite"), "{text}: {error}");
         }
         read([file("adam_epsilon = 1e-3").path()], &Overrides::default()).unwrap();
         let sets = ["plugin.tldr_length_reward.config.target=nan", "plugin.tldr_length_reward.weight=2"];
@@ -465,7 +518,7 @@ mod tests {
                     attn_implementation: sdpa\npush_to_hub: false\nbeta: 0.2\n";
         yaml.write_all(text.as_bytes()).unwrap();
         let file = ConfigFile::read(yaml.path()).unwrap();
-        let config = read_files([&file], &Overrides::default(), Some(&["beta".to_owned()])).unwrap();
+        let config = read_files([&file], &Overrides::default(), &["beta".to_owned()]).unwrap();
         assert_eq!((config.model.as_deref(), config.dataset.as_deref()), (Some("lab/m@v2"), Some("lab/d/de")));
         assert_eq!((config.learning_rate, &config.loss["beta"]), (Some(5e-6), &serde_json::json!(0.2)));
         let weighted = |weights: Value| {
@@ -478,7 +531,7 @@ mod tests {
         assert!(weighted(scalar("[1]")).unwrap_err().to_string().contains("2 numbers"));
         yaml.write_all(b"deepspeed: zero3.json\n").unwrap();
         let file = ConfigFile::read(yaml.path()).unwrap();
-        let error = read_files([&file], &Overrides::default(), Some(&["beta".to_owned()])).unwrap_err().to_string();
+        let error = read_files([&file], &Overrides::default(), &["beta".to_owned()]).unwrap_err().to_string();
         assert!(error.contains(".yaml:9: deepspeed: ") && error.contains("not sharded"), "{error}");
     }
 }

@@ -21,7 +21,7 @@ pub use changes::{changes, same};
 pub use device::Device;
 pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};
 pub use keys::{Key, OnResume, key, keys};
-pub use layers::{ConfigFile, LARGEST, Overrides, read, read_files};
+pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
 pub use options::{
     Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry, ReduceDtype, ReportTo,
 };

@@ -65,6 +65,52 @@ pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
     }
 }
 
+/// Texts for true and false, as Python's parsers of flags and YAML take them.
+const SWITCHES: [(&str, bool); 8] =
+    [("true", true), ("yes", true), ("on", true), ("1", true), ("false", false), ("no", false), ("off", false), ("0", false)];
+
+/// Returns a value as the kind of its key has it: a switch for its name, a list for its only item, a text for a switch.
+pub(super) fn spelled(kind: &str, value: Value) -> Value {
+    match (kind, value) {
+        ("boolean", Value::String(text)) => {
+            let found = SWITCHES.iter().find(|(name, _)| name.eq_ignore_ascii_case(&text));
+            found.map_or(Value::String(text), |(_, on)| Value::Boolean(*on))
+        }
+        ("boolean", Value::Integer(number @ (0 | 1))) => Value::Boolean(number == 1),
+        ("array", item @ Value::String(_)) => Value::Array(vec![item]),
+        ("string", Value::Boolean(on)) => Value::String(on.to_string()),
+        ("string", Value::String(text)) if ["true", "false"].iter().any(|word| word.eq_ignore_ascii_case(&text)) => {
+            Value::String(text.to_lowercase())
+        }
+        (_, other) => other,
+    }
+}
+
+/// Returns where metrics are reported, of a list too, without the services of other programs.
+pub(super) fn reported_to(value: Value) -> Value {
+    let items = match value {
+        Value::Array(items) => items,
+        one => vec![one],
+    };
+    let own = |item: &Value| item.as_str().is_some_and(|name| ["none", "tensorboard"].contains(&name));
+    let service = |item: &Value| {
+        let services = ["all", "wandb", "mlflow", "trackio", "comet_ml", "swanlab", "clearml", "neptune", "dvclive"];
+        item.as_str().is_some_and(|name| services.contains(&name))
+    };
+    if let Some(odd) = items.iter().find(|item| !own(item) && !service(item)) {
+        return odd.clone();
+    }
+    let others: Vec<&str> =
+        items.iter().filter(|item| service(item)).filter_map(Value::as_str).filter(|name| *name != "all").collect();
+    if !others.is_empty() {
+        tracing::warn!("report_to: {} is not supported; metrics go to metrics.jsonl and TensorBoard files", others.join(", "));
+    }
+    match items.iter().find(|item| own(item)) {
+        Some(own) => own.clone(),
+        None => Value::String(if items.is_empty() { "none" } else { "tensorboard" }.to_owned()),
+    }
+}
+
 /// Returns the list of reward plugins that was meant: one path, a list of paths or tables, or a table for each plugin by its name
 /// (`[plugin.NAME.config]`).
 pub(super) fn plugin_entries(given: Value) -> Result<Value, String> {

@@ -1,21 +1,65 @@
 //! TRL's configuration files, which are YAML.
 
-use super::values::from_json;
 use serde_yaml_ng::Value as Yaml;
 use toml::{Table, Value};
 
+/// Maximum number of brackets within each other; the parser takes the square of that.
+const DEEPEST: usize = 64;
+
 /// Parses the keys of a file; the error has the line. Null values are left out.
 pub(super) fn table(text: &str) -> Result<Table, (usize, String)> {
+    if let Some(line) = too_deep(text) {
+        return Err((line, format!("more than {DEEPEST} brackets are within each other")));
+    }
     let wrong = |e: serde_yaml_ng::Error| (e.location().map_or(1, |at| at.line()), e.to_string());
-    let parsed: Yaml = serde_yaml_ng::from_str(text).map_err(wrong)?;
-    if parsed.is_null() {
-        return Ok(Table::new());
-    }
-    let json = serde_json::to_value(&parsed).map_err(|e| (1, e.to_string()))?;
-    match from_json(json) {
+    match converted(serde_yaml_ng::from_str(text).map_err(wrong)?) {
+        None => Ok(Table::new()),
         Some(Value::Table(table)) => Ok(table),
-        _ => Err((1, "expected keys with their values, as in `seed: 42`".to_owned())),
+        Some(_) => Err((1, "expected keys with their values, as in `seed: 42`".to_owned())),
     }
+}
+
+/// Returns the line on which too many brackets are open.
+fn too_deep(text: &str) -> Option<usize> {
+    let (mut open, mut line) = (0usize, 1);
+    for c in text.chars() {
+        match c {
+            '[' | '{' => open += 1,
+            ']' | '}' => open = open.saturating_sub(1),
+            '\n' => line += 1,
+            _ => {}
+        }
+        if open > DEEPEST {
+            return Some(line);
+        }
+    }
+    None
+}
+
+/// Converts a value. TOML has no null: in lists and tables it is left out, except where it lifts a limit.
+fn converted(value: Yaml) -> Option<Value> {
+    Some(match value {
+        Yaml::Null => return None,
+        Yaml::Bool(on) => Value::Boolean(on),
+        Yaml::Number(number) => match number.as_i64() {
+            Some(integer) => Value::Integer(integer),
+            None => Value::Float(number.as_f64()?),
+        },
+        Yaml::String(text) => Value::String(text),
+        Yaml::Sequence(items) => Value::Array(items.into_iter().filter_map(converted).collect()),
+        Yaml::Mapping(members) => Value::Table(members.into_iter().filter_map(member).collect()),
+        Yaml::Tagged(tagged) => return converted(tagged.value),
+    })
+}
+
+fn member((key, value): (Yaml, Yaml)) -> Option<(String, Value)> {
+    let key = match key {
+        Yaml::String(key) => key,
+        other => serde_yaml_ng::to_string(&other).ok()?.trim().to_owned(),
+    };
+    // TRL's null is no limit, not the default.
+    let value = if value.is_null() && key == "max_length" { Some(Value::String("none".to_owned())) } else { converted(value) };
+    Some((key, value?))
 }
 
 #[cfg(test)]
@@ -41,5 +85,13 @@ mod tests {
         let bomb =
             (1..30).fold("a0: &a0 [x, x]\n".to_owned(), |text, i| format!("{text}a{i}: &a{i} [*a{}, *a{}]\n", i - 1, i - 1));
         assert!(table(&bomb).is_err());
+        assert!(table(&format!("seed: 1\nstop: {}", "[".repeat(100_000))).unwrap_err().1.contains("brackets"));
+    }
+
+    #[test]
+    fn what_toml_does_not_have_is_not_lost() {
+        let read = table("max_length: null\nlearning_rate: .nan\nseed: null\n").unwrap();
+        assert_eq!((read.len(), read["max_length"].as_str()), (2, Some("none")));
+        assert!(read["learning_rate"].as_float().unwrap().is_nan());
     }
 }
