@@ -153,20 +153,27 @@ fn a_run_with_a_critic_or_with_pairs_resumes_to_the_bit() {
     let several = ["--max-steps", "6", "--save-steps", "1", "--per-device-train-batch-size", "4"];
     // A generation serves two steps, twice, so that critic's values and pairs wait in checkpoints.
     let rounds = ["--steps-per-generation", "2", "--num-iterations", "2"];
-    for (algorithm, online) in [("ppo", true), ("online_dpo", true), ("dpo", false)] {
-        let more = if online { [&several[..], &rounds].concat() } else { several.to_vec() };
-        run(&place, algorithm, algorithm, online, &more).succeeded();
-        for step in [1, 2, 3, 5] {
-            let name = format!("{algorithm}-{step}");
-            place.copy(algorithm, &name);
+    let shared = &["--value-model", "shared", "--critic-learning-rate", "0.01"][..];
+    for (whole, algorithm, own, file) in [
+        ("ppo", "ppo", &[][..], Some("value_model/model.safetensors")),
+        ("shared", "ppo", shared, Some("critic.safetensors")),
+        ("online_dpo", "online_dpo", &[], None),
+        ("dpo", "dpo", &[], None),
+    ] {
+        let online = algorithm != "dpo";
+        let more = if online { [&several[..], &rounds, own].concat() } else { several.to_vec() };
+        run(&place, whole, algorithm, online, &more).succeeded();
+        for step in 1..6 {
+            let name = format!("{whole}-{step}");
+            place.copy(whole, &name);
             place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
             let mut files = vec!["model.safetensors", "optimizer.safetensors"];
-            files.extend((algorithm == "ppo").then_some("critic.safetensors"));
+            files.extend(file);
             for file in files {
                 let bytes = |run: &str| fs::read(place.path(run).join("checkpoint-6").join(file)).unwrap();
-                assert!(bytes(&name) == bytes(algorithm), "{name}: {file} differs");
+                assert!(bytes(&name) == bytes(whole), "{name}: {file} differs");
             }
-            assert_eq!(place.figures(&name), place.figures(algorithm), "{name}");
+            assert_eq!(place.figures(&name), place.figures(whole), "{name}");
         }
     }
 }

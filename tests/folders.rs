@@ -1,33 +1,12 @@
 //! A run's folder: what retention leaves, what an edit of config.toml does, what a failed start leaves behind, and what a stranger
 //! may have put there.
 
-use rlhost_tests::{Place, small};
+use rlhost_tests::{Place, seal, small};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-
-/// Writes a checkpoint's manifest anew, as whoever changes a file and knows how would; `more` are names with their entries.
-fn seal(folder: &Path, more: &[(&str, Value)]) {
-    let manifest: Value = serde_json::from_slice(&fs::read(folder.join("manifest.json")).unwrap()).unwrap();
-    let mut files = BTreeMap::new();
-    for name in manifest["files"].as_object().unwrap().keys() {
-        let bytes = fs::read(folder.join(name)).unwrap();
-        let sum: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
-        files.insert(name.as_str(), (bytes.len(), sum));
-    }
-    for (name, entry) in more {
-        files.insert(name, (entry["bytes"].as_u64().unwrap() as usize, entry["sha256"].as_str().unwrap().to_owned()));
-    }
-    let entry = |(name, (bytes, sum)): (&&str, &(usize, String))| {
-        format!("    {name:?}: {{\n      \"bytes\": {bytes},\n      \"sha256\": {sum:?}\n    }}")
-    };
-    let files: Vec<String> = files.iter().map(entry).collect();
-    let text = format!("{{\n  \"step\": {},\n  \"files\": {{\n{}\n  }}\n}}", manifest["step"], files.join(",\n"));
-    fs::write(folder.join("manifest.json"), text).unwrap();
-}
 
 /// Changes the snapshot of a checkpoint, and its sum.
 fn change_snapshot(folder: &Path, change: impl FnOnce(&mut Value)) {

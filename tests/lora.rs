@@ -112,14 +112,24 @@ fn a_critic_is_trained_beside_an_adapter_and_resumes_with_it() {
     let mut ppo = arguments("ppo");
     ppo.extend(["--algorithm", "ppo", "--model", tiny(), "--lora-target-modules", "q_proj", "v_proj"]);
     ppo.retain(|argument| *argument != "--beta" && *argument != "0.1");
-    place.run(&ppo).succeeded();
-    assert_eq!(tensors(&place, "ppo/checkpoint-5/critic.safetensors").len(), 2);
-    assert_eq!(tensors(&place, "ppo/checkpoint-5/optimizer.safetensors").len(), 2 * (2 * 2 * 2 + 2));
-    place.copy("ppo", "resumed");
-    place.run(&["resume", "resumed", "--step", "3"]).succeeded();
-    assert_same(&place, "resumed", "ppo");
-    let critic = |run: &str| fs::read(place.path(run).join("checkpoint-5/critic.safetensors")).unwrap();
-    assert!(critic("resumed") == critic("ppo"));
+    let adapted = 2 * 2 * 2;
+    for (value_model, file, own, moments) in [
+        ("policy", "value_model/adapter_model.safetensors", adapted + 1, adapted + adapted + 1),
+        (tiny(), "value_model/adapter_model.safetensors", adapted + 1, adapted + adapted + 1),
+        ("shared", "critic.safetensors", 2, adapted + 2),
+    ] {
+        let of = |run: &str| format!("{run}/checkpoint-5/{file}");
+        place.run(&[&ppo[..], &["--value-model", value_model]].concat()).succeeded();
+        assert_eq!(tensors(&place, &of("ppo")).len(), own);
+        assert_eq!(tensors(&place, "ppo/checkpoint-5/optimizer.safetensors").len(), 2 * moments);
+        place.copy("ppo", "resumed");
+        place.run(&["resume", "resumed", "--step", "3"]).succeeded();
+        assert_same(&place, "resumed", "ppo");
+        assert!(place.tensors(&of("resumed")) == place.tensors(&of("ppo")), "{value_model}");
+        for run in ["ppo", "resumed"] {
+            fs::remove_dir_all(place.path(run)).unwrap();
+        }
+    }
 }
 
 #[test]

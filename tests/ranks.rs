@@ -83,9 +83,14 @@ fn same_figures(place: &Place, run: &str, wanted: &str) {
 fn same_weights(place: &Place, run: &str, wanted: &str, step: u64) {
     let read = |run: &str| -> Vec<f32> {
         let file = |name: &str| format!("{run}/checkpoint-{step}/{name}.safetensors");
-        let adapter = file("adapter_model");
-        let tensors = place.tensors(&if place.path(&adapter).exists() { adapter } else { file("model") });
-        tensors.values().flat_map(|bytes| bytes.as_chunks().0).map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        let files = ["adapter_model", "model", "value_model/adapter_model", "value_model/model", "critic"].map(file);
+        let tensors: Vec<_> = files.iter().filter(|file| place.path(file).exists()).flat_map(|f| place.tensors(f)).collect();
+        tensors
+            .iter()
+            .map(|(_, bytes)| bytes)
+            .flat_map(|bytes| bytes.as_chunks().0)
+            .map(|bytes| f32::from_le_bytes(*bytes))
+            .collect()
     };
     let (got, want) = (read(run), read(wanted));
     assert_eq!(got.len(), want.len());
@@ -118,6 +123,7 @@ fn a_step_is_the_same_on_however_many_ranks() {
     // The second step learns from the first one's completions again, and so finds other ratios than one.
     let again = ["--max-steps", "3", "--num-generations", "2", "--num-iterations", "2"];
     compare(&[&ONLINE[..], &PAIRING].concat(), true, &cuts, &again);
+    compare(&[("ppo", &["--value-model", "shared"])], true, &cuts, &again);
     compare(&OFFLINE, false, &cuts, &["--max-steps", "3"]);
 }
 
@@ -373,10 +379,11 @@ fn sums_beside_the_backward_pass_are_the_same_to_the_bit() {
         return;
     }
     let place = Place::with_answers();
-    // Two pairs for three ranks: one has no backward pass. A critic is one more group, an adapter makes small ones.
+    // Two pairs for three ranks: one has no backward pass. A critic has groups of its own, an adapter makes small ones.
     let lora = ["--lora-r", "4"];
     for (algorithm, online, size, own, file) in [
         ("ppo", true, "4", &["--num-generations", "2"][..], "model.safetensors"),
+        ("ppo", true, "4", &["--value-model", "shared", "--num-generations", "2"], "model.safetensors"),
         ("dpo", false, "2", &["--reduce-dtype", "bfloat16"], "model.safetensors"),
         ("dpo", false, "2", &lora, "adapter_model.safetensors"),
     ] {

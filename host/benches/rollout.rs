@@ -41,7 +41,7 @@ fn generation(c: &mut Criterion) {
 }
 
 fn sampler(c: &mut Criterion) {
-    for vocab in [2048, 49_152] {
+    for vocab in [2048, 49_152, 151_936] {
         let logits = ops::to_vec(&values(&[vocab])).unwrap();
         let mut group = c.benchmark_group(format!("sampler, {vocab} tokens"));
         let cases = [
@@ -54,7 +54,7 @@ fn sampler(c: &mut Criterion) {
         ];
         for (name, sampling) in cases {
             let (mut rng, seen) = (stream(1, 2, 3, 4), tokens(PROMPT, vocab, 1));
-            group.bench_function(name, |b| b.iter(|| sampling.draw(&logits, 1.0, seen.iter().copied(), &mut rng)));
+            group.bench_function(name, |b| b.iter(|| sampling.draw(&logits, 1.0, &mut seen.iter().copied(), &mut rng)));
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_nn::ops::{log_softmax, softmax};
-use rlhost::model::{Architecture, Linear, Lora, ModelFolder, Policy, Selected, Weights};
+use rlhost::model::{Architecture, Linear, Lora, ModelFolder, Place, Policy, Selected, ValueModel, Weights};
 use rlhost::ops::{self, Forest};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -121,6 +121,9 @@ impl Naive<'_> {
 
 /// Coefficients of a made-up loss: sum of `c * logp + e * entropy + v * value` over completion
 /// tokens.
+/// The loss's derivatives with respect to this many log-probabilities, entropies and values.
+type Derivatives = fn(usize) -> (Vec<f32>, Vec<f32>, Vec<f32>);
+
 fn coefficients(n: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     let wave = |f: f32| move |i: usize| (i as f32 * f).sin();
     let column = |f: &dyn Fn(usize) -> f32| (0..n).map(f).collect();
@@ -145,6 +148,11 @@ struct Scored {
 
 /// See [`Scored`].
 fn naive(a: &Architecture, weights: &Weights) -> Result<Scored> {
+    naive_of(a, weights, coefficients)
+}
+
+/// Of a loss with these derivatives.
+fn naive_of(a: &Architecture, weights: &Weights, derivatives: Derivatives) -> Result<Scored> {
     let vars: HashMap<String, Var> =
         weights.named().into_iter().map(|(n, t)| Ok((n, Var::from_tensor(&t.copy()?)?))).collect::<Result<_>>()?;
     let rows: Vec<(usize, Vec<u32>)> =
@@ -163,7 +171,7 @@ fn naive(a: &Architecture, weights: &Weights) -> Result<Scored> {
         values.push(valued.get(i)?.narrow(0, prompt - 1, n)?);
     }
     let (logp, entropy, values) = (Tensor::cat(&logp, 0)?, Tensor::cat(&entropy, 0)?, Tensor::cat(&values, 0)?);
-    let (c, e, v) = coefficients(logp.elem_count());
+    let (c, e, v) = derivatives(logp.elem_count());
     let weigh = |t: &Tensor, by: Vec<f32>| (t * Tensor::from_vec(by, t.shape(), &Device::Cpu)?)?.sum_all();
     let loss = ((weigh(&logp, c)? + weigh(&entropy, e)?)? + weigh(&values, v)?)?;
     let grads = loss.backward()?;
@@ -260,6 +268,38 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         let trained: Vec<String> = gradients.named().into_iter().map(|(name, _)| name).collect();
         assert_eq!(trained.len(), 2 * a.layers * targets.len() + 2, "{trained:?}");
         assert!(trained.iter().all(|name| name.contains(".lora_") || name.starts_with("value_head.")), "{trained:?}");
+        for (parameter, gradient) in gradients.named() {
+            let got = ops::to_vec(gradient).unwrap();
+            let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
+            let difference = relative(&got, &want);
+            assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+            assert!(got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");
+        }
+    }
+}
+
+#[test]
+fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_policys_loss() {
+    let of_values = |n: usize| (vec![0.0; n], vec![0.0; n], coefficients(n).2);
+    for name in ["llama", "qwen2", "qwen3"] {
+        let folder =
+            ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
+        let decoder = folder.value_model_over(folder.trunk().unwrap()).unwrap();
+        assert!(decoder.weights().head.is_none(), "{name} has an output matrix");
+        // Positions beyond the fixture's context, as above.
+        let a = Architecture { max_positions: 256, tied: true, ..folder.architecture().clone() };
+        let mut weights = with_critic(decoder.weights().clone(), &a);
+        let head = weights.value_head.as_mut().unwrap();
+        head.bias = None;
+        let decoder = rlhost::model::Decoder::new(a.clone(), weights);
+        let model = ValueModel::new(decoder, &Place::cpu(), false).unwrap();
+        let want = naive_of(&a, model.trainable().weights(), of_values).unwrap();
+        let (forest, selected) = packed();
+        let pass = model.forward(&forest, &selected).unwrap();
+        assert_eq!(pass.values(), model.values(&forest, &selected).unwrap());
+        assert!(relative(pass.values(), &want.values) <= 1e-5, "{name}: values");
+        let gradients = model.trainable().zero_gradients().unwrap();
+        pass.backward(&of_values(selected.len()).2, &gradients, &|| ()).unwrap();
         for (parameter, gradient) in gradients.named() {
             let got = ops::to_vec(gradient).unwrap();
             let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();

@@ -3,6 +3,7 @@
 use super::cpu::filled;
 use gemm::Parallelism;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// A matrix inside a slice: element `(i, j)` is at `i * row_stride + j * col_stride`.
 #[derive(Clone, Copy)]
@@ -24,6 +25,13 @@ impl<'a> Mat<'a> {
     pub fn strided(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         assert!(rows == 0 || cols == 0 || (rows - 1) * row_stride + cols <= data.len(), "matrix view out of bounds");
         Self { data, rows, cols, row_stride, col_stride: 1 }
+    }
+
+    /// Returns a view of some of the rows.
+    pub fn some_rows(self, rows: &Range<usize>) -> Self {
+        assert!(rows.start <= rows.end && rows.end <= self.rows, "rows outside of the matrix");
+        let data = if rows.is_empty() { &[] } else { &self.data[rows.start * self.row_stride..] };
+        Self { data, rows: rows.len(), ..self }
     }
 
     /// Returns the transpose, without a copy.

@@ -1,5 +1,9 @@
-//! Computes log-probabilities and entropies of given tokens directly from hidden states and the output matrix, in blocks of rows,
-//! so that the complete `[M, V]` logits never exist. The backward pass recomputes each block's logits.
+//! Computes log-probabilities and entropies of given tokens directly from hidden states and the output matrix, in tiles of rows and
+//! vocabulary, so that the complete `[M, V]` logits never exist. The backward pass recomputes each tile's logits.
+//!
+//! Tiles go through the vocabulary in blocks, and all rows see a block before the next one: the output matrix, by far the largest
+//! operand, comes from memory once a pass. A tile is turned: it has one line for each token, since then no product has to
+//! rearrange the output matrix.
 
 use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
@@ -10,6 +14,7 @@ use super::simd::wide;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// The forward pass's results for each of the `M` rows.
 #[derive(Clone, Debug, Default)]
@@ -24,8 +29,67 @@ pub struct TokenStats {
     pub(super) log_sum: Vec<f32>,
 }
 
-fn rows_per_block(rows: usize, vocab: usize) -> usize {
-    ((1 << 22) / vocab.max(1)).clamp(16, 512).min(rows.max(1))
+/// Rows and tokens of a tile, 8 MiB of logits at most.
+const ROWS: usize = 512;
+const TOKENS: usize = 4096;
+
+/// Tokens whose logits are summed by one task, a share of a tile that fits into a core's own cache.
+const TOKENS_PER_TASK: usize = 256;
+
+/// Lines of a tile are padded to whole vector registers.
+const LANES: usize = 16;
+
+/// Some rows' logits of a block of the vocabulary, one line of rows for each token.
+struct Tile {
+    rows: Range<usize>,
+    tokens: Range<usize>,
+}
+
+impl Tile {
+    /// Returns all tiles of a block before those of the next one. Their sizes depend only on those of the matrices, so that sums
+    /// over them have the same order with any number of threads.
+    fn all(m: usize, vocab: usize) -> impl Iterator<Item = Self> {
+        let ranges = |total: usize, size: usize| (0..total).step_by(size).map(move |first| first..total.min(first + size));
+        ranges(vocab, TOKENS).flat_map(move |tokens| ranges(m, ROWS).map(move |rows| Self { rows, tokens: tokens.clone() }))
+    }
+
+    /// Returns room for the logits of the largest tile.
+    fn room(m: usize, vocab: usize) -> Vec<f32> {
+        vec![0f32; m.min(ROWS).next_multiple_of(LANES) * vocab.min(TOKENS)]
+    }
+
+    /// Returns the number of values in a line.
+    fn line(&self) -> usize {
+        self.rows.len().next_multiple_of(LANES)
+    }
+
+    /// Computes the tile's logits from the transposed hidden states.
+    fn logits<'a>(&self, room: &'a mut [f32], w: Mat<'_>, turned: &[f32], temperature: f32) -> &'a mut [f32] {
+        let logits = &mut room[..self.tokens.len() * self.line()];
+        let h = Mat::strided(&turned[self.rows.start..], w.cols, self.rows.len(), turned.len() / w.cols.max(1));
+        matmul(logits, self.line(), Dst::Replace, w.some_rows(&self.tokens), h, 1.0 / temperature, all_threads());
+        logits
+    }
+
+    /// Returns the places of those targets that are in this tile, each with its row.
+    fn targets<'a>(&'a self, targets: &'a [u32]) -> impl Iterator<Item = (usize, usize)> + 'a {
+        let rows = self.rows.clone().filter(|&row| self.tokens.contains(&(targets[row] as usize)));
+        rows.map(|row| ((targets[row] as usize - self.tokens.start) * self.line() + row - self.rows.start, row))
+    }
+}
+
+/// Returns the transpose of `values: [M, D]`.
+fn turn(values: &[f32], d: usize) -> Vec<f32> {
+    let m = values.len() / d.max(1);
+    let mut turned = vec![0f32; values.len()];
+    turned.par_chunks_mut(LANES * m.max(1)).enumerate().for_each(|(i, lines)| {
+        for (row, values) in values.chunks_exact(d).enumerate() {
+            for (line, x) in lines.chunks_exact_mut(m).zip(&values[i * LANES..]) {
+                line[row] = *x;
+            }
+        }
+    });
+    turned
 }
 
 fn check(hidden: &Tensor, w: &Tensor, targets: &[u32]) -> Result<(usize, usize, usize)> {
@@ -45,41 +109,89 @@ pub fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature: f32) -
     let (m, d, vocab) = check(hidden, w, targets)?;
     on_device!(hidden, cuda::logprob::forward(hidden, w, targets, temperature));
     let (hs, ws) = (read(hidden)?, read(w)?);
-    let block = rows_per_block(m, vocab);
-    let mut logits = vec![0f32; block * vocab];
-    let mut stats = TokenStats::default();
-    for first in (0..m).step_by(block) {
-        let rows = block.min(m - first);
-        let h = Mat::new(&hs[first * d..], rows, d);
-        let logits = &mut logits[..rows * vocab];
-        matmul(logits, vocab, Dst::Replace, h, Mat::new(&ws, vocab, d).t(), 1.0 / temperature, all_threads());
-        let rows: Vec<(f32, f32, bool, f32)> = logits
-            .par_chunks(vocab)
-            .zip(&targets[first..first + rows])
-            .map(|(row, &target)| wide!(row_stats(row, target)))
-            .collect();
-        for (logp, entropy, top, log_sum) in rows {
-            stats.logp.push(logp);
-            stats.entropy.push(entropy);
-            stats.top.push(top);
-            stats.log_sum.push(log_sum);
+    let (turned, w) = (turn(&hs, d), Mat::new(&ws, vocab, d));
+    let mut room = Tile::room(m, vocab);
+    let mut sums = vec![Sums::NONE; m];
+    let mut target_logits = vec![f32::NAN; m];
+    for tile in Tile::all(m, vocab) {
+        let logits = tile.logits(&mut room, w, &turned, temperature);
+        let tasks = logits.par_chunks(TOKENS_PER_TASK * tile.line());
+        for part in tasks.map(|lines| sums_of(lines, tile.line())).collect::<Vec<_>>() {
+            sums[tile.rows.clone()].iter_mut().zip(part).for_each(|(sums, part)| *sums = sums.with(part));
         }
+        tile.targets(targets).for_each(|(place, row)| target_logits[row] = logits[place]);
+    }
+    let mut stats = TokenStats::default();
+    for (Sums { top, sum, weighted }, logit) in sums.into_iter().zip(target_logits) {
+        let ln_sum = sum.ln();
+        stats.logp.push(logit - top - ln_sum);
+        stats.entropy.push(ln_sum - weighted / sum);
+        stats.top.push(logit == top);
+        stats.log_sum.push(top + ln_sum);
     }
     Ok(stats)
 }
 
-#[inline(always)]
-fn row_stats(logits: &[f32], target: u32) -> (f32, f32, bool, f32) {
-    let top = max(logits);
-    let sum = sum_by(logits, |z| exp(z - top));
-    // The shifted logit times its weight; a weight of zero counts as zero even for -inf.
-    let weighted = sum_by(logits, |z| {
-        let e = exp(z - top);
-        if e > 0.0 { e * (z - top) } else { 0.0 }
+/// What a softmax needs of some of a row's logits.
+#[derive(Clone, Copy)]
+struct Sums {
+    top: f32,
+    /// Of `exp(z - top)`.
+    sum: f32,
+    /// Of `exp(z - top) (z - top)`.
+    weighted: f32,
+}
+
+impl Sums {
+    const NONE: Self = Self { top: f32::NEG_INFINITY, sum: 0.0, weighted: 0.0 };
+
+    /// Returns the sums over the logits of both. NaN in one of them is in the result.
+    fn with(self, other: Self) -> Self {
+        let top = if other.top > self.top { other.top } else { self.top };
+        let (a, b) = (self.below(top), other.below(top));
+        Self { top, sum: a.sum + b.sum, weighted: a.weighted + b.weighted }
+    }
+
+    /// Returns the same sums relative to a higher maximum.
+    fn below(self, top: f32) -> Self {
+        // Without a logit above -inf, the sums are zero or NaN, relative to anything.
+        if self.top == top || self.top == f32::NEG_INFINITY {
+            return Self { top, ..self };
+        }
+        let shift = self.top - top;
+        let factor = shift.exp();
+        // A weight of zero counts as zero even for -inf.
+        let weighted = if factor == 0.0 { 0.0 } else { factor * (self.weighted + shift * self.sum) };
+        Self { top, sum: factor * self.sum, weighted }
+    }
+}
+
+/// Computes each row's sums over some lines of a tile.
+fn sums_of(lines: &[f32], line: usize) -> Vec<Sums> {
+    let mut tops = vec![f32::NEG_INFINITY; line];
+    wide!(for line in lines.chunks_exact(line) {
+        for (top, &z) in tops.iter_mut().zip(line) {
+            *top = if z > *top { z } else { *top };
+        }
     });
-    let ln_sum = sum.ln();
-    let logit = logits[target as usize];
-    (logit - top - ln_sum, ln_sum - weighted / sum, logit == top, top + ln_sum)
+    // Logits that are all -inf have no weight beside those of other lines.
+    let shifts: Vec<f32> = tops.iter().map(|&top| if top == f32::NEG_INFINITY { 0.0 } else { top }).collect();
+    let (mut sums, mut weighted) = (vec![0f32; line], vec![0f32; line]);
+    wide!(for line in lines.chunks_exact(line) {
+        let sums = sums.as_chunks_mut::<LANES>().0.iter_mut().zip(weighted.as_chunks_mut::<LANES>().0);
+        let logits = line.as_chunks::<LANES>().0.iter().zip(shifts.as_chunks::<LANES>().0);
+        for ((sum, weighted), (z, shift)) in sums.zip(logits) {
+            for lane in 0..LANES {
+                let below = z[lane] - shift[lane];
+                let e = exp(below);
+                sum[lane] += e;
+                // A weight of zero counts as zero even for -inf.
+                weighted[lane] += if e > 0.0 { e * below } else { 0.0 };
+            }
+        }
+    });
+    let sums = sums.into_iter().zip(weighted);
+    tops.into_iter().zip(sums).map(|(top, (sum, weighted))| Sums { top, sum, weighted }).collect()
 }
 
 /// Returns the gradient of `hidden`, `[M, D]`, and adds that of `w` to the f32 `dw`, if given. `d_logp` and `d_entropy` are the
@@ -105,50 +217,82 @@ pub fn backward(
     }
     on_device!(hidden, cuda::logprob::backward(hidden, w, targets, temperature, stats, d_logp, d_entropy, dw));
     let (hs, ws) = (read(hidden)?, read(w)?);
-    let block = rows_per_block(m, vocab);
-    let mut logits = vec![0f32; block * vocab];
+    let (turned, h, w) = (turn(&hs, d), Mat::new(&hs, m, d), Mat::new(&ws, vocab, d));
+    let mut room = Tile::room(m, vocab);
     let mut dh = vec![0f32; m * d];
-    let mut rows_backward = |mut dw: Option<&mut [f32]>| {
-        for first in (0..m).step_by(block) {
-            let rows = block.min(m - first);
-            let h = Mat::new(&hs[first * d..], rows, d);
-            let logits = &mut logits[..rows * vocab];
-            matmul(logits, vocab, Dst::Replace, h, Mat::new(&ws, vocab, d).t(), 1.0 / temperature, all_threads());
-            logits.par_chunks_mut(vocab).enumerate().for_each(|(r, row)| {
-                let i = first + r;
-                let d_entropy = d_entropy.map_or(0.0, |e| e[i]);
-                wide!(logit_gradient(row, targets[i], stats.log_sum[i], stats.entropy[i], d_logp[i], d_entropy));
-            });
-            let d_logits = Mat::new(logits, rows, vocab);
-            matmul(&mut dh[first * d..], d, Dst::Replace, d_logits, Mat::new(&ws, vocab, d), 1.0 / temperature, all_threads());
+    let mut tiles_backward = |mut dw: Option<&mut [f32]>| {
+        for tile in Tile::all(m, vocab) {
+            let logits = tile.logits(&mut room, w, &turned, temperature);
+            let rows = Rows::of(&tile, stats, d_logp, d_entropy);
+            logits.par_chunks_mut(TOKENS_PER_TASK * tile.line()).for_each(|lines| rows.logit_gradients(lines));
+            tile.targets(targets).for_each(|(place, row)| logits[place] += d_logp[row]);
+            let d_logits = Mat::strided(logits, tile.tokens.len(), tile.rows.len(), tile.line());
+            let (h, w) = (h.some_rows(&tile.rows), w.some_rows(&tile.tokens));
+            matmul(&mut dh[tile.rows.start * d..], d, Dst::Add, d_logits.t(), w, 1.0 / temperature, all_threads());
             if let Some(dw) = &mut dw {
-                matmul(dw, d, Dst::Add, d_logits.t(), h, 1.0 / temperature, all_threads());
+                matmul(&mut dw[tile.tokens.start * d..], d, Dst::Add, d_logits, h, 1.0 / temperature, all_threads());
             }
         }
     };
     match dw {
-        Some(dw) => write(dw, |dw| rows_backward(Some(dw)))?,
-        None => rows_backward(None),
+        Some(dw) => write(dw, |dw| tiles_backward(Some(dw)))?,
+        None => tiles_backward(None),
     }
     tensor(dh, (m, d))
 }
 
-/// Replaces a row of logits by the loss's derivatives with respect to them: `d_logp (1[j = target] - p_j) - d_entropy p_j (ln p_j
-/// + H)`.
-#[inline(always)]
-fn logit_gradient(row: &mut [f32], target: u32, log_sum: f32, entropy: f32, d_logp: f32, d_entropy: f32) {
-    if d_entropy == 0.0 {
-        for z in row.iter_mut() {
-            *z = -d_logp * exp(*z - log_sum);
-        }
-    } else {
-        for z in row.iter_mut() {
-            let ln_p = *z - log_sum;
-            let p = exp(ln_p);
-            *z = if p > 0.0 { -p * (d_logp + d_entropy * (ln_p + entropy)) } else { 0.0 };
+/// What the derivatives of a tile's logits need, one value for each row and padded like its lines.
+struct Rows {
+    log_sum: Vec<f32>,
+    entropy: Vec<f32>,
+    d_logp: Vec<f32>,
+    d_entropy: Option<Vec<f32>>,
+}
+
+impl Rows {
+    fn of(tile: &Tile, stats: &TokenStats, d_logp: &[f32], d_entropy: Option<&[f32]>) -> Self {
+        let padded = |values: &[f32]| {
+            let mut values = values[tile.rows.clone()].to_vec();
+            values.resize(tile.line(), 0.0);
+            values
+        };
+        Self {
+            log_sum: padded(&stats.log_sum),
+            entropy: padded(&stats.entropy),
+            d_logp: padded(d_logp),
+            d_entropy: d_entropy.map(padded),
         }
     }
-    row[target as usize] += d_logp;
+
+    /// Replaces some lines of logits by the loss's derivatives with respect to them, `d_logp (1[j = target] - p_j) - d_entropy p_j
+    /// (ln p_j + H)`, without the target's own term.
+    fn logit_gradients(&self, lines: &mut [f32]) {
+        let (log_sum, d_logp) = (self.log_sum.as_chunks::<LANES>().0, self.d_logp.as_chunks::<LANES>().0);
+        let entropy = self.entropy.as_chunks::<LANES>().0;
+        let lines = lines.chunks_exact_mut(self.log_sum.len());
+        let Some(d_entropy) = &self.d_entropy else {
+            wide!(for line in lines {
+                for ((z, log_sum), d_logp) in line.as_chunks_mut::<LANES>().0.iter_mut().zip(log_sum).zip(d_logp) {
+                    for lane in 0..LANES {
+                        z[lane] = -d_logp[lane] * exp(z[lane] - log_sum[lane]);
+                    }
+                }
+            });
+            return;
+        };
+        let d_entropy = d_entropy.as_chunks::<LANES>().0;
+        wide!(for line in lines {
+            let (lanes, entropies) = (line.as_chunks_mut::<LANES>().0.iter_mut(), entropy.iter().zip(d_entropy));
+            for (((z, log_sum), d_logp), (entropy, d_entropy)) in lanes.zip(log_sum).zip(d_logp).zip(entropies) {
+                for lane in 0..LANES {
+                    let ln_p = z[lane] - log_sum[lane];
+                    let p = exp(ln_p);
+                    let d = -p * (d_logp[lane] + d_entropy[lane] * (ln_p + entropy[lane]));
+                    z[lane] = if p > 0.0 { d } else { 0.0 };
+                }
+            }
+        });
+    }
 }
 
 /// Returns the natural logarithm of the sum of `exp(logits / temperature)`.
@@ -176,12 +320,159 @@ pub fn mean_logits(hidden: &Tensor, w: &Tensor) -> Result<Vec<f32>> {
     let ((_, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
     on_device!(hidden, cuda::logprob::mean_logits(hidden, w));
     let (hs, ws) = (read(hidden)?, read(w)?);
+    let block_sums = |rows: &[f32]| {
+        let mut sums = vec![0f64; d];
+        wide!(for row in rows.chunks_exact(d) {
+            for (sum, x) in sums.iter_mut().zip(row) {
+                *sum += f64::from(*x);
+            }
+        });
+        sums
+    };
     let mut sums = vec![0f64; d];
-    wide!(for row in ws.chunks_exact(d) {
-        for (sum, x) in sums.iter_mut().zip(row) {
-            *sum += f64::from(*x);
-        }
-    });
+    for block in ws.par_chunks(TOKENS * d.max(1)).map(block_sums).collect::<Vec<_>>() {
+        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
+    }
     let dot = |row: &[f32]| row.iter().zip(&sums).map(|(x, sum)| f64::from(*x) * sum).sum::<f64>();
     Ok(hs.chunks_exact(d).map(|row| (dot(row) / vocab as f64) as f32).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    const D: usize = 5;
+    const TEMPERATURE: f32 = 0.7;
+
+    fn values(n: usize, seed: u32, scale: f32) -> Vec<f32> {
+        let mut state = seed;
+        let next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            scale * ((state >> 8) as f32 / (1 << 23) as f32 - 1.0)
+        };
+        std::iter::repeat_with(next).take(n).collect()
+    }
+
+    fn matrix(values: Vec<f32>, cols: usize) -> Tensor {
+        let rows = values.len() / cols;
+        Tensor::from_vec(values, (rows, cols), &Device::Cpu).unwrap()
+    }
+
+    fn close(what: &str, got: &[f32], want: &[f64]) {
+        assert_eq!(got.len(), want.len(), "{what}");
+        let largest = want.iter().fold(1e-3, |most: f64, x| most.max(x.abs()));
+        for (i, (got, want)) in got.iter().zip(want).enumerate() {
+            assert!((f64::from(*got) - want).abs() < 1e-5 * largest, "{what}, value {i}: {got} instead of {want}");
+        }
+    }
+
+    /// The whole computation in f64, a row at a time.
+    #[derive(Default)]
+    struct Naive {
+        logp: Vec<f64>,
+        entropy: Vec<f64>,
+        top: Vec<bool>,
+        dh: Vec<f64>,
+        dw: Vec<f64>,
+    }
+
+    impl Naive {
+        fn new(h: &[f32], w: &[f32], targets: &[u32], d_logp: &[f32], d_entropy: Option<&[f32]>) -> Self {
+            let mut naive = Self { dw: vec![0.0; w.len()], ..Self::default() };
+            let scale = 1.0 / f64::from(TEMPERATURE);
+            for (row, (h, &target)) in h.chunks(D).zip(targets).enumerate() {
+                let product = |w: &[f32]| h.iter().zip(w).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>() * scale;
+                let z: Vec<f64> = w.chunks(D).map(product).collect();
+                let top = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let ln_sum = top + z.iter().map(|z| (z - top).exp()).sum::<f64>().ln();
+                let entropy = -z.iter().map(|z| (z - ln_sum).exp() * (z - ln_sum)).sum::<f64>();
+                naive.logp.push(z[target as usize] - ln_sum);
+                naive.entropy.push(entropy);
+                naive.top.push(z[target as usize] == top);
+                let (by_logp, by_entropy) = (f64::from(d_logp[row]), d_entropy.map_or(0.0, |d| f64::from(d[row])));
+                let mut dh = [0.0; D];
+                for (j, z) in z.iter().enumerate() {
+                    let p = (z - ln_sum).exp();
+                    let chosen = if j == target as usize { by_logp } else { 0.0 };
+                    let dz = (chosen - by_logp * p - by_entropy * p * (z - ln_sum + entropy)) * scale;
+                    for k in 0..D {
+                        dh[k] += dz * f64::from(w[j * D + k]);
+                        naive.dw[j * D + k] += dz * f64::from(h[k]);
+                    }
+                }
+                naive.dh.extend(dh);
+            }
+            naive
+        }
+    }
+
+    #[test]
+    fn tiles_agree_with_whole_rows_in_double_precision() {
+        // Less than a register of rows and a task's tokens, several blocks, several panels of rows, and both.
+        for (m, vocab) in [(1, 3), (7, 300), (6, 2 * TOKENS + 9), (ROWS + 3, 70), (ROWS + 17, TOKENS + 1)] {
+            let (h, w) = (values(m * D, 1, 2.0), values(vocab * D, 2, 2.0));
+            let edges = [0, TOKENS_PER_TASK - 1, TOKENS_PER_TASK, TOKENS - 1, TOKENS, 2 * TOKENS, vocab - 1];
+            let targets: Vec<u32> = (0..m).map(|row| (edges[row % edges.len()] % vocab) as u32).collect();
+            let (d_logp, d_entropy) = (values(m, 3, 1.0), values(m, 4, 1.0));
+            let (ht, wt) = (matrix(h.clone(), D), matrix(w.clone(), D));
+            let stats = forward(&ht, &wt, &targets, TEMPERATURE).unwrap();
+            for d_entropy in [None, Some(&d_entropy[..])] {
+                let case = format!("{m} rows, {vocab} tokens, entropy {}", d_entropy.is_some());
+                let want = Naive::new(&h, &w, &targets, &d_logp, d_entropy);
+                close(&format!("logp, {case}"), &stats.logp, &want.logp);
+                close(&format!("entropy, {case}"), &stats.entropy, &want.entropy);
+                assert_eq!(stats.top, want.top, "{case}");
+                // Gradients are added to what is there.
+                let dw = matrix(vec![1.0; vocab * D], D);
+                let back = |dw| backward(&ht, &wt, &targets, TEMPERATURE, &stats, &d_logp, d_entropy, dw).unwrap();
+                let (dh, frozen) = (super::super::to_vec(&back(Some(&dw))).unwrap(), super::super::to_vec(&back(None)).unwrap());
+                close(&format!("dh, {case}"), &dh, &want.dh);
+                let added: Vec<f64> = want.dw.iter().map(|x| x + 1.0).collect();
+                close(&format!("dw, {case}"), &super::super::to_vec(&dw).unwrap(), &added);
+                assert_eq!(dh, frozen, "{case}");
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_cover_everything_once_and_the_vocabulary_in_one_go() {
+        let (m, vocab) = (2 * ROWS + 1, 3 * TOKENS + 5);
+        let tiles: Vec<Tile> = Tile::all(m, vocab).collect();
+        assert!(tiles.windows(2).all(|pair| pair[0].tokens.start <= pair[1].tokens.start));
+        let covered: usize = tiles.iter().map(|tile| tile.rows.len() * tile.tokens.len()).sum();
+        assert_eq!((covered, tiles.len()), (m * vocab, 3 * 4));
+        assert!(Tile::room(1_000_000, 200_000).len() <= 1 << 21);
+    }
+
+    #[test]
+    fn blocks_of_impossible_tokens_have_no_weight_and_nan_is_seen_anywhere() {
+        let vocab = 2 * TOKENS + 3;
+        let hidden = matrix(vec![1.0], 1);
+        let run = |w: Vec<f32>, target: usize| forward(&hidden, &matrix(w, 1), &[target as u32], 1.0).unwrap();
+        for possible in [0, TOKENS + 1, vocab - 1] {
+            let mut w = vec![f32::NEG_INFINITY; vocab];
+            w[possible] = 3.0;
+            w[(possible + TOKENS) % vocab] = 3.0;
+            let stats = run(w.clone(), possible);
+            let half = std::f32::consts::LN_2;
+            assert!((stats.logp[0] + half).abs() < 1e-6 && (stats.entropy[0] - half).abs() < 1e-6, "{stats:?}");
+            assert!(stats.top[0]);
+            assert_eq!(run(w.clone(), (possible + 1) % vocab).logp[0], f32::NEG_INFINITY);
+            w[(possible + 1) % vocab] = f32::NAN;
+            assert!(run(w, possible).logp[0].is_nan());
+        }
+        assert!(run(vec![f32::NEG_INFINITY; vocab], 5).logp[0].is_nan());
+        assert!(run(vec![f32::NAN; vocab], 5).logp[0].is_nan());
+    }
+
+    #[test]
+    fn mean_logits_are_those_of_all_tokens() {
+        let vocab = TOKENS + 11;
+        let (h, w) = (values(3 * D, 5, 1.0), values(vocab * D, 6, 1.0));
+        let product = |h: &[f32], w: &[f32]| h.iter().zip(w).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+        let mean = |h: &[f32]| w.chunks(D).map(|w| product(h, w)).sum::<f64>() / vocab as f64;
+        let want: Vec<f64> = h.chunks(D).map(mean).collect();
+        close("mean logits", &mean_logits(&matrix(h.clone(), D), &matrix(w.clone(), D)).unwrap(), &want);
+    }
 }

@@ -1,5 +1,7 @@
 //! Elementary functions in a form that the compiler vectorises.
 
+use super::simd::wide;
+
 /// Returns `exp(x)` to within two units in the last place; underflows to zero below -87.3.
 ///
 /// Cephes' `expf`: reduction by multiples of ln 2 and a polynomial of degree six.
@@ -63,6 +65,19 @@ pub(super) fn sum_by(xs: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     together(lanes, |a, b| a + b)
 }
 
+/// Returns the sum of a slice in f64, in sixteen interleaved partial sums.
+pub(super) fn sum_f64(xs: &[f32]) -> f64 {
+    let mut lanes = [0f64; LANES];
+    let (whole, rest) = xs.as_chunks::<LANES>();
+    wide!(for c in whole {
+        for lane in 0..LANES {
+            lanes[lane] += f64::from(c[lane]);
+        }
+    });
+    rest.iter().zip(&mut lanes).for_each(|(x, lane)| *lane += f64::from(*x));
+    lanes.iter().sum()
+}
+
 /// Returns the sum of `a[i] * b[i]`.
 #[inline(always)]
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -115,6 +130,7 @@ mod tests {
     fn sums_and_maxima_cover_the_remainder() {
         let xs: Vec<f32> = (0..37).map(|i| i as f32 - 18.0).collect();
         assert_eq!(sum_by(&xs, |x| x), 0.0);
+        assert_eq!(sum_f64(&xs[..20]), -170.0);
         assert_eq!(max(&xs), 18.0);
         assert_eq!(dot(&xs, &xs), xs.iter().map(|x| x * x).sum::<f32>());
     }

@@ -1,6 +1,8 @@
 //! Samples one token from a row of logits.
 
 use crate::logprob::{log_sum_exp, weigh};
+use crate::math::sum_f64;
+use crate::simd::wide;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -62,14 +64,23 @@ fn argmax(logits: &[f32]) -> usize {
 impl Sampling {
     /// Samples from `logits: [V]`; `seen` are the tokens of the text so far. The log-probability is that of logits divided by
     /// `logp_temperature`.
-    pub fn draw(&self, logits: &[f32], logp_temperature: f32, seen: impl Iterator<Item = u32>, rng: &mut ChaCha8Rng) -> Drawn {
+    // Not generic: a generic function is compiled with its caller, which is not optimised.
+    pub fn draw(
+        &self,
+        logits: &[f32],
+        logp_temperature: f32,
+        seen: &mut dyn Iterator<Item = u32>,
+        rng: &mut ChaCha8Rng,
+    ) -> Drawn {
         let mut adjusted: Vec<f32> = logits.to_vec();
         if self.repetition_penalty != 1.0 {
             self.penalise(&mut adjusted, logits, seen);
         }
         let token = if self.temperature > 0.0 {
-            for z in &mut adjusted {
-                *z /= self.temperature;
+            if self.temperature != 1.0 {
+                wide!(for z in &mut adjusted {
+                    *z /= self.temperature;
+                });
             }
             self.filter(&mut adjusted);
             choose(adjusted, uniform(rng))
@@ -80,7 +91,7 @@ impl Sampling {
         Drawn { token: token as u32, logp }
     }
 
-    fn penalise(&self, adjusted: &mut [f32], logits: &[f32], seen: impl Iterator<Item = u32>) {
+    fn penalise(&self, adjusted: &mut [f32], logits: &[f32], seen: &mut dyn Iterator<Item = u32>) {
         for token in seen {
             // From the model's own logit, so that a token that occurred twice is penalised once.
             let z = logits[token as usize];
@@ -97,44 +108,82 @@ impl Sampling {
             z.iter_mut().filter(|z| **z < kth).for_each(|z| *z = f32::NEG_INFINITY);
         }
         if self.top_p < 1.0 {
-            let normaliser = log_sum_exp(z, 1.0);
-            // All tokens below this together have at most half of the excluded probability. So they are excluded, without sorting
-            // them, which would take most of the time.
-            let unlikely = normaliser + (0.5 * (1.0 - self.top_p) / z.len() as f32).ln();
-            let mut order: Vec<usize> = Vec::new();
-            for (i, z) in z.iter_mut().enumerate() {
-                if *z < unlikely {
-                    *z = f32::NEG_INFINITY;
-                } else {
-                    order.push(i);
-                }
-            }
-            order.sort_by(|&a, &b| z[b].total_cmp(&z[a]));
-            let mut above = 0.0;
-            for (rank, &i) in order.iter().enumerate() {
-                let p = (z[i] - normaliser).exp();
-                if rank > 0 && above >= self.top_p {
-                    z[i] = f32::NEG_INFINITY;
-                }
-                above += p;
-            }
+            self.keep_nucleus(z);
         }
         if self.min_p > 0.0 {
             let floor = z[argmax(z)] + self.min_p.ln();
             z.iter_mut().filter(|z| **z < floor).for_each(|z| *z = f32::NEG_INFINITY);
         }
     }
+
+    /// Excludes all but the most likely tokens that together reach `top_p`.
+    fn keep_nucleus(&self, z: &mut [f32]) {
+        let normaliser = log_sum_exp(z, 1.0);
+        // All tokens below this together have at most half of the excluded probability. So they are excluded, without sorting
+        // them, which would take most of the time.
+        let unlikely = normaliser + (0.5 * (1.0 - self.top_p) / z.len() as f32).ln();
+        let mut order: Vec<u64> = Vec::new();
+        for (i, z) in z.iter_mut().enumerate() {
+            if *z < unlikely {
+                *z = f32::NEG_INFINITY;
+            } else {
+                order.push(rank(*z, i));
+            }
+        }
+        // A few of the most likely tokens nearly always suffice, so that the rest need not be sorted either.
+        let (mut above, mut first, mut rest, mut size) = (0.0, true, &mut order[..], 256);
+        while !rest.is_empty() {
+            if size < rest.len() {
+                rest.select_nth_unstable(size);
+            }
+            let (next, others) = rest.split_at_mut(size.min(rest.len()));
+            if above < self.top_p {
+                next.sort_unstable();
+            }
+            for &mut ranked in next {
+                let z = &mut z[ranked as u32 as usize];
+                if !first && above >= self.top_p {
+                    *z = f32::NEG_INFINITY;
+                } else {
+                    above += (*z - normaliser).exp();
+                }
+                first = false;
+            }
+            (rest, size) = (others, if above < self.top_p { 4 * size } else { usize::MAX });
+        }
+    }
 }
+
+/// Returns a number that sorts tokens by falling logit, then by id.
+fn rank(logit: f32, id: usize) -> u64 {
+    let bits = logit.to_bits();
+    let rising = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    u64::from(!rising) << 32 | id as u64
+}
+
+/// Weights that are summed together. Only one such block is searched for the token.
+const BLOCK: usize = 512;
 
 /// Returns the token at which the cumulative probability exceeds `uniform`.
 fn choose(mut z: Vec<f32>, uniform: f64) -> usize {
     weigh(&mut z);
-    let weights = || z.iter().map(|&w| f64::from(w));
-    let threshold = uniform * weights().sum::<f64>();
-    let (mut sum, mut last) = (0.0, 0);
-    for (i, w) in weights().enumerate() {
+    let sums: Vec<f64> = z.chunks(BLOCK).map(sum_f64).collect();
+    let threshold = uniform * sums.iter().sum::<f64>();
+    // The block, and the sum of those before it.
+    let (mut block, mut before, mut sum) = (0, 0.0, 0.0);
+    for (i, of_block) in sums.into_iter().enumerate() {
+        if of_block > 0.0 {
+            (block, before) = (i, sum);
+            sum += of_block;
+            if sum > threshold {
+                break;
+            }
+        }
+    }
+    let (mut sum, mut last) = (before, 0);
+    for (i, &w) in z.iter().enumerate().skip(block * BLOCK).take(BLOCK) {
         if w > 0.0 {
-            sum += w;
+            sum += f64::from(w);
             last = i;
             if sum > threshold {
                 break;
@@ -153,7 +202,7 @@ mod tests {
         let mut counts = vec![0; logits.len()];
         let mut rng = stream(1, 2, 3, 4);
         for _ in 0..n {
-            counts[sampling.draw(logits, 1.0, [].into_iter(), &mut rng).token as usize] += 1;
+            counts[sampling.draw(logits, 1.0, &mut [].into_iter(), &mut rng).token as usize] += 1;
         }
         counts
     }
@@ -209,12 +258,35 @@ mod tests {
     }
 
     #[test]
+    fn the_chosen_token_is_that_of_summing_one_by_one() {
+        for possible in [1, 7, BLOCK, 997] {
+            let z: Vec<f32> = (0..5 * BLOCK + 3)
+                .map(|i| if i % possible == 0 { ((i * 7919) % 1013) as f32 / 100.0 } else { f32::NEG_INFINITY })
+                .collect();
+            let top = z.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let weights: Vec<f64> = z.iter().map(|z| f64::from(z - top).exp()).collect();
+            let whole: f64 = weights.iter().sum();
+            for step in 0..1000 {
+                let uniform = f64::from(step) / 1000.0 + 1e-4;
+                let mut sum = 0.0;
+                let want = weights.iter().position(|w| {
+                    sum += w;
+                    sum > uniform * whole
+                });
+                assert_eq!(Some(choose(z.clone(), uniform)), want, "{possible} {uniform}");
+            }
+            let last = weights.iter().rposition(|w| *w > 0.0);
+            assert_eq!(Some(choose(z, 1.0)), last);
+        }
+    }
+
+    #[test]
     fn a_token_that_occurred_twice_is_penalised_once_and_logp_ignores_it() {
         let sampling = Sampling { temperature: 0.0, repetition_penalty: 1.5, ..Sampling::default() };
         let logits = [2.0f32, 1.5, -1.0];
         let mut rng = stream(0, 0, 0, 0);
         // 2 / 1.5 = 1.33 is less than 1.5, and so would be 2 / 1.5 / 1.5.
-        let drawn = sampling.draw(&logits, 1.0, [0, 0].into_iter(), &mut rng);
+        let drawn = sampling.draw(&logits, 1.0, &mut [0, 0].into_iter(), &mut rng);
         assert_eq!(drawn.token, 1);
         let want = 1.5 - logits.iter().map(|z| z.exp()).sum::<f32>().ln();
         assert!((drawn.logp - want).abs() < 1e-6);
@@ -226,7 +298,7 @@ mod tests {
             logits in prop::collection::vec(-50f32..50.0, 1..40), seed: u64, top_k in 0usize..50, top_p in 0.01f32..1.0, min_p in 0f32..1.0,
         ) {
             let sampling = Sampling { top_k, top_p, min_p, ..Sampling::default() };
-            let drawn = sampling.draw(&logits, 1.0, [].into_iter(), &mut stream(seed, 0, 0, 0));
+            let drawn = sampling.draw(&logits, 1.0, &mut [].into_iter(), &mut stream(seed, 0, 0, 0));
             prop_assert!((drawn.token as usize) < logits.len());
             prop_assert!(drawn.logp <= 1e-5);
         }

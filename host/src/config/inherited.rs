@@ -4,7 +4,16 @@ use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result, scalar};
 use toml::{Table, Value};
 
 /// Keys that an algorithm defines, decides where nothing is given, or alone can take.
-const OF_ALGORITHM: [&str; 6] = ["loss", "learn_from", "learning_rate", "num_generations", "packing", "precompute_ref_log_probs"];
+const OF_ALGORITHM: [&str; 8] = [
+    "loss",
+    "learn_from",
+    "learning_rate",
+    "value_model",
+    "critic_learning_rate",
+    "num_generations",
+    "packing",
+    "precompute_ref_log_probs",
+];
 
 impl ConfigFile {
     /// The configuration without the settings of its algorithm, if the command line or the `given` file names another one.

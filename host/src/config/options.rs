@@ -209,6 +209,11 @@ pub struct Config {
     /// [default: a small built-in model]
     #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"]))]
     pub model: Option<String>,
+    /// Value model of algorithms with a critic, such as ppo: a model folder or a name on the hub, for instance that of a reward
+    /// model, whose score.weight is then the value head; policy for a copy of the model that the policy starts from; or shared
+    /// for a head on the policy itself, whose loss then also trains the policy [default: policy]
+    #[schemars(extend("rank" = "own", "aliases" = ["critic_pretrain"]))]
+    pub value_model: Option<String>,
     /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of
     /// shards, or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
     #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["dataset_name"]))]
@@ -371,6 +376,9 @@ pub struct Config {
     /// from 100 million parameters upward; for smaller models multiplied by 100 million / parameters, or by the square root of
     /// that for algorithms that learn from pairs or given completions; ten times that for an adapter]
     pub learning_rate: Option<f64>,
+    /// Peak learning rate of the critic [default: as in OpenRLHF, 9e-6 from 100 million parameters upward, and more for smaller
+    /// models and for adapters, as for learning_rate; with value_model = "shared", learning_rate]
+    pub critic_learning_rate: Option<f64>,
     /// Learning rate schedule: linear, cosine, constant or constant_with_warmup [default: linear]
     pub lr_scheduler_type: LrSchedule,
     /// Number of steps of linear warmup from 0; below 1, a fraction of the run [default: 0]
@@ -457,6 +465,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             model: None,
+            value_model: None,
             dataset: None,
             dataset_train_split: "train".into(),
             eval_dataset: None,
@@ -512,6 +521,7 @@ impl Default for Config {
             lora_target_modules: None,
             lora_dropout: 0.0,
             learning_rate: None,
+            critic_learning_rate: None,
             lr_scheduler_type: LrSchedule::Linear,
             warmup_steps: 0.0,
             warmup_ratio: 0.0,

@@ -161,6 +161,7 @@ impl Config {
     fn check_optimizer(&self) -> Result<(), (&'static str, String)> {
         let not_negative = [
             ("learning_rate", self.learning_rate.unwrap_or(0.0)),
+            ("critic_learning_rate", self.critic_learning_rate.unwrap_or(0.0)),
             ("weight_decay", self.weight_decay),
             ("max_grad_norm", self.max_grad_norm),
             ("warmup_ratio", self.warmup_ratio),

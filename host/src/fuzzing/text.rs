@@ -22,12 +22,15 @@ pub fn config(input: &[u8]) {
     }
     // What it says may have lines, as TOML's own errors do.
     let _ = config::ConfigFile::read(&file).and_then(|file| file.text_of("output_dir")).map_err(|e| e.to_string());
-    let Ok(config) = config::read([file.as_path()], &overrides) else { return };
-    // What a run writes down is what a resumed run reads.
-    let Ok(written) = toml::to_string(&config) else { return };
-    let read: Config = toml::from_str(&written).unwrap_or_else(|e| panic!("{e} in {written}"));
-    let changes = config::changes(&config, &read).unwrap_or_else(|e| panic!("{e}"));
-    assert!(changes.is_empty(), "read back with changes: {changes:?}");
+    let yaml = put("run.yaml", text.split('\0').next().unwrap_or_default().as_bytes());
+    for file in [file, yaml] {
+        let Ok(config) = config::read([file.as_path()], &overrides) else { continue };
+        // What a run writes down is what a resumed run reads.
+        let Ok(written) = toml::to_string(&config) else { continue };
+        let read: Config = toml::from_str(&written).unwrap_or_else(|e| panic!("{e} in {written}"));
+        let changes = config::changes(&config, &read).unwrap_or_else(|e| panic!("{e}"));
+        assert!(changes.is_empty(), "read back with changes: {changes:?}");
+    }
 }
 
 /// A chat template; a conversation in JSON; the beginning token; the ending token.

@@ -7,6 +7,11 @@ use super::{Architecture, Decoder, Error, Lora, Result, Weights, peft};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Returns whether a folder holds a critic's head on the policy itself.
+pub fn has_critic(folder: &Path) -> bool {
+    folder.join(CRITIC).exists()
+}
+
 /// A folder with config.json, tokenizer.json and safetensors weights, or with an adapter of such a model.
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
@@ -99,21 +104,25 @@ impl ModelFolder {
         self.decoder_of(Shards::of_file(file)?)
     }
 
-    fn decoder_of(&self, mut shards: Shards) -> Result<Decoder> {
+    fn decoder_of(&self, shards: Shards) -> Result<Decoder> {
+        self.decoder_with(&self.architecture, shards)
+    }
+
+    /// Reads a model of these sizes.
+    pub(super) fn decoder_with(&self, architecture: &Architecture, mut shards: Shards) -> Result<Decoder> {
         let missing = |name: &str| {
             let detail = format!("the weights have no {name}, which config.json requires");
             Error::Weights { path: self.base.clone(), detail }
         };
         // All before the first is read.
-        for (name, shape) in self.architecture.parameters() {
+        for (name, shape) in architecture.parameters() {
             if !shards.check(&name, &shape, "config.json")? {
                 return Err(missing(&name));
             }
         }
-        let weights = Weights::build(&self.architecture, |name, shape| {
-            shards.take(name, shape, "config.json")?.ok_or_else(|| missing(name))
-        })?;
-        Ok(Decoder::new(self.architecture.clone(), weights))
+        let weights =
+            Weights::build(architecture, |name, shape| shards.take(name, shape, "config.json")?.ok_or_else(|| missing(name)))?;
+        Ok(Decoder::new(architecture.clone(), weights))
     }
 
     /// Adds a critic's head to a decoder: the folder's own, or one that values everything at zero.

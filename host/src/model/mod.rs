@@ -24,6 +24,7 @@ mod random;
 mod rope_scaling;
 mod save;
 mod shards;
+mod value_model;
 mod weights;
 mod work;
 
@@ -34,14 +35,15 @@ pub use decoding::{Decode, Decoding};
 #[cfg(feature = "cuda")]
 pub use device_decoding::{DeviceDecoding, DevicePrefix, Room};
 pub use frozen::Frozen;
-pub use load::ModelFolder;
+pub use load::{ModelFolder, has_critic};
 pub use lora::Lora;
 pub use place::Place;
 pub use policy::{Pass, Policy, Selected};
 pub use random::write_random;
 pub use rope_scaling::RopeScaling;
 pub use save::{Dtype, copy_companions, export, merge, save, write_tensors, write_weights};
-pub use weights::{Gradients, Linear, Weights};
+pub use value_model::{ValueModel, ValuePass, save_value_model};
+pub use weights::{Gradients, Linear, Weights, of_critic};
 pub use work::{Generated, Passed};
 
 use std::path::PathBuf;
@@ -95,6 +97,11 @@ pub enum Error {
          with, or the temperature is too close to 0"
     )]
     NotFinite,
+    /// What a value model computes is not finite.
+    #[error(
+        "the value model's values are infinite or NaN, though its weights are finite: the weights are too large to compute with"
+    )]
+    ValuesNotFinite,
     /// An operation failed.
     #[error(transparent)]
     Op(#[from] crate::ops::Error),

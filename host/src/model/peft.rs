@@ -5,6 +5,7 @@ use super::json::Object;
 use super::lora::Lora;
 use super::save::{of_torch, write_tensors};
 use super::shards::Shards;
+use super::value_model::SCORE;
 use super::weights::of_adapter;
 use super::{Error, Result, Weights};
 use crate::config::printable;
@@ -23,7 +24,7 @@ const PREFIX: &str = "base_model.model.";
 const MOST_RANK: usize = 1 << 20;
 
 /// Settings of `peft` that change how an adapter is computed. Each is off if it is null, false, zero or empty.
-const UNSUPPORTED: [&str; 13] = [
+const UNSUPPORTED: [&str; 12] = [
     "alora_invocation_tokens",
     "alpha_pattern",
     "arrow_config",
@@ -31,13 +32,15 @@ const UNSUPPORTED: [&str; 13] = [
     "layer_replication",
     "lora_bias",
     "megatron_config",
-    "modules_to_save",
     "rank_pattern",
     "target_parameters",
     "trainable_token_indices",
     "use_dora",
     "use_qalora",
 ];
+
+/// Modules that `peft` trains as a whole beside the adapter of a sequence classification model.
+const HEADS: [&str; 2] = ["classifier", "score"];
 
 /// Returns whether a folder holds an adapter rather than a model.
 pub(super) fn is_adapter(folder: &Path) -> bool {
@@ -73,6 +76,13 @@ fn parse(text: &str) -> std::result::Result<(Lora, String), String> {
     let on = UNSUPPORTED.into_iter().find_map(|key| Some((key, config.get(key).filter(|value| !off(value))?)));
     if let Some((key, value)) = on {
         return Err(format!("{key} is not supported: {}", printable(&value.to_string(), 80)));
+    }
+    let modules = config.get("modules_to_save").filter(|value| !off(value));
+    if let Some(value) =
+        modules.filter(|value| !value.as_array().is_some_and(|all| all.iter().all(|m| HEADS.iter().any(|h| m == h))))
+    {
+        let value = printable(&value.to_string(), 80);
+        return Err(format!("modules_to_save {value} is not supported; only the head of a value model is"));
     }
     if let Some(bias) = config.text("bias")?.filter(|bias| *bias != "none") {
         return Err(format!("bias {:?} is not supported; only \"none\" is", printable(bias, 80)));
@@ -110,10 +120,18 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
             _ => Err(fail(format!("{name} has only one of lora_A and lora_B"))),
         }
     })?;
+    if adapted.value_head.is_some() {
+        shards.forget(&format!("{PREFIX}{SCORE}"));
+    }
     match shards.left() {
         Some(left) => Err(fail(format!("{left} is not part of a linear layer of attention or of the gated unit"))),
         None => Ok(adapted),
     }
+}
+
+/// Reads the value head beside the adapter in `folder`, if there is one; `by` names what requires this shape.
+pub(super) fn read_head(folder: &Path, shape: &[usize], by: &str) -> Result<Option<Tensor>> {
+    Shards::of_file(&folder.join(TENSORS))?.take(&format!("{PREFIX}{SCORE}"), shape, by)
 }
 
 /// Returns the names of the adapted linear layers as `target_modules` lists them: short names if they are the same in all layers.
@@ -135,16 +153,17 @@ pub(super) fn targets(weights: &Weights) -> Vec<String> {
     listed.collect()
 }
 
-/// Writes the adapter of the model in `base` into the existing folder `to`.
-pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, to: &Path) -> Result<()> {
+/// Writes the adapter of the model in `base` into the existing folder `to`, for a value model with its head and the head's name.
+pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, head: Option<(&str, &Tensor)>, to: &Path) -> Result<()> {
     let file = to.join(TENSORS);
     let named = weights.named().into_iter().filter(|(name, _)| of_adapter(name));
+    let named = named.chain(head.map(|(name, t)| (name.to_owned(), t)));
     let tensors: Vec<(String, Tensor)> = named.map(|(name, t)| (format!("{PREFIX}{name}"), t.clone())).collect();
     write_tensors(tensors, of_torch(), &file)?;
     let whole = lora.alpha.fract() == 0.0 && lora.alpha.abs() < 1e15;
     let config = json!({
         "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
+        "task_type": if head.is_some() { "SEQ_CLS" } else { "CAUSAL_LM" },
         "base_model_name_or_path": std::path::absolute(base).unwrap_or_else(|_| base.to_owned()).display().to_string(),
         "r": lora.r,
         "lora_alpha": if whole { json!(lora.alpha as i64) } else { json!(lora.alpha) },
@@ -155,7 +174,7 @@ pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, to: &Path) -> Re
         "fan_in_fan_out": false,
         "inference_mode": true,
         "init_lora_weights": true,
-        "modules_to_save": null,
+        "modules_to_save": head.map(|(name, _)| [name.trim_end_matches(".weight")]),
         "use_dora": false,
     });
     let path = to.join(CONFIG);

@@ -41,10 +41,10 @@ impl Selected {
 /// A decoder whose parameters an optimizer may change.
 #[derive(Debug)]
 pub struct Policy {
-    decoder: Decoder,
+    pub(super) decoder: Decoder,
     /// The parameters in f32, if the decoder computes with rounded copies of them.
     masters: Option<Weights>,
-    gradient_checkpointing: bool,
+    pub(super) gradient_checkpointing: bool,
 }
 
 /// A forward pass that waits for the loss's derivatives.

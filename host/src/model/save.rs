@@ -33,10 +33,10 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
 /// existing folder `to`. For a model with an adapter, writes the adapter instead of the first two.
 pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     match weights.lora {
-        Some(lora) => peft::write(weights, lora, source.base(), to)?,
+        Some(lora) => peft::write(weights, lora, source.base(), None, to)?,
         None => {
             write_weights(weights, &to.join("model.safetensors"))?;
-            write_config(source, to, Dtype::F32)?;
+            write_config(source, to, Dtype::F32, |_| ())?;
         }
     }
     write_critic(weights, to)?;
@@ -44,7 +44,7 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
 }
 
 /// Copies the files beside a model's weights, or the adapter's own where it has them, or those that replace either.
-fn copy_all_companions(source: &ModelFolder, to: &Path) -> Result<()> {
+pub(super) fn copy_all_companions(source: &ModelFolder, to: &Path) -> Result<()> {
     copy_companions(source.base(), to)?;
     if source.path() != source.base() {
         copy_companions(source.path(), to)?;
@@ -100,7 +100,7 @@ pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
     };
     let tensors: Vec<(String, Tensor)> = weights.named().into_iter().map(rounded).collect::<Result<_>>()?;
     write_tensors(tensors, of_torch(), &to.join("model.safetensors"))?;
-    write_config(source, to, dtype)?;
+    write_config(source, to, dtype, |_| ())?;
     copy_all_companions(source, to)
 }
 
@@ -165,7 +165,13 @@ pub fn write_tensors(tensors: Vec<(String, Tensor)>, metadata: Option<HashMap<St
     std::fs::set_permissions(file, rights).map_err(io(file))
 }
 
-fn write_config(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
+/// Writes the source's `config.json` with another dtype and what `edit` changes.
+pub(super) fn write_config(
+    source: &ModelFolder,
+    to: &Path,
+    dtype: Dtype,
+    edit: impl FnOnce(&mut serde_json::Value),
+) -> Result<()> {
     let path = source.base().join("config.json");
     let text = super::json::read_text(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
     let mut config: serde_json::Value =
@@ -175,6 +181,7 @@ fn write_config(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
             *value = dtype.name().into();
         }
     }
+    edit(&mut config);
     let to = to.join("config.json");
     std::fs::write(&to, format!("{config:#}\n")).map_err(io(&to))
 }

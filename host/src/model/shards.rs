@@ -133,6 +133,11 @@ impl Shards {
         Ok(Some(values))
     }
 
+    /// Counts a tensor as taken.
+    pub(super) fn forget(&mut self, name: &str) {
+        self.tensors.remove(name);
+    }
+
     /// Returns the first name among the tensors that were not taken, made printable.
     pub(super) fn left(&self) -> Option<String> {
         self.tensors.keys().min().map(|name| printable(name, SHOWN))

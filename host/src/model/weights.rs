@@ -190,7 +190,7 @@ pub(super) fn of_adapter(name: &str) -> bool {
 }
 
 /// Returns whether a parameter of this name belongs to a critic's head.
-pub(super) fn of_critic(name: &str) -> bool {
+pub fn of_critic(name: &str) -> bool {
     name == VALUE_WEIGHT || name == VALUE_BIAS
 }
 

@@ -4,6 +4,7 @@
 use super::weights::{Adapter, Layer, Linear};
 use super::{Architecture, Weights};
 use crate::ops::Forest;
+use candle_core::Tensor;
 use std::ops::AddAssign;
 
 /// Floating-point operations of passes through a decoder.
@@ -60,6 +61,11 @@ impl Weights {
     /// Counts a pass over a forest with this many predicting positions, forward and, if anything is learned, backward. After its
     /// attention, the last layer is computed for those positions only.
     pub fn passed(&self, a: &Architecture, forest: &Forest, selected: usize) -> Passed {
+        self.passed_to(self.output(), a, forest, selected)
+    }
+
+    /// Counts a pass that ends in this output matrix.
+    pub(super) fn passed_to(&self, output: &Tensor, a: &Architecture, forest: &Forest, selected: usize) -> Passed {
         let mut sum = Passed::default();
         let trained = self.lora.is_none();
         let mut matrix = |elements: usize, rows: usize, trained: bool| {
@@ -78,7 +84,7 @@ impl Weights {
                 }
             }
         }
-        matrix(self.output().elem_count(), selected, trained);
+        matrix(output.elem_count(), selected, trained);
         let seen = |layer: usize| -> f64 {
             let most = a.attention(layer).window.map_or(f64::INFINITY, |window| window as f64);
             forest.positions().iter().map(|&position| (f64::from(position) + 1.0).min(most)).sum()

@@ -50,6 +50,27 @@ pub enum Update {
     Overflow(String),
 }
 
+/// An update that was found to stay finite and can be made.
+#[derive(Debug)]
+pub struct Ready {
+    /// The gradient norm before clipping.
+    pub norm: f64,
+    clip: f64,
+    /// As in [`AdamW`], after the update.
+    reach: Option<f64>,
+}
+
+/// What was found before an update: as [`Update`], which it becomes.
+#[derive(Debug)]
+pub enum Prepared {
+    /// It can be made.
+    Ready(Ready),
+    /// As [`Update::NotFinite`].
+    NotFinite(f64),
+    /// As [`Update::Overflow`].
+    Overflow(String),
+}
+
 /// Up to this magnitude, an update is known to stay finite without checking each value: f32 ends at 3e38.
 const SAFE: f64 = 1e30;
 
@@ -98,43 +119,66 @@ impl AdamW {
     /// Updates all parameters from their gradients, unless a value would not be finite afterwards. They must be those passed to
     /// `new`, in the same order.
     pub fn step(&mut self, parameters: &[Parameter<'_>], lr: f64) -> ops::Result<Update> {
+        let rate = |_: &str| lr;
+        Ok(match self.prepare(parameters, rate)? {
+            Prepared::Ready(ready) => {
+                let norm = ready.norm;
+                self.make(parameters, rate, ready)?;
+                Update::Made(norm)
+            }
+            Prepared::NotFinite(norm) => Update::NotFinite(norm),
+            Prepared::Overflow(parameter) => Update::Overflow(parameter),
+        })
+    }
+
+    /// Finds out whether an update can be made, and changes nothing. `rate` is the learning rate of the parameter of each name.
+    /// Optimizers that update together prepare first, so that either all of them change something or none.
+    pub fn prepare(&self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64) -> ops::Result<Prepared> {
         let s = self.settings;
         if !parameters.iter().map(|p| &p.name).eq(self.moments.iter().map(|moments| &moments.name)) {
             return Err(ops::Error::Shape { op: "adamw", detail: "the parameters are not those it has moments for".into() });
         }
         let norm = ops::sum_of_squares(parameters.iter().map(|p| p.gradient))?.sqrt();
         if !norm.is_finite() {
-            return Ok(Update::NotFinite(norm));
+            return Ok(Prepared::NotFinite(norm));
         }
         // torch.nn.utils.clip_grad_norm_ divides by the norm plus 1e-6.
         let clip = if s.max_grad_norm > 0.0 { (s.max_grad_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
-        let of = |p: &Parameter<'_>| {
-            let decayed = p.master.dims().len() > 1 && !p.name.contains("norm");
-            let weight_decay = if decayed { s.weight_decay } else { 0.0 };
-            let (beta1, beta2, eps, t) = (s.beta1, s.beta2, s.eps, self.updates + 1);
-            adamw::Step { lr, beta1, beta2, eps, weight_decay, t, grad_scale: clip as f32 }
-        };
         let reach = match self.reach {
             Some(reach) => reach,
             None => ops::sum_of_squares(parameters.iter().map(|p| p.master))?.sqrt(),
         };
-        let reach = reach * (1.0 - lr * s.weight_decay).abs().max(1.0) + lr.abs() * longest_update(s);
+        let lr = parameters.iter().map(|p| rate(&p.name).abs()).fold(0.0, f64::max);
+        let reach = reach * (1.0 - lr * s.weight_decay).abs().max(1.0) + lr * longest_update(s);
         // The kernel multiplies by the rate before it divides, and below this eps second moments vanish before it counts.
-        let product = (lr / (1.0 - s.beta1)).abs() * SAFE_GRADIENT;
+        let product = lr / (1.0 - s.beta1) * SAFE_GRADIENT;
         let safe = reach < SAFE && norm * clip < SAFE_GRADIENT && product < SAFE && s.eps >= 1e-20;
         if !safe {
             for (p, Moments { m, v, .. }) in parameters.iter().zip(&self.moments) {
-                if adamw::overflows(p.master, p.gradient, m, v, of(p))? {
-                    return Ok(Update::Overflow(p.name.clone()));
+                if adamw::overflows(p.master, p.gradient, m, v, self.of(p, rate(&p.name), clip))? {
+                    return Ok(Prepared::Overflow(p.name.clone()));
                 }
             }
         }
+        Ok(Prepared::Ready(Ready { norm, clip, reach: safe.then_some(reach) }))
+    }
+
+    /// Makes an update that [`AdamW::prepare`] found ready, with the same arguments.
+    pub fn make(&mut self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64, ready: Ready) -> ops::Result<()> {
         for (p, Moments { m, v, .. }) in parameters.iter().zip(&self.moments) {
-            adamw::update(p.master, p.gradient, m, v, p.rounded, of(p))?;
+            adamw::update(p.master, p.gradient, m, v, p.rounded, self.of(p, rate(&p.name), ready.clip))?;
         }
         self.updates += 1;
-        self.reach = safe.then_some(reach);
-        Ok(Update::Made(norm))
+        self.reach = ready.reach;
+        Ok(())
+    }
+
+    /// Returns a parameter's settings of the next update.
+    fn of(&self, p: &Parameter<'_>, lr: f64, clip: f64) -> adamw::Step {
+        let Settings { beta1, beta2, eps, weight_decay, .. } = self.settings;
+        let decayed = p.master.dims().len() > 1 && !p.name.contains("norm");
+        let weight_decay = if decayed { weight_decay } else { 0.0 };
+        adamw::Step { lr, beta1, beta2, eps, weight_decay, t: self.updates + 1, grad_scale: clip as f32 }
     }
 }
 

@@ -3,5 +3,5 @@
 mod adamw;
 mod schedule;
 
-pub use adamw::{AdamW, Named, Settings, Update};
+pub use adamw::{AdamW, Named, Prepared, Ready, Settings, Update};
 pub use schedule::Schedule;

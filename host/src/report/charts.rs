@@ -116,8 +116,8 @@ const OPTIMISATION: &[Plan] = &[
     lines("KL divergence from the reference, per completion", &[("kl", "objective/kl")]),
     lines("KL divergence of an update", &[("approximate", "policy/approxkl_avg")]),
     lines("Entropy, per token", &[("entropy", "entropy"), ("entropy", "policy/entropy_avg")]),
-    lines("Gradient norm", &[("before clipping", "grad_norm")]),
-    lines("Learning rate", &[("learning rate", "learning_rate")]),
+    lines("Gradient norm", &[("before clipping", "grad_norm"), ("of the critic", "critic_grad_norm")]),
+    lines("Learning rate", &[("learning rate", "learning_rate"), ("of the critic", "critic_learning_rate")]),
     share(
         "Clipped ratios",
         &[

@@ -211,8 +211,8 @@ impl Generator<'_> {
 
     fn draw(&self, sequence: &mut Active, request: &Request, logits: &[f32]) {
         let rollout = &mut sequence.rollout;
-        let seen = request.tokens.iter().chain(&rollout.tokens).copied();
-        let drawn = self.sampling.draw(logits, self.logp_temperature, seen, &mut sequence.rng);
+        let mut seen = request.tokens.iter().chain(&rollout.tokens).copied();
+        let drawn = self.sampling.draw(logits, self.logp_temperature, &mut seen, &mut sequence.rng);
         rollout.tokens.push(drawn.token);
         rollout.logp.push(drawn.logp);
         rollout.finished = self.ends(&rollout.tokens);

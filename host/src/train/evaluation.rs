@@ -104,14 +104,14 @@ impl Trainer {
             {
                 return Ok(None);
             }
-            let mut with = With { policy: self.learner.policy(), plugins: &mut self.plugins, journal: &mut self.journal, at };
+            let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
             let (experience, collected) = self.collector.collect(some.to_vec(), GENERATION, &mut with)?;
             figures.merge(collected);
             parts.push(experience);
         }
         // All at once, so that statistics over rows don't depend on the size of the parts.
         let mut experience = Experience::joined(parts);
-        let mut with = With { policy: self.learner.policy(), plugins: &mut self.plugins, journal: &mut self.journal, at };
+        let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
         figures.merge(self.collector.judge(&mut experience, &mut with)?);
         let count = experience.items().div_ceil(size);
         let micro_batches: Vec<MicroBatch> = MicroBatch::deal(&Arc::new(experience), count).collect();

@@ -81,17 +81,20 @@ pub enum Error {
         to: u64,
     },
     /// The loss or gradient is not finite.
-    #[error("the gradient at step {step} is {norm}; the weights were not changed")]
+    #[error("the {}gradient at step {step} is {norm}; the weights were not changed", whose(prefix))]
     NotFinite {
         /// The step.
         step: u64,
         /// The gradient's norm.
         norm: f64,
+        /// `critic_` if it is the critic's.
+        prefix: &'static str,
     },
     /// The update would have made weights infinite or NaN.
     #[error(
-        "the update at step {step} would make {parameter} infinite or NaN; the weights were not changed. The learning \
-         rate is {lr:e}: lower learning_rate, unless the model's own weights are like that"
+        "the {}update at step {step} would make {parameter} infinite or NaN; the weights were not changed. The learning \
+         rate is {lr:e}: lower {prefix}learning_rate, unless the model's own weights are like that",
+        whose(prefix)
     )]
     Overflow {
         /// The step.
@@ -100,10 +103,17 @@ pub enum Error {
         parameter: String,
         /// The learning rate of the step.
         lr: f64,
+        /// As in [`Error::NotFinite`].
+        prefix: &'static str,
     },
     /// The weights are not finite; only a model that was loaded that way can have such weights.
     #[error("some weights are not finite, so they are not saved: a checkpoint of them would be useless")]
     WeightsNotFinite,
+}
+
+/// Names the model in an error.
+fn whose(prefix: &str) -> &'static str {
+    if prefix.is_empty() { "" } else { "critic's " }
 }
 
 impl Error {

@@ -7,6 +7,7 @@ use super::dataset::Prompt;
 use super::experience::{Experience, MicroBatch, Pair};
 use super::flow::Flow;
 use super::journal::{Best, Kept, Parent};
+use super::learner::Optimizers;
 use super::origin::Origin;
 use super::plugins::{Seen, Swap};
 use super::trainer::{State, Trainer};
@@ -32,6 +33,8 @@ const REST: &str = "snapshot.json";
 const LARGEST_REST: u64 = 8 << 30;
 /// File of the reference model, if it is no longer the one that the run started with.
 pub(super) const REFERENCE: &str = "reference.safetensors";
+/// Folder of a value model.
+pub(super) const VALUE_MODEL: &str = "value_model";
 const OPTIMIZER: &str = "optimizer.safetensors";
 
 /// A run at one step, in memory; training does not change it.
@@ -42,6 +45,8 @@ pub(super) struct Snapshot {
     summary: Value,
     /// Names and files of the plugins in use.
     plugins: Vec<(String, PathBuf)>,
+    /// A value model, with its folder unless that is `source`.
+    value_model: Option<(Weights, Option<ModelFolder>)>,
     /// None if only the model is saved.
     resumable: Option<Resumable>,
 }
@@ -65,6 +70,8 @@ struct Rest {
     /// Hash of the dataset of the cursor and the rollouts.
     dataset: String,
     optimizer_updates: u64,
+    #[serde(default)]
+    critic_updates: Option<u64>,
     window: Window,
     since_save: Window,
     best: Option<Best>,
@@ -203,6 +210,11 @@ impl Snapshot {
     pub(super) fn write(mut self, to: &Path) -> std::result::Result<(), String> {
         let text = |e: std::io::Error| e.to_string();
         model::save(&self.weights, &self.source, to).map_err(|e| e.to_string())?;
+        if let Some((weights, source)) = &self.value_model {
+            let folder = to.join(VALUE_MODEL);
+            fs::create_dir(&folder).map_err(text)?;
+            model::save_value_model(weights, source.as_ref().unwrap_or(&self.source), &folder).map_err(|e| e.to_string())?;
+        }
         fs::write(to.join("config.toml"), self.config).map_err(text)?;
         fs::write(to.join("trainer_state.json"), format!("{:#}\n", self.summary)).map_err(text)?;
         fs::create_dir(to.join("plugins")).map_err(text)?;
@@ -301,12 +313,13 @@ impl Trainer {
             config: self.journal.config().to_owned(),
             summary,
             plugins: self.journal.plugin_files(),
+            value_model: self.learner.value_model()?,
             resumable,
         })
     }
 
     fn resumable(&mut self) -> Result<Resumable> {
-        let (optimizer_updates, moments) = self.learner.moments()?;
+        let Optimizers { updates: optimizer_updates, critic_updates, moments } = self.learner.optimizers()?;
         let memories = self.plugins.memories()?.into_iter();
         let memories: Vec<(String, Memory)> = memories.filter_map(|(name, memory)| Some((name, memory?))).collect();
         let Position { cursor, pending, counters } = self.collector.position();
@@ -319,6 +332,7 @@ impl Trainer {
             cursor,
             dataset: self.collector.data().fingerprint().to_owned(),
             optimizer_updates,
+            critic_updates,
             window,
             since_save,
             best,
@@ -339,7 +353,8 @@ impl Trainer {
     pub(super) fn restore(&mut self, checkpoint: &Path, state: Restored, changed: bool) -> Result<()> {
         let unfit = |detail: String| Error::Unfit(format!("{}: {detail}", checkpoint.display()));
         let Restored { mut rest, moments } = state;
-        self.learner.restore(rest.optimizer_updates, moments).map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
+        let optimizers = Optimizers { updates: rest.optimizer_updates, critic_updates: rest.critic_updates, moments };
+        self.learner.restore(optimizers).map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
         let saved = |name: &str| {
             let written_by = rest.memories.get(name)?.clone();
             let file = memory_file(checkpoint, name);

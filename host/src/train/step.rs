@@ -14,25 +14,20 @@ impl Trainer {
         let mut figures = Figures::begin();
         let at = self.moment();
 
-        let mut with = With { policy: self.learner.policy(), plugins: &mut self.plugins, journal: &mut self.journal, at };
+        let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
         let (micro_batches, collected) = self.collector.next(self.settings.gradient_accumulation_steps, &mut with)?;
         figures.merge(collected);
 
         let (loss, learned) = self.learner.learn(&micro_batches, &mut self.plugins, at)?;
         figures.merge(learned);
 
-        let (update, updated) = self.learner.update(at.step + 1)?;
+        let (updates, updated) = self.learner.update(at.step + 1)?;
         figures.merge(updated);
         self.state.global_step += 1;
-        self.state.moved |= update.grad_norm > 0.0 && update.learning_rate > 0.0;
+        self.state.moved |= updates.moves_policy();
         figures.merge(self.collector.sync_reference(self.learner.policy(), self.state.global_step)?);
 
-        figures.add(self.world.once([
-            Metric::mean("loss", loss, 1.0),
-            // Of the window's last step, as transformers logs them.
-            Metric::new("grad_norm", update.grad_norm, Reduction::Last),
-            Metric::new("learning_rate", update.learning_rate, Reduction::Last),
-        ]));
+        figures.add(self.world.once(std::iter::once(Metric::mean("loss", loss, 1.0)).chain(updates.metrics())));
         let times = self.clock.figures(&figures, self.world.size());
         figures.add(self.world.once(times));
         let of_device =

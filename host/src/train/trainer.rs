@@ -183,7 +183,7 @@ impl Trainer {
         listener.stepped(step);
         let saves = self.saves_at(step) || stopped;
         if saves || step.is_multiple_of(COMPARE_EVERY) {
-            ranks::compare_weights(&self.world, &self.learner.policy().weights().trained(), step)?;
+            ranks::compare_weights(&self.world, &self.learner.trained(), step)?;
         }
         if saves {
             // The first rank saves; a state that a plugin does not give is for all ranks to deal with.

@@ -8,7 +8,7 @@ use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
 use crate::train::figures::{Figures, Work};
-use crate::train::packed::Packed;
+use crate::train::learner::Learner;
 use crate::train::plugins::{Scored, batch};
 use crate::train::{Error, Result};
 use std::ops::Range;
@@ -27,9 +27,9 @@ impl Collector {
     ) -> Result<(Experience, Figures)> {
         let mut figures = Figures::begin();
         let own = self.world.share(prompts.len());
-        let (rollouts, texts) = self.roll_out(with.policy, &prompts, own.clone(), generation)?;
+        let (rollouts, texts) = self.roll_out(with.learner.policy(), &prompts, own.clone(), generation)?;
         figures.lap("rollout");
-        figures.did(self.work(with.policy, &prompts, own, &rollouts));
+        figures.did(self.work(with.learner.policy(), &prompts, own, &rollouts));
 
         let mut experience = Experience::new(with.at.step, prompts, rollouts);
         experience.texts = texts;
@@ -38,7 +38,7 @@ impl Collector {
         if experience.ref_logp.is_some() {
             figures.lap("reference");
         }
-        experience.values = self.values(with.policy, &experience)?;
+        experience.values = self.values(with.learner, &experience)?;
         if experience.values.is_some() {
             figures.lap("values");
         }
@@ -105,13 +105,11 @@ impl Collector {
     }
 
     /// Computes the critic's values of the states in which the tokens were chosen, if there is a critic.
-    fn values(&self, policy: &Policy, experience: &Experience) -> Result<Option<Vec<f32>>> {
-        if policy.weights().value_head.is_none() {
+    fn values(&self, learner: &Learner, experience: &Experience) -> Result<Option<Vec<f32>>> {
+        if !learner.has_critic() {
             return Ok(None);
         }
-        let frozen = policy.frozen();
-        let value = |packed: &Packed| Ok(frozen.values(&packed.forest, &packed.selected)?.unwrap_or_default());
-        self.column(experience, value).map(Some)
+        self.column(experience, |packed| learner.values(packed)).map(Some)
     }
 
     /// Returns the work of a generation, of which this process handled its `own` prompts.

@@ -18,14 +18,14 @@ use super::experience::{Experience, MicroBatch};
 use super::figures::{Figures, Work};
 use super::flow::Flow;
 use super::journal::Journal;
-use super::learner::together;
+use super::learner::{Learner, together};
 use super::packed::Packed;
 use super::plugins::Plugins;
 use crate::config::Config;
 use crate::data::Cursor;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::model::{Frozen, Policy};
+use crate::model::Frozen;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(super) struct Moment {
 
 /// The parts of a run that collecting experience needs.
 pub(super) struct With<'a> {
-    pub policy: &'a Policy,
+    pub learner: &'a Learner,
     pub plugins: &'a mut Plugins,
     pub journal: &'a mut Journal,
     pub at: Moment,

@@ -15,10 +15,15 @@ pub(super) struct Asked {
     pub scale: Scale,
 }
 
-/// Returns the columns of a micro-batch after its forward pass.
-pub(super) fn columns(micro_batch: &MicroBatch, pass: &Pass<'_>, asked: &Asked) -> model::Result<LossBatch> {
+/// Returns the columns of a micro-batch after its forward pass, with the critic's `values`.
+pub(super) fn columns(
+    micro_batch: &MicroBatch,
+    pass: &Pass<'_>,
+    values: Option<&[f32]>,
+    asked: &Asked,
+) -> model::Result<LossBatch> {
     Ok(match &micro_batch.experience.pairs {
-        None => LossBatch::Tokens(tokens(micro_batch, pass.stats(), pass.values(), asked)),
+        None => LossBatch::Tokens(tokens(micro_batch, pass.stats(), values, asked)),
         Some(_) => {
             let mean_logits = if asked.needs.mean_logits { Some(pass.mean_logits()?) } else { None };
             LossBatch::Pairs(pairs(micro_batch, pass.stats(), mean_logits.as_deref(), asked))

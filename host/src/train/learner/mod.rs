@@ -1,11 +1,15 @@
-//! Computes gradients from micro-batches, and updates from gradients.
+//! Computes gradients from micro-batches, and updates from gradients: of the policy, and of a critic that is a model of its own.
 
 mod columns;
+mod critic;
 mod packing;
 mod separable;
+mod trained;
 
+pub(super) use critic::{Begun, Critic};
 pub(super) use packing::together;
 pub(super) use separable::is_separable;
+pub(super) use trained::Rates;
 
 use super::collector::Moment;
 use super::experience::{MicroBatch, scale};
@@ -16,14 +20,16 @@ use super::plugins::Plugins;
 use super::{Error, Result};
 use crate::config::Config;
 use crate::dist::World;
-use crate::model::{self, Gradients, Policy};
+use crate::metrics::Metric;
+use crate::model::{self, ModelFolder, Policy, Weights};
 use crate::ops;
-use crate::optim::{AdamW, Schedule, Update};
+use crate::optim::Settings;
 use crate::plugin::Scale;
 use candle_core::Tensor;
 use columns::{Asked, columns};
 use std::collections::HashMap;
 use std::rc::Rc;
+use trained::{Trained, Updated};
 
 /// What to do with a micro-batch's gradients.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,11 +42,31 @@ enum Learn {
     AddAndSum,
 }
 
-/// A finished update.
-pub(super) struct Updated {
-    /// The gradient's norm before clipping.
-    pub grad_norm: f64,
-    pub learning_rate: f64,
+/// A step's updates.
+pub(super) struct Updates {
+    policy: Updated,
+    critic: Option<Updated>,
+}
+
+impl Updates {
+    /// Returns whether the policy changed.
+    pub(super) fn moves_policy(&self) -> bool {
+        self.policy.moves()
+    }
+
+    /// Returns their metrics.
+    pub(super) fn metrics(self) -> impl Iterator<Item = Metric> {
+        self.policy.metrics().chain(self.critic.into_iter().flat_map(Updated::metrics))
+    }
+}
+
+/// The state of the optimizers.
+pub(super) struct Optimizers {
+    /// Number of updates of the policy.
+    pub updates: u64,
+    /// Number of updates of a critic of its own.
+    pub critic_updates: Option<u64>,
+    pub moments: HashMap<String, Tensor>,
 }
 
 /// See the module documentation.
@@ -49,23 +75,22 @@ pub(super) struct Learner {
     settings: Rc<Config>,
     flow: Flow,
     policy: Policy,
-    gradients: Gradients,
-    optimizer: AdamW,
-    schedule: Schedule,
+    trained: Trained,
+    critic: Option<Critic>,
 }
 
 impl Learner {
-    /// Creates a learner that trains a policy with this optimizer and schedule.
+    /// Creates a learner that trains a policy at these rates, and a critic of its own, if there is one.
     pub(super) fn new(
         world: Rc<World>,
         settings: Rc<Config>,
         flow: Flow,
         policy: Policy,
-        optimizer: AdamW,
-        schedule: Schedule,
+        (optimizer, rates): (Settings, Rates),
+        critic: Option<Critic>,
     ) -> Result<Self> {
-        let gradients = policy.zero_gradients()?;
-        Ok(Self { world, settings, flow, policy, gradients, optimizer, schedule })
+        let trained = Trained::new("", &policy, optimizer, rates)?;
+        Ok(Self { world, settings, flow, policy, trained, critic })
     }
 
     /// Computes the loss of a step's micro-batches and leaves its gradient in `gradients`. The ranks' gradients are summed during
@@ -73,9 +98,8 @@ impl Learner {
     pub(super) fn learn(&mut self, micro_batches: &[MicroBatch], plugins: &mut Plugins, at: Moment) -> Result<(f64, Figures)> {
         let mut figures = Figures::begin();
         let scale = scale(micro_batches, self.settings.max_completion_length);
-        for (_, gradient) in self.gradients.named() {
-            ops::fill_zero(gradient)?;
-        }
+        self.trained.zero()?;
+        self.critic.as_ref().map_or(Ok(()), Critic::zero)?;
         figures.lap("optimizer");
         let own = packing::packed(micro_batches, &self.world, self.settings.max_tokens_per_microbatch);
         let mut loss = 0.0;
@@ -122,9 +146,11 @@ impl Learner {
     ) -> Result<(f64, Figures)> {
         let mut figures = Figures::begin();
         let packed = Packed::new(&micro_batch.experience, micro_batch.rows());
-        figures.did(self.work(&packed));
+        figures.did(self.work(&packed)?);
         let pass = self.policy.forward(&packed.forest, &packed.selected, self.flow.temperature(&self.settings))?;
-        let batch = columns(micro_batch, &pass, &Asked { needs: plugins.needs(), at, scale })?;
+        let valued = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(&packed)?))).transpose()?;
+        let values = valued.as_ref().map_or(pass.values(), |(_, valued)| Some(valued.values()));
+        let batch = columns(micro_batch, &pass, values, &Asked { needs: plugins.needs(), at, scale })?;
         figures.lap("forward");
 
         let (gradient, of_algorithm) = plugins.loss(batch)?;
@@ -133,7 +159,15 @@ impl Learner {
         figures.lap("loss");
 
         let (d_logp, d_entropy, d_values) = (&gradient.d_logp, gradient.d_entropy.as_deref(), gradient.d_values.as_deref());
-        let backward = |done: &dyn Fn()| pass.backward(d_logp, d_entropy, d_values, &self.gradients, done);
+        // Without a critic of its own, the policy has its head, or there is no such derivative.
+        let of_policy = d_values.filter(|_| valued.is_none());
+        let backward = |done: &dyn Fn()| {
+            pass.backward(d_logp, d_entropy, of_policy, self.trained.gradients(), done)?;
+            match (valued, d_values) {
+                (Some((critic, valued)), Some(d_values)) => valued.backward(d_values, critic.gradients(), done),
+                _ => Ok(()),
+            }
+        };
         self.backward(learn, &mut figures, backward)?;
         Ok((gradient.loss, figures))
     }
@@ -157,7 +191,9 @@ impl Learner {
             figures.lap("backward");
             passed
         };
-        let passed = self.world.sum_beside("gradients", how, &self.gradients.in_backward_order(), timed)?;
+        let mut groups = self.trained.gradients().in_backward_order();
+        groups.extend(self.critic.iter().flat_map(|critic| critic.gradients().in_backward_order()));
+        let passed = self.world.sum_beside("gradients", how, &groups, timed)?;
         figures.lap("reduce");
         Ok(passed?)
     }
@@ -165,23 +201,37 @@ impl Learner {
     /// Updates the weights with the accumulated gradients; `step` is the number of steps after this update.
     ///
     /// # Errors
-    /// If the gradient or the weights would not be finite. The weights are then unchanged.
-    pub(super) fn update(&mut self, step: u64) -> Result<(Updated, Figures)> {
+    /// If a gradient or a weight would not be finite. All weights are then unchanged.
+    pub(super) fn update(&mut self, step: u64) -> Result<(Updates, Figures)> {
         let mut figures = Figures::begin();
-        let lr = self.schedule.at(step - 1);
-        let update = self.optimizer.step(&self.policy.parameters(&self.gradients), lr)?;
+        let planned = self.trained.plan(&self.policy, step - 1)?;
+        let of_critic = self.critic.as_ref().map(|critic| critic.plan(step - 1)).transpose()?;
+        let policy = self.trained.update(&self.policy, planned)?;
+        let critic = self.critic.as_mut().zip(of_critic).map(|(critic, planned)| critic.update(planned)).transpose()?;
         figures.lap("optimizer");
-        match update {
-            Update::Made(grad_norm) => Ok((Updated { grad_norm, learning_rate: lr }, figures)),
-            Update::NotFinite(norm) => Err(Error::NotFinite { step, norm }),
-            Update::Overflow(parameter) => Err(Error::Overflow { step, parameter, lr }),
-        }
+        Ok((Updates { policy, critic }, figures))
     }
 
     /// Returns the cost of a forward and backward pass.
-    fn work(&self, packed: &Packed) -> Work {
-        let passes = self.policy.computing().passed(self.policy.architecture(), &packed.forest, packed.selected.len());
-        Work { packed: packed.forest.len() as u64, passes, ..Work::default() }
+    fn work(&self, packed: &Packed) -> Result<Work> {
+        let mut passes = self.policy.computing().passed(self.policy.architecture(), &packed.forest, packed.selected.len());
+        if let Some(critic) = &self.critic {
+            passes += critic.work(packed)?;
+        }
+        Ok(Work { packed: packed.forest.len() as u64, passes, ..Work::default() })
+    }
+
+    /// Returns whether there is a critic.
+    pub(super) fn has_critic(&self) -> bool {
+        self.critic.is_some() || self.policy.weights().value_head.is_some()
+    }
+
+    /// Computes the critic's values of the states in which the tokens were chosen; none without a critic.
+    pub(super) fn values(&self, packed: &Packed) -> Result<Vec<f32>> {
+        match &self.critic {
+            Some(critic) => critic.values(packed),
+            None => Ok(self.policy.frozen().values(&packed.forest, &packed.selected)?.unwrap_or_default()),
+        }
     }
 
     /// Returns the policy.
@@ -189,20 +239,44 @@ impl Learner {
         &self.policy
     }
 
+    /// Returns all parameters by name; trained or not.
+    pub(super) fn named(&self) -> Vec<(String, &Tensor)> {
+        let critic = self.critic.iter().flat_map(Critic::named);
+        self.policy.weights().named().into_iter().chain(critic).collect()
+    }
+
+    /// Returns the trained parameters by name.
+    pub(super) fn trained(&self) -> Vec<(String, &Tensor)> {
+        let critic = self.critic.iter().flat_map(|critic| critic.model().weights().trained());
+        self.policy.weights().trained().into_iter().chain(critic).collect()
+    }
+
     /// Checks that the trained parameters are finite. A checkpoint of anything else would be useless and would cause older ones
     /// to be removed.
     pub(super) fn check_weights(&self) -> Result<()> {
-        let squares = ops::sum_of_squares(self.policy.weights().trained().iter().map(|(_, t)| *t))?;
+        let squares = ops::sum_of_squares(self.trained().iter().map(|(_, t)| *t))?;
         if squares.is_finite() { Ok(()) } else { Err(Error::WeightsNotFinite) }
     }
 
-    /// Returns the number of updates and a copy of the optimizer's moments by name.
-    pub(super) fn moments(&self) -> Result<(u64, HashMap<String, Tensor>)> {
-        Ok(self.optimizer.state()?)
+    /// Returns a copy of a value model's weights, and the folder it started from unless that is the policy's.
+    pub(super) fn value_model(&self) -> Result<Option<(Weights, Option<ModelFolder>)>> {
+        self.critic.as_ref().map(Critic::copied).transpose()
     }
 
-    /// Restores the optimizer's state; the error names what does not fit.
-    pub(super) fn restore(&mut self, updates: u64, moments: HashMap<String, Tensor>) -> std::result::Result<(), String> {
-        self.optimizer.restore(updates, moments)
+    /// Returns a copy of the optimizers' state.
+    pub(super) fn optimizers(&self) -> Result<Optimizers> {
+        let (updates, mut moments) = self.trained.moments()?;
+        let (critic_updates, more) = self.critic.as_ref().map(Critic::moments).transpose()?.unzip();
+        moments.extend(more.into_iter().flatten());
+        Ok(Optimizers { updates, critic_updates, moments })
+    }
+
+    /// Restores the optimizers' state; the error names what does not fit.
+    pub(super) fn restore(&mut self, state: Optimizers) -> std::result::Result<(), String> {
+        let Optimizers { updates, critic_updates, mut moments } = state;
+        if let Some(critic) = &mut self.critic {
+            critic.restore(critic_updates.unwrap_or_default(), &mut moments)?;
+        }
+        self.trained.restore(updates, moments)
     }
 }

@@ -6,12 +6,13 @@ mod model;
 mod models;
 mod plugins;
 mod schedule;
+mod value_model;
 
 use super::collector::{Collector, Data, Turns, micro_batches_per_batch};
 use super::evaluation::Evaluation;
 use super::figures::Clock;
 use super::journal::{Begun, Event, Journal, Parent};
-use super::learner::Learner;
+use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
 use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
@@ -20,8 +21,8 @@ use super::{Error, Result, RunFolder};
 use crate::config::{self, Config, Overrides};
 use crate::dist::World;
 use crate::metrics::Prometheus;
-use crate::model::{Frozen, ModelFolder, Place};
-use crate::optim::{AdamW, Settings};
+use crate::model::{Frozen, ModelFolder, Place, Policy};
+use crate::optim::{Schedule, Settings};
 use data::Datasets;
 use model::Opened;
 use models::policy_and_reference;
@@ -29,6 +30,7 @@ use plugins::Loaded;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use value_model::Values;
 
 /// Loads everything that `config` names, on each rank of the `world`.
 ///
@@ -102,7 +104,7 @@ fn max_steps(config: &Config, micro_batches: usize) -> u64 {
     ((config.num_train_epochs * updates as f64).ceil() as u64).max(1)
 }
 
-/// Creates the learner and the reference model. Returns the configuration with the learning rate set.
+/// Creates the learner and the reference model. Returns the configuration with the learning rates set.
 fn learner(
     config: Config,
     plugins: &Loaded,
@@ -113,18 +115,29 @@ fn learner(
     world: &Rc<World>,
 ) -> Result<(Config, Learner, Option<Frozen>)> {
     let (needs, rate) = (plugins.about().needs, plugins.about().hints.learning_rate);
-    let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, &needs, beginning, place)?;
-    let size = schedule::Size { parameters: policy.weights().parameters(), adapter: opened.lora.is_some() };
-    let (config, schedule) = schedule::schedule(config, plugins.flow, rate, size, max_steps);
-    let settings = Settings {
+    let (config, values) = value_model::settle(config, needs.values, beginning, world)?;
+    let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&needs, &values), beginning, place)?;
+    let adapter = opened.lora.is_some();
+    let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
+    let (mut config, schedule) = schedule::of_policy(config, plugins.flow, rate, size(&policy), max_steps);
+    let shared = config.critic_learning_rate.filter(|_| matches!(values, Values::Shared));
+    let rates = Rates { schedule, of_head: shared.map(|peak| Schedule { peak, ..schedule }) };
+    let optimizer = Settings {
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
         eps: config.adam_epsilon,
         weight_decay: config.weight_decay,
         max_grad_norm: config.max_grad_norm,
     };
-    let optimizer = AdamW::new(settings, &policy.weights().trained())?;
-    let learner = Learner::new(world.clone(), Rc::new(config.clone()), plugins.flow, policy, optimizer, schedule)?;
+    let mut critic = None;
+    if let Values::Model(own) = values {
+        let begun = value_model::open(own, opened, &config, beginning, place, &policy)?;
+        let schedule;
+        (config, schedule) = schedule::of_critic(config, plugins.flow, size(begun.model.trainable()), max_steps);
+        critic = Some(Critic::new(begun, optimizer, schedule)?);
+    }
+    let settings = Rc::new(config.clone());
+    let learner = Learner::new(world.clone(), settings, plugins.flow, policy, (optimizer, rates), critic)?;
     Ok((config, learner, reference))
 }
 
@@ -219,7 +232,7 @@ impl Trainer {
         }
         compare_set_ups(&self.world, &self.settings, self.collector.data().fingerprint())?;
         // What an adapter leaves as it is, too.
-        compare_weights(&self.world, &self.learner.policy().weights().named(), self.state.global_step)?;
+        compare_weights(&self.world, &self.learner.named(), self.state.global_step)?;
         let evaluated = self.evaluation.as_ref().map(Evaluation::prompts).unwrap_or_default();
         self.collector.precompute_reference(evaluated, self.moment())
     }

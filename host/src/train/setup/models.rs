@@ -1,5 +1,6 @@
 //! Creates the policy and the reference model that a run starts with, with or without an adapter.
 
+use super::value_model::Values;
 use crate::config::{self, Config};
 use crate::model::{Decoder, Frozen, Lora, ModelFolder, Place, Policy};
 use crate::plugin::Needs;
@@ -56,7 +57,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
     Ok(Some(lora))
 }
 
-/// Returns the policy, initial or from the checkpoint, with a critic if needed, and the reference model if the algorithm asks for
+/// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the algorithm asks for
 /// it. With an adapter, both share the storage of everything that is not trained.
 ///
 /// # Errors
@@ -65,12 +66,13 @@ pub(super) fn policy_and_reference(
     source: &ModelFolder,
     lora: Option<Lora>,
     config: &Config,
-    needs: &Needs,
+    (needs, values): (&Needs, &Values),
     beginning: &Beginning,
     place: &Place,
 ) -> Result<(Policy, Option<Frozen>)> {
     let policy = |folder: &ModelFolder, decoder: Decoder| -> Result<Policy> {
-        let policy = Policy::new(if needs.values { folder.with_critic(decoder)? } else { decoder }).at(place)?;
+        let policy =
+            Policy::new(if matches!(values, Values::Shared) { folder.with_critic(decoder)? } else { decoder }).at(place)?;
         Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing))
     };
     let Some(origin) = beginning.origin() else {
@@ -109,6 +111,6 @@ pub(super) fn policy_and_reference(
     Ok((policy(&kept, kept.decoder()?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
 }
 
-fn same_place(a: &Path, b: &Path) -> bool {
+pub(super) fn same_place(a: &Path, b: &Path) -> bool {
     a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }

@@ -17,6 +17,7 @@ impl Rest {
             ("num_tokens", num_tokens),
             ("unscored", unscored),
             ("optimizer_updates", self.optimizer_updates),
+            ("critic_updates", self.critic_updates.unwrap_or_default()),
             ("epoch", self.cursor.epoch),
         ];
         counts.into_iter().find(|(_, count)| *count > MOST).map(|(name, count)| format!("{name} is {count}"))

@@ -1,0 +1,104 @@
+//! A critic of its own: a value model that learns from the loss's derivatives with respect to its values, and from nothing else.
+
+use super::trained::{Planned, Rates, Trained, Updated};
+use crate::model::{Gradients, ModelFolder, Passed, Policy, ValueModel, ValuePass, Weights};
+use crate::optim::{Schedule, Settings};
+use crate::train::Result;
+use crate::train::packed::Packed;
+use candle_core::Tensor;
+use std::collections::HashMap;
+
+/// Prefix of its metrics and of what errors say of it.
+const PREFIX: &str = "critic_";
+
+/// Prefix of its moments and parameters beside the policy's.
+const NAMES: &str = "value_model.";
+
+/// A value model as a run starts with it.
+pub(in crate::train) struct Begun {
+    pub model: ValueModel,
+    /// Its folder, unless it is a copy of the policy's model.
+    pub source: Option<ModelFolder>,
+    /// Whether its weights are those of the checkpoint that the run starts from, so that its moments are, too.
+    pub continued: bool,
+}
+
+/// See the module documentation.
+pub(in crate::train) struct Critic {
+    begun: Begun,
+    trained: Trained,
+}
+
+impl Critic {
+    pub(in crate::train) fn new(begun: Begun, settings: Settings, schedule: Schedule) -> Result<Self> {
+        let rates = Rates { schedule, of_head: None };
+        let trained = Trained::new(PREFIX, begun.model.trainable(), settings, rates)?;
+        Ok(Self { begun, trained })
+    }
+
+    /// Computes the values of the states in which the selected tokens were chosen.
+    pub(super) fn values(&self, packed: &Packed) -> Result<Vec<f32>> {
+        Ok(self.begun.model.values(&packed.forest, &packed.selected)?)
+    }
+
+    /// Does the same and keeps what the backward pass needs.
+    pub(super) fn forward<'a>(&'a self, packed: &'a Packed) -> Result<ValuePass<'a>> {
+        Ok(self.begun.model.forward(&packed.forest, &packed.selected)?)
+    }
+
+    /// Returns the gradients that a backward pass adds to.
+    pub(super) fn gradients(&self) -> &Gradients {
+        self.trained.gradients()
+    }
+
+    /// Sets the gradients to zero.
+    pub(super) fn zero(&self) -> Result<()> {
+        self.trained.zero()
+    }
+
+    /// Finds out whether the accumulated gradients give an update; see [`Trained::plan`].
+    pub(super) fn plan(&self, step: u64) -> Result<Planned> {
+        self.trained.plan(self.model(), step)
+    }
+
+    /// Makes a planned update.
+    pub(super) fn update(&mut self, planned: Planned) -> Result<Updated> {
+        self.trained.update(self.begun.model.trainable(), planned)
+    }
+
+    /// Returns the cost of a forward and backward pass.
+    pub(super) fn work(&self, packed: &Packed) -> Result<Passed> {
+        Ok(self.begun.model.passed(&packed.forest, packed.selected.len())?)
+    }
+
+    /// Returns the value model's parameters.
+    pub(super) fn model(&self) -> &Policy {
+        self.begun.model.trainable()
+    }
+
+    /// Returns the parameters with names that no parameter of the policy has.
+    pub(super) fn named(&self) -> impl Iterator<Item = (String, &Tensor)> {
+        self.model().weights().named().into_iter().map(|(name, t)| (format!("{NAMES}{name}"), t))
+    }
+
+    /// Returns the current weights, unaffected by later updates, and the folder they started from; see [`Begun::source`].
+    pub(super) fn copied(&self) -> Result<(Weights, Option<ModelFolder>)> {
+        Ok((self.model().copied_weights()?, self.begun.source.clone()))
+    }
+
+    /// Returns the number of updates, and a copy of the moments by names that none of the policy has.
+    pub(super) fn moments(&self) -> Result<(u64, HashMap<String, Tensor>)> {
+        let (updates, moments) = self.trained.moments()?;
+        Ok((updates, moments.into_iter().map(|(name, t)| (format!("{NAMES}{name}"), t)).collect()))
+    }
+
+    /// Restores the moments among those of a checkpoint, unless the value model starts anew; the error names what does not fit.
+    pub(super) fn restore(&mut self, updates: u64, all: &mut HashMap<String, Tensor>) -> std::result::Result<(), String> {
+        let own = all.extract_if(|name, _| name.starts_with(NAMES));
+        let own = own.map(|(name, t)| (name[NAMES.len()..].to_owned(), t)).collect();
+        if !self.begun.continued {
+            return Ok(());
+        }
+        self.trained.restore(updates, own).map_err(|e| format!("{NAMES}{e}"))
+    }
+}

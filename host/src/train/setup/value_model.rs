@@ -1,0 +1,134 @@
+//! Decides what values the states of a run whose algorithm asks for that: a head on the policy, or a value model, which is opened
+//! here.
+
+use super::model::Opened;
+use super::models::same_place;
+use crate::config::{self, Config, Overrides};
+use crate::dist::World;
+use crate::model::{ModelFolder, Place, Policy, ValueModel, has_critic};
+use crate::train::learner::Begun;
+use crate::train::origin::{Beginning, Origin};
+use crate::train::ranks::after_the_first;
+use crate::train::snapshot::VALUE_MODEL;
+use crate::train::{Error, Result, named};
+use std::path::PathBuf;
+
+/// Values of `value_model` that are no folder.
+const COPY: &str = "policy";
+const SHARED: &str = "shared";
+
+/// What values the states of a run.
+pub(super) enum Values {
+    /// Nothing: the algorithm does not ask.
+    None,
+    /// A head on the policy.
+    Shared,
+    /// A value model: of this folder, or a copy of the policy's.
+    Model(Option<Box<ModelFolder>>),
+}
+
+/// Decides it, for an algorithm that `asks` for values or does not. Returns the configuration with a name that stays valid wherever
+/// the run resumes.
+pub(super) fn settle(mut config: Config, asks: bool, beginning: &Beginning, world: &World) -> Result<(Config, Values)> {
+    if !asks {
+        // A run that continues may have had another version of its algorithm.
+        let given =
+            [("value_model", config.value_model.is_some()), ("critic_learning_rate", config.critic_learning_rate.is_some())];
+        return match given.into_iter().find(|(_, given)| *given && beginning.origin().is_none()) {
+            None => Ok((config, Values::None)),
+            Some((key, _)) => Err(invalid(key, format!("{} has no critic; leave it out", config.algorithm))),
+        };
+    }
+    let before = |origin: &Origin| has_critic(&origin.checkpoint).then(|| origin.checkpoint.clone());
+    if let (None, Some(checkpoint)) = (&config.value_model, beginning.origin().and_then(before)) {
+        let checkpoint = checkpoint.display();
+        tracing::info!("{checkpoint} has its critic as a head on the policy and names no value_model: it stays \"{SHARED}\"");
+        return Ok((config, Values::Shared));
+    }
+    let name = config.value_model.get_or_insert_with(|| COPY.to_owned()).clone();
+    let values = match name.as_str() {
+        COPY => Values::Model(None),
+        SHARED => Values::Shared,
+        given => {
+            let (folder, name) = after_the_first(world, || Ok(open_named(given)))?.map_err(|detail| {
+                let detail =
+                    format!("{detail}; for a copy of the policy's model, set {COPY:?}, and for a head on it, {SHARED:?}");
+                invalid("value_model", detail)
+            })?;
+            config.value_model = Some(name);
+            Values::Model(Some(Box::new(folder)))
+        }
+    };
+    Ok((config, values))
+}
+
+fn invalid(key: &str, detail: String) -> Error {
+    config::Error::Invalid { place: key.to_owned(), detail }.into()
+}
+
+/// Opens a folder, and returns it with a name that stays valid; or what is wrong.
+fn open_named(given: &str) -> std::result::Result<(ModelFolder, String), String> {
+    let (folder, name) = named::model_of(given).map_err(|e| e.to_string())?;
+    Ok((ModelFolder::open(folder).map_err(|e| e.to_string())?, name))
+}
+
+/// Opens the value model in this folder, or a copy of the policy's, as the run starts with it: the checkpoint's if that has it.
+/// With an adapter, it has one of the same settings, and shares the storage of what is not trained with a policy of the same base.
+///
+/// # Errors
+/// If it reads fewer tokens or shorter texts than the policy, or holds an adapter of other settings.
+pub(super) fn open(
+    own: Option<Box<ModelFolder>>,
+    opened: &Opened,
+    config: &Config,
+    beginning: &Beginning,
+    place: &Place,
+    policy: &Policy,
+) -> Result<Begun> {
+    let own = own.map(|own| *own);
+    let start = own.as_ref().unwrap_or(&opened.source);
+    let kept = beginning.origin().map(|origin| kept(origin, config)).transpose()?.flatten();
+    let folder = match (&kept, opened.lora) {
+        (None, _) => start.clone(),
+        (Some(kept), None) => ModelFolder::open(kept)?,
+        (Some(kept), Some(_)) => start.with_adapter_in(kept)?,
+    };
+    check(&folder, opened)?;
+    let base = opened.lora.filter(|_| same_place(folder.base(), opened.source.base()));
+    let trunk = match base {
+        Some(_) => policy.shared_trunk(),
+        None => folder.trunk()?,
+    };
+    let mut decoder = folder.value_model_over(trunk)?;
+    if let Some(lora) = opened.lora.filter(|_| folder.lora().is_none()) {
+        decoder = decoder.with_new_adapter(lora, &config.lora_targets(), config.seed)?;
+    }
+    let model = ValueModel::new(decoder, place, config.gradient_checkpointing)?;
+    Ok(Begun { model, source: own, continued: kept.is_some() })
+}
+
+/// Returns the checkpoint's folder of the value model, if the run continues with that.
+fn kept(origin: &Origin, config: &Config) -> Result<Option<PathBuf>> {
+    let written = config::read([origin.config_file().as_path()], &Overrides::default())?;
+    let folder = origin.checkpoint.join(VALUE_MODEL);
+    Ok((written.value_model == config.value_model && folder.exists()).then_some(folder))
+}
+
+fn check(folder: &ModelFolder, opened: &Opened) -> Result<()> {
+    let unfit = |detail: String| Err(Error::Unfit(format!("value_model: {} {detail}", folder.path().display())));
+    let (own, policy) = (folder.architecture(), opened.source.architecture());
+    if own.vocab_size < policy.vocab_size {
+        let (own, policy) = (own.vocab_size, policy.vocab_size);
+        return unfit(format!("reads {own} tokens and the policy writes {policy}; it must be a model of the same tokenizer"));
+    }
+    if own.max_positions < policy.max_positions {
+        let (own, policy) = (own.max_positions, policy.max_positions);
+        return unfit(format!("has a context of {own} tokens and the policy one of {policy}; it must not be shorter"));
+    }
+    if folder.lora().is_some() && folder.lora() != opened.lora {
+        return unfit(
+            "holds an adapter of other settings than the policy's; `rlhost merge` creates a full model to start from".into(),
+        );
+    }
+    Ok(())
+}
