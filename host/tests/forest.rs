@@ -96,8 +96,8 @@ impl Naive<'_> {
             let name = |part: &str| format!("model.layers.{l}.{part}");
             let y = self.norm(&x, &name("input_layernorm"))?;
             let qk = |part: &str| a.qk_norm.then(|| name(part));
-            let q = self.heads(&self.linear(&y, &name("self_attn.q_proj"))?, h.heads, qk("self_attn.q_norm"), true)?;
-            let k = self.heads(&self.linear(&y, &name("self_attn.k_proj"))?, h.kv_heads, qk("self_attn.k_norm"), true)?;
+            let q = self.heads(&self.linear(&y, &name("self_attn.q_proj"))?, h.heads, qk("self_attn.q_norm"), a.rotates[l])?;
+            let k = self.heads(&self.linear(&y, &name("self_attn.k_proj"))?, h.kv_heads, qk("self_attn.k_norm"), a.rotates[l])?;
             let v = self.heads(&self.linear(&y, &name("self_attn.v_proj"))?, h.kv_heads, None, false)?;
             let repeat = |x: Tensor| -> Result<Tensor> {
                 let r = h.heads / h.kv_heads;
@@ -201,7 +201,7 @@ fn relative(got: &[f32], want: &[f32]) -> f32 {
 
 #[test]
 fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
-    for name in ["llama", "llama_biased", "qwen2", "qwen3", "llama, windows", "qwen3, windows", "mistral"] {
+    for name in ["llama", "llama_biased", "qwen2", "qwen3", "llama, windows", "qwen3, windows", "mistral", "smollm3"] {
         let (policy, mut a) = policy(name.split(',').next().unwrap());
         // Shorter than a completion; longer than a block, and than some prompts.
         if name.ends_with("windows") {
@@ -243,7 +243,7 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
 
 #[test]
 fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_form() {
-    for name in ["llama", "qwen2", "qwen3"] {
+    for name in ["llama", "qwen2", "qwen3", "smollm3"] {
         let (policy, a) = policy(name);
         let all: Vec<String> =
             ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"].map(String::from).into();

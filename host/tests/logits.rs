@@ -6,7 +6,7 @@ use rlhost::model::{Decode, Frozen, ModelFolder};
 use rlhost::ops::Forest;
 use std::path::{Path, PathBuf};
 
-const MODELS: [&str; 9] = [
+const MODELS: [&str; 10] = [
     "llama",
     "llama3_scaled",
     "llama3_parameters",
@@ -16,6 +16,7 @@ const MODELS: [&str; 9] = [
     "qwen2_sharded",
     "qwen2_sliding",
     "qwen3",
+    "smollm3",
 ];
 const TOLERANCE: f32 = 1e-4;
 

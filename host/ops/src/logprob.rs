@@ -473,6 +473,6 @@ mod tests {
         let product = |h: &[f32], w: &[f32]| h.iter().zip(w).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
         let mean = |h: &[f32]| w.chunks(D).map(|w| product(h, w)).sum::<f64>() / vocab as f64;
         let want: Vec<f64> = h.chunks(D).map(mean).collect();
-        close("mean logits", &mean_logits(&matrix(h.clone(), D), &matrix(w.clone(), D)).unwrap(), &want);
+        close("mean logits", &mean_logits(&matrix(h, D), &matrix(w.clone(), D)).unwrap(), &want);
     }
 }

@@ -205,7 +205,7 @@ impl PluginEntry {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Hugging Face model folder (Llama, Mistral, Qwen2 or Qwen3), or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
+    /// Hugging Face model folder (Llama, Mistral, Qwen2, Qwen3 or SmolLM3), or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
     /// [default: a small built-in model]
     #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"]))]
     pub model: Option<String>,

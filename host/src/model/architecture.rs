@@ -1,4 +1,4 @@
-//! `config.json` of Hugging Face's Llama, Mistral, Qwen2 and Qwen3 models.
+//! `config.json` of Hugging Face's models, of the families below.
 
 use super::json::Object;
 use super::rope_scaling::{RopeScaling, resolve};
@@ -42,11 +42,18 @@ pub enum Family {
     Qwen2,
     /// `Qwen3ForCausalLM`: norms on each query and key head.
     Qwen3,
+    /// `SmolLM3ForCausalLM`: layers without a rotary embedding.
+    SmolLm3,
 }
 
 /// `model_type` of each family.
-const FAMILIES: [(&str, Family); 4] =
-    [("llama", Family::Llama), ("mistral", Family::Mistral), ("qwen2", Family::Qwen2), ("qwen3", Family::Qwen3)];
+const FAMILIES: [(&str, Family); 5] = [
+    ("llama", Family::Llama),
+    ("mistral", Family::Mistral),
+    ("qwen2", Family::Qwen2),
+    ("qwen3", Family::Qwen3),
+    ("smollm3", Family::SmolLm3),
+];
 
 /// The sizes and switches of a decoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,6 +86,8 @@ pub struct Architecture {
     pub qk_norm: bool,
     /// Sliding window of each layer, in positions; none if it attends to all.
     pub windows: Vec<Option<usize>>,
+    /// Whether each layer has a rotary embedding.
+    pub rotates: Vec<bool>,
     /// Rotary embedding's base.
     pub rope_theta: f64,
     /// Rotary embedding's scaling.
@@ -116,15 +125,18 @@ impl Architecture {
         let default_positions = match family {
             Family::Llama => 2048,
             Family::Mistral => 131_072,
-            Family::Qwen2 | Family::Qwen3 => 32_768,
+            Family::Qwen2 | Family::Qwen3 | Family::SmolLm3 => 32_768,
         };
+        let default_theta = if family == Family::SmolLm3 { 2e6 } else { 1e4 };
         let layers = config.needed_size("num_hidden_layers", MOST_LAYERS)?;
         let max_positions = config.size("max_position_embeddings", MOST_POSITIONS)?.unwrap_or(default_positions);
-        let (rope_theta, rope_scaling) = resolve(config, heads.head_dim)?;
+        let (rope_theta, rope_scaling) = resolve(config, heads.head_dim, default_theta)?;
         let rms_norm_eps = config.number("rms_norm_eps")?.unwrap_or(1e-6);
         if !(0.0..=1.0).contains(&rms_norm_eps) {
             return Err(format!("rms_norm_eps {rms_norm_eps} must be between 0 and 1"));
         }
+        let rotates = rotates(config, family, layers)?;
+        let windows = windows(config, family, &rotates)?;
         let attention_bias = config.flag("attention_bias")?.unwrap_or(false);
         let this = Self {
             family,
@@ -135,12 +147,13 @@ impl Architecture {
             vocab_size: config.needed_size("vocab_size", MOST_TOKENS)?,
             max_positions,
             rms_norm_eps,
-            tied: config.flag("tie_word_embeddings")?.unwrap_or(false),
+            tied: config.flag("tie_word_embeddings")?.unwrap_or(family == Family::SmolLm3),
             qkv_bias: attention_bias || family == Family::Qwen2,
             output_bias: attention_bias && family != Family::Qwen2,
-            mlp_bias: family == Family::Llama && config.flag("mlp_bias")?.unwrap_or(false),
+            mlp_bias: matches!(family, Family::Llama | Family::SmolLm3) && config.flag("mlp_bias")?.unwrap_or(false),
             qk_norm: family == Family::Qwen3,
-            windows: windows(config, family, layers)?.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
+            windows: windows.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
+            rotates,
             rope_theta,
             rope_scaling,
             eos_token_ids: config.tokens("eos_token_id")?.unwrap_or_default(),
@@ -158,6 +171,15 @@ impl Architecture {
     /// Returns the attention settings of this layer.
     pub fn attention(&self, layer: usize) -> Attention {
         Attention { heads: self.heads, window: self.windows.get(layer).copied().flatten() }
+    }
+
+    /// Names what the model has that no device computes yet.
+    pub(super) fn without_kernels(&self) -> Vec<&'static str> {
+        let all = [
+            (self.windows.iter().any(Option::is_some), "sliding windows"),
+            (self.rotates.contains(&false), "layers without a rotary embedding"),
+        ];
+        all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect()
     }
 
     /// Counts the values of all matrices.
@@ -190,26 +212,40 @@ fn family(model_type: Option<&str>) -> std::result::Result<Family, String> {
 }
 
 /// Returns each layer's sliding window, according to the family's rules.
-fn windows(config: &Object, family: Family, layers: usize) -> std::result::Result<Vec<Option<usize>>, String> {
+fn windows(config: &Object, family: Family, rotates: &[bool]) -> std::result::Result<Vec<Option<usize>>, String> {
     const SLIDING: &str = "sliding_attention";
+    let layers = rotates.len();
     let size = config.size("sliding_window", MOST_POSITIONS)?;
     let (size, first) = match family {
         Family::Llama => (None, 0),
         Family::Mistral => (size, 0),
-        Family::Qwen2 | Family::Qwen3 if config.flag("use_sliding_window")? != Some(true) => (None, 0),
+        Family::Qwen2 | Family::Qwen3 | Family::SmolLm3 if config.flag("use_sliding_window")? != Some(true) => (None, 0),
+        Family::SmolLm3 => (size, 0),
         // As transformers has them where they are left out.
         Family::Qwen2 | Family::Qwen3 => {
             (Some(size.unwrap_or(4096)), config.count("max_window_layers", MOST_LAYERS)?.unwrap_or(28))
         }
     };
     let types = config.words("layer_types", &["full_attention", SLIDING], layers)?;
-    let slides = |layer: usize| types.as_ref().map_or(layer >= first, |types| types[layer] == SLIDING);
+    // SmolLM3's windows are those of its layers without a rotary embedding.
+    let by_default = |layer: usize| layer >= first && !(family == Family::SmolLm3 && rotates[layer]);
+    let slides = |layer: usize| types.as_ref().map_or_else(|| by_default(layer), |types| types[layer] == SLIDING);
     if let (None, Some(types)) = (size, &types)
         && types.contains(&SLIDING)
     {
         return Err(format!("layer_types has {SLIDING:?}, but there is no sliding_window"));
     }
     Ok((0..layers).map(|layer| size.filter(|_| slides(layer))).collect())
+}
+
+/// Returns whether each layer has a rotary embedding, according to the family's rules.
+fn rotates(config: &Object, family: Family, layers: usize) -> std::result::Result<Vec<bool>, String> {
+    if family != Family::SmolLm3 {
+        return Ok(vec![true; layers]);
+    }
+    let interval = config.size("no_rope_layer_interval", MOST_LAYERS)?.unwrap_or(4);
+    let given = config.bits("no_rope_layers", layers)?;
+    Ok(given.unwrap_or_else(|| (1..=layers).map(|layer| layer % interval != 0).collect()))
 }
 
 fn heads(config: &Object, hidden_size: usize) -> std::result::Result<Heads, String> {
@@ -250,6 +286,36 @@ mod tests {
         assert_eq!(windows(sliding), [None, Some(16), Some(16)]);
         let types = ["sliding_attention", "full_attention", "sliding_attention"];
         assert_eq!(windows(json!({ "model_type": "mistral", "layer_types": types })), [Some(16), None, Some(16)]);
+        let smollm3 = json!({ "model_type": "smollm3", "use_sliding_window": true, "no_rope_layer_interval": 2 });
+        assert_eq!(windows(smollm3), [None, Some(16), None]);
+    }
+
+    #[test]
+    fn each_layer_is_rotated_unless_its_family_says_otherwise() {
+        let rotates = |more: Value| {
+            let mut config = json!({
+                "model_type": "smollm3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 5,
+                "num_attention_heads": 4, "vocab_size": 257,
+            });
+            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            Architecture::parse(&config.to_string()).map(|a| a.rotates)
+        };
+        assert_eq!(rotates(json!({})).unwrap(), [true, true, true, false, true]);
+        assert_eq!(rotates(json!({ "no_rope_layer_interval": 2 })).unwrap(), [true, false, true, false, true]);
+        let given = json!({ "no_rope_layers": [0, 1, 1, 1, 0], "no_rope_layer_interval": 2 });
+        assert_eq!(rotates(given).unwrap(), [false, true, true, true, false]);
+        assert_eq!(rotates(json!({ "model_type": "llama", "no_rope_layer_interval": 2 })).unwrap(), [true; 5]);
+        for (key, value) in [
+            ("no_rope_layers", json!([0, 1])),
+            ("no_rope_layers", json!([0, 1, 1, 1, 2])),
+            ("no_rope_layers", json!("all")),
+            ("no_rope_layer_interval", json!(0)),
+            // Only some readers would obey it without use_sliding_window.
+            ("layer_types", json!(vec!["sliding_attention"; 5])),
+        ] {
+            let error = rotates(json!({ key: value })).unwrap_err();
+            assert!(error.contains(key), "{key}: {error}");
+        }
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl Decoder {
         for (i, w) in self.weights.layers.iter().enumerate() {
             let rows = (i + 1 == self.weights.layers.len()).then_some(rows);
             let kept = self.layer(i, x, forest, rows)?;
-            x = self.layer_of(w, w.maps()).output(&kept)?;
+            x = self.layer_of(i, w.maps()).output(&kept)?;
             keep(i, kept)?;
         }
         let hidden = norm::forward(&x, &self.weights.norm, self.architecture.rms_norm_eps)?;
@@ -129,16 +129,21 @@ impl Decoder {
     /// Runs layer `i` except its last product.
     fn layer(&self, i: usize, x: Tensor, forest: &Forest, rows: Option<&[usize]>) -> Result<LayerKept> {
         let (w, attention) = (&self.weights.layers[i], self.architecture.attention(i));
-        let layer = self.layer_of(w, w.maps());
+        let layer = self.layer_of(i, w.maps());
         layer.forward(x, forest, rows, |q, k, v| {
             let (out, log_sum) = attention::forward(q, k, v, forest, attention)?;
             Ok(Attended { out, log_sum: Some(log_sum) })
         })
     }
 
-    /// Returns a layer with these products.
-    pub(super) fn layer_of<'a, P: Product>(&'a self, w: &'a Layer, maps: Maps<&'a P>) -> layer::Layer<'a, P> {
-        layer::Layer { architecture: &self.architecture, rotation: &self.rotation, norms: w, maps }
+    /// Returns the rotary embedding of layer `i`, if it has one.
+    fn rotation(&self, i: usize) -> Option<&Rotation> {
+        self.architecture.rotates[i].then_some(&*self.rotation)
+    }
+
+    /// Returns layer `i` with these products.
+    pub(super) fn layer_of<'a, P: Product>(&'a self, i: usize, maps: Maps<&'a P>) -> layer::Layer<'a, P> {
+        layer::Layer { architecture: &self.architecture, rotation: self.rotation(i), norms: &self.weights.layers[i], maps }
     }
 
     /// Computes the gradient of [`layer::Layer::head_norm`].
@@ -214,8 +219,10 @@ impl Decoder {
         };
         let from = attention::Kept { q: &kept.q, k: &kept.k, v: &kept.v, out: &kept.attended.out, log_sum: log_sum(&kept)? };
         let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, self.architecture.attention(i))?;
-        rope::backward(&dq, &self.rotation, forest)?;
-        rope::backward(&dk, &self.rotation, forest)?;
+        if let Some(rotation) = self.rotation(i) {
+            rope::backward(&dq, rotation, forest)?;
+            rope::backward(&dk, rotation, forest)?;
+        }
         if let (Some((q, k)), Some((q_norm, k_norm)), Some((dq_norm, dk_norm))) = (&kept.unnormed, &w.qk_norm, &g.qk_norm) {
             dq = self.head_norm_backward(q, q_norm, &dq, dq_norm.as_ref())?;
             dk = self.head_norm_backward(k, k_norm, &dk, dk_norm.as_ref())?;

@@ -108,8 +108,8 @@ impl Decoding {
         let d = &self.decoder;
         let Decode { tokens, positions, prompt_of, prompts, own } = step;
         let mut x = embedding::forward(&d.weights.embedding, tokens)?;
-        for (l, (w, maps)) in d.weights.layers.iter().zip(layers).enumerate() {
-            let layer = d.layer_of(w, maps.each());
+        for (l, maps) in layers.iter().enumerate() {
+            let layer = d.layer_of(l, maps.each());
             let kept = layer.forward(x, positions, None, |q, k, v| {
                 for (row, own) in own.iter_mut().enumerate() {
                     own.layers[l].push(k, v, row)?;

@@ -98,6 +98,15 @@ impl Object {
         self.typed(key, &right, |value| words(value).filter(|words| words.len() == count))
     }
 
+    /// Reads a list of `count` numbers, each 0 or 1.
+    pub(super) fn bits(&self, key: &str, count: usize) -> std::result::Result<Option<Vec<bool>>, String> {
+        let bit = |value: &Value| value.as_u64().filter(|bit| *bit <= 1).map(|bit| bit == 1);
+        let bits = |value: &Value| value.as_array()?.iter().map(bit).collect::<Option<Vec<_>>>();
+        self.typed(key, &format!("a list of {count} numbers, each 0 or 1"), |value| {
+            bits(value).filter(|bits| bits.len() == count)
+        })
+    }
+
     /// Reads a required size.
     pub(super) fn needed_size(&self, key: &str, most: usize) -> std::result::Result<usize, String> {
         self.size(key, most)?.ok_or_else(|| format!("{key} is missing; it must be a whole number from 1 to {most}"))

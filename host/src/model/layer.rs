@@ -86,7 +86,8 @@ pub(super) struct LayerKept {
 /// A layer.
 pub(super) struct Layer<'a, P> {
     pub architecture: &'a Architecture,
-    pub rotation: &'a Rotation,
+    /// Its rotary embedding, if it has one.
+    pub rotation: Option<&'a Rotation>,
     /// Its norms.
     pub norms: &'a Norms,
     pub maps: Maps<&'a P>,
@@ -112,8 +113,10 @@ impl<P: Product> Layer<'_, P> {
             unnormed = Some((q, k));
             (q, k) = (normed_q, normed_k);
         }
-        rope::forward(&q, self.rotation, positions)?;
-        rope::forward(&k, self.rotation, positions)?;
+        if let Some(rotation) = self.rotation {
+            rope::forward(&q, rotation, positions)?;
+            rope::forward(&k, rotation, positions)?;
+        }
         let attended = attend(&q, &k, &v)?;
         let middle = match rows {
             None => {

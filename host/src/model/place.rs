@@ -66,10 +66,15 @@ impl Place {
 
     /// Returns an error if this place can't compute the model.
     pub(super) fn check(&self, architecture: &Architecture) -> Result<()> {
-        if architecture.windows.iter().any(Option::is_some) && !self.device.is_cpu() {
-            return Err(Error::Device("sliding windows are only supported on the CPU; set device = \"cpu\"".into()));
+        if self.device.is_cpu() {
+            return Ok(());
         }
-        Ok(())
+        let missing = architecture.without_kernels();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let missing = missing.join(", ");
+        Err(Error::Device(format!("this model has {missing}, which only the CPU computes; set device = \"cpu\"")))
     }
 
     /// Returns the device of the tensors.

@@ -30,7 +30,7 @@ pub enum RopeScaling {
 }
 
 /// Reads base and scaling from a `config.json`; the error names the field.
-pub(super) fn resolve(config: &Object, head_dim: usize) -> Result<(f64, RopeScaling), String> {
+pub(super) fn resolve(config: &Object, head_dim: usize, default_theta: f64) -> Result<(f64, RopeScaling), String> {
     let (new, old) = (config.object("rope_parameters")?, config.object("rope_scaling")?);
     let (key, p) = match (new, old) {
         (Some(new), _) => ("rope_parameters", new),
@@ -38,7 +38,7 @@ pub(super) fn resolve(config: &Object, head_dim: usize) -> Result<(f64, RopeScal
         (None, None) => ("rope_scaling", Object::default()),
     };
     let inside = |e: String| format!("{key}: {e}");
-    let theta = p.number("rope_theta").map_err(inside)?.or(config.number("rope_theta")?).unwrap_or(10_000.0);
+    let theta = p.number("rope_theta").map_err(inside)?.or(config.number("rope_theta")?).unwrap_or(default_theta);
     let need = |name: &str| {
         let value = p.number(name).map_err(inside)?;
         value.filter(|v| *v > 0.0).ok_or_else(|| format!("{key}: rope scaling needs a positive {name}"))
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn both_spellings_resolve_alike() {
-        let parsed = |text: &str| resolve(&Object::parse(text).unwrap(), 16);
+        let parsed = |text: &str| resolve(&Object::parse(text).unwrap(), 16, 1e4);
         let old = parsed(r#"{"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}"#);
         let new = parsed(r#"{"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}"#);
         assert_eq!(old.unwrap(), new.unwrap());
