@@ -1,0 +1,106 @@
+//! Command lines and files as people who come from TRL write them.
+
+use rlhost_tests::{Outcome, Place, tiny};
+use std::process::Command;
+
+const PAIRS: &[&str] = &["--dataset", "pairs.jsonl", "--max_steps", "1", "--per_device_train_batch_size", "2"];
+
+fn dpo(place: &Place, run: &str, more: &[&str]) -> Outcome {
+    place.run(&[&["dpo", "--model_name_or_path", tiny()], PAIRS, &["--output_dir", run], more].concat())
+}
+
+fn refused(place: &Place, more: &[&str], words: &str) {
+    let outcome = dpo(place, "refused", more);
+    assert!(outcome.code == Some(2) && outcome.error().contains(words), "{more:?}: {}", outcome.stderr);
+    assert!(!place.path("refused").exists());
+}
+
+fn config(place: &Place, run: &str) -> String {
+    std::fs::read_to_string(place.path(run).join("config.toml")).unwrap()
+}
+
+#[test]
+fn settings_of_the_algorithm_are_flags_with_one_value_or_several() {
+    let place = Place::with_answers();
+    dpo(&place, "two", &["--loss_type", "sigmoid", "hinge", "--loss_weights", "1.0", "-0.5", "--beta", "0.2"]).succeeded();
+    let text = config(&place, "two");
+    assert!(text.contains("\"sigmoid\"") && text.contains("\"hinge\"") && text.contains("-0.5"), "{text}");
+    dpo(&place, "whole", &["--loss_type=sigmoid", "--loss_type", "hinge", "--loss_weights", "[1.0, -0.5]"]).succeeded();
+    dpo(&place, "set", &["--set", "beta=0.3"]).succeeded();
+    assert!(config(&place, "set").contains("beta = 0.3"));
+    refused(&place, &["--set", "betta=0.3"], "did you mean \"beta\"?");
+    refused(&place, &["--loss_type", "sigmod"], "did you mean \"sigmoid\"?");
+}
+
+#[test]
+fn another_mistake_is_not_blamed_on_a_setting() {
+    let place = Place::with_answers();
+    for (more, words) in [
+        (&["--deepspeed", "x.json"][..], "not sharded"),
+        (&["--eval_strategy", "epoch"], "eval_strategy"),
+        (&["--config", "none.yaml"], "none.yaml"),
+        (&["--max_steps"], "--max-steps"),
+        (&["--optim", "rmsprop"], "the optimizer is AdamW"),
+        (&["--packing_strategy", "wrapped"], "best-fit"),
+        (&["--algorithm", "cpo"], "rlhost train --algorithm cpo"),
+    ] {
+        refused(&place, &[&["--beta", "0.1"], more].concat(), words);
+    }
+}
+
+#[test]
+fn switches_lists_and_names_are_spelled_as_in_python() {
+    let place = Place::with_answers();
+    let switches = ["--no_shuffle_dataset", "--bf16", "False", "--gradient_checkpointing", "True", "--no_remove_unused_columns"];
+    dpo(&place, "flags", &[&switches[..], &["--report_to", "wandb", "--log_completions", "True"]].concat()).succeeded();
+    let text = config(&place, "flags");
+    for line in ["shuffle_dataset = false", "bf16 = false", "gradient_checkpointing = true", "log_completions = \"all\""] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let file = "log_completions: true\nreport_to: [wandb, tensorboard]\nbf16: no\nlora_r: 2\nlora_target_modules: all-linear\nfsdp: []\n\
+                gradient_checkpointing: yes\npush_to_hub: true\nmodel_revision: main\nmax_length: null\nbeta: 0.4\n";
+    place.write("file.yaml", file);
+    dpo(&place, "file", &["--config", "file.yaml", "--push_to_hub", "false"]).succeeded();
+    let text = config(&place, "file");
+    for line in ["report_to = \"tensorboard\"", "bf16 = false", "max_length = \"none\"", "beta = 0.4"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    refused(&place, &["--config", "file.yaml"], "file.yaml:8: push_to_hub");
+    for (bad, words) in [
+        ("learning_rate: .nan\n", "bad.yaml:1: learning_rate: is NaN"),
+        ("seed: 1\nlearning_rate: fast\n", "bad.yaml:2: learning_rate: "),
+        ("resume_from_checkpoint: true\n", "is a flag only"),
+        ("seed: 1\n\"bogus\": 1\n", "bad.yaml:2: unknown key"),
+    ] {
+        place.write("bad.yaml", bad);
+        refused(&place, &["--config", "bad.yaml"], words);
+    }
+}
+
+#[test]
+fn yaml_may_come_from_a_pipe_and_a_switch_takes_no_folder_for_its_value() {
+    let place = Place::with_answers();
+    let shell = |script: String| {
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).current_dir(place.path(".")).env("NO_COLOR", "1");
+        Outcome::new(command.output().unwrap())
+    };
+    let binary = rlhost_tests::binary().display().to_string();
+    let model = tiny();
+    let flags = format!("--model {model} --dataset pairs.jsonl --max-steps 1 --output-dir piped");
+    shell(format!("{binary} dpo {flags} --config <(printf 'seed: 7\\nbeta: 0.25\\n')")).succeeded();
+    assert!(config(&place, "piped").contains("beta = 0.25") && config(&place, "piped").contains("seed = 7"));
+    let evaluated = place.run(&["eval", "--bf16", "piped", "--json"]);
+    assert!(evaluated.succeeded().stdout.contains("eval_loss"), "{}", evaluated.stderr);
+}
+
+#[test]
+fn help_lists_the_settings_of_the_algorithm() {
+    let place = Place::new();
+    for arguments in [&["dpo", "--help"][..], &["help", "dpo"], &["train", "--algorithm", "dpo", "-h"], &["-q", "dpo", "-h"]] {
+        let said = place.run(arguments).succeeded().stdout.clone();
+        assert!(said.contains("--label-smoothing") && !said.contains("--epsilon-high"), "{arguments:?}: {said}");
+    }
+    let script = place.run(&["completions", "bash"]).succeeded().stdout.clone();
+    assert!(script.contains("--epsilon-high") && script.contains("--cpo-alpha"));
+}
