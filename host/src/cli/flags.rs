@@ -183,7 +183,7 @@ pub(super) fn scan(command: &Command, arguments: &[String]) -> Scanned {
         let mut values: Vec<String> = inline.into_iter().collect();
         let switch = known.is_some_and(is_switch);
         while values.len() < most && !argument.contains('=') {
-            match rest.next_if(|value| !value.starts_with("--") && !(switch && !is_switchs_value(value))) {
+            match rest.next_if(|value| !value.starts_with("--") && (!switch || is_switchs_value(value))) {
                 Some(value) => values.push(value.clone()),
                 None => break,
             }
