@@ -114,13 +114,7 @@ fn flag(key: &Key) -> Arg {
 
 /// Adds a flag for each of the algorithm's settings that is not a key of the host.
 pub(super) fn with_settings(command: Command, settings: &[Setting]) -> Command {
-    let taken = |name: &str| {
-        let dashed = name.replace('_', "-");
-        command
-            .get_arguments()
-            .any(|arg| arg.get_long() == Some(&dashed) || arg.get_all_aliases().unwrap_or_default().contains(&name))
-    };
-    let own: Vec<Arg> = settings.iter().filter(|setting| !taken(&setting.name)).map(setting_flag).collect();
+    let own: Vec<Arg> = settings.iter().filter(|s| of_name(&command, &s.name).is_none()).map(setting_flag).collect();
     command.args(own)
 }
 
@@ -183,7 +177,7 @@ pub(super) fn scan(command: &Command, arguments: &[String]) -> Scanned {
         let mut values: Vec<String> = inline.into_iter().collect();
         let switch = known.is_some_and(is_switch);
         while values.len() < most && !argument.contains('=') {
-            match rest.next_if(|value| !value.starts_with("--") && (!switch || is_switchs_value(value))) {
+            match rest.next_if(|value| !value.starts_with("--") && (!switch || config::switched(value).is_some())) {
                 Some(value) => values.push(value.clone()),
                 None => break,
             }
@@ -206,15 +200,11 @@ fn is_switch(arg: &Arg) -> bool {
     arg.get_value_names().is_some_and(|names| names.iter().any(|name| name == "BOOL"))
 }
 
-fn is_switchs_value(text: &str) -> bool {
-    ["true", "false", "yes", "no", "on", "off", "0", "1"].contains(&text.to_lowercase().as_str())
-}
-
 /// Writes out what a switch means if something follows that is no value of a switch, so that it is not taken for one.
 pub(super) fn with_plain_switches(command: &Command, arguments: &mut [OsString]) {
     for i in 0..arguments.len() {
         let next = arguments.get(i + 1).and_then(|next| next.to_str());
-        let next_is_value = next.is_none_or(|next| next.starts_with('-') || is_switchs_value(next));
+        let next_is_value = next.is_none_or(|next| next.starts_with('-') || config::switched(next).is_some());
         let Some(flag) = arguments[i].to_str().and_then(|argument| argument.strip_prefix("--")) else { continue };
         if !next_is_value && of_name(command, flag).is_some_and(is_switch) {
             arguments[i].push("=true");

@@ -27,7 +27,7 @@ pub use options::{
 };
 pub use period::Period;
 pub use printable::{is_hidden, printable, printable_path};
-pub use values::scalar;
+pub use values::{scalar, switched};
 
 use std::path::PathBuf;
 

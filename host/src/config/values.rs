@@ -69,13 +69,15 @@ pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
 const SWITCHES: [(&str, bool); 8] =
     [("true", true), ("yes", true), ("on", true), ("1", true), ("false", false), ("no", false), ("off", false), ("0", false)];
 
+/// Returns what a text means as the value of a switch.
+pub fn switched(text: &str) -> Option<bool> {
+    SWITCHES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, on)| *on)
+}
+
 /// Returns a value as the kind of its key has it: a switch for its name, a list for its only item, a text for a switch.
 pub(super) fn spelled(kind: &str, value: Value) -> Value {
     match (kind, value) {
-        ("boolean", Value::String(text)) => {
-            let found = SWITCHES.iter().find(|(name, _)| name.eq_ignore_ascii_case(&text));
-            found.map_or(Value::String(text), |(_, on)| Value::Boolean(*on))
-        }
+        ("boolean", Value::String(text)) => switched(&text).map_or(Value::String(text), Value::Boolean),
         ("boolean", Value::Integer(number @ (0 | 1))) => Value::Boolean(number == 1),
         ("array", item @ Value::String(_)) => Value::Array(vec![item]),
         ("string", Value::Boolean(on)) => Value::String(on.to_string()),
