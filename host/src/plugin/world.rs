@@ -139,7 +139,14 @@ pub enum Role {
 }
 
 const PACKAGE: &str = "rlhost:plugin/";
-const VERSION: &str = "0.1";
+
+/// Returns the version of the contract that an interface came with, which it keeps.
+fn version(interface: &str) -> &'static str {
+    match interface {
+        "http" | "environment" | "reward-model" | "labelled" => "0.2",
+        _ => "0.1",
+    }
+}
 
 impl Role {
     /// All roles. Those whose exports include another's come first.
@@ -183,13 +190,13 @@ impl Role {
             .map(|(name, _)| name.to_owned())
             .collect();
         for wanted in std::iter::once(&"plugin").chain(self.interfaces()) {
-            let prefix = format!("{PACKAGE}{wanted}@");
+            let (prefix, version) = (format!("{PACKAGE}{wanted}@"), version(wanted));
             match exports.iter().find(|e| e.starts_with(&prefix)) {
-                Some(export) if export[prefix.len()..].starts_with(&format!("{VERSION}.")) => {}
+                Some(export) if export[prefix.len()..].starts_with(&format!("{version}.")) => {}
                 Some(export) => {
-                    return Err(fail(format!("it exports {export}; this rlhost speaks version {VERSION} of the contract")));
+                    return Err(fail(format!("it exports {export}; this rlhost speaks version {version} of {wanted}")));
                 }
-                None => return Err(fail(format!("it does not export {prefix}{VERSION}.0; it exports {}", listed(&exports)))),
+                None => return Err(fail(format!("it does not export {prefix}{version}.0; it exports {}", listed(&exports)))),
             }
         }
         for (import, _) in ty.imports(engine) {
@@ -206,7 +213,7 @@ impl Role {
 
 /// Returns whether a component exports an optional interface of the contract.
 pub(super) fn exports(component: &Component, engine: &wasmtime::Engine, interface: &str) -> bool {
-    let name = format!("{PACKAGE}{interface}@{VERSION}.");
+    let name = format!("{PACKAGE}{interface}@{}.", version(interface));
     component.component_type().exports(engine).any(|(export, _)| export.starts_with(&name))
 }
 
