@@ -40,6 +40,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     config.ranks = world.size();
     world.set_patience(config.dist_timeout_s);
     let (config, mut plugins) = plugins::load(config, beginning, &world)?;
+    check(&config, &plugins)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, opened) = model::open(config, &folder, beginning, &world)?;
     let (config, Datasets { data, evaluated, mut warnings }) =
@@ -76,16 +77,23 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
         _ => RunFolder::choose(&config, plugins.algorithm_source.name()),
     })?;
     config.output_dir = Some(folder.display().to_string());
-    if config.precompute_ref_log_probs && plugins.flow.generates() {
-        let detail = "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training";
-        return Err(Error::Unfit(detail.into()));
-    }
-    if config.precompute_ref_log_probs && plugins.about().hints.mismatched {
-        let detail =
-            "precompute_ref_log_probs: this algorithm's baseline needs the reference model for the completions of each batch";
-        return Err(Error::Unfit(detail.into()));
-    }
     Ok((config, folder))
+}
+
+/// Refuses settings that the algorithm can't work with.
+fn check(config: &Config, plugins: &Loaded) -> Result<()> {
+    let mismatched = plugins.about().hints.mismatched;
+    let fault = if config.precompute_ref_log_probs && plugins.flow.generates() {
+        "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training"
+    } else if config.precompute_ref_log_probs && mismatched {
+        "precompute_ref_log_probs: this algorithm's baseline needs the reference model for the completions of each batch"
+    } else if config.per_device_train_batch_size == 1 && mismatched {
+        "per_device_train_batch_size: this algorithm puts each completion behind another row's prompt, so a process needs at \
+         least 2 rows at a time"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Unfit(fault.to_owned()))
 }
 
 /// Warns of completions that the model's context will cut short.
