@@ -1,6 +1,6 @@
 //! The configuration keys of a run. `rlhost train --help` prints their doc comments.
 
-use super::{Device, Limits, LrSchedule, Period, PluginEntry};
+use super::{Device, Limits, LrSchedule, Optim, Period, PluginEntry};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -252,13 +252,18 @@ pub struct Config {
     pub warmup_steps: f64,
     /// Warmup as a fraction of the run, used if warmup_steps is 0 [default: 0]
     pub warmup_ratio: f64,
-    /// Decoupled weight decay of AdamW [default: 0]
+    /// Optimizer, by transformers' name: adamw_torch, sgd, lion_32bit, adafactor, or muon for the layers' matrices with AdamW for
+    /// everything else. On an NVIDIA device only adamw_torch [default: adamw_torch]
+    pub optim: Optim,
+    /// Settings of the optimizer, as in momentum=0.9,nesterov=true for sgd
+    pub optim_args: Map<String, Value>,
+    /// Weight decay, decoupled from the gradient except for sgd; norms and biases have none [default: 0]
     pub weight_decay: f64,
-    /// beta1 of AdamW [default: 0.9]
+    /// beta1 of AdamW, Lion, and AdamW beside Muon [default: 0.9]
     pub adam_beta1: f64,
-    /// beta2 of AdamW [default: 0.999]
+    /// beta2 of AdamW, Lion, and AdamW beside Muon [default: 0.999]
     pub adam_beta2: f64,
-    /// Epsilon of AdamW [default: 1e-8]
+    /// Epsilon of AdamW, and AdamW beside Muon [default: 1e-8]
     pub adam_epsilon: f64,
     /// Clip the gradient norm to this value; 0 for no limit [default: 1]
     pub max_grad_norm: f64,
@@ -393,6 +398,8 @@ impl Default for Config {
             lr_scheduler_kwargs: Map::new(),
             warmup_steps: 0.0,
             warmup_ratio: 0.0,
+            optim: Optim::AdamwTorch,
+            optim_args: Map::new(),
             weight_decay: 0.0,
             adam_beta1: 0.9,
             adam_beta2: 0.999,

@@ -18,7 +18,7 @@ use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{self, Config, Overrides};
+use crate::config::{self, Config, Overrides, Rule};
 use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Frozen, ModelFolder, Place, Policy};
@@ -124,6 +124,7 @@ fn learner(
     let of_head = shared.map(|peak| schedule::with_peak(&config, peak, max_steps)).transpose()?;
     let rates = Rates { schedule, of_head };
     let optimizer = Settings {
+        rule: rule(&config, place)?,
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
         eps: config.adam_epsilon,
@@ -140,6 +141,20 @@ fn learner(
     let settings = Rc::new(config.clone());
     let learner = Learner::new(world.clone(), settings, plugins.flow, policy, (optimizer, rates), critic)?;
     Ok((config, learner, reference))
+}
+
+/// Returns the optimizer.
+///
+/// # Errors
+/// If it has no kernel for the place.
+fn rule(config: &Config, place: &Place) -> Result<Rule> {
+    let invalid = |place: &str, detail: String| config::Error::Invalid { place: place.to_owned(), detail };
+    let rule = config.rule().map_err(|(key, detail)| invalid(key, detail))?;
+    if rule != Rule::AdamW && !place.device().is_cpu() {
+        let detail = format!("{} has no kernel for a device yet; use adamw_torch there, or --device cpu", config.optim_name());
+        return Err(invalid("optim", detail).into());
+    }
+    Ok(rule)
 }
 
 /// A run with all settings resolved.
