@@ -2,9 +2,10 @@
 //! model.
 
 use candle_core::{Device, Tensor};
+use rlhost::config::Rule;
 use rlhost::model::{Decode, Decoder, Frozen, Lora, ModelFolder, Policy, Selected, Weights, merge, save};
 use rlhost::ops::{self, Forest};
-use rlhost::optim::{AdamW, Settings};
+use rlhost::optim::{Optimizer, Settings};
 use std::path::Path;
 
 const LORA: Lora = Lora { r: 4, alpha: 8.0, use_rslora: false };
@@ -44,8 +45,8 @@ fn greatest_difference(a: &[f32], b: &[f32]) -> f32 {
 /// A policy whose adapter some updates have changed.
 fn trained(base: &Decoder) -> Policy {
     let policy = Policy::new(base.clone().with_new_adapter(LORA, &targets(), 3).unwrap());
-    let settings = Settings { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 1.0 };
-    let mut optimizer = AdamW::new(settings, &policy.weights().trained()).unwrap();
+    let settings = Settings { rule: Rule::AdamW, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 1.0 };
+    let mut optimizer = Optimizer::new(settings, &policy.weights().trained()).unwrap();
     for _ in 0..4 {
         let (forest, selected) = forest();
         let gradients = policy.zero_gradients().unwrap();

@@ -152,7 +152,6 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (Only(&["text"]), "rename the column with --columns text=COLUMN", &["dataset_text_field"]),
     (Only(&["bfd"]), "texts are packed best-fit-decreasing, without being split", &["packing_strategy"]),
     (Only(&["keep_start"]), "texts are truncated at the end", &["truncation_mode"]),
-    (Only(&["adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw"]), "the optimizer is AdamW", &["optim"]),
     (
         Switches("shuffle_dataset", ["random", "sequential"]),
         "rows are shuffled (random) or in order (sequential) by --shuffle-dataset",
@@ -207,8 +206,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NONE, "models are trained in f32, or in bf16 on an NVIDIA device", &["load_in_4bit", "load_in_8bit"]),
     (NotNeeded, "weights are not quantized", &["bnb_4bit_quant_type", "bnb_4bit_quant_storage", "use_bnb_nested_quant"]),
     (NONE, "adapters are LoRA on linear layers, without DoRA", &["use_dora", "lora_modules_to_save", "lora_target_parameters"]),
-    (NONE, "the schedules are linear, cosine, constant and constant_with_warmup", &["lr_scheduler_kwargs"]),
-    (NONE, "AdamW has --adam-beta1, --adam-beta2, --adam-epsilon and --weight-decay", &["optim_args", "optim_target_modules"]),
+    (NONE, "it is for low-rank optimizers (GaLore, APOLLO); use LoRA", &["optim_target_modules"]),
     (NONE, "not supported yet", &["neftune_noise_alpha", "label_smoothing_factor", "use_weighting", "num_generations_eval"]),
     (NONE, "mixtures of experts are not supported yet", &["router_aux_loss_coef"]),
     (NONE, "rewards are WebAssembly plugins; use --plugin", &["reward_model_path", "reward_funcs"]),

@@ -18,11 +18,11 @@ use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{self, Config, Overrides};
+use crate::config::{self, Config, Overrides, Rule};
 use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Frozen, ModelFolder, Place, Policy};
-use crate::optim::{Schedule, Settings};
+use crate::optim::Settings;
 use data::Datasets;
 use model::Opened;
 use models::policy_and_reference;
@@ -132,10 +132,12 @@ fn learner(
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&needs, &values), beginning, place)?;
     let adapter = opened.lora.is_some();
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
-    let (mut config, schedule) = schedule::of_policy(config, plugins.flow, rate, size(&policy), max_steps);
+    let (mut config, schedule) = schedule::of_policy(config, plugins.flow, rate, size(&policy), max_steps)?;
     let shared = config.critic_learning_rate.filter(|_| matches!(values, Values::Shared));
-    let rates = Rates { schedule, of_head: shared.map(|peak| Schedule { peak, ..schedule }) };
+    let of_head = shared.map(|peak| schedule::with_peak(&config, peak, max_steps)).transpose()?;
+    let rates = Rates { schedule, of_head };
     let optimizer = Settings {
+        rule: rule(&config, place)?,
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
         eps: config.adam_epsilon,
@@ -146,12 +148,26 @@ fn learner(
     if let Values::Model(own) = values {
         let begun = value_model::open(own, opened, &config, beginning, place, &policy)?;
         let schedule;
-        (config, schedule) = schedule::of_critic(config, plugins.flow, size(begun.model.trainable()), max_steps);
+        (config, schedule) = schedule::of_critic(config, plugins.flow, size(begun.model.trainable()), max_steps)?;
         critic = Some(Critic::new(begun, optimizer, schedule)?);
     }
     let settings = Rc::new(config.clone());
     let learner = Learner::new(world.clone(), settings, plugins.flow, policy, (optimizer, rates), critic)?;
     Ok((config, learner, reference))
+}
+
+/// Returns the optimizer.
+///
+/// # Errors
+/// If it has no kernel for the place.
+fn rule(config: &Config, place: &Place) -> Result<Rule> {
+    let invalid = |place: &str, detail: String| config::Error::Invalid { place: place.to_owned(), detail };
+    let rule = config.rule().map_err(|(key, detail)| invalid(key, detail))?;
+    if rule != Rule::AdamW && !place.device().is_cpu() {
+        let detail = format!("{} has no kernel for a device yet; use adamw_torch there, or --device cpu", config.optim_name());
+        return Err(invalid("optim", detail).into());
+    }
+    Ok(rule)
 }
 
 /// A run with all settings resolved.
