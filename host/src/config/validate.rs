@@ -17,6 +17,7 @@ impl Config {
         self.check_columns()?;
         self.check_adapter()?;
         self.check_optimizer()?;
+        self.check_schedule()?;
         self.check_plugins()
     }
 

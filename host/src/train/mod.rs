@@ -12,6 +12,7 @@ mod measure;
 mod named;
 mod origin;
 mod packed;
+mod plateau;
 mod plugins;
 mod ranks;
 mod setup;

@@ -212,6 +212,12 @@ impl Learner {
         Ok((Updates { policy, critic }, figures))
     }
 
+    /// Sets the number of times that evaluations have stopped improving, for schedules that follow them.
+    pub(super) fn reduce_rates(&mut self, plateaus: u32) {
+        self.trained.reduce_rates(plateaus);
+        self.critic.iter_mut().for_each(|critic| critic.reduce_rates(plateaus));
+    }
+
     /// Returns the cost of a forward and backward pass.
     fn work(&self, packed: &Packed) -> Result<Work> {
         let mut passes = self.policy.computing().passed(self.policy.architecture(), &packed.forest, packed.selected.len());

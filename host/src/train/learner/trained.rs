@@ -98,6 +98,12 @@ impl Trained {
         }
     }
 
+    /// Sets the number of times that evaluations have stopped improving.
+    pub(super) fn reduce_rates(&mut self, plateaus: u32) {
+        self.rates.schedule.plateaus = plateaus;
+        self.rates.of_head.iter_mut().for_each(|schedule| schedule.plateaus = plateaus);
+    }
+
     /// Makes a planned update.
     pub(super) fn update(&mut self, model: &Policy, Planned { step, ready }: Planned) -> Result<Updated> {
         let grad_norm = ready.norm;

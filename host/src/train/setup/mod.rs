@@ -22,7 +22,7 @@ use crate::config::{self, Config, Overrides};
 use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Frozen, ModelFolder, Place, Policy};
-use crate::optim::{Schedule, Settings};
+use crate::optim::Settings;
 use data::Datasets;
 use model::Opened;
 use models::policy_and_reference;
@@ -120,9 +120,10 @@ fn learner(
     let adapter = opened.lora.is_some();
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
     let usual_rate = schedule::usual(plugins.flow, rate, size(&policy));
-    let (mut config, schedule) = schedule::of_policy(config, plugins.flow, rate, size(&policy), max_steps);
+    let (mut config, schedule) = schedule::of_policy(config, plugins.flow, rate, size(&policy), max_steps)?;
     let shared = config.critic_learning_rate.filter(|_| matches!(values, Values::Shared));
-    let rates = Rates { schedule, of_head: shared.map(|peak| Schedule { peak, ..schedule }) };
+    let of_head = shared.map(|peak| schedule::with_peak(&config, peak, max_steps)).transpose()?;
+    let rates = Rates { schedule, of_head };
     let optimizer = Settings {
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
@@ -134,7 +135,7 @@ fn learner(
     if let Values::Model(own) = values {
         let begun = value_model::open(own, opened, &config, beginning, place, &policy)?;
         let schedule;
-        (config, schedule) = schedule::of_critic(config, plugins.flow, size(begun.model.trainable()), max_steps);
+        (config, schedule) = schedule::of_critic(config, plugins.flow, size(begun.model.trainable()), max_steps)?;
         critic = Some(Critic::new(begun, optimizer, schedule)?);
     }
     let settings = Rc::new(config.clone());
