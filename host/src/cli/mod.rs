@@ -14,6 +14,7 @@ mod algorithm;
 mod bench;
 mod checkpoint;
 mod completions;
+mod diagnose;
 mod eval;
 mod export;
 mod flags;
@@ -87,6 +88,8 @@ enum Other {
     Replay(replay::Args),
     /// Write an HTML report of a run: metrics, completions, plugins and events
     Report(report::Args),
+    /// Say why a run does not learn: signs in its metrics, and what to try
+    Diagnose(diagnose::Args),
     /// Create, inspect, check, time and build plugins
     Plugin(plugin::Args),
     /// List or verify a run's checkpoints
@@ -223,6 +226,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Swap(args) => swap::run(&args),
         Other::Replay(args) => replay::run(&args),
         Other::Report(args) => report::run(&args),
+        Other::Diagnose(args) => diagnose::run(&args),
         Other::Plugin(args) => plugin::run(&args),
         Other::Checkpoint(args) => checkpoint::run(&args),
         Other::Completions(args) => completions::completions(&args),

@@ -52,9 +52,9 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let place = Place::choose(config.device, config.bf16, world.local_rank())?;
     world.meet_on(place.device())?;
     let max_steps = max_steps(&config, data.batches_per_epoch() * micro_batches_per_batch(plugins.flow, &config));
-    let (config, learner, reference) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;
+    let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, max_steps));
-    let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: place.describe() };
+    let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: place.describe(), usual_rate };
     let restored = run.restored(&data)?;
     let (journal, source, turns) = run.begin(folder, &plugins, opened, warnings)?;
 
@@ -117,7 +117,7 @@ fn max_steps(config: &Config, micro_batches: usize) -> u64 {
     ((config.num_train_epochs * updates as f64).ceil() as u64).max(1)
 }
 
-/// Creates the learner and the reference model. Returns the configuration with the learning rates set.
+/// Creates the learner and the reference model. Returns the configuration with the learning rates set, and the usual rate.
 fn learner(
     config: Config,
     plugins: &Loaded,
@@ -126,12 +126,13 @@ fn learner(
     place: &Place,
     max_steps: u64,
     world: &Rc<World>,
-) -> Result<(Config, Learner, Option<Frozen>)> {
+) -> Result<(Config, Learner, Option<Frozen>, f64)> {
     let (needs, rate) = (plugins.about().needs, plugins.about().hints.learning_rate);
     let (config, values) = value_model::settle(config, needs.values, beginning, world)?;
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&needs, &values), beginning, place)?;
     let adapter = opened.lora.is_some();
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
+    let usual_rate = schedule::usual(plugins.flow, rate, size(&policy));
     let (mut config, schedule) = schedule::of_policy(config, plugins.flow, rate, size(&policy), max_steps)?;
     let shared = config.critic_learning_rate.filter(|_| matches!(values, Values::Shared));
     let of_head = shared.map(|peak| schedule::with_peak(&config, peak, max_steps)).transpose()?;
@@ -153,7 +154,7 @@ fn learner(
     }
     let settings = Rc::new(config.clone());
     let learner = Learner::new(world.clone(), settings, plugins.flow, policy, (optimizer, rates), critic)?;
-    Ok((config, learner, reference))
+    Ok((config, learner, reference, usual_rate))
 }
 
 /// Returns the optimizer.
@@ -178,6 +179,8 @@ struct Run<'a> {
     max_steps: u64,
     /// Where it computes.
     device: String,
+    /// The learning rate that it would have by default.
+    usual_rate: f64,
 }
 
 impl Run<'_> {
@@ -214,7 +217,7 @@ impl Run<'_> {
             tracing::warn!("{text}");
             folder.event(&Event::Warning { text: &text })?;
         }
-        Ok((Journal::new(self.settings.clone(), folder, scraped), source, turns))
+        Ok((Journal::new(self.settings.clone(), folder, scraped, self.usual_rate), source, turns))
     }
 
     /// Returns the run's first event.
@@ -227,6 +230,7 @@ impl Run<'_> {
             model: source.path().display().to_string(),
             max_steps: self.max_steps,
             device: &self.device,
+            usual_learning_rate: self.usual_rate,
         };
         match self.beginning {
             Beginning::New | Beginning::Over => Event::Started(begun),
