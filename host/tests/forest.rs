@@ -19,8 +19,20 @@ const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true };
 const LORA_SCALE: f64 = 1.5;
 
 /// Models of the families that differ more from these.
-const FAMILIES: [&str; 9] =
-    ["granite", "gemma2", "gemma3", "olmo2", "olmo3", "phi3", "gpt_neox", "gpt_neox_serial", "qwen3_yarn"];
+const FAMILIES: [&str; 12] = [
+    "granite",
+    "gemma2",
+    "gemma3",
+    "olmo2",
+    "olmo3",
+    "phi3",
+    "gpt_neox",
+    "gpt_neox_serial",
+    "qwen3_yarn",
+    "ministral",
+    "stablelm",
+    "starcoder2",
+];
 
 /// Prompts, and completions of each.
 fn texts() -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
@@ -161,6 +173,7 @@ impl Naive<'_> {
         let i = self.a.intermediate_size;
         match self.a.family {
             Family::GptNeoX => self.linear(&f(&self.linear(x, &name("dense_h_to_4h"))?)?, &name("dense_4h_to_h")),
+            Family::Starcoder2 => self.linear(&f(&self.linear(x, &name("c_fc"))?)?, &name("c_proj")),
             Family::Phi3 => {
                 let both = self.linear(x, &name("gate_up_proj"))?;
                 self.linear(&(f(&both.narrow(2, 0, i)?)? * both.narrow(2, i, i)?)?, &name("down_proj"))
@@ -333,6 +346,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         let (policy, a) = policy(name);
         let all: &[&str] = match a.family {
             Family::Phi3 => &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+            Family::Starcoder2 => &["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
             Family::GptNeoX => &["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
             _ => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         };

@@ -6,7 +6,7 @@ use rlhost::model::{Decode, Frozen, ModelFolder};
 use rlhost::ops::Forest;
 use std::path::{Path, PathBuf};
 
-const MODELS: [&str; 19] = [
+const MODELS: [&str; 22] = [
     "llama",
     "llama3_scaled",
     "llama3_parameters",
@@ -26,6 +26,9 @@ const MODELS: [&str; 19] = [
     "gpt_neox",
     "gpt_neox_serial",
     "qwen3_yarn",
+    "ministral",
+    "stablelm",
+    "starcoder2",
 ];
 const TOLERANCE: f32 = 1e-4;
 

@@ -176,7 +176,7 @@ impl Architecture {
     }
 
     fn of_family(config: &Object, family: Family) -> std::result::Result<Self, String> {
-        use Family::{Gemma2, Gemma3, GptNeoX, Granite, Llama, Olmo2, Olmo3, Phi3, Qwen2, Qwen3, SmolLm3};
+        use Family::{Gemma2, Gemma3, GptNeoX, Olmo2, Olmo3, Phi3, Qwen3, StableLm, Starcoder2};
         let described = family.described();
         let hidden_size = config.needed_size("hidden_size", MOST_HIDDEN)?;
         let heads = heads(config, family, hidden_size)?;
@@ -186,11 +186,7 @@ impl Architecture {
         let Resolved { full, sliding, limit } = resolve(config, &rope)?;
         let max_positions = limit.unwrap_or(configured);
         let Kinds { windows, rotary } = kinds(config, family, layers, sliding.is_some())?;
-        let attention_bias = match family {
-            Qwen2 | Phi3 | Family::Mistral => false,
-            GptNeoX => config.flag("attention_bias")?.unwrap_or(true),
-            _ => config.flag("attention_bias")?.unwrap_or(false),
-        };
+        let Biases { qkv, output, mlp } = biases(config, family)?;
         let factors = factors(config, family, hidden_size, heads)?;
         Ok(Self {
             family,
@@ -202,17 +198,14 @@ impl Architecture {
             max_positions,
             norm: match family {
                 Gemma2 | Gemma3 => NormKind::RmsFromOne,
-                GptNeoX => NormKind::Layer,
+                GptNeoX | StableLm | Starcoder2 => NormKind::Layer,
                 _ => NormKind::Rms,
             },
             norm_eps: norm_eps(config, family)?,
             tied: config.flag("tie_word_embeddings")?.unwrap_or(described.tied),
-            qkv_bias: attention_bias || family == Qwen2,
-            output_bias: attention_bias,
-            mlp_bias: match family {
-                Llama | SmolLm3 | Granite => config.flag("mlp_bias")?.unwrap_or(false),
-                _ => family == GptNeoX,
-            },
+            qkv_bias: qkv,
+            output_bias: output,
+            mlp_bias: mlp,
             head_norms: match family {
                 Qwen3 | Gemma3 => HeadNorms::Each,
                 Olmo2 | Olmo3 => HeadNorms::All,
@@ -224,7 +217,7 @@ impl Architecture {
                 _ => Projections::Apart,
             },
             activation: activation_of(config, family)?,
-            gated: family != GptNeoX,
+            gated: !matches!(family, GptNeoX | Starcoder2),
             parallel: family == GptNeoX && config.flag("use_parallel_residual")?.unwrap_or(true),
             windows: windows.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
             rotary,
@@ -285,6 +278,13 @@ impl Architecture {
         self.heads.kv_heads * self.heads.head_dim
     }
 
+    /// Returns the short names of a layer's linear maps, in order.
+    pub fn modules(&self) -> Vec<&'static str> {
+        let names = self.family.described().names;
+        let all = names.qkv.iter().chain([&names.o]).chain(names.mlp).chain([&names.down]);
+        all.map(|name| name.rsplit_once('.').map_or(*name, |(_, module)| module)).collect()
+    }
+
     /// Returns the widths of queries, keys and values in each group of a joined projection's outputs.
     pub(super) fn qkv_widths(&self) -> [usize; 3] {
         match self.projections {
@@ -305,6 +305,34 @@ impl Factors {
         let scores = (heads.head_dim as f32).sqrt().recip();
         Self { embedding: 1.0, residual: 1.0, scores, scores_cap: None, logits: 1.0, logits_cap: None }
     }
+}
+
+/// Which linear maps have biases.
+struct Biases {
+    qkv: bool,
+    output: bool,
+    mlp: bool,
+}
+
+fn biases(config: &Object, family: Family) -> std::result::Result<Biases, String> {
+    let flag = |key: &str, default: bool| config.flag(key).map(|on| on.unwrap_or(default));
+    let attention = match family {
+        Family::GptNeoX => flag("attention_bias", true)?,
+        Family::Ministral | Family::Mistral | Family::Phi3 | Family::Qwen2 | Family::StableLm => false,
+        Family::Starcoder2 => flag("use_bias", true)?,
+        _ => flag("attention_bias", false)?,
+    };
+    let qkv = match family {
+        Family::Qwen2 => true,
+        Family::StableLm => flag("use_qkv_bias", false)?,
+        _ => attention,
+    };
+    let mlp = match family {
+        Family::Llama | Family::SmolLm3 | Family::Granite => flag("mlp_bias", false)?,
+        Family::Starcoder2 => attention,
+        _ => family == Family::GptNeoX,
+    };
+    Ok(Biases { qkv, output: attention, mlp })
 }
 
 fn factors(config: &Object, family: Family, hidden: usize, heads: Heads) -> std::result::Result<Factors, String> {
@@ -342,7 +370,11 @@ fn factors(config: &Object, family: Family, hidden: usize, heads: Heads) -> std:
 }
 
 fn norm_eps(config: &Object, family: Family) -> std::result::Result<f64, String> {
-    let key = if family == Family::GptNeoX { "layer_norm_eps" } else { "rms_norm_eps" };
+    let key = match family {
+        Family::GptNeoX | Family::StableLm => "layer_norm_eps",
+        Family::Starcoder2 => "norm_epsilon",
+        _ => "rms_norm_eps",
+    };
     let eps = config.number(key)?.unwrap_or(family.described().norm_eps);
     if (0.0..=1.0).contains(&eps) { Ok(eps) } else { Err(format!("{key} {eps} must be between 0 and 1")) }
 }
@@ -351,6 +383,7 @@ fn activation_of(config: &Object, family: Family) -> std::result::Result<Activat
     let (key, default) = match family {
         Family::Gemma2 | Family::Gemma3 => ("hidden_activation", "gelu_pytorch_tanh"),
         Family::GptNeoX => ("hidden_act", "gelu"),
+        Family::Starcoder2 => ("hidden_act", "gelu_pytorch_tanh"),
         _ => ("hidden_act", "silu"),
     };
     let name = config.text(key)?.unwrap_or(default);

@@ -13,6 +13,8 @@ pub enum Family {
     Granite,
     /// `LlamaForCausalLM`
     Llama,
+    /// `MinistralForCausalLM`
+    Ministral,
     /// `MistralForCausalLM`
     Mistral,
     /// `Olmo2ForCausalLM`
@@ -27,6 +29,10 @@ pub enum Family {
     Qwen3,
     /// `SmolLM3ForCausalLM`
     SmolLm3,
+    /// `StableLmForCausalLM`
+    StableLm,
+    /// `Starcoder2ForCausalLM`
+    Starcoder2,
 }
 
 /// What is known of a family before its `config.json` is read.
@@ -104,6 +110,8 @@ const NEOX: Names = Names {
     ..LLAMA
 };
 
+const STARCODER: Names = Names { mlp: &["mlp.c_fc"], down: "mlp.c_proj", ..LLAMA };
+
 const COMMON: Described = Described {
     family: Family::Llama,
     model_type: "llama",
@@ -117,7 +125,7 @@ const COMMON: Described = Described {
 };
 
 /// Every family that is supported, in alphabetical order.
-pub const FAMILIES: [Described; 12] = [
+pub const FAMILIES: [Described; 15] = [
     Described {
         family: Family::Gemma2,
         model_type: "gemma2",
@@ -159,6 +167,14 @@ pub const FAMILIES: [Described; 12] = [
         ..COMMON
     },
     COMMON,
+    Described {
+        family: Family::Ministral,
+        model_type: "ministral",
+        name: "Ministral",
+        features: "sliding windows in the layers that layer_types says",
+        positions: 131_072,
+        ..COMMON
+    },
     Described {
         family: Family::Mistral,
         model_type: "mistral",
@@ -222,7 +238,34 @@ pub const FAMILIES: [Described; 12] = [
         tied: true,
         ..COMMON
     },
+    Described {
+        family: Family::StableLm,
+        model_type: "stablelm",
+        name: "StableLM",
+        features: "layer norms with biases; partly rotated heads; biases on query, key and value projections if configured",
+        positions: 4096,
+        norm_eps: 1e-5,
+        ..COMMON
+    },
+    Described {
+        family: Family::Starcoder2,
+        model_type: "starcoder2",
+        name: "StarCoder 2",
+        features: "layer norms with biases; biases everywhere; GELU without a gate; sliding windows",
+        positions: 4096,
+        norm_eps: 1e-5,
+        tied: true,
+        names: &STARCODER,
+        ..COMMON
+    },
 ];
+
+impl Described {
+    /// Returns whether NVIDIA devices compute the family, as far as its configuration does not add what they can't.
+    pub fn on_devices(&self) -> bool {
+        matches!(self.family, Family::Llama | Family::Ministral | Family::Mistral | Family::Qwen2 | Family::Qwen3)
+    }
+}
 
 impl Family {
     /// Returns what is known of the family.
@@ -239,11 +282,30 @@ mod tests {
     #[test]
     fn the_table_has_each_family_once_and_in_order() {
         let types: Vec<&str> = FAMILIES.iter().map(|described| described.model_type).collect();
-        assert!(types.is_sorted() && types.len() == Family::SmolLm3 as usize + 1);
+        assert!(types.is_sorted() && types.len() == Family::Starcoder2 as usize + 1);
         for (number, described) in FAMILIES.iter().enumerate() {
             assert_eq!(described.family as usize, number, "{}", described.model_type);
             assert_eq!(described.family.described().model_type, described.model_type);
         }
         assert_eq!(FAMILIES[4].family, Family::Llama);
+    }
+
+    #[test]
+    fn a_family_is_on_devices_if_nothing_of_a_plain_model_lacks_a_kernel() {
+        for described in &FAMILIES {
+            let config = serde_json::json!({
+                "model_type": described.model_type, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+                "num_attention_heads": 4, "vocab_size": 257, "sliding_window": null,
+                "layer_types": if described.family == Family::Llama { serde_json::Value::Null } else { vec!["full_attention"; 4].into() },
+            });
+            let mut config = config.as_object().unwrap().clone();
+            use Family::{GptNeoX, Granite, Olmo2, Phi3, StableLm, Starcoder2};
+            if matches!(described.family, Granite | Olmo2 | Phi3 | GptNeoX | StableLm | Starcoder2) {
+                config.remove("layer_types");
+            }
+            let config = serde_json::Value::Object(config).to_string();
+            let missing = crate::model::Architecture::parse(&config).unwrap().without_kernels();
+            assert_eq!(missing.is_empty(), described.on_devices(), "{}: {missing:?}", described.model_type);
+        }
     }
 }

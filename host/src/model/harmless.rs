@@ -41,7 +41,16 @@ const HARMLESS_IF_OFF: &[&[&str]] = &[
     &["is_encoder_decoder", "is_decoder", "add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder"],
     &["chunk_size_feed_forward", "pruned_heads", "use_bidirectional_attention"],
     // Other kinds of rotary embeddings and attention.
-    &["rope_interleaved", "use_mrope", "attn_logit_softcapping", "use_qk_norm", "attention_chunk_size", "alibi"],
+    &[
+        "rope_interleaved",
+        "use_mrope",
+        "attn_logit_softcapping",
+        "use_qk_norm",
+        "qk_layernorm",
+        "attention_chunk_size",
+        "alibi",
+        "use_parallel_residual",
+    ],
     &["sliding_window", "use_sliding_window"],
     // Biases that a family does not have.
     &["attention_bias", "mlp_bias", "lm_head_bias", "use_bias", "qkv_bias"],

@@ -38,11 +38,11 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
         Ok::<_, String>(size.filter(|_| in_use))
     };
     let size = match family {
-        Family::Gemma2 | Family::Gemma3 | Family::Mistral | Family::Olmo3 => size_or(4096)?,
-        Family::Phi3 => size()?,
+        Family::Gemma2 | Family::Gemma3 | Family::Ministral | Family::Mistral | Family::Olmo3 => size_or(4096)?,
+        Family::Phi3 | Family::Starcoder2 => size()?,
         Family::Qwen2 | Family::Qwen3 => if_in_use(size_or(4096)?)?,
         Family::SmolLm3 => if_in_use(size()?)?,
-        Family::GptNeoX | Family::Granite | Family::Llama | Family::Olmo2 => return Ok(vec![None; layers]),
+        Family::GptNeoX | Family::Granite | Family::Llama | Family::Olmo2 | Family::StableLm => return Ok(vec![None; layers]),
     };
     let pattern = match family {
         Family::Gemma3 => gemma3_pattern(config)?,
@@ -56,7 +56,7 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
         _ => 0,
     };
     let types = match family {
-        Family::Phi3 => None,
+        Family::Phi3 | Family::Starcoder2 => None,
         _ => config.words("layer_types", &["full_attention", SLIDING], layers)?,
     };
     let by_default = |layer: usize| match family {

@@ -112,11 +112,12 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
         return Err(format!("{theta_key} is {outer}, but {key} has rope_theta {inner}; keep one of them"));
     }
     let partial = match context.family {
-        Family::GptNeoX | Family::Phi3 => config.number(partial_key)?,
+        family if turns_partly(family) => config.number(partial_key)?,
         _ => None,
     };
     let described = context.family.described();
-    let partial = partial.unwrap_or(if context.family == Family::GptNeoX { 0.25 } else { 1.0 });
+    let quarter = matches!(context.family, Family::GptNeoX | Family::StableLm);
+    let partial = partial.unwrap_or(if quarter { 0.25 } else { 1.0 });
     let original = config.size("original_max_position_embeddings", MOST_POSITIONS)?;
     let defaults = Defaults { theta: theta.unwrap_or(described.theta), partial };
     let (full, limit) = one(&p, key, &defaults, original, context)?;
@@ -170,7 +171,7 @@ fn one(
     let inside = |e: String| format!("{key}: {e}");
     let theta = p.number("rope_theta").map_err(inside)?.unwrap_or(defaults.theta);
     let partial = match context.family {
-        Family::GptNeoX | Family::Phi3 => p.number("partial_rotary_factor").map_err(inside)?.unwrap_or(defaults.partial),
+        family if turns_partly(family) => p.number("partial_rotary_factor").map_err(inside)?.unwrap_or(defaults.partial),
         _ => 1.0,
     };
     let dims = (context.head_dim as f64 * partial) as usize;
@@ -219,6 +220,11 @@ fn one(
         return Err(format!("rope_theta {theta} and the scaling in {key} don't give finite frequencies"));
     }
     Ok((rope, limit))
+}
+
+/// Returns whether models of this family may rotate only the first dimensions of a head.
+fn turns_partly(family: Family) -> bool {
+    matches!(family, Family::GptNeoX | Family::Phi3 | Family::StableLm)
 }
 
 fn needed(p: &Object, key: &str, name: &str) -> Result<f64, String> {
