@@ -21,6 +21,7 @@ mod flags;
 mod generate;
 mod given;
 mod merge;
+mod models;
 mod new_model;
 mod output;
 mod plugin;
@@ -80,6 +81,8 @@ enum Other {
     Export(export::Args),
     /// Merge an adapter into its base model
     Merge(merge::Args),
+    /// List the families of models that can be used
+    Models(models::Args),
     /// Resume a run from its newest intact checkpoint
     Resume(resume::Args),
     /// Replace a plugin of a running run
@@ -222,6 +225,10 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Export(args) => export::run(&args),
         Other::NewModel(args) => new_model::run(&args),
         Other::Merge(args) => merge::run(&args),
+        Other::Models(args) => {
+            models::run(&args);
+            Ok(())
+        }
         Other::Resume(args) => resume::run(&args),
         Other::Swap(args) => swap::run(&args),
         Other::Replay(args) => replay::run(&args),

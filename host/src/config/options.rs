@@ -67,7 +67,7 @@ pub enum OnSaveError {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Hugging Face model folder (Llama, Mistral, Qwen2, Qwen3 or SmolLM3), or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
+    /// Hugging Face model folder of a family that `rlhost models` lists, or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
     /// [default: a small built-in model]
     #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"]))]
     pub model: Option<String>,
@@ -228,8 +228,8 @@ pub struct Config {
     pub lora_alpha: Option<f64>,
     /// Scale by lora_alpha / sqrt(lora_r) instead (rsLoRA, arXiv 2312.03732) [default: false]
     pub use_rslora: Option<bool>,
-    /// Linear layers to adapt: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or all-linear for all of them
-    /// [default: all-linear]
+    /// Linear layers to adapt, by the model's own names: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj in most
+    /// families, or all-linear for all of them [default: all-linear]
     pub lora_target_modules: Option<Vec<String>>,
     /// LoRA dropout; not supported, so it must be 0 [default: 0]
     pub lora_dropout: f64,

@@ -46,7 +46,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             return invalid(key, format!("the adapter in {} has {own}, and training continues with it", source.path().display()));
         }
     } else {
-        config.lora_target_modules = Some(config.lora_targets());
+        config.lora_target_modules = Some(targets(config, source)?);
     }
     if config.sync_ref_model {
         let detail = "would change the reference model, which with an adapter is the base model".to_owned();
@@ -55,6 +55,18 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
     config.use_peft = true;
     (config.lora_r, config.lora_alpha, config.use_rslora) = (Some(lora.r), Some(lora.alpha), Some(lora.use_rslora));
     Ok(Some(lora))
+}
+
+/// Returns the linear layers of a model that a new adapter has a part in.
+///
+/// # Errors
+/// If a name was given that the model does not have.
+pub(super) fn targets(config: &Config, model: &ModelFolder) -> Result<Vec<String>> {
+    let refused = |detail: String| config::Error::Invalid {
+        place: "lora_target_modules".to_owned(),
+        detail: format!("{detail} ({})", model.base().display()),
+    };
+    Ok(config.lora_targets(&model.architecture().modules()).map_err(refused)?)
 }
 
 /// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the algorithm asks for
@@ -79,7 +91,7 @@ pub(super) fn policy_and_reference(
         let began = source.decoder()?;
         if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
             let began = began.at(place)?;
-            let adapted = began.clone().with_new_adapter(lora, &config.lora_targets(), config.seed)?;
+            let adapted = began.clone().with_new_adapter(lora, &targets(config, source)?, config.seed)?;
             return Ok((policy(source, adapted)?, needs.ref_logp.then(|| Frozen::new(began))));
         }
         let policy = policy(source, began)?;
