@@ -12,7 +12,8 @@
 //! ```
 //!
 //! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`, or, over
-//! pairs of completions, [`preference::Preference`] and `preference_plugin!(MyType);`.
+//! pairs of completions, [`preference::Preference`] and `preference_plugin!(MyType);`, or, for a reward model,
+//! [`reward_model::RewardModel`] and `reward_model_plugin!(MyType);`.
 //! Build either with `cargo build --release --target wasm32-wasip2` as a `cdylib`.
 
 #[cfg(doctest)]
@@ -27,6 +28,7 @@ pub mod pairing;
 pub mod policy;
 pub mod preference;
 pub mod reward;
+pub mod reward_model;
 pub mod rows;
 pub mod scores;
 #[doc(hidden)]
@@ -56,7 +58,8 @@ pub fn warn(message: &str) {
 pub mod prelude {
     pub use crate::config::Config;
     pub use crate::reward::Sample;
-    pub use crate::{Error, Metric, online_preference_plugin, policy_plugin, preference_plugin, reward, stateful_reward};
+    pub use crate::stateful_reward;
+    pub use crate::{Error, Metric, online_preference_plugin, policy_plugin, preference_plugin, reward, reward_model_plugin};
     pub use schemars::JsonSchema;
     pub use serde::{Deserialize, Serialize};
 }

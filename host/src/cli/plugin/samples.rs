@@ -1,7 +1,7 @@
 //! Samples to try plugins on: completions of many shapes, and columns of random numbers.
 
 use crate::data::{self, Prompt};
-use crate::plugin::{Column, Pairs, RewardBatch, RewardColumn, Rollouts, Scale, Side, Tokens};
+use crate::plugin::{Column, Pairs, RewardBatch, RewardColumn, Rollouts, Scale, Side, Tokens, ValuedPairs};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -145,4 +145,12 @@ pub(super) fn pairs(rows: usize, longest: u32) -> Pairs {
     let (chosen, rejected) = (side(), side());
     let tokens = 2 * chosen.logp.len() as u64;
     Pairs { step: 3, chosen, rejected, scale: Scale { rows: 2 * rows as u32, tokens, max_completion_length: longest } }
+}
+
+/// Returns `rows` pairs with a value of each completion.
+pub(super) fn valued_pairs(rows: usize) -> ValuedPairs {
+    let mut random = Random(ChaCha8Rng::seed_from_u64(7));
+    let scale = Scale { rows: 2 * rows as u32, tokens: 40 * rows as u64, max_completion_length: 20 };
+    let (chosen, rejected) = (random.column(rows, -2.0, 2.0), random.column(rows, -2.0, 2.0));
+    ValuedPairs { step: 3, chosen, rejected, margin: Some(random.column(rows, 0.0, 1.0)), scale }
 }

@@ -3,7 +3,7 @@
 use crate::metrics::Metric;
 use crate::model::{self, Pass};
 use crate::ops::logprob::TokenStats;
-use crate::plugin::{Needs, Pairs, Scale, Side, Tokens};
+use crate::plugin::{Needs, Pairs, Scale, Side, Tokens, ValuedPairs};
 use crate::train::collector::Moment;
 use crate::train::experience::{Experience, MicroBatch};
 use crate::train::plugins::LossBatch;
@@ -85,6 +85,15 @@ fn pairs(micro_batch: &MicroBatch, stats: &TokenStats, mean_logits: Option<&[f32
         at += length;
     }
     Pairs { step: asked.at.step, chosen, rejected, scale: asked.scale }
+}
+
+/// Returns the columns of pairs for a reward model's loss, given the value of each completion; chosen and rejected alternate.
+pub(super) fn valued_pairs(micro_batch: &MicroBatch, values: &[f32], step: u64, scale: Scale) -> ValuedPairs {
+    let e = &micro_batch.experience;
+    let side = |side: usize| values.iter().skip(side).step_by(2).copied().collect();
+    let answers = |row: usize| e.prompts[e.rollouts[row].prompt].answers.as_ref();
+    let margins = micro_batch.rows().into_iter().step_by(2).map(|row| answers(row)?.margin);
+    ValuedPairs { step, chosen: side(0), rejected: side(1), margin: margins.collect(), scale }
 }
 
 /// Returns the host's own metrics of a pass: token accuracy for given and chosen completions, and the entropy for pairs.

@@ -39,6 +39,7 @@ pub(super) fn read(
     let read = |path: Option<&Dataset>| match flow {
         Flow::Generated | Flow::GeneratedPairs => reader.prompts(path),
         Flow::GivenPairs => reader.pairs(path),
+        Flow::ValuedPairs => reader.valued_pairs(path),
         Flow::Given => {
             let (whole, turns) = (!config.completion_only_loss, config.assistant_only_loss);
             reader.completions(path, Learned { whole, turns })
