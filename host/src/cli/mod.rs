@@ -29,6 +29,7 @@ mod progress;
 mod replay;
 mod report;
 mod resume;
+mod score;
 mod stopping;
 mod swap;
 mod train;
@@ -89,6 +90,8 @@ enum Other {
     Swap(swap::Args),
     /// Score a run's completions with another reward and compare the scores
     Replay(replay::Args),
+    /// Score texts with a reward model
+    Score(score::Args),
     /// Write an HTML report of a run: metrics, completions, plugins and events
     Report(report::Args),
     /// Say why a run does not learn: signs in its metrics, and what to try
@@ -232,6 +235,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Resume(args) => resume::run(&args),
         Other::Swap(args) => swap::run(&args),
         Other::Replay(args) => replay::run(&args),
+        Other::Score(args) => score::run(&args),
         Other::Report(args) => report::run(&args),
         Other::Diagnose(args) => diagnose::run(&args),
         Other::Plugin(args) => plugin::run(&args),

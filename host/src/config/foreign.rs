@@ -210,7 +210,6 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NONE, "not supported yet", &["neftune_noise_alpha", "label_smoothing_factor", "use_weighting", "num_generations_eval"]),
     (NONE, "mixtures of experts are not supported yet", &["router_aux_loss_coef"]),
     (NONE, "rewards are WebAssembly plugins; use --plugin", &["reward_model_path", "reward_funcs"]),
-    (NONE, "there is no reward model to train yet", &["center_rewards_coefficient"]),
     (NONE, "episodes have one turn", &["max_tool_calling_iterations"]),
     (NONE, "models are text decoders", &["is_encoder_decoder", "log_multimodal"]),
     (NONE, "completions of evaluations are not written", &["generate_during_eval"]),

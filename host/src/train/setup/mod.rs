@@ -11,6 +11,7 @@ mod value_model;
 use super::collector::{Collector, Data, Turns, micro_batches_per_batch};
 use super::evaluation::Evaluation;
 use super::figures::Clock;
+use super::flow::Flow;
 use super::journal::{Begun, Event, Journal, Parent};
 use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
@@ -128,7 +129,10 @@ fn learner(
     world: &Rc<World>,
 ) -> Result<(Config, Learner, Option<Frozen>, f64)> {
     let (needs, rate) = (plugins.about().needs, plugins.about().hints.learning_rate);
-    let (config, values) = value_model::settle(config, needs.values, beginning, world)?;
+    let (config, mut values) = value_model::settle(config, needs.values, beginning, world)?;
+    if plugins.flow == Flow::ValuedPairs {
+        values = Values::Trained;
+    }
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&needs, &values), beginning, place)?;
     let adapter = opened.lora.is_some();
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
@@ -149,7 +153,7 @@ fn learner(
     if let Values::Model(own) = values {
         let begun = value_model::open(own, opened, &config, beginning, place, &policy)?;
         let schedule;
-        (config, schedule) = schedule::of_critic(config, plugins.flow, size(begun.model.trainable()), max_steps)?;
+        (config, schedule) = schedule::of_critic(config, plugins.flow, size(&begun.model), max_steps)?;
         critic = Some(Critic::new(begun, optimizer, schedule)?);
     }
     let settings = Rc::new(config.clone());
@@ -210,7 +214,8 @@ impl Run<'_> {
             false => RunFolder::elsewhere(path),
         };
         let turns = Turns::new(self.settings.clone(), opened.tokenizer.clone(), &opened.source.architecture().eos_token_ids);
-        let source = opened.keep(folder.path(), self.world.is_first())?;
+        let pad = opened.tokenizer.pad_id().filter(|_| plugins.flow == Flow::ValuedPairs);
+        let source = opened.keep(folder.path(), self.world.is_first())?.padding_with(pad);
         folder.event(&self.event(&source, changes))?;
         plugins.keep(&self.settings, &mut folder)?;
         for text in warnings {
