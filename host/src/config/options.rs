@@ -234,7 +234,7 @@ pub struct Config {
     /// LoRA dropout; not supported, so it must be 0 [default: 0]
     pub lora_dropout: f64,
 
-    /// Peak learning rate [default: as in TRL, 2e-5 for sft, 3e-6 for ppo, 5e-7 for online_dpo and 1e-6 for the other algorithms,
+    /// Peak learning rate [default: as in TRL, 1e-4 for reward_model, 2e-5 for sft, 3e-6 for ppo, 5e-7 for online_dpo and 1e-6 for the other algorithms,
     /// from 100 million parameters upward; for smaller models multiplied by 100 million / parameters, or by the square root of
     /// that for algorithms that learn from pairs or given completions; ten times that for an adapter]
     pub learning_rate: Option<f64>,
