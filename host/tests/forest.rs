@@ -4,7 +4,7 @@
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_nn::ops::{log_softmax, softmax};
 use rlhost::model::{
-    Architecture, Family, HeadNorms, Linear, Lora, ModelFolder, NormKind, Place, Policy, Rope, Selected, ValueModel, Weights,
+    Architecture, Family, HeadNorms, Linear, Lora, ModelFolder, NewHead, NormKind, Policy, Rope, Selected, Weights,
 };
 use rlhost::ops::activation::Activation;
 use rlhost::ops::{self, Forest};
@@ -337,7 +337,7 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
 
         let scored = policy.frozen().score(&forest, &selected, TEMPERATURE as f32).unwrap();
         assert_eq!(scored.logp, logp, "{name}: the frozen view gives the same bits");
-        assert_eq!(policy.frozen().values(&forest, &selected).unwrap().unwrap(), values, "{name}: of values too");
+        assert_eq!(policy.frozen().values(&forest, &selected.rows).unwrap().unwrap(), values, "{name}: of values too");
     }
 }
 
@@ -389,7 +389,7 @@ fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_polic
     for name in ["llama", "qwen2", "qwen3"].into_iter().chain(FAMILIES) {
         let folder =
             ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
-        let decoder = folder.value_model_over(folder.trunk().unwrap()).unwrap();
+        let decoder = folder.value_model_over(folder.trunk().unwrap(), NewHead::Zero).unwrap();
         assert!(decoder.weights().head.is_none(), "{name} has an output matrix");
         // Positions beyond the fixture's context, as above.
         let a = Architecture { max_positions: 256, tied: true, ..folder.architecture().clone() };
@@ -397,13 +397,13 @@ fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_polic
         let head = weights.value_head.as_mut().unwrap();
         head.bias = None;
         let decoder = rlhost::model::Decoder::new(a.clone(), weights);
-        let model = ValueModel::new(decoder, &Place::cpu(), false).unwrap();
-        let want = naive_of(&a, model.trainable().weights(), of_values).unwrap();
+        let model = Policy::new(decoder);
+        let want = naive_of(&a, model.weights(), of_values).unwrap();
         let (forest, selected) = packed();
-        let pass = model.forward(&forest, &selected).unwrap();
-        assert_eq!(pass.values(), model.values(&forest, &selected).unwrap());
+        let pass = model.forward_values(&forest, &selected.rows).unwrap();
+        assert_eq!(pass.values(), model.frozen().values(&forest, &selected.rows).unwrap().unwrap());
         assert!(relative(pass.values(), &want.values) <= 1e-5, "{name}: values");
-        let gradients = model.trainable().zero_gradients().unwrap();
+        let gradients = model.zero_gradients().unwrap();
         pass.backward(&of_values(selected.len()).2, &gradients, &|| ()).unwrap();
         for (parameter, gradient) in gradients.named() {
             let got = ops::to_vec(gradient).unwrap();

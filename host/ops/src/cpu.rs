@@ -224,7 +224,7 @@ pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Resu
     tensors.into_iter().try_fold(0.0, |sum, t| Ok(sum + squares(t)?))
 }
 
-fn squares(t: &Tensor) -> Result<f64> {
+pub(super) fn squares(t: &Tensor) -> Result<f64> {
     /// Number of interleaved partial sums, as many as fit into vector registers. A single sum would make each addition wait for
     /// the previous one.
     const LANES: usize = 32;

@@ -33,6 +33,7 @@ pub mod machine;
 mod math;
 mod memory;
 pub mod norm;
+pub mod optimizers;
 pub mod panels;
 mod process;
 pub mod rope;

@@ -2,6 +2,7 @@
 
 use super::decoder::Decoder;
 use super::policy::finite;
+use super::value_model::finite as finite_values;
 use super::{Architecture, Decoding, Error, Result, Selected, Weights, critic};
 use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{self, Forest, linear};
@@ -37,11 +38,14 @@ impl Frozen {
         Ok(stats)
     }
 
-    /// Computes the critic's values of the selected predictions, as in [`Frozen::score`]; none without a critic.
-    pub fn values(&self, forest: &Forest, selected: &Selected) -> Result<Option<Vec<f32>>> {
+    /// Computes the values of the states at the packed positions `rows`; none without a value head.
+    ///
+    /// # Errors
+    /// If an operation fails, or a value is not finite.
+    pub fn values(&self, forest: &Forest, rows: &[usize]) -> Result<Option<Vec<f32>>> {
         let Some(head) = &self.decoder.weights.value_head else { return Ok(None) };
-        let (hidden, _) = self.decoder.run(forest, &selected.rows, |_, _| Ok(()))?;
-        critic::values(&hidden, head).map(Some)
+        let (hidden, _) = self.decoder.run(forest, rows, |_, _| Ok(()))?;
+        finite_values(critic::values(&hidden, head)?).map(Some)
     }
 
     /// Computes the logits `[M, V]` of the hidden states at `rows`.

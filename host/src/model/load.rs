@@ -23,6 +23,8 @@ pub struct ModelFolder {
     lora: Option<Lora>,
     /// Name and text of files that copies of the model have otherwise.
     replaced: Arc<[(&'static str, String)]>,
+    /// The padding token that value models of it are saved with, if that is not the folder's.
+    pad: Option<u32>,
 }
 
 /// File of a critic's head.
@@ -39,14 +41,14 @@ impl ModelFolder {
         let path = path.into();
         if !peft::is_adapter(&path) {
             let architecture = Architecture::read(&path)?;
-            return Ok(Self { base: path.clone(), path, architecture, lora: None, replaced: Arc::default() });
+            return Ok(Self { base: path.clone(), path, architecture, lora: None, replaced: Arc::default(), pad: None });
         }
         let (lora, base) = peft::read_config(&path)?;
         let architecture = Architecture::read(&base).map_err(|e| Error::Config {
             path: path.clone(),
             detail: format!("the adapter's base_model_name_or_path must be the folder of a model: {e}"),
         })?;
-        Ok(Self { path, base, architecture, lora: Some(lora), replaced: Arc::default() })
+        Ok(Self { path, base, architecture, lora: Some(lora), replaced: Arc::default(), pad: None })
     }
 
     /// Returns this folder's model with the adapter in another folder, whatever base model that names.
@@ -59,6 +61,17 @@ impl ModelFolder {
     #[must_use]
     pub fn replacing(self, files: Vec<(&'static str, String)>) -> Self {
         Self { replaced: files.into(), ..self }
+    }
+
+    /// Returns the same folder, whose value models are saved with this padding token.
+    #[must_use]
+    pub fn padding_with(self, pad: Option<u32>) -> Self {
+        Self { pad, ..self }
+    }
+
+    /// Returns the padding token that value models are saved with, if that is not the folder's.
+    pub(super) fn pads_with(&self) -> Option<u32> {
+        self.pad
     }
 
     /// Returns the files that its copies get instead of its own.

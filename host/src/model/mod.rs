@@ -47,7 +47,7 @@ pub use policy::{Pass, Policy, Selected};
 pub use random::write_random;
 pub use rope_scaling::{Rope, RopeScaling};
 pub use save::{Dtype, copy_companions, export, merge, save, write_tensors, write_weights};
-pub use value_model::{ValueModel, ValuePass, save_value_model};
+pub use value_model::{NewHead, ValuePass};
 pub use weights::{Gradients, Linear, Norm, Weights, of_critic};
 pub use work::{Generated, Passed};
 

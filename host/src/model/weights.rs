@@ -284,6 +284,11 @@ impl Weights {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
+    /// Returns whether this is a value model: it has a value head, without a bias, instead of an output matrix.
+    pub fn is_value_model(&self) -> bool {
+        self.value_head.as_ref().is_some_and(|head| head.bias.is_none())
+    }
+
     /// Returns the number of the model's values, excluding an adapter's.
     pub fn parameters(&self) -> usize {
         self.named().iter().filter(|(name, _)| !of_adapter(name)).map(|(_, t)| t.elem_count()).sum()

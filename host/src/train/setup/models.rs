@@ -2,7 +2,7 @@
 
 use super::value_model::Values;
 use crate::config::{self, Config};
-use crate::model::{Decoder, Frozen, Lora, ModelFolder, Place, Policy};
+use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy};
 use crate::plugin::Needs;
 use crate::train::origin::Beginning;
 use crate::train::snapshot::REFERENCE;
@@ -87,13 +87,22 @@ pub(super) fn policy_and_reference(
     beginning: &Beginning,
     place: &Place,
 ) -> Result<(Policy, Option<Frozen>)> {
+    let head = NewHead::Drawn(config.seed);
+    let whole = |folder: &ModelFolder| match values {
+        Values::Trained => folder.value_model_over(folder.trunk()?, head),
+        _ => folder.decoder(),
+    };
+    let over = |folder: &ModelFolder, base: Decoder| match values {
+        Values::Trained => folder.value_model_over(base, head),
+        _ => folder.decoder_over(base),
+    };
     let policy = |folder: &ModelFolder, decoder: Decoder| -> Result<Policy> {
         let policy =
             Policy::new(if matches!(values, Values::Shared) { folder.with_critic(decoder)? } else { decoder }).at(place)?;
         Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing))
     };
     let Some(origin) = beginning.origin() else {
-        let began = source.decoder()?;
+        let began = whole(source)?;
         if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
             let began = began.at(place)?;
             let adapted = began.clone().with_new_adapter(lora, &targets(config, source)?, config.seed)?;
@@ -119,13 +128,13 @@ pub(super) fn policy_and_reference(
         return Err(Error::Unfit(format!("{detail}; `rlhost merge` creates a full model that a new run can start from")));
     }
     if lora.is_some() {
-        let began = source.decoder()?.at(place)?;
-        let policy = policy(&kept, kept.decoder_over(began.clone())?)?;
+        let began = whole(source)?.at(place)?;
+        let policy = policy(&kept, over(&kept, began.clone())?)?;
         return Ok((policy, needs.ref_logp.then(|| Frozen::new(began))));
     }
     let moved = origin.checkpoint.join(REFERENCE);
     let began = || if moved.exists() { source.decoder_in(&moved)?.at(place) } else { source.decoder()?.at(place) };
-    Ok((policy(&kept, kept.decoder()?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
+    Ok((policy(&kept, whole(&kept)?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
 }
 
 pub(super) fn same_place(a: &Path, b: &Path) -> bool {
