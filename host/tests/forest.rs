@@ -19,7 +19,7 @@ const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true };
 const LORA_SCALE: f64 = 1.5;
 
 /// Models of the families that differ more from these.
-const FAMILIES: [&str; 12] = [
+const FAMILIES: [&str; 13] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -32,6 +32,7 @@ const FAMILIES: [&str; 12] = [
     "ministral",
     "stablelm",
     "starcoder2",
+    "gemma3_vision",
 ];
 
 /// Prompts, and completions of each.

@@ -5,7 +5,7 @@ use super::harmless;
 use super::json::Object;
 use super::layer_kinds::{Kinds, kinds};
 use super::rope_scaling::{Context, Resolved, Rope, resolve};
-use super::{Error, Result};
+use super::{Error, Result, text_part};
 use crate::config::printable;
 use crate::ops::activation::{self, Activation};
 use crate::ops::attention::{Attention, Heads};
@@ -135,6 +135,8 @@ pub struct Architecture {
     pub factors: Factors,
     /// Ids that end a text, from generation_config.json or else config.json.
     pub eos_token_ids: Vec<u32>,
+    /// Whether the folder has a model that also sees images, of which this is the text part.
+    pub text_part: bool,
 }
 
 impl Architecture {
@@ -160,6 +162,10 @@ impl Architecture {
     }
 
     fn of(config: &Object) -> std::result::Result<Self, String> {
+        if config.text("model_type")? == Some(text_part::WHOLE) {
+            let text = Self::of(&text_part::config(config.all())?.into()).map_err(|e| format!("text_config: {e}"))?;
+            return Ok(Self { text_part: true, ..text });
+        }
         let family = family(config.text("model_type")?)?;
         let this = Self::of_family(config, family)?;
         for (key, value) in config.unread() {
@@ -224,6 +230,7 @@ impl Architecture {
             ropes: [Some(full), sliding].into_iter().flatten().collect(),
             factors,
             eos_token_ids: config.tokens("eos_token_id")?.unwrap_or_default(),
+            text_part: false,
         })
     }
 

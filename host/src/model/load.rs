@@ -2,7 +2,7 @@
 
 use super::shards::Shards;
 use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
-use super::{Architecture, Decoder, Error, Lora, Result, Weights, peft};
+use super::{Architecture, Decoder, Error, Lora, Result, Weights, peft, text_part};
 use crate::ops;
 use candle_core::Tensor;
 use std::path::{Path, PathBuf};
@@ -134,6 +134,10 @@ impl ModelFolder {
         mut shards: Shards,
         left_out: impl Fn(&str) -> bool,
     ) -> Result<Decoder> {
+        if architecture.text_part {
+            shards = shards.renamed(text_part::name);
+        }
+        let left_out = |name: &str| left_out(name) || architecture.text_part && text_part::sees(name);
         let missing = |name: &str| {
             let detail = format!("the weights have no {name}, which config.json requires");
             Error::Weights { path: self.base.clone(), detail }

@@ -27,6 +27,7 @@ mod random;
 mod rope_scaling;
 mod save;
 mod shards;
+mod text_part;
 mod value_model;
 mod weights;
 mod work;

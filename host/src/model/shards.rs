@@ -133,6 +133,12 @@ impl Shards {
         Ok(Some(values))
     }
 
+    /// Gives all tensors other names.
+    pub(super) fn renamed(mut self, rename: impl Fn(&str) -> String) -> Self {
+        self.tensors = self.tensors.into_iter().map(|(name, place)| (rename(&name), place)).collect();
+        self
+    }
+
     /// Counts a tensor as taken.
     pub(super) fn forget(&mut self, name: &str) {
         self.tensors.remove(name);

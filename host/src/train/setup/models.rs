@@ -35,6 +35,11 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             };
         }
     };
+    if source.architecture().text_part {
+        let detail = "is set, and the model is the text part of one that also sees images, whose adapters peft names otherwise; make \
+                      a model of the text part with rlhost export --dtype f32, and adapt that";
+        return invalid("use_peft", detail.to_owned());
+    }
     if source.lora().is_some() {
         let differs = [
             ("lora_r", config.lora_r.is_some_and(|r| r != lora.r), lora.r.to_string()),
