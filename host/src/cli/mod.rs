@@ -19,6 +19,7 @@ mod export;
 mod flags;
 mod generate;
 mod given;
+mod granted;
 mod merge;
 mod new_model;
 mod output;

@@ -3,8 +3,10 @@
 
 mod changes;
 mod device;
+mod entry;
 pub mod files;
 mod foreign;
+mod grants;
 mod inherited;
 mod keys;
 mod layers;
@@ -19,12 +21,12 @@ mod yaml;
 
 pub use changes::{changes, same};
 pub use device::Device;
+pub use entry::PluginEntry;
 pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};
+pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
 pub use keys::{Key, OnResume, key, keys};
 pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
-pub use options::{
-    Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry, ReduceDtype, ReportTo,
-};
+pub use options::{Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, ReduceDtype, ReportTo};
 pub use period::Period;
 pub use printable::{is_hidden, printable, printable_path};
 pub use values::{scalar, switched};

@@ -1,6 +1,6 @@
 //! The configuration keys of a run. `rlhost train --help` prints their doc comments.
 
-use super::{Device, Period};
+use super::{Device, Period, PluginEntry};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -161,43 +161,6 @@ impl Limits {
 
 /// The largest call timeout; larger ones are reduced to it.
 const LONGEST_CALL: Duration = Duration::from_secs(1 << 32);
-
-/// A reward plugin of the run.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PluginEntry {
-    /// Path of the plugin, or the file name of an embedded one.
-    pub path: String,
-    /// Weight of its rewards in the sum.
-    #[serde(default = "one")]
-    pub weight: f64,
-    /// The plugin's own settings.
-    #[serde(default)]
-    pub config: Map<String, Value>,
-    /// What to do if it fails: fail (save and end the run) or unscorable (give its rows no score).
-    #[serde(default)]
-    pub on_error: OnError,
-    /// Its resource limits.
-    #[serde(default)]
-    pub limits: Limits,
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-impl PluginEntry {
-    /// Creates an entry with default settings.
-    pub fn new(path: String) -> Self {
-        Self { path, weight: 1.0, config: Map::new(), on_error: OnError::Fail, limits: Limits::default() }
-    }
-
-    /// Returns the name used in metrics and in `--set plugin.NAME...`: the file name without its extension.
-    pub fn name(&self) -> &str {
-        let file = self.path.rsplit(['/', '\\']).next().unwrap_or(&self.path);
-        file.strip_suffix(".wasm").unwrap_or(file)
-    }
-}
 
 /// A training run. Attributes beside a key hold what else [`super::keys`] knows of it. `on_resume = "free"`: the key may change
 /// when the run resumes, since it does not change results; `"compared"`: what it names is compared separately. `rank = "own"`: each
@@ -447,6 +410,9 @@ pub struct Config {
     /// Further variables of the chat template, as in --set chat_template_kwargs.enable_thinking=false or, as a flag, in JSON; a
     /// dataset's column of this name holds those of a row, which win
     pub chat_template_kwargs: Map<String, Value>,
+    /// Answer requests of plugins from the run's record only, and ask no server [default: false]
+    #[schemars(extend("on_resume" = "free"))]
+    pub replay_only: bool,
     /// Reload plugin files and the run's config.toml when they change during training [default: true]
     pub hot_reload: bool,
     /// Settings of the algorithm's plugin
@@ -546,6 +512,7 @@ impl Default for Config {
             metrics_port: None,
             metrics_address: "127.0.0.1".into(),
             chat_template_kwargs: Map::new(),
+            replay_only: false,
             hot_reload: true,
             loss: Map::new(),
             loss_limits: Limits::default(),

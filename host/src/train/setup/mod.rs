@@ -180,7 +180,7 @@ impl Run<'_> {
         let turns = Turns::new(self.settings.clone(), opened.tokenizer.clone(), &opened.source.architecture().eos_token_ids);
         let source = opened.keep(folder.path(), self.world.is_first())?;
         folder.event(&self.event(&source, changes))?;
-        plugins.keep(&self.settings, &mut folder)?;
+        plugins.keep(&mut folder)?;
         for text in warnings {
             tracing::warn!("{text}");
             folder.event(&Event::Warning { text: &text })?;
