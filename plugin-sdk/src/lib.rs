@@ -19,9 +19,11 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub mod asking;
 pub mod bindings;
 pub mod config;
 pub mod dual;
+pub mod http;
 pub mod metric;
 pub mod pairing;
 pub mod policy;
@@ -56,7 +58,9 @@ pub fn warn(message: &str) {
 pub mod prelude {
     pub use crate::config::Config;
     pub use crate::reward::Sample;
-    pub use crate::{Error, Metric, online_preference_plugin, policy_plugin, preference_plugin, reward, stateful_reward};
+    pub use crate::{
+        Error, Metric, asking_reward, online_preference_plugin, policy_plugin, preference_plugin, reward, stateful_reward,
+    };
     pub use schemars::JsonSchema;
     pub use serde::{Deserialize, Serialize};
 }
