@@ -61,7 +61,8 @@ pub mod prelude {
     pub use crate::config::Config;
     pub use crate::reward::Sample;
     pub use crate::{
-        Error, Metric, asking_reward, labelled_plugin, online_preference_plugin, policy_plugin, preference_plugin, reward, stateful_reward,
+        Error, Metric, asking_reward, labelled_plugin, online_preference_plugin, policy_plugin, preference_plugin, reward,
+        stateful_reward,
     };
     pub use schemars::JsonSchema;
     pub use serde::{Deserialize, Serialize};

@@ -7,7 +7,7 @@ use crate::data;
 use crate::metrics::Comparison;
 use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, Source};
 use crate::train;
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,7 +73,8 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     let mut plugin = RewardPlugin::load(&engine, &source, &settings, &Limits::default(), config.seed)?;
     let mut scores = Vec::with_capacity(recorded.len());
     for generation in recorded.chunk_by(|a, b| a.step == b.step) {
-        scores.extend(plugin.score(&batch(generation, &columns)).with_context(|| "the new reward failed")?.rewards);
+        let scored = plugin.score(&batch(generation, &columns)).map_err(|e| anyhow!("the new reward failed: {e}"))?;
+        scores.extend(scored.rewards);
     }
 
     let names: BTreeSet<&String> = recorded.iter().flat_map(|r| r.rewards.keys()).collect();

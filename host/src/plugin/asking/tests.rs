@@ -137,11 +137,9 @@ fn no_more_requests_are_under_way_than_allowed() {
     assert!((1..=3).contains(&state.0.lock().unwrap().1));
 }
 
-#[test]
-fn every_misbehaviour_is_an_answer_or_a_line() {
-    let elsewhere = Server::new(|_, _, stream| say(stream, "200 OK", "", "reached"));
-    let away = elsewhere.url("/secret");
-    let server = Server::new(move |asked, before, stream| match asked.path.as_str() {
+/// Does what the path says; `away` is a server that is not granted.
+fn misbehave(asked: &Asked, before: usize, stream: &mut TcpStream, away: &str) {
+    match asked.path.as_str() {
         "/hang" => hang(),
         "/drip" => loop {
             let _ = stream.write_all(b"H").and_then(|()| stream.flush());
@@ -171,7 +169,14 @@ fn every_misbehaviour_is_an_answer_or_a_line() {
         "/broken" => say(stream, "500 Internal Server Error", "", "oh"),
         "/wrong" => say(stream, "400 Bad Request", "", "no"),
         _ => say(stream, "200 OK", "", &asked.body),
-    });
+    }
+}
+
+#[test]
+fn every_misbehaviour_is_an_answer_or_a_line() {
+    let elsewhere = Server::new(|_, _, stream| say(stream, "200 OK", "", "reached"));
+    let away = elsewhere.url("/secret");
+    let server = Server::new(move |asked, before, stream| misbehave(asked, before, stream, &away));
     let asker = asker(&server, impatient());
     let asked = |path: &str| {
         let before = server.asked();

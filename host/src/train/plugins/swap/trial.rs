@@ -2,8 +2,8 @@
 
 use crate::metrics::Comparison;
 use crate::plugin::{
-    AnyPlugin, Asking, Examples, Info, Mismatched, Needs, Pairs, Result, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Scale, Side,
-    Tokens,
+    AnyPlugin, Asking, Examples, Info, Mismatched, Needs, Pairs, Result, RewardBatch, RewardColumn, RewardPlugin, Rollouts,
+    Scale, Side, Tokens,
 };
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
