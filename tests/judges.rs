@@ -205,11 +205,31 @@ fn a_killed_run_goes_on_and_is_replayed_without_the_judge() {
         place.run(&["resume", &name, "--set", "replay_only=true"]).succeeded();
         place.assert_same_end(&name, "run", STEPS, "model.safetensors");
     }
-    let replayed = place.run(&["replay", "run", "--plugin", "judge_reward.wasm", "--replay-only", "--set", "secret=JUDGE_KEY", "--set", &url_of(&place)]);
+    let replayed = place.run(&[
+        "replay",
+        "run",
+        "--plugin",
+        "judge_reward.wasm",
+        "--replay-only",
+        "--set",
+        "secret=JUDGE_KEY",
+        "--set",
+        &url_of(&place),
+    ]);
     replayed.succeeded();
     assert!(asked > 0 && replayed.stdout.contains("no completion has a different score"), "{}", replayed.stdout);
     fs::write(&file, "").unwrap();
-    let refused = place.run(&["replay", "run", "--plugin", "judge_reward.wasm", "--replay-only", "--set", "secret=JUDGE_KEY", "--set", &url_of(&place)]);
+    let refused = place.run(&[
+        "replay",
+        "run",
+        "--plugin",
+        "judge_reward.wasm",
+        "--replay-only",
+        "--set",
+        "secret=JUDGE_KEY",
+        "--set",
+        &url_of(&place),
+    ]);
     assert!(refused.stderr.contains("have no answer in the record, and replay_only"), "{}", refused.stderr);
 }
 
