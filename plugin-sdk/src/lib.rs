@@ -20,9 +20,11 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub mod asking;
 pub mod bindings;
 pub mod config;
 pub mod dual;
+pub mod http;
 pub mod labelled;
 pub mod metric;
 pub mod pairing;
@@ -59,7 +61,7 @@ pub fn warn(message: &str) {
 pub mod prelude {
     pub use crate::config::Config;
     pub use crate::reward::Sample;
-    pub use crate::{Error, Metric, reward, stateful_reward};
+    pub use crate::{Error, Metric, asking_reward, reward, stateful_reward};
     pub use crate::{labelled_plugin, online_preference_plugin, policy_plugin, preference_plugin, reward_model_plugin};
     pub use schemars::JsonSchema;
     pub use serde::{Deserialize, Serialize};

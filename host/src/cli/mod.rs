@@ -20,6 +20,7 @@ mod export;
 mod flags;
 mod generate;
 mod given;
+mod granted;
 mod merge;
 mod models;
 mod new_model;

@@ -67,6 +67,14 @@ impl ConfigFile {
         Ok(self.table()?.get(key).and_then(Value::as_str).map(str::to_owned))
     }
 
+    /// Returns whether the file has a top-level key.
+    ///
+    /// # Errors
+    /// If the file can't be parsed.
+    pub fn has(&self, key: &str) -> Result<bool> {
+        Ok(self.table()?.contains_key(key))
+    }
+
     /// Returns the top-level keys that are not keys of rlhost.
     ///
     /// # Errors

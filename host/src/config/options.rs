@@ -319,6 +319,9 @@ pub struct Config {
     /// Further variables of the chat template, as in --set chat_template_kwargs.enable_thinking=false or, as a flag, in JSON; a
     /// dataset's column of this name holds those of a row, which win
     pub chat_template_kwargs: Map<String, Value>,
+    /// Answer requests of plugins from the run's record only, and ask no server [default: false]
+    #[schemars(extend("on_resume" = "free"))]
+    pub replay_only: bool,
     /// Reload plugin files and the run's config.toml when they change during training [default: true]
     pub hot_reload: bool,
     /// Settings of the algorithm's plugin
@@ -421,6 +424,7 @@ impl Default for Config {
             metrics_port: None,
             metrics_address: "127.0.0.1".into(),
             chat_template_kwargs: Map::new(),
+            replay_only: false,
             hot_reload: true,
             loss: Map::new(),
             loss_limits: Limits::default(),

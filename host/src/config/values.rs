@@ -156,9 +156,10 @@ fn named_entry((name, mut entry): (String, Value)) -> Value {
 }
 
 /// The names of Rust's types, and what a person calls them.
-const TYPES: [(&str, &str); 10] = [
+const TYPES: [(&str, &str); 11] = [
     ("struct PluginEntry", "a path, or a table with a path"),
     ("struct Limits", "a table of limits"),
+    ("struct HttpLimits", "a table of limits on requests"),
     ("a map", "a table"),
     ("a sequence", "a list"),
     ("f64", "a number"),

@@ -260,6 +260,11 @@ pub(super) fn exports(component: &Component, engine: &wasmtime::Engine, interfac
     component.component_type().exports(engine).any(|(export, _)| export.starts_with(&name))
 }
 
+/// Returns whether a component imports an interface.
+pub(super) fn imports(component: &Component, engine: &wasmtime::Engine, interface: &str) -> bool {
+    component.component_type().imports(engine).any(|(import, _)| import == interface)
+}
+
 fn listed(exports: &[String]) -> String {
     if exports.is_empty() { "no interface".to_owned() } else { exports.join(", ") }
 }

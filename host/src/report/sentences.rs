@@ -10,7 +10,9 @@ pub(super) fn about(event: &Event) -> String {
     match event.name.as_str() {
         "started" | "resumed" | "forked" => beginning(event),
         "plugin_loaded" => {
-            format!("{} {name} {}, {}", text("role"), text("version"), words::hash(text("hash")))
+            let granted = text("granted");
+            let granted = if granted.is_empty() { String::new() } else { format!(", granted {granted}") };
+            format!("{} {name} {}, {}{granted}", text("role"), text("version"), words::hash(text("hash")))
         }
         "plugin_swapped" => {
             let (from, to) = (words::hash(text("from")), words::hash(text("to")));

@@ -24,7 +24,7 @@ mod trainer;
 pub use collector::Sample;
 pub use dataset::BUILT_IN_PROMPTS;
 pub use figures::Work;
-pub use journal::{INBOX, RunFolder};
+pub use journal::{INBOX, RunFolder, answers_of};
 pub use measure::{Measured, Measurement};
 pub use named::{dataset_of, model_of};
 pub use origin::{Beginning, Origin};

@@ -2,7 +2,7 @@
 
 use super::{Given, samples};
 use crate::config::Limits;
-use crate::plugin::{AnyPlugin, Engine, Outline, Source};
+use crate::plugin::{AnyPlugin, Outline};
 use std::time::{Duration, Instant};
 
 /// Time spent on each line.
@@ -28,7 +28,7 @@ fn line(what: &str, units: usize, unit: &str, time: Duration) {
 }
 
 pub(super) fn run(given: &Given) -> anyhow::Result<()> {
-    let (engine, source) = (Engine::new()?, Source::open(&given.plugin)?);
+    let (engine, source) = given.open()?;
     let role = Outline::of(&engine, &source, &Limits::default())?.role(&source)?;
     let begun = Instant::now();
     let mut any = given.load(&engine, &source, role)?;

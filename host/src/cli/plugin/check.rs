@@ -4,8 +4,9 @@ use super::gradient::{self, Verdict};
 use super::{Given, bench, samples};
 use crate::cli::Failure;
 use crate::config::Limits;
-use crate::plugin::{AnyPlugin, Engine, Outline, Source};
-use crate::plugin::{LabelledPlugin, PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin, RewardPlugin};
+use crate::plugin::{
+    AnyPlugin, LabelledPlugin, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin, RewardPlugin,
+};
 use anyhow::anyhow;
 
 /// Completions that a reward is tried on.
@@ -37,8 +38,7 @@ impl Report {
 }
 
 pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
-    let engine = Engine::new().map_err(Failure::mistake)?;
-    let source = Source::open(&given.plugin).map_err(Failure::mistake)?;
+    let (engine, source) = given.open().map_err(Failure::Mistake)?;
     let outline = Outline::of(&engine, &source, &Limits::default()).map_err(Failure::mistake)?;
     let role = outline.role(&source).map_err(Failure::mistake)?;
     let mut report = Report { failures: 0, stop_gradient };

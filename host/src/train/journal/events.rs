@@ -16,7 +16,16 @@ pub(in crate::train) enum Event<'a> {
     /// A run started from another run's state.
     Forked(Begun<'a>),
     /// A plugin was loaded at the start.
-    PluginLoaded { role: &'a str, plugin: &'a str, version: &'a str, hash: &'a str, config: &'a Value },
+    PluginLoaded {
+        role: &'a str,
+        plugin: &'a str,
+        version: &'a str,
+        hash: &'a str,
+        config: &'a Value,
+        /// What it may reach besides computing.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        granted: Option<String>,
+    },
     /// A plugin replaced another.
     PluginSwapped {
         plugin: &'a str,

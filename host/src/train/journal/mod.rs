@@ -8,7 +8,7 @@ mod saving;
 
 pub(super) use best::Best;
 pub(super) use events::{Begun, Event, Scoring};
-pub use run_folder::{INBOX, RunFolder};
+pub use run_folder::{INBOX, RunFolder, answers_of};
 pub(super) use run_folder::{MADE_MODEL, WRITTEN_CONFIG, keep_bytes, put};
 
 use super::experience::Experience;

@@ -217,7 +217,7 @@ impl Run<'_> {
         let pad = opened.tokenizer.pad_id().filter(|_| plugins.flow == Flow::ValuedPairs);
         let source = opened.keep(folder.path(), self.world.is_first())?.padding_with(pad);
         folder.event(&self.event(&source, changes))?;
-        plugins.keep(&self.settings, &mut folder)?;
+        plugins.keep(&mut folder)?;
         for text in warnings {
             tracing::warn!("{text}");
             folder.event(&Event::Warning { text: &text })?;

@@ -1,7 +1,7 @@
 //! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
 
 use crate::metrics::Comparison;
-use crate::plugin::{AnyPlugin, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::{AnyPlugin, Asking, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
 use crate::plugin::{RewardBatch, RewardColumn, RewardPlugin, Rollouts};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
@@ -175,7 +175,9 @@ fn pairs_for(needs: &Needs, pairs: &Pairs) -> Pairs {
 /// Tries the plugins that a run starts with.
 pub(in crate::train) fn dry_run(trial: &Trial, algorithm: &mut AnyPlugin, rewards: &mut [Reward]) -> Result<()> {
     trial.run(algorithm)?;
-    for reward in rewards.iter_mut().map(Reward::plugin_mut) {
+    // Where servers may not be asked, on other ranks or in a replay, there is no answer about synthetic completions.
+    let can_be_tried = |plugin: &RewardPlugin| plugin.asker().is_none_or(|asker| asker.asking() == Asking::Freely);
+    for reward in rewards.iter_mut().map(Reward::plugin_mut).filter(|plugin| can_be_tried(plugin)) {
         trial.reward(reward)?;
         reward.rewind(None);
     }
