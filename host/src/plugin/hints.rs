@@ -1,4 +1,4 @@
-//! What an algorithm tells the host besides its settings: members of the keyword `x-rlhost` of its configuration schema. Plugins
+//! What a plugin tells the host besides its settings: members of the keyword `x-rlhost` of its configuration schema. Plugins
 //! that are older than a member lack it.
 
 use serde_json::Value;
@@ -15,11 +15,13 @@ pub struct Hints {
     pub learning_rate: f64,
     /// Whether given pairs begin and end with the tokenizer's tokens for that, whatever a chat template writes.
     pub framed: bool,
+    /// Whether each row of a reward is a call of its own, with the time limit of a call.
+    pub isolated_rows: bool,
 }
 
 impl Default for Hints {
     fn default() -> Self {
-        Self { learning_rate: 1e-6, framed: false }
+        Self { learning_rate: 1e-6, framed: false, isolated_rows: false }
     }
 }
 
@@ -37,9 +39,11 @@ impl Hints {
                 format!("has {KEYWORD}.learning_rate {rate}; it must be a number above 0 and at most {GREATEST_RATE}")
             })?;
         }
-        if let Some(framed) = members.get("framed") {
-            let fits = framed.as_bool();
-            hints.framed = fits.ok_or_else(|| format!("has {KEYWORD}.framed {framed}; it must be true or false"))?;
+        for (name, hint) in [("framed", &mut hints.framed), ("isolated_rows", &mut hints.isolated_rows)] {
+            if let Some(given) = members.get(name) {
+                let fits = given.as_bool();
+                *hint = fits.ok_or_else(|| format!("has {KEYWORD}.{name} {given}; it must be true or false"))?;
+            }
         }
         Ok(hints)
     }
@@ -65,10 +69,13 @@ mod tests {
     }
 
     #[test]
-    fn an_algorithm_may_ask_for_framed_pairs() {
+    fn a_plugin_may_ask_for_framed_pairs_or_isolated_rows() {
         let framed = |schema: &str| Hints::of(schema).map(|hints| hints.framed);
         assert_eq!(framed("{}"), Ok(false));
         assert_eq!(framed(r#"{"x-rlhost": {"framed": true}}"#), Ok(true));
         assert!(framed(r#"{"x-rlhost": {"framed": 1}}"#).unwrap_err().contains("true or false"));
+        let apart = |schema: &str| Hints::of(schema).map(|hints| hints.isolated_rows);
+        assert_eq!((apart("{}"), apart(r#"{"x-rlhost": {"isolated_rows": true}}"#)), (Ok(false), Ok(true)));
+        assert!(apart(r#"{"x-rlhost": {"isolated_rows": "yes"}}"#).unwrap_err().contains("isolated_rows"));
     }
 }

@@ -6,6 +6,7 @@
 mod any;
 mod cache;
 mod capture;
+mod cells;
 mod census;
 mod compiler;
 mod deadline;
