@@ -4,7 +4,7 @@ use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::compile;
 use super::world::Role;
-use super::{Error, LONGEST_TEXT, PolicyPlugin, PreferencePlugin, Result, RewardPlugin, Source, wrap};
+use super::{Error, LONGEST_TEXT, LabelledPlugin, PolicyPlugin, PreferencePlugin, Result, RewardPlugin, Source, wrap};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -17,6 +17,8 @@ pub enum AnyPlugin {
     Policy(Box<PolicyPlugin>),
     /// Computes a loss for pairs, and chooses the pairs if it is online.
     Preference(Box<PreferencePlugin>),
+    /// Computes a loss for labelled completions.
+    Labelled(Box<LabelledPlugin>),
 }
 
 impl AnyPlugin {
@@ -36,6 +38,7 @@ impl AnyPlugin {
                 let online = role == Role::OnlinePreference;
                 Self::Preference(Box::new(PreferencePlugin::load(engine, source, online, config, limits, seed)?))
             }
+            Role::Labelled => Self::Labelled(Box::new(LabelledPlugin::load(engine, source, config, limits, seed)?)),
         })
     }
 
@@ -55,6 +58,14 @@ impl AnyPlugin {
         }
     }
 
+    /// Returns the plugin as an algorithm for labelled completions.
+    pub fn as_labelled(&mut self) -> Result<&mut LabelledPlugin> {
+        match self {
+            Self::Labelled(plugin) => Ok(plugin),
+            other => Err(other.not(Role::Labelled)),
+        }
+    }
+
     fn not(&self, role: Role) -> Error {
         let detail = "it was loaded in another role".to_owned();
         Error::WrongWorld { name: self.plugin().name().to_owned(), wanted: role.name(), detail }
@@ -66,6 +77,7 @@ impl AnyPlugin {
             Self::Reward(plugin) => plugin,
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
+            Self::Labelled(plugin) => plugin,
         }
     }
 
@@ -75,6 +87,7 @@ impl AnyPlugin {
             Self::Reward(plugin) => plugin,
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
+            Self::Labelled(plugin) => plugin,
         }
     }
 }
@@ -115,7 +128,7 @@ impl Outline {
             name: source.name().to_owned(),
             wanted: "a plugin",
             detail: printable(
-                &format!("it exports neither reward, policy nor preference; it exports {}", self.exports.join(", ")),
+                &format!("it exports neither a reward nor an algorithm; it exports {}", self.exports.join(", ")),
                 LONGEST_TEXT,
             ),
         })

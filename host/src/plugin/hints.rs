@@ -15,13 +15,15 @@ pub struct Hints {
     pub learning_rate: f64,
     /// Whether given pairs begin and end with the tokenizer's tokens for that, whatever a chat template writes.
     pub framed: bool,
+    /// Whether labelled completions are also scored after each other's prompts.
+    pub mismatched: bool,
     /// Whether each row of a reward is a call of its own, with the time limit of a call.
     pub isolated_rows: bool,
 }
 
 impl Default for Hints {
     fn default() -> Self {
-        Self { learning_rate: 1e-6, framed: false, isolated_rows: false }
+        Self { learning_rate: 1e-6, framed: false, mismatched: false, isolated_rows: false }
     }
 }
 
@@ -39,11 +41,14 @@ impl Hints {
                 format!("has {KEYWORD}.learning_rate {rate}; it must be a number above 0 and at most {GREATEST_RATE}")
             })?;
         }
-        for (name, hint) in [("framed", &mut hints.framed), ("isolated_rows", &mut hints.isolated_rows)] {
-            if let Some(given) = members.get(name) {
-                let fits = given.as_bool();
-                *hint = fits.ok_or_else(|| format!("has {KEYWORD}.{name} {given}; it must be true or false"))?;
-            }
+        let switches = [
+            ("framed", &mut hints.framed),
+            ("mismatched", &mut hints.mismatched),
+            ("isolated_rows", &mut hints.isolated_rows),
+        ];
+        for (name, hint) in switches {
+            let Some(given) = members.get(name) else { continue };
+            *hint = given.as_bool().ok_or_else(|| format!("has {KEYWORD}.{name} {given}; it must be true or false"))?;
         }
         Ok(hints)
     }

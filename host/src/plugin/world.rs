@@ -124,6 +124,21 @@ mod confining {
     });
 }
 
+#[allow(missing_docs)]
+mod labelling {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world labelling {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/labelled@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+    });
+}
+
 // One set of bindings per interface, so that an instance is asked only for what its role has.
 pub(super) use confining::Confining;
 pub(super) use confining::rlhost::plugin0_2_0::cells;
@@ -132,6 +147,8 @@ pub(super) use described::exports::rlhost::plugin::plugin;
 pub(super) use described::rlhost::plugin::{host, types};
 pub(super) use guiding::Guiding;
 pub(super) use guiding::exports::rlhost::plugin::policy;
+pub(super) use labelling::Labelling;
+pub(super) use labelling::exports::rlhost::plugin0_2_0::labelled;
 pub(super) use observing::Observing;
 pub(super) use pairing_up::PairingUp;
 pub(super) use pairing_up::exports::rlhost::plugin::pairing;
@@ -152,6 +169,8 @@ pub enum Role {
     Preference,
     /// Chooses pairs of completions and computes a loss for them.
     OnlinePreference,
+    /// Computes a loss for labelled completions.
+    Labelled,
 }
 
 const PACKAGE: &str = "rlhost:plugin/";
@@ -166,7 +185,7 @@ fn version(interface: &str) -> &'static str {
 
 impl Role {
     /// All roles. Those whose exports include another's come first.
-    const ALL: [Self; 4] = [Self::OnlinePreference, Self::Preference, Self::Policy, Self::Reward];
+    const ALL: [Self; 5] = [Self::OnlinePreference, Self::Preference, Self::Labelled, Self::Policy, Self::Reward];
 
     fn interfaces(self) -> &'static [&'static str] {
         match self {
@@ -174,6 +193,7 @@ impl Role {
             Self::Policy => &["policy"],
             Self::Preference => &["preference"],
             Self::OnlinePreference => &["preference", "pairing"],
+            Self::Labelled => &["labelled"],
         }
     }
 
@@ -184,6 +204,7 @@ impl Role {
             Self::Policy => "an algorithm",
             Self::Preference => "a preference algorithm",
             Self::OnlinePreference => "an online preference algorithm",
+            Self::Labelled => "an algorithm for labelled completions",
         }
     }
 
