@@ -87,7 +87,6 @@ fn code(c: &mut Criterion) {
         };
         group.throughput(Throughput::Elements(64));
         group.bench_function(source.name(), |b| b.iter(|| plugin.score(&batch).unwrap()));
-        println!("{}: {} MiB in the largest judge", source.name(), plugin.memory_used() >> 20);
     }
 }
 

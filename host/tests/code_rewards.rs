@@ -206,6 +206,11 @@ fn a_row_without_tests_has_no_score_and_wrong_tests_are_named() {
             let error = plugin.score(&batch(&[(&wrong, text.clone())])).unwrap_err().to_string();
             assert!(error.contains("tests"), "{language}: {wrong}: {error}");
         }
+        if language == "javascript" {
+            // The code can't make the judge's own error out of a value that it turned into a method.
+            let turned = fenced(language, "class S { n() {} }\nfunction f(x) { return x }");
+            assert_eq!(scores(&mut plugin, &[(&json!(["f(new S().n) === 1"]), turned)]), [Some(0.0)]);
+        }
         let mut lacking = batch(&[(&json!(null), text.clone())]);
         lacking.columns.clear();
         assert!(plugin.score(&lacking).unwrap_err().to_string().contains("no column"));

@@ -22,6 +22,8 @@ const LONGEST_IMPORT = 300;
 const ERRORS = { Error, EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError };
 // Known to the proxies' handlers alone.
 const targets = new WeakMap();
+// Of objects in cells.
+const methods = new WeakSet();
 
 /** A fresh instance with the code loaded. What it says is not trusted: any oddity is a failed test. */
 class Cell {
@@ -30,7 +32,7 @@ class Cell {
     try {
       this.number = cells.open(settings.memory_mb);
     } catch (error) {
-      throw new Died(reason(error));
+      throw new BadTests(`no cell could be opened for it (${reason(error)})`);
     }
     try {
       this.loaded = this.ask({ op: "load", setup, code, stdin, names });
@@ -117,7 +119,9 @@ class Cell {
   member(target, name) {
     const value = this.get({ op: "member", target, name });
     if (!targets.has(value)) return value;
-    return (...given) => this.get({ op: "method", target, name }, given);
+    const method = (...given) => this.get({ op: "method", target, name }, given);
+    methods.add(method);
+    return method;
   }
 }
 
@@ -126,6 +130,8 @@ function reason(error) {
 }
 
 function refer(value) {
+  // Not the test's doing: the code may have made a method of what should be a value.
+  if (methods.has(value)) throw new Failed("a method");
   const target = targets.get(value);
   if (target === undefined) throw new Unsupported(`a test passes a ${typeof value} of its own to the code`);
   return target;

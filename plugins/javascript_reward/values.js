@@ -3,6 +3,9 @@
 
 export class Unsupported extends Error {}
 
+// Of a set or map: numbers could be chosen to be slow together.
+const MOST_HASHED = 10_000;
+
 const number = (value) => (Number.isFinite(value) && !Object.is(value, -0) ? value : { n: Object.is(value, -0) ? "-0" : String(value) });
 
 const isPlain = (value) => {
@@ -53,8 +56,10 @@ export function decode(given, referred) {
     case "l":
       return all(inside);
     case "m":
+      if (inside.length > MOST_HASHED) throw new RangeError("too many entries");
       return new Map(inside.map(([k, v]) => [decode(k, referred), decode(v, referred)]));
     case "s":
+      if (inside.length > MOST_HASHED) throw new RangeError("too many entries");
       return new Set(all(inside));
     case "D":
       return new Date(decode(inside, referred));

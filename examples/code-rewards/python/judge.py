@@ -64,7 +64,10 @@ class Cell:
 
     def __init__(self, code, setup, settings, stdin=""):
         self.timeout = settings["timeout_ms"]
-        self.number = cells.open(settings["memory_mb"])
+        try:
+            self.number = cells.open(settings["memory_mb"])
+        except Err as error:
+            raise BadTests(f"no cell could be opened for it ({error.value})")
         try:
             self.loaded = self.ask({"op": "load", "setup": setup, "code": code, "stdin": stdin})
         except BaseException:
@@ -232,6 +235,8 @@ def score(row, completion, settings):
                 happened.add(died.what)
             if died.what == "out_of_time":
                 break
+        except BadTests:
+            raise
         except Unsupported as error:
             raise BadTests(str(error))
         except (Exception, SystemExit, KeyboardInterrupt):

@@ -5,6 +5,11 @@ from collections import OrderedDict
 from decimal import Decimal
 from fractions import Fraction
 
+# Of a set or dictionary: numbers could be chosen to be slow together.
+MOST_HASHED = 10_000
+# Characters of a number.
+LONGEST_NUMBER = 100_000
+
 LISTS = {"l": list, "t": tuple, "s": set, "z": frozenset}
 
 
@@ -48,6 +53,10 @@ def decode(given, referred):
     if not isinstance(given, dict):
         raise ValueError("not a value")
     ((tag, inside),) = given.items()
+    if tag in ("s", "z", "d") and len(inside) > MOST_HASHED:
+        raise ValueError("too many entries")
+    if tag in ("i", "D") and len(inside) > LONGEST_NUMBER:
+        raise ValueError("too long a number")
     if tag in LISTS:
         return LISTS[tag](decode(item, referred) for item in inside)
     if tag == "d":
@@ -65,5 +74,7 @@ def decode(given, referred):
         return Decimal(inside)
     if tag == "F":
         above, below = inside
+        if len(above) + len(below) > LONGEST_NUMBER // 10:
+            raise ValueError("too long a fraction")
         return Fraction(int(above, 16), int(below, 16))
     return referred(tag, inside)

@@ -41,11 +41,8 @@ impl Hints {
                 format!("has {KEYWORD}.learning_rate {rate}; it must be a number above 0 and at most {GREATEST_RATE}")
             })?;
         }
-        let switches = [
-            ("framed", &mut hints.framed),
-            ("mismatched", &mut hints.mismatched),
-            ("isolated_rows", &mut hints.isolated_rows),
-        ];
+        let switches =
+            [("framed", &mut hints.framed), ("mismatched", &mut hints.mismatched), ("isolated_rows", &mut hints.isolated_rows)];
         for (name, hint) in switches {
             let Some(given) = members.get(name) else { continue };
             *hint = given.as_bool().ok_or_else(|| format!("has {KEYWORD}.{name} {given}; it must be true or false"))?;

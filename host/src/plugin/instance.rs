@@ -254,12 +254,9 @@ impl Plugin {
             }
             (running, answers)
         });
-        let ended: Vec<(Option<Running>, Vec<(usize, Result<R>)>)> = working.collect();
-        let mut answers = Vec::with_capacity(calls);
-        for (running, some) in ended {
-            self.idle.extend(running);
-            answers.extend(some);
-        }
+        let (left, answered): (Vec<Option<Running>>, Vec<Vec<_>>) = working.unzip();
+        self.idle.extend(left.into_iter().flatten());
+        let mut answers: Vec<(usize, Result<R>)> = answered.into_iter().flatten().collect();
         answers.sort_by_key(|(i, _)| *i);
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
