@@ -51,6 +51,7 @@ impl Engine {
         let wasmtime = wasmtime::Engine::new(&configuration()).map_err(fail)?;
         let mut linker = Linker::new(&wasmtime);
         super::world::host::add_to_linker::<_, HasSelf<Sandbox>>(&mut linker, |sandbox| sandbox).map_err(fail)?;
+        super::world::cells::add_to_linker::<_, HasSelf<Sandbox>>(&mut linker, |sandbox| sandbox).map_err(fail)?;
         let (clock, watchdog, weak) = (Clock::default(), Watchdog::default(), wasmtime.weak());
         let tick = move || weak.upgrade().map(|engine| engine.increment_epoch()).is_some();
         clock.begin(tick).and_then(|()| watchdog.begin()).map_err(|e| Error::Engine(e.to_string()))?;

@@ -12,7 +12,7 @@ use crate::config::Limits;
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
@@ -242,6 +242,34 @@ impl Plugin {
             answers.push(answer);
         }
         answers.into_iter().collect()
+    }
+
+    /// Makes this many calls, each with a time limit of its own, on some instances in parallel. Returns the first error.
+    pub(super) fn call_apart<R: Send>(
+        &mut self,
+        calls: usize,
+        call: Call,
+        f: impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync,
+    ) -> Result<Vec<R>> {
+        let workers = if self.loaded.info.stateless { self.most_side_by_side().min(calls) } else { 1 };
+        let ready: Vec<Option<Running>> = (0..workers).map(|_| self.idle.pop()).collect();
+        self.changed = true;
+        let (loaded, memory, next) = (&self.loaded, self.memory.as_ref(), AtomicUsize::new(0));
+        let working = ready.into_par_iter().map(|mut running| {
+            let mut answers = Vec::new();
+            // Calls differ widely in length, so each worker takes the next one.
+            while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < calls) {
+                let (left, answer) = loaded.ask(running.take(), memory, loaded.deadline(), call, |s, linked| f(i, s, linked));
+                running = left;
+                answers.push((i, answer));
+            }
+            (running, answers)
+        });
+        let (left, answered): (Vec<Option<Running>>, Vec<Vec<_>>) = working.unzip();
+        self.idle.extend(left.into_iter().flatten());
+        let mut answers: Vec<(usize, Result<R>)> = answered.into_iter().flatten().collect();
+        answers.sort_by_key(|(i, _)| *i);
+        answers.into_iter().map(|(_, answer)| answer).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 //! configuration.
 
 use super::asking::{self, Asker, Line};
+use super::cells::{Cells, Walls};
 use super::census::Refusal;
 use super::deadline::Deadline;
 use super::engine::Engine;
@@ -54,6 +55,8 @@ pub(super) struct Loaded {
     pub remembers: bool,
     /// Whether it exports `observer`.
     pub observes: bool,
+    /// How its cells are made, if it opens any.
+    walls: Option<Arc<Walls>>,
     pre: InstancePre<Sandbox>,
     together: Together,
     engine: Engine,
@@ -138,6 +141,9 @@ impl Loaded {
             name: name.to_owned(),
             detail: printable(&format!("its imports don't fit what rlhost offers: {e:#}"), LONGEST_TEXT),
         })?;
+        let (seed, together) = (seed ^ of_its_own(name), Together::new(limits));
+        let confines = world::exports(&component, &engine.wasmtime, "inside");
+        let walls = confines.then(|| Arc::new(Walls::new(pre.clone(), engine, name, limits, together.clone(), seed)));
         let info = Info {
             name: name.to_owned(),
             version: String::new(),
@@ -151,13 +157,14 @@ impl Loaded {
             name: name.to_owned(),
             hash: source.hash().to_owned(),
             limits: limits.clone(),
-            seed: seed ^ of_its_own(name),
+            seed,
             config: Map::new(),
             info,
             remembers: world::exports(&component, &engine.wasmtime, "state"),
             observes: world::exports(&component, &engine.wasmtime, "observer"),
+            walls,
             pre,
-            together: Together::new(limits),
+            together,
             engine: engine.clone(),
             beside: AtomicBool::new(engine.beside),
             asker,
@@ -199,9 +206,9 @@ impl Loaded {
         self.engine.clock.until(deadline) == 0
     }
 
-    /// Returns how many instances of this size fit into the plugin's total memory.
+    /// Returns how many instances of this size, each with a cell, fit into the plugin's total memory.
     pub(super) fn room_for(&self, bytes: usize) -> usize {
-        self.together.room_for(bytes)
+        self.together.room_for(bytes.saturating_add(self.walls.as_ref().map_or(0, |walls| walls.size())))
     }
 
     /// Returns how many threads calls may be spread over.
@@ -241,6 +248,7 @@ impl Loaded {
     fn instantiate(&self, deadline: Deadline) -> Result<Running> {
         let mut sandbox = Sandbox::new(&self.name, &self.limits, self.together.clone(), self.engine.logged.clone(), self.seed);
         sandbox.line = self.asker.clone().map(|asker| Line::new(asker, self.engine.clock.clone()));
+        sandbox.cells = self.walls.clone().map(Cells::new);
         let mut store = Store::new(self.pre.engine(), sandbox);
         store.set_hostcall_fuel(CARRIED);
         store.set_max_component_handles(MOST_HANDLES);
@@ -286,6 +294,9 @@ impl Loaded {
         deadline: Deadline,
         f: impl FnOnce(&mut Store<Sandbox>) -> wasmtime::Result<R>,
     ) -> Result<R> {
+        if let Some(cells) = &mut store.data_mut().cells {
+            cells.until(deadline);
+        }
         // One more, because part of the first tick has already passed.
         store.set_epoch_deadline(self.engine.clock.until(deadline) + 1);
         if let Some(line) = &mut store.data_mut().line {

@@ -7,6 +7,7 @@ mod any;
 mod asking;
 mod cache;
 mod capture;
+mod cells;
 mod census;
 mod compiler;
 mod deadline;

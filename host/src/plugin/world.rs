@@ -126,6 +126,20 @@ mod remembering {
 }
 
 #[allow(missing_docs)]
+mod confining {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:confining;
+            world confining {
+                import rlhost:plugin/cells@0.2.0;
+                export rlhost:plugin/inside@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+    });
+}
+
+#[allow(missing_docs)]
 mod labelling {
     wasmtime::component::bindgen!({
         inline: "
@@ -141,6 +155,8 @@ mod labelling {
 }
 
 // One set of bindings per interface, so that an instance is asked only for what its role has.
+pub(super) use confining::Confining;
+pub(super) use confining::rlhost::plugin0_2_0::cells;
 pub(super) use described::Described;
 pub(super) use described::exports::rlhost::plugin::plugin;
 pub(super) use described::rlhost::plugin::{host, types};
@@ -181,7 +197,7 @@ const PACKAGE: &str = "rlhost:plugin/";
 /// Returns the version of the contract that an interface came with, which it keeps.
 fn version(interface: &str) -> &'static str {
     match interface {
-        "http" | "environment" | "reward-model" | "labelled" => "0.2",
+        "cells" | "inside" | "http" | "environment" | "reward-model" | "labelled" => "0.2",
         _ => "0.1",
     }
 }
