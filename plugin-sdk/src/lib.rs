@@ -12,7 +12,8 @@
 //! ```
 //!
 //! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`, or, over
-//! pairs of completions, [`preference::Preference`] and `preference_plugin!(MyType);`.
+//! pairs of completions, [`preference::Preference`] and `preference_plugin!(MyType);`. What models act in (a game, tools) implements
+//! [`environment::Environment`] and ends with `environment_plugin!(MyType);`.
 //! Build either with `cargo build --release --target wasm32-wasip2` as a `cdylib`.
 
 #[cfg(doctest)]
@@ -22,6 +23,7 @@ struct Readme;
 pub mod bindings;
 pub mod config;
 pub mod dual;
+pub mod environment;
 pub mod metric;
 pub mod pairing;
 pub mod policy;
@@ -56,7 +58,9 @@ pub fn warn(message: &str) {
 pub mod prelude {
     pub use crate::config::Config;
     pub use crate::reward::Sample;
-    pub use crate::{Error, Metric, online_preference_plugin, policy_plugin, preference_plugin, reward, stateful_reward};
+    pub use crate::{
+        Error, Metric, environment_plugin, online_preference_plugin, policy_plugin, preference_plugin, reward, stateful_reward,
+    };
     pub use schemars::JsonSchema;
     pub use serde::{Deserialize, Serialize};
 }
