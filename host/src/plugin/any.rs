@@ -4,7 +4,7 @@ use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::compile;
 use super::world::Role;
-use super::{Error, LONGEST_TEXT, PolicyPlugin, PreferencePlugin, Result, RewardPlugin, Source, wrap};
+use super::{EnvironmentPlugin, Error, LONGEST_TEXT, PolicyPlugin, PreferencePlugin, Result, RewardPlugin, Source, wrap};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -17,6 +17,8 @@ pub enum AnyPlugin {
     Policy(Box<PolicyPlugin>),
     /// Computes a loss for pairs, and chooses the pairs if it is online.
     Preference(Box<PreferencePlugin>),
+    /// Plays episodes of several turns.
+    Environment(Box<EnvironmentPlugin>),
 }
 
 impl AnyPlugin {
@@ -32,6 +34,7 @@ impl AnyPlugin {
         Ok(match role {
             Role::Reward => Self::Reward(Box::new(RewardPlugin::load(engine, source, config, limits, seed)?)),
             Role::Policy => Self::Policy(Box::new(PolicyPlugin::load(engine, source, config, limits, seed)?)),
+            Role::Environment => Self::Environment(Box::new(EnvironmentPlugin::load(engine, source, config, limits, seed)?)),
             Role::Preference | Role::OnlinePreference => {
                 let online = role == Role::OnlinePreference;
                 Self::Preference(Box::new(PreferencePlugin::load(engine, source, online, config, limits, seed)?))
@@ -66,6 +69,7 @@ impl AnyPlugin {
             Self::Reward(plugin) => plugin,
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
+            Self::Environment(plugin) => plugin,
         }
     }
 
@@ -75,6 +79,7 @@ impl AnyPlugin {
             Self::Reward(plugin) => plugin,
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
+            Self::Environment(plugin) => plugin,
         }
     }
 }
@@ -115,7 +120,7 @@ impl Outline {
             name: source.name().to_owned(),
             wanted: "a plugin",
             detail: printable(
-                &format!("it exports neither reward, policy nor preference; it exports {}", self.exports.join(", ")),
+                &format!("it exports neither reward, policy, preference nor environment; it exports {}", self.exports.join(", ")),
                 LONGEST_TEXT,
             ),
         })

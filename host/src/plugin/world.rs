@@ -110,7 +110,25 @@ mod remembering {
     });
 }
 
+#[allow(missing_docs)]
+mod acting {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world acting {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/environment@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+        additional_derives: [PartialEq],
+    });
+}
+
 // One set of bindings per interface, so that an instance is asked only for what its role has.
+pub(super) use acting::Acting;
+pub(super) use acting::exports::rlhost::plugin0_2_0::environment;
 pub(super) use described::Described;
 pub(super) use described::exports::rlhost::plugin::plugin;
 pub(super) use described::rlhost::plugin::{host, types};
@@ -136,6 +154,8 @@ pub enum Role {
     Preference,
     /// Chooses pairs of completions and computes a loss for them.
     OnlinePreference,
+    /// Plays episodes of several turns.
+    Environment,
 }
 
 const PACKAGE: &str = "rlhost:plugin/";
@@ -150,7 +170,7 @@ fn version(interface: &str) -> &'static str {
 
 impl Role {
     /// All roles. Those whose exports include another's come first.
-    const ALL: [Self; 4] = [Self::OnlinePreference, Self::Preference, Self::Policy, Self::Reward];
+    const ALL: [Self; 5] = [Self::OnlinePreference, Self::Preference, Self::Policy, Self::Reward, Self::Environment];
 
     fn interfaces(self) -> &'static [&'static str] {
         match self {
@@ -158,6 +178,7 @@ impl Role {
             Self::Policy => &["policy"],
             Self::Preference => &["preference"],
             Self::OnlinePreference => &["preference", "pairing"],
+            Self::Environment => &["environment"],
         }
     }
 
@@ -168,6 +189,7 @@ impl Role {
             Self::Policy => "an algorithm",
             Self::Preference => "a preference algorithm",
             Self::OnlinePreference => "an online preference algorithm",
+            Self::Environment => "an environment",
         }
     }
 

@@ -13,13 +13,15 @@ pub(super) struct Packed {
 impl Packed {
     pub(super) fn new(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
         let (mut forest, mut selected) = (Forest::new(), Selected::default());
-        let mut current: Option<(usize, usize)> = None;
-        for rollout in rows.into_iter().map(|row| &experience.rollouts[row]) {
+        let mut current: Option<(usize, usize, &[u32])> = None;
+        for row in rows {
+            let (rollout, asked) = (&experience.rollouts[row], experience.prompt_of(row));
             let prompt = match current {
-                Some((index, segment)) if index == rollout.prompt => segment,
-                _ => forest.push(&experience.prompts[rollout.prompt].tokens, None),
+                // Episodes of a prompt may begin differently.
+                Some((index, segment, tokens)) if index == rollout.prompt && tokens == asked => segment,
+                _ => forest.push(asked, None),
             };
-            current = Some((rollout.prompt, prompt));
+            current = Some((rollout.prompt, prompt, asked));
             let completion = forest.push(&rollout.tokens, Some(prompt));
             selected.push_segment(&forest, completion);
         }

@@ -28,8 +28,8 @@ impl Kind {
         match role {
             Role::Preference => Self::Pairs,
             Role::OnlinePreference => Self::Prompts,
-            Role::Policy | Role::Reward if from == LearnFrom::Generation => Self::Prompts,
-            Role::Policy | Role::Reward => Self::Completions,
+            Role::Policy | Role::Reward | Role::Environment if from == LearnFrom::Generation => Self::Prompts,
+            Role::Policy | Role::Reward | Role::Environment => Self::Completions,
         }
     }
 }

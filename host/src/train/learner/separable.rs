@@ -27,7 +27,7 @@ pub(in crate::train) fn is_separable(algorithm: &mut AnyPlugin, needs: &Needs) -
                     .flat_map(|(c, r)| [c, r].concat())
                     .collect()
             }
-            AnyPlugin::Reward(_) => Vec::new(),
+            AnyPlugin::Reward(_) | AnyPlugin::Environment(_) => Vec::new(),
         })
     };
     let together = derivatives(0..TRIED)?;

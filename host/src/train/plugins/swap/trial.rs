@@ -1,10 +1,13 @@
 //! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
 
 use crate::metrics::Comparison;
-use crate::plugin::{AnyPlugin, Needs, Pairs, Result, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Scale, Side, Tokens};
+use crate::plugin::{
+    AnyPlugin, EnvironmentPlugin, Needs, Pairs, Result, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Scale, Side, Start,
+    Tokens, Tool,
+};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
-use crate::train::plugins::{Reward, batch};
+use crate::train::plugins::{Reward, batch, start};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +20,8 @@ pub(in crate::train) struct Trial {
     pub(super) rollouts: Arc<Rollouts>,
     pub(super) tokens: Arc<Tokens>,
     pub(super) pairs: Arc<Pairs>,
+    /// Episodes of the dataset's first prompts.
+    pub(super) starts: Arc<Vec<Start>>,
 }
 
 impl Trial {
@@ -28,7 +33,7 @@ impl Trial {
         let rollout = |prompt: usize, sample: usize| {
             let odd = (prompt + sample) % 2;
             let tokens: Vec<u32> = prompts[prompt].tokens.iter().take(1 + 3 * odd).copied().collect();
-            Rollout { prompt, sample, logp: vec![-1.0; tokens.len()], tokens, finished: odd == 0 }
+            Rollout { prompt, sample, logp: vec![-1.0; tokens.len()], tokens, finished: odd == 0, ..Rollout::default() }
         };
         let rollouts: Vec<Rollout> =
             (0..prompts.len()).flat_map(|p| (0..group).map(move |s| (p, s))).map(|(p, s)| rollout(p, s)).collect();
@@ -77,7 +82,8 @@ impl Trial {
         let scale = Scale { rows: 1, tokens: 3, max_completion_length: 4 };
         let pairs = Pairs { step: 0, chosen: side(-1.0, 3), rejected: side(-1.5, 2), scale };
         let (scored, rollouts) = ((Arc::new(batch), BTreeMap::new()), Arc::new(seen));
-        Self { scored, rollouts, tokens: Arc::new(tokens), pairs: Arc::new(pairs) }
+        let starts = prompts.iter().enumerate().map(|(i, prompt)| start(prompt, i as u64, 0)).collect();
+        Self { scored, rollouts, tokens: Arc::new(tokens), pairs: Arc::new(pairs), starts: Arc::new(starts) }
     }
 
     /// Tries a plugin and reports how it differs from the one it would replace. Its state is restored afterwards.
@@ -93,10 +99,17 @@ impl Trial {
                 let pairs = pairs_for(&plugin.info().needs, &self.pairs);
                 chosen.and_then(|()| plugin.loss(&pairs)).map(|_| Value::Null)
             }
+            AnyPlugin::Environment(plugin) => self.play(plugin).map(|()| Value::Null),
         };
         let kept = report.and_then(|report| any.plugin_mut().remember().map(|_| report));
         any.plugin_mut().rewind(None);
         kept
+    }
+
+    /// Plays an episode of each of the dataset's first prompts.
+    pub(in crate::train) fn play(&self, environment: &EnvironmentPlugin) -> Result<()> {
+        let says = |place: usize, number: usize, _: &[Tool]| (number < 2).then(|| (["1", ""][place % 2].to_owned(), Vec::new()));
+        environment.rehearse(&self.starts, says).map(drop)
     }
 
     fn reward(&self, plugin: &mut RewardPlugin) -> Result<Value> {
