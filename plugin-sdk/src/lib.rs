@@ -11,9 +11,10 @@
 //! }
 //! ```
 //!
-//! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`, or, over
-//! pairs of completions, [`preference::Preference`] and `preference_plugin!(MyType);`. What models act in (a game, tools) implements
-//! [`environment::Environment`] and ends with `environment_plugin!(MyType);`.
+//! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`. Over pairs of completions it is
+//! [`preference::Preference`] and `preference_plugin!(MyType);`, over labelled completions [`labelled::Labelled`] and
+//! `labelled_plugin!(MyType);`. What models act in (a game, tools) implements [`environment::Environment`] and ends with
+//! `environment_plugin!(MyType);`.
 //! Build either with `cargo build --release --target wasm32-wasip2` as a `cdylib`.
 
 #[cfg(doctest)]
@@ -24,6 +25,7 @@ pub mod bindings;
 pub mod config;
 pub mod dual;
 pub mod environment;
+pub mod labelled;
 pub mod metric;
 pub mod pairing;
 pub mod policy;
@@ -59,7 +61,8 @@ pub mod prelude {
     pub use crate::config::Config;
     pub use crate::reward::Sample;
     pub use crate::{
-        Error, Metric, environment_plugin, online_preference_plugin, policy_plugin, preference_plugin, reward, stateful_reward,
+        Error, Metric, environment_plugin, labelled_plugin, online_preference_plugin, policy_plugin, preference_plugin, reward,
+        stateful_reward,
     };
     pub use schemars::JsonSchema;
     pub use serde::{Deserialize, Serialize};

@@ -354,8 +354,8 @@ pub struct Config {
     /// Number of epochs to train, if max_steps is not set [default: 3]
     #[schemars(extend("on_resume" = "free"))]
     pub num_train_epochs: f64,
-    /// Shuffle the training dataset [default: true]
-    pub shuffle_dataset: bool,
+    /// Shuffle the training dataset [default: true; labelled rows go in the dataset's order]
+    pub shuffle_dataset: Option<bool>,
 
     /// Train a LoRA adapter (arXiv 2106.09685) and leave the model's weights unchanged; implied by lora_r. If the model is an
     /// adapter's folder, continue with that adapter [default: false]
@@ -521,7 +521,7 @@ impl Default for Config {
             gradient_checkpointing: false,
             max_steps: -1,
             num_train_epochs: 3.0,
-            shuffle_dataset: true,
+            shuffle_dataset: None,
             use_peft: false,
             lora_r: None,
             lora_alpha: None,

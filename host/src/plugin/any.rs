@@ -4,7 +4,9 @@ use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::compile;
 use super::world::Role;
-use super::{EnvironmentPlugin, Error, LONGEST_TEXT, PolicyPlugin, PreferencePlugin, Result, RewardPlugin, Source, wrap};
+use super::{
+    EnvironmentPlugin, Error, LONGEST_TEXT, LabelledPlugin, PolicyPlugin, PreferencePlugin, Result, RewardPlugin, Source, wrap,
+};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -19,6 +21,8 @@ pub enum AnyPlugin {
     Preference(Box<PreferencePlugin>),
     /// Plays episodes of several turns.
     Environment(Box<EnvironmentPlugin>),
+    /// Computes a loss for labelled completions.
+    Labelled(Box<LabelledPlugin>),
 }
 
 impl AnyPlugin {
@@ -39,6 +43,7 @@ impl AnyPlugin {
                 let online = role == Role::OnlinePreference;
                 Self::Preference(Box::new(PreferencePlugin::load(engine, source, online, config, limits, seed)?))
             }
+            Role::Labelled => Self::Labelled(Box::new(LabelledPlugin::load(engine, source, config, limits, seed)?)),
         })
     }
 
@@ -58,6 +63,14 @@ impl AnyPlugin {
         }
     }
 
+    /// Returns the plugin as an algorithm for labelled completions.
+    pub fn as_labelled(&mut self) -> Result<&mut LabelledPlugin> {
+        match self {
+            Self::Labelled(plugin) => Ok(plugin),
+            other => Err(other.not(Role::Labelled)),
+        }
+    }
+
     fn not(&self, role: Role) -> Error {
         let detail = "it was loaded in another role".to_owned();
         Error::WrongWorld { name: self.plugin().name().to_owned(), wanted: role.name(), detail }
@@ -70,6 +83,7 @@ impl AnyPlugin {
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
             Self::Environment(plugin) => plugin,
+            Self::Labelled(plugin) => plugin,
         }
     }
 
@@ -80,6 +94,7 @@ impl AnyPlugin {
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
             Self::Environment(plugin) => plugin,
+            Self::Labelled(plugin) => plugin,
         }
     }
 }
@@ -120,7 +135,7 @@ impl Outline {
             name: source.name().to_owned(),
             wanted: "a plugin",
             detail: printable(
-                &format!("it exports neither reward, policy, preference nor environment; it exports {}", self.exports.join(", ")),
+                &format!("it exports neither a reward, an algorithm nor an environment; it exports {}", self.exports.join(", ")),
                 LONGEST_TEXT,
             ),
         })

@@ -126,6 +126,21 @@ mod acting {
     });
 }
 
+#[allow(missing_docs)]
+mod labelling {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world labelling {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/labelled@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+    });
+}
+
 // One set of bindings per interface, so that an instance is asked only for what its role has.
 pub(super) use acting::Acting;
 pub(super) use acting::exports::rlhost::plugin0_2_0::environment;
@@ -134,6 +149,8 @@ pub(super) use described::exports::rlhost::plugin::plugin;
 pub(super) use described::rlhost::plugin::{host, types};
 pub(super) use guiding::Guiding;
 pub(super) use guiding::exports::rlhost::plugin::policy;
+pub(super) use labelling::Labelling;
+pub(super) use labelling::exports::rlhost::plugin0_2_0::labelled;
 pub(super) use observing::Observing;
 pub(super) use pairing_up::PairingUp;
 pub(super) use pairing_up::exports::rlhost::plugin::pairing;
@@ -156,6 +173,8 @@ pub enum Role {
     OnlinePreference,
     /// Plays episodes of several turns.
     Environment,
+    /// Computes a loss for labelled completions.
+    Labelled,
 }
 
 const PACKAGE: &str = "rlhost:plugin/";
@@ -170,7 +189,8 @@ fn version(interface: &str) -> &'static str {
 
 impl Role {
     /// All roles. Those whose exports include another's come first.
-    const ALL: [Self; 5] = [Self::OnlinePreference, Self::Preference, Self::Policy, Self::Reward, Self::Environment];
+    const ALL: [Self; 6] =
+        [Self::OnlinePreference, Self::Preference, Self::Labelled, Self::Policy, Self::Reward, Self::Environment];
 
     fn interfaces(self) -> &'static [&'static str] {
         match self {
@@ -179,6 +199,7 @@ impl Role {
             Self::Preference => &["preference"],
             Self::OnlinePreference => &["preference", "pairing"],
             Self::Environment => &["environment"],
+            Self::Labelled => &["labelled"],
         }
     }
 
@@ -190,6 +211,7 @@ impl Role {
             Self::Preference => "a preference algorithm",
             Self::OnlinePreference => "an online preference algorithm",
             Self::Environment => "an environment",
+            Self::Labelled => "an algorithm for labelled completions",
         }
     }
 

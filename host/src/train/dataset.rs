@@ -2,7 +2,8 @@
 
 use super::{Error, Result};
 use crate::data::{
-    self, CompletionRow, Dataset, Extras, Message, Place, PreferenceRow, Prompt as Asked, PromptRow, Refused, Tokenizer,
+    self, CompletionRow, Dataset, Extras, LabelledRow, Message, Place, PreferenceRow, Prompt as Asked, PromptRow, Refused,
+    Tokenizer,
 };
 use rayon::prelude::*;
 use serde_json::{Map, Value};
@@ -62,6 +63,16 @@ pub(super) struct Answers {
     /// Mask of the learned tokens; none if all are learned.
     pub learned: Option<Vec<u8>>,
     pub rejected: Vec<u32>,
+    /// A labelled answer's own.
+    pub label: Option<Label>,
+}
+
+/// What labelled answers have besides.
+pub(super) struct Label {
+    /// Whether the answer is desirable.
+    pub desirable: bool,
+    /// The answer's tokens beyond `max_length`: behind a shorter prompt there may be room for them.
+    pub beyond: Vec<u32>,
 }
 
 /// The prompts of a dataset, and a warning that names rows that are left out.
@@ -142,7 +153,7 @@ impl Reader<'_> {
             chosen.truncate(room);
             rejected.truncate(room);
             merged.fetch_add(usize::from(cut), Ordering::Relaxed);
-            let answers = Some(Answers { chosen, learned: None, rejected });
+            let answers = Some(Answers { chosen, learned: None, rejected, label: None });
             Ok(Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) })
         };
         let read = all(rows, prepare, refused)?;
@@ -188,11 +199,31 @@ impl Reader<'_> {
         }
         let mut refused = Refused::new(self.strict);
         let rows = data::read_completions(dataset, &mut refused)?;
-        all(rows, |row| self.completion(row, what), refused)
+        all(rows, |row| self.completion(row, what).map(|(prompt, _)| prompt), refused)
     }
 
-    /// Prepares a row of given completions.
-    fn completion(&self, row: CompletionRow, what: Learned) -> data::Result<Prompt> {
+    /// Reads labelled completions, which are limited and truncated like those without a label.
+    pub(super) fn labelled(&self, given: Option<&Dataset>) -> Result<Read> {
+        let Some(dataset) = given else {
+            let detail =
+                "is missing: this algorithm learns from a dataset with \"prompt\", \"completion\" and \"label\", or pairs";
+            return Err(Error::Unfit(format!("dataset: {detail}")));
+        };
+        let mut refused = Refused::new(self.strict);
+        let rows = data::read_labelled(dataset, &mut refused)?;
+        let prepare = |LabelledRow { row, label }: LabelledRow| {
+            let (mut prompt, beyond) = self.completion(row, Learned { whole: false, turns: false })?;
+            prompt
+                .answers
+                .iter_mut()
+                .for_each(|answers| answers.label = Some(Label { desirable: label, beyond: beyond.clone() }));
+            Ok(prompt)
+        };
+        all(rows, prepare, refused)
+    }
+
+    /// Prepares a row of given completions. Also returns the tokens for which there is no room.
+    fn completion(&self, row: CompletionRow, what: Learned) -> data::Result<(Prompt, Vec<u32>)> {
         let (tokenizer, place) = (self.tokenizer, row.place.clone());
         let parts = match &row.prompt {
             Some(prompt) => answered(prompt, [&row.completion], &row.extras, tokenizer)
@@ -204,12 +235,13 @@ impl Reader<'_> {
         if what.whole {
             chosen.splice(0..0, tokens.drain(..));
         }
+        self.shorten(&mut tokens);
         if tokens.is_empty() && !chosen.is_empty() {
             tokens.push(chosen.remove(0));
             learned = learned.map(|mask| mask[1..].to_vec());
         }
         let room = self.room(&place, &tokens)?;
-        chosen.truncate(room);
+        let beyond = chosen.split_off(room.min(chosen.len()));
         learned.iter_mut().for_each(|mask| mask.truncate(room));
         if chosen.is_empty() {
             return Err(place.wrong("has no tokens to learn"));
@@ -217,8 +249,8 @@ impl Reader<'_> {
         if learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
             return Err(place.wrong(format!("the assistant says nothing in its first {} tokens", self.longest)));
         }
-        let answers = Some(Answers { chosen, learned, rejected: Vec::new() });
-        Ok(Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) })
+        let answers = Some(Answers { chosen, learned, rejected: Vec::new(), label: None });
+        Ok((Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) }, beyond))
     }
 }
 
@@ -242,6 +274,12 @@ impl Numbered for PreferenceRow {
 impl Numbered for CompletionRow {
     fn number(&self) -> usize {
         self.row
+    }
+}
+
+impl Numbered for LabelledRow {
+    fn number(&self) -> usize {
+        self.row.row
     }
 }
 
@@ -380,7 +418,13 @@ pub(super) fn fingerprint(prompts: &[Arc<Prompt>]) -> Result<String> {
     let mut hash = Sha256::new();
     for prompt in prompts {
         let answers = prompt.answers.as_ref().map(|a| (&a.chosen, &a.learned, &a.rejected));
-        let row = serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers)).map_err(|e| Error::Unfit(e.to_string()))?;
+        let label = prompt.answers.as_ref().and_then(|a| a.label.as_ref()).map(|label| (label.desirable, &label.beyond));
+        // A dataset without labels keeps the hash that it had before there were any.
+        let row = match label {
+            None => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers)),
+            Some(label) => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers, label)),
+        };
+        let row = row.map_err(|e| Error::Unfit(e.to_string()))?;
         hash.update((row.len() as u64).to_le_bytes());
         hash.update(&row);
     }

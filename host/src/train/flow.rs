@@ -1,4 +1,4 @@
-//! Defines the four ways to learn.
+//! Defines the ways to learn.
 
 use crate::config::{Config, LearnFrom};
 use crate::plugin::Role;
@@ -14,6 +14,8 @@ pub(super) enum Flow {
     Given,
     /// A dataset's pairs: DPO, CPO.
     GivenPairs,
+    /// A dataset's completions with a label each: KTO.
+    Labelled,
 }
 
 impl Flow {
@@ -24,6 +26,7 @@ impl Flow {
             Role::Policy => Some(if learn_from == LearnFrom::Generation { Self::Generated } else { Self::Given }),
             Role::OnlinePreference => Some(Self::GeneratedPairs),
             Role::Preference => Some(Self::GivenPairs),
+            Role::Labelled => Some(Self::Labelled),
         }
     }
 

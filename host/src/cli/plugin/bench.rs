@@ -68,6 +68,12 @@ pub(super) fn times(any: &mut AnyPlugin, given: &Given) -> anyhow::Result<()> {
                 line(&format!("{count} episodes, {turns} turns"), turns, "turn", time);
             }
         }
+        AnyPlugin::Labelled(plugin) => {
+            let examples = samples::examples(plugin.info(), 64, 512);
+            let n = examples.logp.len();
+            let time = median(|| Ok(plugin.loss(&examples).map(drop)?))?;
+            line(&format!("loss, {n} tokens"), n, "token", time);
+        }
     }
     Ok(())
 }

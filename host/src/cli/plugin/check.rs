@@ -4,7 +4,9 @@ use super::gradient::{self, Verdict};
 use super::{Given, bench, episodes, samples};
 use crate::cli::Failure;
 use crate::config::Limits;
-use crate::plugin::{AnyPlugin, Engine, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardPlugin, Source};
+use crate::plugin::{
+    AnyPlugin, Engine, LabelledPlugin, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardPlugin, Source,
+};
 use anyhow::anyhow;
 
 /// Completions that a reward is tried on.
@@ -59,6 +61,7 @@ pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
             let starts = episodes::starts(given.dataset.as_deref(), EPISODES).map_err(Failure::mistake)?;
             episodes::check(&mut report, plugin, other, &starts);
         }
+        (AnyPlugin::Labelled(plugin), AnyPlugin::Labelled(other)) => check_labelled(&mut report, plugin, other),
         _ => {}
     }
     let memory = any.plugin().memory_used();
@@ -161,6 +164,23 @@ fn check_preference(report: &mut Report, plugin: &mut PreferencePlugin, other: &
     }
     if let Some(verdicts) = report.call("gradient", gradient::preference(plugin, &pairs)) {
         gradients(report, &verdicts);
+    }
+}
+
+fn check_labelled(report: &mut Report, plugin: &mut LabelledPlugin, other: &mut LabelledPlugin) {
+    let examples = samples::examples(plugin.info(), 10, 20);
+    let Some(first) = report.call("loss", plugin.loss(&examples)) else { return };
+    report.line(true, "loss", &format!("{:.6} for random completions", first.loss));
+    if let Some(again) = report.call("determinism", other.loss(&examples)) {
+        let same = first.loss == again.loss && first.d_logp == again.d_logp;
+        report.line(
+            same,
+            "determinism",
+            if same { "a second instance gives the same result" } else { "a second instance gives a different result" },
+        );
+    }
+    if let Some(verdict) = report.call("gradient", gradient::labelled(plugin, &examples)) {
+        gradients(report, &[verdict]);
     }
 }
 

@@ -14,7 +14,8 @@ use crate::config::{Config, PluginEntry};
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::{
-    self, Advantages, AnyPlugin, EnvironmentPlugin, Gradient, Memory, Needs, PairGradient, Pairs, Plugin, Rollouts, Tokens,
+    self, Advantages, AnyPlugin, EnvironmentPlugin, Examples, Gradient, Hints, Memory, Needs, PairGradient, Pairs, Plugin,
+    Rollouts, Tokens,
 };
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub(super) enum LossBatch {
     Tokens(Tokens),
     /// Pairs of completions.
     Pairs(Pairs),
+    /// Completions with labels.
+    Labelled(Examples),
 }
 
 /// See the module documentation.
@@ -77,6 +80,11 @@ impl Plugins {
         self.algorithm.plugin().info().needs
     }
 
+    /// Returns what the algorithm tells besides.
+    pub(super) fn hints(&self) -> Hints {
+        self.algorithm.plugin().info().hints
+    }
+
     /// Returns the algorithm's advantages for a generation, and its metrics, which are the same on all ranks.
     pub(super) fn estimate(&mut self, rollouts: Rollouts) -> Result<(Advantages, Vec<Metric>)> {
         let rollouts = Arc::new(rollouts);
@@ -110,6 +118,12 @@ impl Plugins {
                 let gradient = self.algorithm.as_preference()?.loss(&pairs)?;
                 let gradient = in_turn(&pairs, gradient);
                 self.swaps.saw_pairs(pairs);
+                gradient
+            }
+            LossBatch::Labelled(examples) => {
+                let examples = Arc::new(examples);
+                let gradient = self.algorithm.as_labelled()?.loss(&examples)?;
+                self.swaps.saw_examples(examples);
                 gradient
             }
         };

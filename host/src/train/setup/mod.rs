@@ -82,6 +82,11 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
         let detail = "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training";
         return Err(Error::Unfit(detail.into()));
     }
+    if config.precompute_ref_log_probs && plugins.about().hints.mismatched {
+        let detail =
+            "precompute_ref_log_probs: this algorithm's baseline needs the reference model for the completions of each batch";
+        return Err(Error::Unfit(detail.into()));
+    }
     Ok((config, folder))
 }
 

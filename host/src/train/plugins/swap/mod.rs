@@ -13,7 +13,7 @@ pub(in crate::train) use watching::{LIVE, cant_change};
 use super::Plugins;
 use crate::config::{OnError, printable};
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{AnyPlugin, Engine, Pairs, Plugin, RewardBatch, RewardColumn, Rollouts, Tokens};
+use crate::plugin::{AnyPlugin, Engine, Examples, Pairs, Plugin, RewardBatch, RewardColumn, Rollouts, Tokens};
 use crate::train::journal::{Event, Journal, Scoring};
 use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -85,6 +85,11 @@ impl Swaps {
     /// Records the newest micro-batch as the algorithm saw it.
     pub(super) fn saw_tokens(&self, tokens: Arc<Tokens>) {
         self.with(|board| board.trial.tokens = tokens);
+    }
+
+    /// Records the newest micro-batch of labelled completions.
+    pub(super) fn saw_examples(&self, examples: Arc<Examples>) {
+        self.with(|board| board.trial.examples = examples);
     }
 
     /// Records the newest micro-batch of pairs.
@@ -268,7 +273,7 @@ impl Plugins {
                 }
                 self.environment.replace(*new).map(|old| AnyPlugin::Environment(Box::new(old)))
             }
-            new @ (AnyPlugin::Policy(_) | AnyPlugin::Preference(_)) => {
+            new @ (AnyPlugin::Policy(_) | AnyPlugin::Preference(_) | AnyPlugin::Labelled(_)) => {
                 (self.config.loss, self.config.loss_limits) = (new.plugin().config(), new.plugin().limits().clone());
                 Some(std::mem::replace(&mut self.algorithm, new))
             }

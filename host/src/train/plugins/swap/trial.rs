@@ -2,8 +2,8 @@
 
 use crate::metrics::Comparison;
 use crate::plugin::{
-    AnyPlugin, EnvironmentPlugin, Needs, Pairs, Result, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Scale, Side, Start,
-    Tokens, Tool,
+    AnyPlugin, EnvironmentPlugin, Examples, Info, Mismatched, Needs, Pairs, Result, RewardBatch, RewardColumn, RewardPlugin,
+    Rollouts, Scale, Side, Start, Tokens, Tool,
 };
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
@@ -22,6 +22,7 @@ pub(in crate::train) struct Trial {
     pub(super) pairs: Arc<Pairs>,
     /// Episodes of the dataset's first prompts.
     pub(super) starts: Arc<Vec<Start>>,
+    pub(super) examples: Arc<Examples>,
 }
 
 impl Trial {
@@ -81,9 +82,11 @@ impl Trial {
         };
         let scale = Scale { rows: 1, tokens: 3, max_completion_length: 4 };
         let pairs = Pairs { step: 0, chosen: side(-1.0, 3), rejected: side(-1.5, 2), scale };
+        let examples = Arc::new(made_up_examples(needs));
         let (scored, rollouts) = ((Arc::new(batch), BTreeMap::new()), Arc::new(seen));
         let starts = prompts.iter().enumerate().map(|(i, prompt)| start(prompt, i as u64, 0)).collect();
-        Self { scored, rollouts, tokens: Arc::new(tokens), pairs: Arc::new(pairs), starts: Arc::new(starts) }
+        let (tokens, pairs, starts) = (Arc::new(tokens), Arc::new(pairs), Arc::new(starts));
+        Self { scored, rollouts, tokens, pairs, examples, starts }
     }
 
     /// Tries a plugin and reports how it differs from the one it would replace. Its state is restored afterwards.
@@ -100,6 +103,10 @@ impl Trial {
                 chosen.and_then(|()| plugin.loss(&pairs)).map(|_| Value::Null)
             }
             AnyPlugin::Environment(plugin) => self.play(plugin).map(|()| Value::Null),
+            AnyPlugin::Labelled(plugin) => {
+                let examples = examples_for(plugin.info(), &self.examples);
+                plugin.loss(&examples).map(|_| Value::Null)
+            }
         };
         let kept = report.and_then(|report| any.plugin_mut().remember().map(|_| report));
         any.plugin_mut().rewind(None);
@@ -129,6 +136,32 @@ fn tokens_for(needs: &Needs, tokens: &Tokens) -> Tokens {
     tokens.sampling_logp = needs.sampling_logp.then(|| tokens.sampling_logp.take().unwrap_or_else(|| old_logp.clone()));
     tokens.entropy = needs.entropy.then(|| tokens.entropy.take().unwrap_or_else(|| vec![1.0; rows]));
     tokens
+}
+
+/// Makes two synthetic rows, one of them undesirable.
+fn made_up_examples(needs: &Needs) -> Examples {
+    Examples {
+        step: 0,
+        labels: vec![true, false],
+        desirable: 1,
+        undesirable: 1,
+        offsets: vec![0, 3, 5],
+        logp: vec![-1.0; 5],
+        ref_logp: needs.ref_logp.then(|| vec![-1.1; 5]),
+        mean_logits: needs.mean_logits.then(|| vec![0.0; 5]),
+        mismatched: None,
+        scale: Scale { rows: 2, tokens: 5, max_completion_length: 4 },
+    }
+}
+
+/// Does the same for labelled completions.
+fn examples_for(info: &Info, examples: &Examples) -> Examples {
+    let mut examples = examples.clone();
+    let (tokens, rows) = (examples.logp.len(), examples.labels.len());
+    examples.mean_logits = info.needs.mean_logits.then(|| examples.mean_logits.take().unwrap_or_else(|| vec![0.0; tokens]));
+    let made_up = || Mismatched { logp: vec![-3.0; rows], ref_logp: vec![-3.5; rows] };
+    examples.mismatched = info.hints.mismatched.then(|| examples.mismatched.take().unwrap_or_else(made_up));
+    examples
 }
 
 /// Does the same for pairs.
