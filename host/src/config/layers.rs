@@ -355,7 +355,8 @@ fn apply_set(config: Config, set: &str, settings: &[String]) -> Result<Config> {
 }
 
 /// The tables that `--set` reaches into.
-const TABLES: [&str; 5] = ["loss", "loss_limits", "environment", "chat_template_kwargs", "plugin.NAME"];
+const TABLES: [&str; 7] =
+    ["loss", "loss_limits", "environment", "chat_template_kwargs", "lr_scheduler_kwargs", "optim_args", "plugin.NAME"];
 
 /// Applies `plugin.NAME.KEY=VALUE`.
 fn set_of_plugin(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {

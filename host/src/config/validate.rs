@@ -17,6 +17,8 @@ impl Config {
         self.check_columns()?;
         self.check_adapter()?;
         self.check_optimizer()?;
+        self.check_rule()?;
+        self.check_schedule()?;
         self.check_plugins()
     }
 

@@ -66,6 +66,21 @@ mod preferring {
 }
 
 #[allow(missing_docs)]
+mod valuing {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world valuing {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/reward-model@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+    });
+}
+
+#[allow(missing_docs)]
 mod pairing_up {
     wasmtime::component::bindgen!({
         inline: "
@@ -159,6 +174,8 @@ pub(super) use preferring::exports::rlhost::plugin::preference;
 pub(super) use remembering::Remembering;
 pub(super) use rewarding::Rewarding;
 pub(super) use rewarding::exports::rlhost::plugin::reward;
+pub(super) use valuing::Valuing;
+pub(super) use valuing::exports::rlhost::plugin0_2_0::reward_model;
 
 /// What a plugin is used as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +192,8 @@ pub enum Role {
     Environment,
     /// Computes a loss for labelled completions.
     Labelled,
+    /// Computes a loss for pairs of completions with one value each.
+    RewardModel,
 }
 
 const PACKAGE: &str = "rlhost:plugin/";
@@ -189,8 +208,15 @@ fn version(interface: &str) -> &'static str {
 
 impl Role {
     /// All roles. Those whose exports include another's come first.
-    const ALL: [Self; 6] =
-        [Self::OnlinePreference, Self::Preference, Self::Labelled, Self::Policy, Self::Reward, Self::Environment];
+    const ALL: [Self; 7] = [
+        Self::OnlinePreference,
+        Self::Preference,
+        Self::Labelled,
+        Self::Policy,
+        Self::RewardModel,
+        Self::Reward,
+        Self::Environment,
+    ];
 
     fn interfaces(self) -> &'static [&'static str] {
         match self {
@@ -200,6 +226,7 @@ impl Role {
             Self::OnlinePreference => &["preference", "pairing"],
             Self::Environment => &["environment"],
             Self::Labelled => &["labelled"],
+            Self::RewardModel => &["reward-model"],
         }
     }
 
@@ -212,6 +239,7 @@ impl Role {
             Self::OnlinePreference => "an online preference algorithm",
             Self::Environment => "an environment",
             Self::Labelled => "an algorithm for labelled completions",
+            Self::RewardModel => "a loss of reward models",
         }
     }
 

@@ -74,6 +74,11 @@ pub(super) fn times(any: &mut AnyPlugin, given: &Given) -> anyhow::Result<()> {
             let time = median(|| Ok(plugin.loss(&examples).map(drop)?))?;
             line(&format!("loss, {n} tokens"), n, "token", time);
         }
+        AnyPlugin::RewardModel(plugin) => {
+            let pairs = samples::valued_pairs(64);
+            let time = median(|| Ok(plugin.loss(&pairs).map(drop)?))?;
+            line("loss, 64 pairs", 64, "pair", time);
+        }
     }
     Ok(())
 }

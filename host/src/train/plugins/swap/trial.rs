@@ -1,10 +1,8 @@
 //! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
 
 use crate::metrics::Comparison;
-use crate::plugin::{
-    AnyPlugin, EnvironmentPlugin, Examples, Info, Mismatched, Needs, Pairs, Result, RewardBatch, RewardColumn, RewardPlugin,
-    Rollouts, Scale, Side, Start, Tokens, Tool,
-};
+use crate::plugin::{AnyPlugin, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::{EnvironmentPlugin, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Start, Tool};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::plugins::{Reward, batch, start};
@@ -23,6 +21,7 @@ pub(in crate::train) struct Trial {
     /// Episodes of the dataset's first prompts.
     pub(super) starts: Arc<Vec<Start>>,
     pub(super) examples: Arc<Examples>,
+    pub(super) values: Arc<ValuedPairs>,
 }
 
 impl Trial {
@@ -82,11 +81,20 @@ impl Trial {
         };
         let scale = Scale { rows: 1, tokens: 3, max_completion_length: 4 };
         let pairs = Pairs { step: 0, chosen: side(-1.0, 3), rejected: side(-1.5, 2), scale };
-        let examples = Arc::new(made_up_examples(needs));
-        let (scored, rollouts) = ((Arc::new(batch), BTreeMap::new()), Arc::new(seen));
+        let has_margin = prompts.iter().flat_map(|prompt| &prompt.answers).any(|answers| answers.margin.is_some());
+        let margin = has_margin.then(|| vec![0.5]);
+        let values = ValuedPairs { step: 0, chosen: vec![0.5], rejected: vec![-0.25], margin, scale };
+        let scored = (Arc::new(batch), BTreeMap::new());
         let starts = prompts.iter().enumerate().map(|(i, prompt)| start(prompt, i as u64, 0)).collect();
-        let (tokens, pairs, starts) = (Arc::new(tokens), Arc::new(pairs), Arc::new(starts));
-        Self { scored, rollouts, tokens, pairs, examples, starts }
+        Self {
+            scored,
+            rollouts: Arc::new(seen),
+            tokens: Arc::new(tokens),
+            pairs: Arc::new(pairs),
+            starts: Arc::new(starts),
+            examples: Arc::new(made_up_examples(needs)),
+            values: Arc::new(values),
+        }
     }
 
     /// Tries a plugin and reports how it differs from the one it would replace. Its state is restored afterwards.
@@ -107,6 +115,7 @@ impl Trial {
                 let examples = examples_for(plugin.info(), &self.examples);
                 plugin.loss(&examples).map(|_| Value::Null)
             }
+            AnyPlugin::RewardModel(plugin) => plugin.loss(&self.values).map(|_| Value::Null),
         };
         let kept = report.and_then(|report| any.plugin_mut().remember().map(|_| report));
         any.plugin_mut().rewind(None);
