@@ -1,7 +1,7 @@
 //! Makes a configuration from files, flags over them, and `--set` over both.
 
 use super::foreign::{self, Foreign};
-use super::values::{insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled};
+use super::values::{insert, not_finite, plugin_entries, plugin_entry, reported_to, reworded, scalar, spelled};
 use super::{Config, Error, Key, Limits, PluginEntry, Result, did_you_mean, files, keys, yaml};
 use serde::Deserialize;
 use std::io;
@@ -303,6 +303,7 @@ fn as_meant(own: &str, value: Value) -> std::result::Result<Value, String> {
     let kind = keys().iter().find(|key| key.name == own).map_or("", |key| key.kind);
     let value = match own {
         "plugin" => plugin_entries(value)?,
+        "environment" => plugin_entry(value),
         "report_to" => reported_to(value),
         _ => spelled(kind, value),
     };
@@ -362,7 +363,8 @@ fn apply_set(config: Config, set: &str, settings: &[String]) -> Result<Config> {
 }
 
 /// The tables that `--set` reaches into.
-const TABLES: [&str; 6] = ["loss", "loss_limits", "chat_template_kwargs", "lr_scheduler_kwargs", "optim_args", "plugin.NAME"];
+const TABLES: [&str; 7] =
+    ["loss", "loss_limits", "environment", "chat_template_kwargs", "lr_scheduler_kwargs", "optim_args", "plugin.NAME"];
 
 /// Applies `plugin.NAME.KEY=VALUE`.
 fn set_of_plugin(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {

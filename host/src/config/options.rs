@@ -330,6 +330,14 @@ pub struct Config {
     /// Resource limits of the algorithm's plugin
     #[schemars(extend("on_resume" = "free"))]
     pub loss_limits: Limits,
+    /// Environment that the model acts in: the name of an embedded plugin, or the path of one; a table gives it settings, limits and
+    /// a weight [default: none, completions of one turn]
+    #[schemars(extend("on_resume" = "compared"))]
+    pub environment: Option<PluginEntry>,
+    /// Maximum number of turns of an episode [default: 10]
+    pub max_turns: usize,
+    /// Maximum length of an episode in tokens, replies included, prompt not [default: the model's context]
+    pub max_episode_tokens: Option<usize>,
     /// Reward plugins
     #[schemars(extend("on_resume" = "compared"))]
     pub plugin: Vec<PluginEntry>,
@@ -428,6 +436,9 @@ impl Default for Config {
             hot_reload: true,
             loss: Map::new(),
             loss_limits: Limits::default(),
+            environment: None,
+            max_turns: 10,
+            max_episode_tokens: None,
             plugin: Vec::new(),
         }
     }

@@ -24,7 +24,9 @@ impl Config {
 
     /// Counts that are zero, or absurd.
     fn check_counts(&self) -> Result<(), (&'static str, String)> {
-        let at_least_one: [(&'static str, usize); 11] = [
+        let at_least_one: [(&'static str, usize); 13] = [
+            ("max_turns", self.max_turns),
+            ("max_episode_tokens", self.max_episode_tokens.unwrap_or(1)),
             ("num_generations", self.num_generations.unwrap_or(2)),
             ("max_length", self.max_length.unwrap_or(1)),
             ("max_prompt_length", self.max_prompt_length.unwrap_or(1)),
@@ -121,7 +123,12 @@ impl Config {
     /// The key that is wrong, and what would be right.
     pub fn check_generation(&self, pairs: bool) -> Result<(), Error> {
         let invalid = |key: &str, detail: String| Err(Error::Invalid { place: key.to_owned(), detail });
-        if self.plugin.is_empty() {
+        if pairs && self.environment.is_some() {
+            let detail = "this algorithm compares completions in pairs, of which a loss can't leave out replies; episodes need one \
+                          that learns from completions one by one: grpo, rloo, ppo, reinforce_pp";
+            return invalid("environment", detail.into());
+        }
+        if self.plugin.is_empty() && self.environment.is_none() {
             let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm. To learn from the \
                           dataset's own completions, as `rlhost sft` does, use --learn-from dataset";
             return invalid("plugin", detail.into());
@@ -193,14 +200,16 @@ impl Config {
 
     fn check_plugins(&self) -> Result<(), (&'static str, String)> {
         self.loss_limits.check().map_err(|wrong| ("loss_limits", wrong.replace("limits.", "loss_limits.")))?;
-        for (i, entry) in self.plugin.iter().enumerate() {
+        let environment = self.environment.iter().map(|entry| ("environment", self.plugin.len(), entry));
+        let rewards = self.plugin.iter().enumerate().map(|(i, entry)| ("plugin", i, entry));
+        for (key, i, entry) in rewards.chain(environment) {
             if !entry.weight.is_finite() {
-                return Err(("plugin", format!("{}: weight must be a finite number", entry.name())));
+                return Err((key, format!("{}: weight must be a finite number", entry.name())));
             }
-            entry.limits.check().map_err(|wrong| ("plugin", format!("{}: {wrong}", entry.name())))?;
-            entry.grants().check().map_err(|wrong| ("plugin", format!("{}: {wrong}", entry.name())))?;
+            entry.limits.check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
+            entry.grants().check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
             if self.plugin[..i].iter().any(|other| other.name() == entry.name()) {
-                return Err(("plugin", format!("{} is listed twice; rewards need different file names", entry.name())));
+                return Err((key, format!("{} is listed twice; plugins need different file names", entry.name())));
             }
         }
         Ok(())

@@ -128,22 +128,23 @@ pub(super) fn reported_to(value: Value) -> Value {
 /// Returns the list of reward plugins that was meant: one path, a list of paths or tables, or a table for each plugin by its name
 /// (`[plugin.NAME.config]`).
 pub(super) fn plugin_entries(given: Value) -> Result<Value, String> {
-    let of_path = |path: String| Value::Table(Table::from_iter([("path".to_owned(), Value::String(path))]));
     let entries = match given {
-        Value::String(path) => vec![of_path(path)],
-        Value::Array(items) => items
-            .into_iter()
-            .map(|item| match item {
-                Value::String(path) => of_path(path),
-                other => other,
-            })
-            .collect(),
+        path @ Value::String(_) => vec![plugin_entry(path)],
+        Value::Array(items) => items.into_iter().map(plugin_entry).collect(),
         Value::Table(table) if table.values().all(Value::is_table) => table.into_iter().map(named_entry).collect(),
         other => return Err(format!("is {other}; it must be a list of paths, or [[plugin]] tables with a path")),
     };
     match entries.iter().find(|entry| !entry.is_table()) {
         Some(other) => Err(format!("contains {other}; each entry must be a path or a table with a path")),
         None => Ok(Value::Array(entries)),
+    }
+}
+
+/// Returns the entry of the plugin at a path, or the entry itself.
+pub(super) fn plugin_entry(given: Value) -> Value {
+    match given {
+        path @ Value::String(_) => Value::Table(Table::from_iter([("path".to_owned(), path)])),
+        other => other,
     }
 }
 

@@ -107,6 +107,11 @@ impl Plugin {
         self.loaded.checked_metrics(given)
     }
 
+    /// Returns what its instances share.
+    pub(super) fn shared(&self) -> Arc<Loaded> {
+        self.loaded.clone()
+    }
+
     pub(super) fn seed(&self) -> u64 {
         self.loaded.seed
     }
@@ -275,7 +280,7 @@ impl Plugin {
 
 impl Loaded {
     /// Calls into a ready instance, or else a new one. Also returns the instance, unless the call broke it.
-    fn ask<R>(
+    pub(super) fn ask<R>(
         &self,
         ready: Option<Running>,
         memory: Option<&Memory>,

@@ -140,6 +140,22 @@ mod confining {
 }
 
 #[allow(missing_docs)]
+mod acting {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world acting {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/environment@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+        additional_derives: [PartialEq],
+    });
+}
+
+#[allow(missing_docs)]
 mod labelling {
     wasmtime::component::bindgen!({
         inline: "
@@ -155,6 +171,8 @@ mod labelling {
 }
 
 // One set of bindings per interface, so that an instance is asked only for what its role has.
+pub(super) use acting::Acting;
+pub(super) use acting::exports::rlhost::plugin0_2_0::environment;
 pub(super) use confining::Confining;
 pub(super) use confining::rlhost::plugin0_2_0::cells;
 pub(super) use described::Described;
@@ -186,6 +204,8 @@ pub enum Role {
     Preference,
     /// Chooses pairs of completions and computes a loss for them.
     OnlinePreference,
+    /// Plays episodes of several turns.
+    Environment,
     /// Computes a loss for labelled completions.
     Labelled,
     /// Computes a loss for pairs of completions with one value each.
@@ -204,8 +224,15 @@ fn version(interface: &str) -> &'static str {
 
 impl Role {
     /// All roles. Those whose exports include another's come first.
-    const ALL: [Self; 6] =
-        [Self::OnlinePreference, Self::Preference, Self::Labelled, Self::Policy, Self::RewardModel, Self::Reward];
+    const ALL: [Self; 7] = [
+        Self::OnlinePreference,
+        Self::Preference,
+        Self::Labelled,
+        Self::Policy,
+        Self::RewardModel,
+        Self::Reward,
+        Self::Environment,
+    ];
 
     fn interfaces(self) -> &'static [&'static str] {
         match self {
@@ -213,6 +240,7 @@ impl Role {
             Self::Policy => &["policy"],
             Self::Preference => &["preference"],
             Self::OnlinePreference => &["preference", "pairing"],
+            Self::Environment => &["environment"],
             Self::Labelled => &["labelled"],
             Self::RewardModel => &["reward-model"],
         }
@@ -225,6 +253,7 @@ impl Role {
             Self::Policy => "an algorithm",
             Self::Preference => "a preference algorithm",
             Self::OnlinePreference => "an online preference algorithm",
+            Self::Environment => "an environment",
             Self::Labelled => "an algorithm for labelled completions",
             Self::RewardModel => "a loss of reward models",
         }

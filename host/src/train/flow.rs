@@ -24,7 +24,7 @@ impl Flow {
     /// Returns the flow of an algorithm; none for a plugin that is not an algorithm.
     pub(super) fn of(role: Role, learn_from: LearnFrom) -> Option<Self> {
         match role {
-            Role::Reward => None,
+            Role::Reward | Role::Environment => None,
             Role::Policy => Some(if learn_from == LearnFrom::Generation { Self::Generated } else { Self::Given }),
             Role::OnlinePreference => Some(Self::GeneratedPairs),
             Role::Preference => Some(Self::GivenPairs),

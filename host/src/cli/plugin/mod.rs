@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod episodes;
 mod gradient;
 mod new;
 mod samples;
@@ -55,7 +56,7 @@ struct Given {
     /// Setting of the plugin, as in --set target=8; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// JSON Lines file with prompts and columns to try a reward on
+    /// JSON Lines file with prompts and columns to try a reward or an environment on
     #[arg(long)]
     dataset: Option<PathBuf>,
     #[command(flatten)]
@@ -98,7 +99,7 @@ fn inspect(given: &Given) -> anyhow::Result<()> {
     say!("hash:     {}", source.hash());
     say!("keeps:    {}", keeps(plugin));
     say!("needs:    {}", needs(&info.needs));
-    if role != Role::Reward {
+    if !matches!(role, Role::Reward | Role::Environment) {
         say!("rate:     {:e}, the default learning rate of full-size models", info.hints.learning_rate);
     }
     say!("imports:  {}", list(&outline.imports));

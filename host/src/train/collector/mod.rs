@@ -2,6 +2,7 @@
 //! micro-batches.
 
 mod data;
+mod episodes;
 mod generation;
 mod given;
 mod reference;
@@ -9,6 +10,7 @@ mod samples;
 mod turns;
 
 pub(super) use data::Data;
+pub(super) use episodes::Episode;
 pub use samples::Sample;
 pub(super) use turns::Turns;
 

@@ -1,9 +1,10 @@
-//! Generates single-turn rollouts: a prompt and its completion.
+//! Generates rollouts: of one turn, a prompt and its completion, or as [`episodes`](super::episodes) ask.
 
+use super::episodes::Rules;
 use crate::config::Config;
 use crate::data::{StopStrings, Tokenizer};
 use crate::model::Policy;
-use crate::rollout::{Generator, Request, Rollout, Sampling};
+use crate::rollout::{Follow, Generator, Request, Rollout, Sampling};
 use crate::train::Result;
 use crate::train::dataset::Prompt;
 use std::rc::Rc;
@@ -21,7 +22,12 @@ pub(in crate::train) struct Turns {
 impl Turns {
     /// Creates it for a model whose configuration lists these end-of-text tokens.
     pub(in crate::train) fn new(settings: Rc<Config>, tokenizer: Tokenizer, eos_token_ids: &[u32]) -> Self {
-        let (ends, stops) = (tokenizer.eos_ids(eos_token_ids), StopStrings::new(settings.stop.clone()));
+        let mut stop = settings.stop.clone();
+        if settings.environment.is_some() && !tokenizer.has_chat() {
+            // In the format of models without a template, a turn is a line.
+            stop.push("\n".to_owned());
+        }
+        let (ends, stops) = (tokenizer.eos_ids(eos_token_ids), StopStrings::new(stop));
         Self { settings, tokenizer, ends, stops }
     }
 
@@ -34,6 +40,20 @@ impl Turns {
         samples: usize,
         generation: u64,
         logp_temperature: f32,
+    ) -> Result<Vec<Rollout>> {
+        let requests: Vec<Request> =
+            prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, first: 0, samples }).collect();
+        self.generate(policy, &requests, generation, logp_temperature, None)
+    }
+
+    /// Generates the completions of requests.
+    pub(super) fn generate(
+        &self,
+        policy: &Policy,
+        requests: &[Request],
+        generation: u64,
+        logp_temperature: f32,
+        follow: Option<&dyn Follow>,
     ) -> Result<Vec<Rollout>> {
         let c = &self.settings;
         let model = policy.frozen().decoding()?;
@@ -55,10 +75,15 @@ impl Turns {
             generation,
             ends: &self.ends,
             stops: &stops,
+            follow,
         };
-        let requests: Vec<Request> =
-            prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, samples }).collect();
-        Ok(generator.run(&requests)?)
+        Ok(generator.run(requests)?)
+    }
+
+    /// Returns what episodes go by, for a model with this context.
+    pub(super) fn rules(&self, context: usize) -> Rules<'_> {
+        let Config { seed, max_turns, max_episode_tokens, .. } = *self.settings;
+        Rules { tokenizer: &self.tokenizer, seed, max_turns, most_tokens: max_episode_tokens.unwrap_or(usize::MAX), context }
     }
 
     /// Returns the text of a completion.

@@ -5,6 +5,8 @@ use crate::checkpoint;
 use crate::config::{Config, LogCompletions, OnSaveError, ReportTo, files};
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
+use crate::rollout::Rollout;
+use crate::train::collector::Episode;
 use crate::train::experience::Experience;
 use crate::train::{Error, Result};
 use serde_json::{Value, json};
@@ -387,19 +389,34 @@ impl RunFolder {
             let line = json!({
                 "step": e.generated_at,
                 "row": prompt.row,
-                "prompt": prompt.text,
+                "prompt": e.episodes.get(row).map_or(&prompt.text, |episode| &episode.prompt),
                 "completion": e.texts[row],
-                "prompt_ids": prompt.tokens,
+                "prompt_ids": e.prompt_of(row),
                 "completion_ids": rollout.tokens,
                 "finished": rollout.finished,
                 "rewards": rewards,
                 "advantage": e.advantages.advantages.get(e.offsets[row] as usize),
                 "plugins": plugins,
             });
-            if let Value::Object(line) = line {
+            if let Value::Object(mut line) = line {
+                line.extend(e.episodes.get(row).into_iter().flat_map(|episode| of_episode(episode, rollout)));
                 Self::line(lines, self.lenient, line)?;
             }
         }
         Ok(())
     }
+}
+
+/// Returns what a line has of an episode besides a completion's keys.
+fn of_episode(episode: &Episode, rollout: &Rollout) -> Line {
+    let messages: Value = serde_json::from_str(&episode.messages).unwrap_or_default();
+    let mut line = Line::from_iter([
+        ("messages".to_owned(), messages),
+        ("turn_rewards".to_owned(), json!(episode.rewards)),
+        ("replies".to_owned(), json!(rollout.replies)),
+    ]);
+    if let Some(reason) = &episode.failed {
+        line.insert("failed".to_owned(), json!(reason));
+    }
+    line
 }

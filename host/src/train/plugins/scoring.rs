@@ -3,15 +3,17 @@
 
 use super::{Plugins, from_plugin};
 use crate::config::{OnError, PluginEntry};
+use crate::data::Message;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{Column, Outcome, RewardBatch, RewardColumn, RewardPlugin};
+use crate::plugin::{self, Column, Outcome, RewardBatch, RewardColumn, RewardPlugin, Start};
 use crate::rollout::Rollout;
 use crate::train::Result;
 use crate::train::dataset::Prompt;
 use crate::train::experience::offsets;
 use crate::train::figures::Figures;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -136,6 +138,21 @@ pub(in crate::train) fn batch(
         offsets: offsets(rollouts),
         token_ids: rollouts.iter().flat_map(|r| r.tokens.iter().copied()).collect(),
     }
+}
+
+/// Returns the start of an episode of a prompt.
+pub(in crate::train) fn start(prompt: &Prompt, episode: u64, seed: u64) -> Start {
+    let message = |message: &Message| {
+        let text = |name: &str| message.rest.get(name).and_then(Value::as_str).map(str::to_owned);
+        plugin::Message {
+            role: message.role.clone(),
+            content: message.content.clone(),
+            name: text("name"),
+            tool_call_id: text("tool_call_id"),
+        }
+    };
+    let columns = prompt.columns.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
+    Start { episode, seed, prompt: prompt.messages().iter().map(message).collect(), columns }
 }
 
 impl Plugins {

@@ -2,7 +2,7 @@
 
 use crate::config::{self, Config, PluginEntry};
 use crate::dist::World;
-use crate::plugin::{AnyPlugin, Asker, Asking, Engine, Info, Outline, RewardPlugin, Role, Source};
+use crate::plugin::{AnyPlugin, Asker, Asking, Engine, EnvironmentPlugin, Info, Outline, RewardPlugin, Role, Source};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
 use crate::train::learner::is_separable;
@@ -23,6 +23,7 @@ pub(super) struct Loaded {
     pub algorithm_source: Source,
     rewards: Vec<Reward>,
     reward_sources: Vec<Source>,
+    environment: Option<(EnvironmentPlugin, Source)>,
 }
 
 /// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, those of the
@@ -60,7 +61,23 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World) -> 
         entry.config = plugin.config();
         rewards.push(Reward::new(plugin, entry));
     }
-    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources }))
+    let environment = environment(&mut config, &engine, beginning, world)?;
+    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environment }))
+}
+
+/// Loads the environment, if the configuration names one.
+fn environment(
+    config: &mut Config,
+    engine: &Engine,
+    beginning: &Beginning,
+    world: &World,
+) -> Result<Option<(EnvironmentPlugin, Source)>> {
+    let seed = config.seed;
+    let Some(entry) = &mut config.environment else { return Ok(None) };
+    let source = same_source(world, || beginning.plugin(&entry.path))?;
+    let plugin = EnvironmentPlugin::load(engine, &source, &entry.config, &entry.limits, seed)?;
+    entry.config = plugin.config();
+    Ok(Some((plugin, source)))
 }
 
 /// Lets a reward send requests as its entry says. The first rank asks for all; a run that resumes has the answers it had.
@@ -102,7 +119,11 @@ fn settle_rewards(config: &mut Config, flow: Flow, algorithm: &str, beginning: &
         }
     }
     // A resumed run has to keep what it was started with.
-    let Some(first) = config.plugin.first().filter(|_| !matches!(beginning, Beginning::Resume { .. })) else { return Ok(()) };
+    let Some(first) =
+        config.plugin.first().or(config.environment.as_ref()).filter(|_| !matches!(beginning, Beginning::Resume { .. }))
+    else {
+        return Ok(());
+    };
     let given = if flow.has_pairs() { "pairs" } else { "completions" };
     let detail = format!("{algorithm} learns from the dataset's {given} and has nothing scored; leave out {}", first.path);
     Err(config::Error::Invalid { place: "plugin".into(), detail }.into())
@@ -120,6 +141,7 @@ impl Loaded {
         let group = if self.flow.generates() { config.group() } else { 2 };
         let trial = Trial::made_up(data.prompts(), data.columns(), group, &needs);
         dry_run(&trial, &mut self.algorithm, &mut self.rewards)?;
+        self.environment.as_ref().map_or(Ok(()), |(environment, _)| trial.play(environment))?;
         let cut = config.max_tokens_per_microbatch.is_some();
         if !(cut || config.ranks > 1) || is_separable(&mut self.algorithm, &needs)? {
             return Ok((trial, Vec::new()));
@@ -139,15 +161,21 @@ impl Loaded {
         for (plugin, source) in self.rewards.iter().map(Reward::plugin).zip(&self.reward_sources) {
             folder.keep_plugin(source, "reward", plugin)?;
         }
+        if let Some((plugin, source)) = &self.environment {
+            folder.keep_plugin(source, "environment", plugin)?;
+        }
         Ok(())
     }
 
     /// Returns the plugins in their slots, and the engine that loaded them.
     pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> (Plugins, Engine) {
-        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, .. } = self;
+        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, environment, .. } = self;
         let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin())];
         let places = config.plugin.iter().zip(reward_sources).zip(&rewards);
-        slots.extend(places.map(|((entry, source), reward)| Slot::reward(entry, source, reward.plugin())));
-        (Plugins::new(world, config.clone(), algorithm, rewards, slots, trial), engine)
+        slots.extend(places.map(|((entry, source), reward)| Slot::entry(Role::Reward, entry, source, reward.plugin())));
+        let acting = environment.as_ref().zip(config.environment.as_ref());
+        slots.extend(acting.map(|((plugin, source), entry)| Slot::entry(Role::Environment, entry, source.clone(), plugin)));
+        let environment = environment.map(|(plugin, _)| plugin);
+        (Plugins::new(world, config.clone(), algorithm, (rewards, environment), slots, trial), engine)
     }
 }

@@ -357,7 +357,7 @@ enum Edit {
 }
 
 /// Tables of the configuration that can change during a run.
-pub(in crate::train) const LIVE: [&str; 3] = ["plugin", "loss", "loss_limits"];
+pub(in crate::train) const LIVE: [&str; 4] = ["plugin", "environment", "loss", "loss_limits"];
 
 /// Returns the reason why an edit of config.toml is rejected.
 pub(in crate::train) fn cant_change(what: &str) -> String {
@@ -370,7 +370,11 @@ fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     if let Some(key) = changes.keys().find(|key| !LIVE.contains(&key.as_str())) {
         return Err(cant_change(key));
     }
-    let paths = |config: &Config| config.plugin.iter().map(|e| e.path.clone()).collect::<Vec<_>>();
+    let entries = |config: &Config| config.plugin.iter().chain(&config.environment).cloned().collect::<Vec<_>>();
+    let paths = |config: &Config| {
+        let environment = config.environment.as_ref().map(|e| e.path.clone());
+        (config.plugin.iter().map(|e| e.path.clone()).collect::<Vec<_>>(), environment)
+    };
     if paths(now) != paths(new) {
         return Err(cant_change("the list of plugins"));
     }
@@ -381,7 +385,7 @@ fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     if now.loss != new.loss || now.loss_limits != new.loss_limits {
         edits.push(Edit::Plugin { name: None, config: new.loss.clone(), limits: new.loss_limits.clone() });
     }
-    for (was, is) in now.plugin.iter().zip(&new.plugin) {
+    for (was, is) in entries(now).iter().zip(&entries(new)) {
         let name = is.name().to_owned();
         if was.config != is.config || was.limits != is.limits {
             edits.push(Edit::Plugin { name: Some(name.clone()), config: is.config.clone(), limits: is.limits.clone() });
