@@ -207,6 +207,9 @@ impl Config {
                 return Err((key, format!("{}: weight must be a finite number", entry.name())));
             }
             entry.limits.check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
+            if key == "environment" && !entry.hosts.is_empty() {
+                return Err((key, format!("{}: only rewards may send requests; leave out hosts", entry.name())));
+            }
             entry.grants().check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
             if self.plugin[..i].iter().any(|other| other.name() == entry.name()) {
                 return Err((key, format!("{} is listed twice; plugins need different file names", entry.name())));

@@ -51,17 +51,22 @@ pub(super) struct Loaded {
     pub seed: u64,
     pub config: Map<String, Value>,
     pub info: Info,
+    pub optional: Optional,
+    pre: InstancePre<Sandbox>,
+    together: Together,
+    engine: Engine,
+    /// Whether a run continues without it if it hangs.
+    pub beside: AtomicBool,
+}
+
+/// What not every plugin has.
+pub(super) struct Optional {
     /// Whether it exports `state`.
     pub remembers: bool,
     /// Whether it exports `observer`.
     pub observes: bool,
     /// How its cells are made, if it opens any.
     walls: Option<Arc<Walls>>,
-    pre: InstancePre<Sandbox>,
-    together: Together,
-    engine: Engine,
-    /// Whether a run continues without it if it hangs.
-    pub beside: AtomicBool,
     /// Asks servers for it.
     pub asker: Option<Arc<Asker>>,
 }
@@ -160,14 +165,16 @@ impl Loaded {
             seed,
             config: Map::new(),
             info,
-            remembers: world::exports(&component, &engine.wasmtime, "state"),
-            observes: world::exports(&component, &engine.wasmtime, "observer"),
-            walls,
+            optional: Optional {
+                remembers: world::exports(&component, &engine.wasmtime, "state"),
+                observes: world::exports(&component, &engine.wasmtime, "observer"),
+                walls,
+                asker,
+            },
             pre,
             together,
             engine: engine.clone(),
             beside: AtomicBool::new(engine.beside),
-            asker,
         };
         let deadline = this.deadline();
         let mut plain = this.instantiate(deadline)?;
@@ -182,7 +189,7 @@ impl Loaded {
 
     /// Returns the time that servers may take in a call, beside the plugin's own.
     pub(super) fn time_of_servers(&self) -> Duration {
-        self.asker.as_ref().map_or(Duration::ZERO, |asker| asker.grants().http.call_timeout())
+        self.optional.asker.as_ref().map_or(Duration::ZERO, |asker| asker.grants().http.call_timeout())
     }
 
     /// Returns the deadline of several calls that start now and together have the time of one.
@@ -193,7 +200,7 @@ impl Loaded {
     /// Records the answers of a call, unless it was only a trial beside the run.
     pub(super) fn settle(&self, call: Call, running: &mut Running, succeeded: bool) -> Result<()> {
         let entries = running.store.data_mut().line.as_mut().map(Line::taken).unwrap_or_default();
-        match &self.asker {
+        match &self.optional.asker {
             Some(asker) if !entries.is_empty() && !self.beside.load(Ordering::Relaxed) => {
                 asker.commit(entries, succeeded).map_err(|detail| self.error(call, detail))
             }
@@ -208,7 +215,7 @@ impl Loaded {
 
     /// Returns how many instances of this size, each with a cell, fit into the plugin's total memory.
     pub(super) fn room_for(&self, bytes: usize) -> usize {
-        self.together.room_for(bytes.saturating_add(self.walls.as_ref().map_or(0, |walls| walls.size())))
+        self.together.room_for(bytes.saturating_add(self.optional.walls.as_ref().map_or(0, |walls| walls.size())))
     }
 
     /// Returns how many threads calls may be spread over.
@@ -247,8 +254,8 @@ impl Loaded {
 
     fn instantiate(&self, deadline: Deadline) -> Result<Running> {
         let mut sandbox = Sandbox::new(&self.name, &self.limits, self.together.clone(), self.engine.logged.clone(), self.seed);
-        sandbox.line = self.asker.clone().map(|asker| Line::new(asker, self.engine.clock.clone()));
-        sandbox.cells = self.walls.clone().map(Cells::new);
+        sandbox.line = self.optional.asker.clone().map(|asker| Line::new(asker, self.engine.clock.clone()));
+        sandbox.cells = self.optional.walls.clone().map(Cells::new);
         let mut store = Store::new(self.pre.engine(), sandbox);
         store.set_hostcall_fuel(CARRIED);
         store.set_max_component_handles(MOST_HANDLES);
@@ -265,7 +272,7 @@ impl Loaded {
             Described::new(&mut *store, linked)?.rlhost_plugin_plugin().call_configure(&mut *store, &json)
         })?;
         configured.map_err(|e| Error::Config { name: self.name.clone(), detail: said(e) })?;
-        if let Some(Memory { bytes, written_by }) = memory.filter(|_| self.remembers) {
+        if let Some(Memory { bytes, written_by }) = memory.filter(|_| self.optional.remembers) {
             let call = Call::new("restore");
             let restored = self.bounded(&mut running, call, deadline, |store, linked| {
                 Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_restore(&mut *store, bytes, written_by)
