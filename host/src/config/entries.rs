@@ -106,6 +106,9 @@ pub struct PluginEntry {
     /// What to do if it fails: fail (save and end the run) or unscorable (give its rows no score).
     #[serde(default)]
     pub on_error: OnError,
+    /// Score only in evaluations: its scores are logged and reach no algorithm.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub eval_only: bool,
     /// Its resource limits.
     #[serde(default)]
     pub limits: Limits,
@@ -118,7 +121,7 @@ fn one() -> f64 {
 impl PluginEntry {
     /// Creates an entry with default settings.
     pub fn new(path: String) -> Self {
-        Self { path, weight: 1.0, config: Map::new(), on_error: OnError::Fail, limits: Limits::default() }
+        Self { path, weight: 1.0, config: Map::new(), on_error: OnError::Fail, eval_only: false, limits: Limits::default() }
     }
 
     /// Returns the name used in metrics and in `--set plugin.NAME...`: the file name without its extension.

@@ -4,9 +4,11 @@
 mod changes;
 mod device;
 mod entries;
+mod evaluation;
 pub mod files;
 mod foreign;
 mod inherited;
+pub mod json_lines;
 mod keys;
 mod layers;
 mod limit;

@@ -20,6 +20,8 @@ pub(super) struct Experience {
     pub rollouts: Vec<Rollout>,
     pub texts: Vec<String>,
     pub rewards: Vec<RewardColumn>,
+    /// Scores that are not part of training.
+    pub for_evaluation: Vec<RewardColumn>,
     pub offsets: Vec<u32>,
     /// Log-probabilities at sampling.
     pub logp: Vec<f32>,
@@ -47,7 +49,8 @@ impl Experience {
             all.prompts.extend(part.prompts);
             all.rollouts.extend(part.rollouts.into_iter().map(|rollout| Rollout { prompt: before + rollout.prompt, ..rollout }));
             all.texts.extend(part.texts);
-            for (column, more) in all.rewards.iter_mut().zip(part.rewards) {
+            let columns = all.rewards.iter_mut().chain(&mut all.for_evaluation);
+            for (column, more) in columns.zip(part.rewards.into_iter().chain(part.for_evaluation)) {
                 column.values.extend(more.values);
             }
             all.logp.extend(part.logp);

@@ -12,11 +12,13 @@ mod measure;
 mod named;
 mod origin;
 mod packed;
+mod patience;
 mod plateau;
 mod plugins;
 mod ranks;
 mod setup;
 mod snapshot;
+mod solved;
 mod step;
 mod trainer;
 

@@ -49,7 +49,8 @@ impl Collector {
     /// Has the algorithm estimate the advantages of generated completions, or choose pairs among them.
     pub(super) fn judge_generated(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
         let mut figures = Figures::begin();
-        figures.add(self.world.once(experience.rewards.iter().flat_map(reward_metrics)));
+        let columns = experience.rewards.iter().chain(&experience.for_evaluation);
+        figures.add(self.world.once(columns.flat_map(reward_metrics)));
         let seen = rollouts_seen(experience, with.at);
         let judged = if self.flow.has_pairs() {
             let (pairs, judged) = with.plugins.choose(seen)?;
@@ -73,8 +74,10 @@ impl Collector {
         own: Range<usize>,
         generation: u64,
     ) -> Result<(Vec<Rollout>, Vec<String>)> {
-        let samples = self.settings.group();
-        let mut rollouts = self.turns.roll_out(policy, &prompts[own.clone()], samples, generation, self.temperature())?;
+        let samples = if self.evaluating { self.settings.eval_group() } else { self.settings.group() };
+        let sampling = self.turns.sampling(self.evaluating);
+        let asked = (&prompts[own.clone()], samples);
+        let mut rollouts = self.turns.roll_out(policy, asked, sampling, generation, self.temperature())?;
         rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
         let texts = rollouts.iter().map(|rollout| self.turns.text(rollout)).collect::<Result<Vec<String>>>()?;
         let completions = rollouts.into_iter().zip(texts).collect();
@@ -85,7 +88,7 @@ impl Collector {
     fn score(&mut self, e: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
         let step = with.at.step;
         let batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
-        let Scored { columns, troubles, mut figures } = with.plugins.score(batch)?;
+        let Scored { columns, for_evaluation, troubles, mut figures } = with.plugins.score(batch, self.evaluating)?;
         for trouble in &troubles {
             with.journal.reward_failed(step, trouble)?;
         }
@@ -99,7 +102,7 @@ impl Collector {
             let times = if went_well { format!(", {MOST_UNSCORED} generations in a row") } else { String::new() };
             return Err(Error::Unfit(format!("no reward could score any completion at step {step}{times}")));
         }
-        e.rewards = columns;
+        (e.rewards, e.for_evaluation) = (columns, for_evaluation);
         figures.lap("reward");
         Ok(figures)
     }

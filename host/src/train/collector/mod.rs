@@ -77,6 +77,8 @@ pub(super) struct Collector {
     /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,
     counters: Counters,
+    /// Whether what is collected is for an evaluation.
+    evaluating: bool,
 }
 
 impl Collector {
@@ -90,7 +92,7 @@ impl Collector {
         reference: Option<Frozen>,
     ) -> Self {
         let (pending, counters) = (VecDeque::new(), Counters::default());
-        Self { world, settings, flow, data, turns, reference, pending, counters }
+        Self { world, settings, flow, data, turns, reference, pending, counters, evaluating: false }
     }
 
     /// Returns the next `count` micro-batches of all ranks together, or those that are left of the epoch, as in transformers: no
@@ -183,6 +185,11 @@ impl Collector {
     /// Returns the counts of what has been collected.
     pub(super) fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Begins or ends an evaluation, whose completions are sampled and scored in their own way.
+    pub(super) fn evaluating(&mut self, evaluating: bool) {
+        self.evaluating = evaluating;
     }
 
     /// Continues from a position.

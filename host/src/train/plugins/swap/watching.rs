@@ -380,6 +380,9 @@ fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     }
     for (was, is) in now.plugin.iter().zip(&new.plugin) {
         let name = is.name().to_owned();
+        if was.eval_only != is.eval_only {
+            return Err(cant_change(&format!("plugin.{name}.eval_only")));
+        }
         if was.config != is.config || was.limits != is.limits {
             edits.push(Edit::Plugin { name: Some(name.clone()), config: is.config.clone(), limits: is.limits.clone() });
         }
@@ -407,6 +410,9 @@ mod tests {
         assert_eq!(made[1], Edit::Settings { name: "a".into(), weight: 2.0, on_error: OnError::Fail });
         new.temperature = 0.5;
         assert!(edits_between(&now, &new).unwrap_err().starts_with("temperature can't change"));
+        let mut evaluating = now.clone();
+        evaluating.plugin[0].eval_only = true;
+        assert!(edits_between(&now, &evaluating).unwrap_err().starts_with("plugin.a.eval_only can't change"));
         let other = Config { plugin: vec![PluginEntry::new("b.wasm".into())], ..Config::default() };
         assert!(edits_between(&now, &other).unwrap_err().contains("list of plugins"));
     }
