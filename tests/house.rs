@@ -116,7 +116,10 @@ fn configuration_knows_neither_tensors_nor_plugins_and_only_operations_and_compi
 #[test]
 fn no_file_is_longer_than_about_six_hundred_lines() {
     for folder in ["host", "plugin-sdk", "plugins", "tests"] {
-        for file in rust_files(&root().join(folder)).into_iter().filter(|file| !file.ends_with("bindings/generated.rs")) {
+        for file in rust_files(&root().join(folder)).into_iter().filter(|file| {
+            // What a generator wrote.
+            !["bindings/generated.rs", "bindings/newer.rs"].iter().any(|kept| file.ends_with(kept))
+        }) {
             let lines = fs::read_to_string(&file).unwrap().lines().count();
             assert!(lines <= 620, "{} has {lines} lines", file.display());
         }

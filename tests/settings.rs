@@ -64,3 +64,71 @@ fn a_schedule_takes_its_settings_from_a_flag_a_set_or_a_file_and_refuses_others(
     let rising = place.run(&[&sft("rising")[..], &rising].concat());
     assert!(rising.code == Some(2) && rising.error().contains("lr_end is 1e-2"), "{}", rising.stderr);
 }
+
+const OPTIMIZERS: [&[&str]; 6] = [
+    &["--optim", "sgd", "--optim-args", "momentum=0.9, nesterov=True", "--learning-rate", "0.5"],
+    &["--optim", "sgd", "--learning-rate", "0.5"],
+    &["--optim", "lion_32bit", "--learning-rate", "0.001"],
+    &["--optim", "adafactor", "--optim-args", "{\"beta1\": 0.9}", "--learning-rate", "0.005"],
+    &["--optim", "adafactor", "--learning-rate", "0.005"],
+    &["--optim", "muon", "--learning-rate", "0.01", "--weight-decay", "0.1"],
+];
+
+#[test]
+fn every_optimizer_learns_and_resumes() {
+    let place = Place::with_answers();
+    for (i, optimizer) in OPTIMIZERS.iter().enumerate() {
+        let run = format!("run-{i}");
+        place.run(&[&sft(&run)[..], optimizer, &["--per-device-train-batch-size", "32"]].concat()).succeeded();
+        let losses = place.figure(&run, "loss");
+        assert!(losses[5] < losses[0] - 0.05, "{optimizer:?}: {losses:?}");
+        resumes_exactly(&place, &run, 6);
+    }
+    let names: Vec<String> = place.tensors("run-4/checkpoint-6/optimizer.safetensors").into_keys().collect();
+    assert!(names.iter().any(|name| name.ends_with("q_proj.weight.rows")) && !names.iter().any(|name| name.ends_with(".m")));
+    let other = ["resume", "run-0", "--optim", "lion_32bit"];
+    let other = place.run(&other);
+    assert!(other.code == Some(2) && other.error().contains("optim"), "{}", other.stderr);
+}
+
+#[test]
+fn a_critic_is_trained_by_the_same_optimizer_and_resumes() {
+    let place = Place::with_answers();
+    for (kind, optim) in [("policy", "muon"), ("shared", "adafactor"), ("policy", "sgd")] {
+        let run = format!("{kind}-{optim}");
+        let mut ppo = vec!["ppo", "--model", tiny(), "--dataset", "answers.jsonl", "--plugin", "tldr_length_reward.wasm"];
+        ppo.extend([
+            "--output-dir",
+            &run,
+            "--value-model",
+            kind,
+            "--optim",
+            optim,
+            "--learning-rate",
+            "0.002",
+            "--max-steps",
+            "4",
+        ]);
+        ppo.extend(["--max-completion-length", "8", "--save-steps", "1", "--logging-steps", "1", "--num-ppo-epochs", "2"]);
+        place.run(&ppo).succeeded();
+        resumes_exactly(&place, &run, 4);
+    }
+}
+
+#[test]
+fn an_optimizer_takes_no_key_of_another() {
+    let place = Place::with_answers();
+    for (given, expected) in [
+        (&["--optim", "sgd", "--adam-beta1", "0.8"][..], "adam_beta1: sgd has none"),
+        (&["--optim", "adamw_8bit"], "\"adamw_8bit\" is not one of adamw, adamw_apex_fused"),
+        (&["--optim-args", "momentum=0.9"], "adamw_torch is set by --adam-beta1"),
+        (&["--optim", "sgd", "--optim-args", "momentum=0.9,nesterov"], "expected a table"),
+    ] {
+        let refused = place.run(&[&sft("refused")[..], given].concat());
+        assert!(refused.code == Some(2) && refused.error().contains(expected), "{given:?}: {}", refused.stderr);
+    }
+    // Names of one optimizer.
+    place.run(&[&sft("fused")[..], &["--optim", "adamw_torch_fused"]].concat()).succeeded();
+    place.run(&sft("plain")).succeeded();
+    place.assert_same_end("fused", "plain", 6, "model.safetensors");
+}

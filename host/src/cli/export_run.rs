@@ -32,8 +32,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Exports a run. Returns the path, and a command that shows it.
 pub(super) fn export(run: &Path, format: Format, to: &Path) -> Result<(PathBuf, String), Error> {
-    let (path, name, notes) = trackers::export(run, format, to)?;
+    let (path, notes) = trackers::export(run, format, to)?;
     notes.iter().for_each(|note| tracing::warn!("{note}"));
-    let command = format.next(&path, &name);
+    let command = format.next(&path);
     Ok((path, command))
 }

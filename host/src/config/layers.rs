@@ -147,7 +147,7 @@ pub fn read_files<'a>(
     }
     apply_flags(&mut table, overrides)?;
     for (option, value) in &foreign {
-        option.append(value, &mut table);
+        option.put(value, &mut table);
     }
     let mut config = typed(table)?;
     if !overrides.plugins.is_empty() {
@@ -355,7 +355,7 @@ fn apply_set(config: Config, set: &str, settings: &[String]) -> Result<Config> {
 }
 
 /// The tables that `--set` reaches into.
-const TABLES: [&str; 5] = ["loss", "loss_limits", "chat_template_kwargs", "lr_scheduler_kwargs", "plugin.NAME"];
+const TABLES: [&str; 6] = ["loss", "loss_limits", "chat_template_kwargs", "lr_scheduler_kwargs", "optim_args", "plugin.NAME"];
 
 /// Applies `plugin.NAME.KEY=VALUE`.
 fn set_of_plugin(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {

@@ -1,6 +1,6 @@
 //! The configuration keys of a run. `rlhost train --help` prints their doc comments.
 
-use super::{Device, Limits, LrSchedule, Period, PluginEntry};
+use super::{Device, Limits, LrSchedule, Optim, Period, PluginEntry};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -73,7 +73,7 @@ pub enum OnSaveError {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Hugging Face model folder (Llama, Mistral, Qwen2, Qwen3 or SmolLM3), or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
+    /// Hugging Face model folder of a family that `rlhost models` lists, or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
     /// [default: a small built-in model]
     #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"]))]
     pub model: Option<String>,
@@ -222,8 +222,8 @@ pub struct Config {
     /// Number of epochs to train, if max_steps is not set [default: 3]
     #[schemars(extend("on_resume" = "free"))]
     pub num_train_epochs: f64,
-    /// Shuffle the training dataset [default: true]
-    pub shuffle_dataset: bool,
+    /// Shuffle the training dataset [default: true; labelled rows go in the dataset's order]
+    pub shuffle_dataset: Option<bool>,
 
     /// Train a LoRA adapter (arXiv 2106.09685) and leave the model's weights unchanged; implied by lora_r. If the model is an
     /// adapter's folder, continue with that adapter [default: false]
@@ -234,8 +234,8 @@ pub struct Config {
     pub lora_alpha: Option<f64>,
     /// Scale by lora_alpha / sqrt(lora_r) instead (rsLoRA, arXiv 2312.03732) [default: false]
     pub use_rslora: Option<bool>,
-    /// Linear layers to adapt: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or all-linear for all of them
-    /// [default: all-linear]
+    /// Linear layers to adapt, by the model's own names: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj in most
+    /// families, or all-linear for all of them [default: all-linear]
     pub lora_target_modules: Option<Vec<String>>,
     /// LoRA dropout; not supported, so it must be 0 [default: 0]
     pub lora_dropout: f64,
@@ -258,13 +258,18 @@ pub struct Config {
     pub warmup_steps: f64,
     /// Warmup as a fraction of the run, used if warmup_steps is 0 [default: 0]
     pub warmup_ratio: f64,
-    /// Decoupled weight decay of AdamW [default: 0]
+    /// Optimizer, by transformers' name: adamw_torch, sgd, lion_32bit, adafactor, or muon for the layers' matrices with AdamW for
+    /// everything else. On an NVIDIA device only adamw_torch [default: adamw_torch]
+    pub optim: Optim,
+    /// Settings of the optimizer, as in momentum=0.9,nesterov=true for sgd
+    pub optim_args: Map<String, Value>,
+    /// Weight decay, decoupled from the gradient except for sgd; norms and biases have none [default: 0]
     pub weight_decay: f64,
-    /// beta1 of AdamW [default: 0.9]
+    /// beta1 of AdamW, Lion, and AdamW beside Muon [default: 0.9]
     pub adam_beta1: f64,
-    /// beta2 of AdamW [default: 0.999]
+    /// beta2 of AdamW, Lion, and AdamW beside Muon [default: 0.999]
     pub adam_beta2: f64,
-    /// Epsilon of AdamW [default: 1e-8]
+    /// Epsilon of AdamW, and AdamW beside Muon [default: 1e-8]
     pub adam_epsilon: f64,
     /// Clip the gradient norm to this value; 0 for no limit [default: 1]
     pub max_grad_norm: f64,
@@ -419,7 +424,7 @@ impl Default for Config {
             gradient_checkpointing: false,
             max_steps: -1,
             num_train_epochs: 3.0,
-            shuffle_dataset: true,
+            shuffle_dataset: None,
             use_peft: false,
             lora_r: None,
             lora_alpha: None,
@@ -432,6 +437,8 @@ impl Default for Config {
             lr_scheduler_kwargs: Map::new(),
             warmup_steps: 0.0,
             warmup_ratio: 0.0,
+            optim: Optim::AdamwTorch,
+            optim_args: Map::new(),
             weight_decay: 0.0,
             adam_beta1: 0.9,
             adam_beta2: 0.999,

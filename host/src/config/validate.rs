@@ -18,6 +18,7 @@ impl Config {
         self.check_evaluation()?;
         self.check_adapter()?;
         self.check_optimizer()?;
+        self.check_rule()?;
         self.check_schedule()?;
         self.check_plugins()
     }

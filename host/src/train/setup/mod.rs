@@ -11,6 +11,7 @@ mod value_model;
 use super::collector::{Collector, Data, Turns, micro_batches_per_batch};
 use super::evaluation::Evaluation;
 use super::figures::Clock;
+use super::flow::Flow;
 use super::journal::{Begun, Event, Journal, Parent};
 use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
@@ -18,7 +19,7 @@ use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{self, Config, Overrides};
+use crate::config::{self, Config, Overrides, Rule};
 use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Frozen, ModelFolder, Place, Policy};
@@ -40,6 +41,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     config.ranks = world.size();
     world.set_patience(config.dist_timeout_s);
     let (config, mut plugins) = plugins::load(config, beginning, &world)?;
+    check(&config, &plugins)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, opened) = model::open(config, &folder, beginning, &world)?;
     let (config, Datasets { data, evaluated, mut warnings }) =
@@ -76,11 +78,23 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
         _ => RunFolder::choose(&config, plugins.algorithm_source.name()),
     })?;
     config.output_dir = Some(folder.display().to_string());
-    if config.precompute_ref_log_probs && plugins.flow.generates() {
-        let detail = "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training";
-        return Err(Error::Unfit(detail.into()));
-    }
     Ok((config, folder))
+}
+
+/// Refuses settings that the algorithm can't work with.
+fn check(config: &Config, plugins: &Loaded) -> Result<()> {
+    let mismatched = plugins.about().hints.mismatched;
+    let fault = if config.precompute_ref_log_probs && plugins.flow.generates() {
+        "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training"
+    } else if config.precompute_ref_log_probs && mismatched {
+        "precompute_ref_log_probs: this algorithm's baseline needs the reference model for the completions of each batch"
+    } else if config.per_device_train_batch_size == 1 && mismatched {
+        "per_device_train_batch_size: this algorithm puts each completion behind another row's prompt, so a process needs at \
+         least 2 rows at a time"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Unfit(fault.to_owned()))
 }
 
 /// Warns of completions that the model's context will cut short.
@@ -115,7 +129,10 @@ fn learner(
     world: &Rc<World>,
 ) -> Result<(Config, Learner, Option<Frozen>, f64)> {
     let (needs, rate) = (plugins.about().needs, plugins.about().hints.learning_rate);
-    let (config, values) = value_model::settle(config, needs.values, beginning, world)?;
+    let (config, mut values) = value_model::settle(config, needs.values, beginning, world)?;
+    if plugins.flow == Flow::ValuedPairs {
+        values = Values::Trained;
+    }
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&needs, &values), beginning, place)?;
     let adapter = opened.lora.is_some();
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
@@ -125,6 +142,7 @@ fn learner(
     let of_head = shared.map(|peak| schedule::with_peak(&config, peak, max_steps)).transpose()?;
     let rates = Rates { schedule, of_head };
     let optimizer = Settings {
+        rule: rule(&config, place)?,
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
         eps: config.adam_epsilon,
@@ -135,12 +153,26 @@ fn learner(
     if let Values::Model(own) = values {
         let begun = value_model::open(own, opened, &config, beginning, place, &policy)?;
         let schedule;
-        (config, schedule) = schedule::of_critic(config, plugins.flow, size(begun.model.trainable()), max_steps)?;
+        (config, schedule) = schedule::of_critic(config, plugins.flow, size(&begun.model), max_steps)?;
         critic = Some(Critic::new(begun, optimizer, schedule)?);
     }
     let settings = Rc::new(config.clone());
     let learner = Learner::new(world.clone(), settings, plugins.flow, policy, (optimizer, rates), critic)?;
     Ok((config, learner, reference, usual_rate))
+}
+
+/// Returns the optimizer.
+///
+/// # Errors
+/// If it has no kernel for the place.
+fn rule(config: &Config, place: &Place) -> Result<Rule> {
+    let invalid = |place: &str, detail: String| config::Error::Invalid { place: place.to_owned(), detail };
+    let rule = config.rule().map_err(|(key, detail)| invalid(key, detail))?;
+    if rule != Rule::AdamW && !place.device().is_cpu() {
+        let detail = format!("{} has no kernel for a device yet; use adamw_torch there, or --device cpu", config.optim_name());
+        return Err(invalid("optim", detail).into());
+    }
+    Ok(rule)
 }
 
 /// A run with all settings resolved.
@@ -182,7 +214,8 @@ impl Run<'_> {
             false => RunFolder::elsewhere(path),
         };
         let turns = Turns::new(self.settings.clone(), opened.tokenizer.clone(), &opened.source.architecture().eos_token_ids);
-        let source = opened.keep(folder.path(), self.world.is_first())?;
+        let pad = opened.tokenizer.pad_id().filter(|_| plugins.flow == Flow::ValuedPairs);
+        let source = opened.keep(folder.path(), self.world.is_first())?.padding_with(pad);
         folder.event(&self.event(&source, changes))?;
         plugins.keep(&self.settings, &mut folder)?;
         for text in warnings {
