@@ -80,9 +80,9 @@ impl Trainer {
     fn evaluate_on(&mut self, prompts: &[Arc<Prompt>], stop: Option<&AtomicBool>) -> Result<Option<BTreeMap<String, f64>>> {
         let begun = Instant::now();
         let (position, memories) = (self.collector.position(), self.plugins.memories()?);
-        self.collector.evaluating(true);
+        self.collector.begin_evaluation();
         let evaluated = self.losses(prompts, stop);
-        self.collector.evaluating(false);
+        self.collector.end_evaluation();
         self.collector.go_to(position);
         self.plugins.take_back(memories);
 
@@ -119,7 +119,7 @@ impl Trainer {
         let mut experience = Experience::joined(parts);
         let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
         figures.merge(self.collector.judge(&mut experience, &mut with)?);
-        figures.add(self.world.once(solved::figures(&experience, &self.settings)));
+        figures.add(self.world.once(solved::figures(&experience, self.collector.for_evaluation(), &self.settings)));
         let count = experience.items().div_ceil(size);
         let micro_batches: Vec<MicroBatch> = MicroBatch::deal(&Arc::new(experience), count).collect();
         let (loss, evaluated) = self.learner.evaluate(&micro_batches, &mut self.plugins, at)?;

@@ -20,8 +20,6 @@ pub(super) struct Experience {
     pub rollouts: Vec<Rollout>,
     pub texts: Vec<String>,
     pub rewards: Vec<RewardColumn>,
-    /// Scores that are not part of training.
-    pub for_evaluation: Vec<RewardColumn>,
     pub offsets: Vec<u32>,
     /// Log-probabilities at sampling.
     pub logp: Vec<f32>,
@@ -54,8 +52,7 @@ impl Experience {
             all.prompts.extend(part.prompts);
             all.rollouts.extend(part.rollouts.into_iter().map(|rollout| Rollout { prompt: before + rollout.prompt, ..rollout }));
             all.texts.extend(part.texts);
-            let columns = all.rewards.iter_mut().chain(&mut all.for_evaluation);
-            for (column, more) in columns.zip(part.rewards.into_iter().chain(part.for_evaluation)) {
+            for (column, more) in all.rewards.iter_mut().zip(part.rewards) {
                 column.values.extend(more.values);
             }
             all.logp.extend(part.logp);

@@ -49,7 +49,7 @@ impl Collector {
     /// Has the algorithm estimate the advantages of generated completions, or choose pairs among them.
     pub(super) fn judge_generated(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
         let mut figures = Figures::begin();
-        let columns = experience.rewards.iter().chain(&experience.for_evaluation);
+        let columns = experience.rewards.iter().chain(self.evaluating.iter().flatten());
         figures.add(self.world.once(columns.flat_map(reward_metrics)));
         let seen = rollouts_seen(experience, with.at);
         let judged = if self.flow.has_pairs() {
@@ -74,8 +74,8 @@ impl Collector {
         own: Range<usize>,
         generation: u64,
     ) -> Result<(Vec<Rollout>, Vec<String>)> {
-        let samples = if self.evaluating { self.settings.eval_group() } else { self.settings.group() };
-        let sampling = self.turns.sampling(self.evaluating);
+        let samples = if self.evaluating.is_some() { self.settings.eval_group() } else { self.settings.group() };
+        let sampling = self.turns.sampling(self.evaluating.is_some());
         let asked = (&prompts[own.clone()], samples);
         let mut rollouts = self.turns.roll_out(policy, asked, sampling, generation, self.temperature())?;
         rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
@@ -88,7 +88,7 @@ impl Collector {
     fn score(&mut self, e: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
         let step = with.at.step;
         let batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
-        let Scored { columns, for_evaluation, troubles, mut figures } = with.plugins.score(batch, self.evaluating)?;
+        let Scored { columns, for_evaluation, troubles, mut figures } = with.plugins.score(batch, self.evaluating.is_some())?;
         for trouble in &troubles {
             with.journal.reward_failed(step, trouble)?;
         }
@@ -102,7 +102,8 @@ impl Collector {
             let times = if went_well { format!(", {MOST_UNSCORED} generations in a row") } else { String::new() };
             return Err(Error::Unfit(format!("no reward could score any completion at step {step}{times}")));
         }
-        (e.rewards, e.for_evaluation) = (columns, for_evaluation);
+        e.rewards = columns;
+        self.keep_for_evaluation(for_evaluation);
         figures.lap("reward");
         Ok(figures)
     }
