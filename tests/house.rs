@@ -18,12 +18,29 @@ const DOORS: &[(&str, &[&str])] = &[
     ("checkpoint", &["config"]),
     ("dist", &["config", "ops"]),
     ("report", &["diagnosis"]),
+    ("trackers", &["config"]),
     (
         "train",
         &["config", "ops", "hub", "metrics", "diagnosis", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"],
     ),
     ("fuzzing", &["config", "hub", "data", "diagnosis", "model", "plugin", "checkpoint", "report", "train"]),
-    ("cli", &["config", "data", "dist", "model", "plugin", "rollout", "train", "checkpoint", "metrics", "diagnosis", "report"]),
+    (
+        "cli",
+        &[
+            "config",
+            "data",
+            "dist",
+            "model",
+            "plugin",
+            "rollout",
+            "train",
+            "checkpoint",
+            "metrics",
+            "diagnosis",
+            "trackers",
+            "report",
+        ],
+    ),
 ];
 
 fn root() -> PathBuf {
