@@ -9,6 +9,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("config", &[]),
     ("hub", &["config"]),
     ("metrics", &["config"]),
+    ("diagnosis", &["config"]),
     ("data", &["config", "ops"]),
     ("optim", &["config", "ops"]),
     ("model", &["config", "ops"]),
@@ -16,10 +17,13 @@ const DOORS: &[(&str, &[&str])] = &[
     ("plugin", &["config"]),
     ("checkpoint", &["config"]),
     ("dist", &["config", "ops"]),
-    ("report", &[]),
-    ("train", &["config", "ops", "hub", "metrics", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"]),
-    ("fuzzing", &["config", "hub", "data", "model", "plugin", "checkpoint", "report", "train"]),
-    ("cli", &["config", "data", "dist", "model", "plugin", "rollout", "train", "checkpoint", "metrics", "report"]),
+    ("report", &["diagnosis"]),
+    (
+        "train",
+        &["config", "ops", "hub", "metrics", "diagnosis", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"],
+    ),
+    ("fuzzing", &["config", "hub", "data", "diagnosis", "model", "plugin", "checkpoint", "report", "train"]),
+    ("cli", &["config", "data", "dist", "model", "plugin", "rollout", "train", "checkpoint", "metrics", "diagnosis", "report"]),
 ];
 
 fn root() -> PathBuf {

@@ -100,6 +100,7 @@ fn what_does_not_fit_is_refused() {
         assert!(!place.path("refused").exists());
     };
     refused(&["--precompute-ref-log-probs"], &["precompute_ref_log_probs", "batch"]);
+    refused(&["--per-device-train-batch-size", "1"], &["per_device_train_batch_size", "at least 2 rows"]);
     place.write("unlabelled.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n");
     refused(&["--dataset", "unlabelled.jsonl"], &["label"]);
     refused(&["--plugin", "tldr_length_reward.wasm"], &["kto", "nothing scored"]);

@@ -47,11 +47,12 @@ const ONLINE: [(&str, &[&str]); 4] =
 const PAIRING: [(&str, &[&str]); 1] = [("online_dpo", &[])];
 
 // KTO's other loss has a baseline of each process's part of a micro-batch, as in TRL.
-const OFFLINE: [(&str, &[&str]); 5] = [
+const OFFLINE: [(&str, &[&str]); 6] = [
     ("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"]),
     ("dpo", &[]),
     ("cpo", &[]),
     ("orpo", &[]),
+    ("reward_model", &["--center-rewards-coefficient", "0.1"]),
     ("kto", &["--loss-type", "apo_zero_unpaired"]),
 ];
 

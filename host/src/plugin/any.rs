@@ -4,7 +4,8 @@ use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::compile;
 use super::world::Role;
-use super::{Error, LONGEST_TEXT, LabelledPlugin, PolicyPlugin, PreferencePlugin, Result, RewardPlugin, Source, wrap};
+use super::{Error, LONGEST_TEXT, Result, Source, wrap};
+use super::{LabelledPlugin, PolicyPlugin, PreferencePlugin, RewardModelPlugin, RewardPlugin};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -19,6 +20,8 @@ pub enum AnyPlugin {
     Preference(Box<PreferencePlugin>),
     /// Computes a loss for labelled completions.
     Labelled(Box<LabelledPlugin>),
+    /// Computes a loss for pairs of completions with one value each.
+    RewardModel(Box<RewardModelPlugin>),
 }
 
 impl AnyPlugin {
@@ -39,6 +42,7 @@ impl AnyPlugin {
                 Self::Preference(Box::new(PreferencePlugin::load(engine, source, online, config, limits, seed)?))
             }
             Role::Labelled => Self::Labelled(Box::new(LabelledPlugin::load(engine, source, config, limits, seed)?)),
+            Role::RewardModel => Self::RewardModel(Box::new(RewardModelPlugin::load(engine, source, config, limits, seed)?)),
         })
     }
 
@@ -66,6 +70,14 @@ impl AnyPlugin {
         }
     }
 
+    /// Returns the plugin as a loss of reward models.
+    pub fn as_reward_model(&mut self) -> Result<&mut RewardModelPlugin> {
+        match self {
+            Self::RewardModel(plugin) => Ok(plugin),
+            other => Err(other.not(Role::RewardModel)),
+        }
+    }
+
     fn not(&self, role: Role) -> Error {
         let detail = "it was loaded in another role".to_owned();
         Error::WrongWorld { name: self.plugin().name().to_owned(), wanted: role.name(), detail }
@@ -78,6 +90,7 @@ impl AnyPlugin {
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
             Self::Labelled(plugin) => plugin,
+            Self::RewardModel(plugin) => plugin,
         }
     }
 
@@ -88,6 +101,7 @@ impl AnyPlugin {
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
             Self::Labelled(plugin) => plugin,
+            Self::RewardModel(plugin) => plugin,
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The plugin host: runs rewards and algorithms, which are WebAssembly components, in a sandbox.
 //!
-//! Data is passed as flat slices; no tensor, file, clock or network reaches a plugin. Everything a plugin returns is checked
-//! before use.
+//! Data is passed as flat slices; no tensor, file, clock or network reaches a plugin. The only exception are requests to servers
+//! that the user granted to a reward by name; the host makes them. Everything a plugin returns is checked before use.
 
 mod any;
+mod asking;
 mod cache;
 mod capture;
 mod cells;
@@ -21,6 +22,7 @@ mod loaded;
 mod policy;
 mod preference;
 mod reward;
+mod reward_model;
 mod sandbox;
 mod schema;
 mod settings;
@@ -31,6 +33,7 @@ mod world;
 mod wrap;
 
 pub use any::{AnyPlugin, Outline, as_component};
+pub use asking::{Asker, Asking};
 pub use compiler::{CompileOrder, compile_apart};
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
@@ -41,6 +44,7 @@ pub use loaded::Info;
 pub use policy::{Advantages, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens};
 pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Side};
 pub use reward::{Column, Outcome, RewardBatch, RewardPlugin, Scores};
+pub use reward_model::{RewardModelPlugin, ValueGradient, ValuedPairs};
 pub use settings::{Setting, Takes, settings_of};
 pub use source::{Source, read_file};
 pub use watch::Watch;
@@ -132,6 +136,16 @@ pub enum Error {
         name: String,
         /// What is wrong and what would be right.
         detail: String,
+    },
+    /// It sends requests, and no server was granted to it.
+    #[error(
+        "plugin {name} sends requests to servers (it imports {}), and none is granted to it; name them: \
+         --set plugin.{name}.hosts=HOST:PORT, or hosts = [\"HOST:PORT\"] in its [[plugin]] table",
+        asking::INTERFACE
+    )]
+    NotGranted {
+        /// The plugin.
+        name: String,
     },
     /// A call failed: a trap, a limit, or the plugin's own error.
     #[error("plugin {name}, {function}{}: {detail}", step.map(|s| format!(" at step {s}")).unwrap_or_default())]

@@ -1,6 +1,7 @@
 //! The environment of an instance: a WASI without access to anything, a memory limit, bounded output, and the run's log.
 
 use super::LONGEST_TEXT;
+use super::asking::Line;
 use super::capture::Capture;
 use super::cells::Cells;
 use super::limits::{Ceiling, Together};
@@ -47,7 +48,8 @@ impl Logged {
     }
 }
 
-/// What an instance can reach: a WASI without access to anything, cells if the plugin opens them, and the run's log.
+/// What an instance can reach: a WASI without access to anything, the run's log, cells if the plugin opens them, and servers if it
+/// was granted some.
 pub(super) struct Sandbox {
     wasi: Wasi,
     pub(super) ceiling: Ceiling,
@@ -58,6 +60,8 @@ pub(super) struct Sandbox {
     left_out: bool,
     logged: Logged,
     name: String,
+    /// The way to granted servers.
+    pub(super) line: Option<Line>,
 }
 
 impl Sandbox {
@@ -65,7 +69,7 @@ impl Sandbox {
         let output = Capture::new(limits.output_kb as usize * 1024);
         let ceiling = Ceiling::new(limits, together);
         let wasi = Wasi::new(seed, output);
-        Self { wasi, ceiling, cells: None, lines: Vec::new(), left_out: false, logged, name: name.to_owned() }
+        Self { wasi, ceiling, cells: None, lines: Vec::new(), left_out: false, logged, name: name.to_owned(), line: None }
     }
 
     pub(super) fn wasi(&mut self) -> &mut Wasi {

@@ -66,6 +66,21 @@ mod preferring {
 }
 
 #[allow(missing_docs)]
+mod valuing {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world valuing {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/reward-model@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+    });
+}
+
+#[allow(missing_docs)]
 mod pairing_up {
     wasmtime::component::bindgen!({
         inline: "
@@ -157,6 +172,8 @@ pub(super) use preferring::exports::rlhost::plugin::preference;
 pub(super) use remembering::Remembering;
 pub(super) use rewarding::Rewarding;
 pub(super) use rewarding::exports::rlhost::plugin::reward;
+pub(super) use valuing::Valuing;
+pub(super) use valuing::exports::rlhost::plugin0_2_0::reward_model;
 
 /// What a plugin is used as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +188,8 @@ pub enum Role {
     OnlinePreference,
     /// Computes a loss for labelled completions.
     Labelled,
+    /// Computes a loss for pairs of completions with one value each.
+    RewardModel,
 }
 
 const PACKAGE: &str = "rlhost:plugin/";
@@ -185,7 +204,8 @@ fn version(interface: &str) -> &'static str {
 
 impl Role {
     /// All roles. Those whose exports include another's come first.
-    const ALL: [Self; 5] = [Self::OnlinePreference, Self::Preference, Self::Labelled, Self::Policy, Self::Reward];
+    const ALL: [Self; 6] =
+        [Self::OnlinePreference, Self::Preference, Self::Labelled, Self::Policy, Self::RewardModel, Self::Reward];
 
     fn interfaces(self) -> &'static [&'static str] {
         match self {
@@ -194,6 +214,7 @@ impl Role {
             Self::Preference => &["preference"],
             Self::OnlinePreference => &["preference", "pairing"],
             Self::Labelled => &["labelled"],
+            Self::RewardModel => &["reward-model"],
         }
     }
 
@@ -205,6 +226,7 @@ impl Role {
             Self::Preference => "a preference algorithm",
             Self::OnlinePreference => "an online preference algorithm",
             Self::Labelled => "an algorithm for labelled completions",
+            Self::RewardModel => "a loss of reward models",
         }
     }
 
@@ -252,6 +274,11 @@ impl Role {
 pub(super) fn exports(component: &Component, engine: &wasmtime::Engine, interface: &str) -> bool {
     let name = format!("{PACKAGE}{interface}@{}.", version(interface));
     component.component_type().exports(engine).any(|(export, _)| export.starts_with(&name))
+}
+
+/// Returns whether a component imports an interface.
+pub(super) fn imports(component: &Component, engine: &wasmtime::Engine, interface: &str) -> bool {
+    component.component_type().imports(engine).any(|(import, _)| import == interface)
 }
 
 fn listed(exports: &[String]) -> String {

@@ -16,6 +16,8 @@ pub(super) enum Flow {
     GivenPairs,
     /// A dataset's completions with a label each: KTO.
     Labelled,
+    /// A dataset's pairs, of which each answer gets one value: reward models.
+    ValuedPairs,
 }
 
 impl Flow {
@@ -27,6 +29,7 @@ impl Flow {
             Role::OnlinePreference => Some(Self::GeneratedPairs),
             Role::Preference => Some(Self::GivenPairs),
             Role::Labelled => Some(Self::Labelled),
+            Role::RewardModel => Some(Self::ValuedPairs),
         }
     }
 
@@ -37,7 +40,7 @@ impl Flow {
 
     /// Returns whether it learns from pairs.
     pub(super) fn has_pairs(self) -> bool {
-        matches!(self, Self::GeneratedPairs | Self::GivenPairs)
+        matches!(self, Self::GeneratedPairs | Self::GivenPairs | Self::ValuedPairs)
     }
 
     /// Returns the number of prompts in a batch of this many items: completions, or prompts if their completions become pairs.

@@ -3,6 +3,7 @@
 use super::collector::{Collector, Moment, Position, Sample};
 use super::evaluation::Evaluation;
 use super::figures::Clock;
+use super::flow::Flow;
 use super::journal::{Event, Journal};
 use super::learner::Learner;
 use super::plugins::{Memories, Plugins};
@@ -11,6 +12,7 @@ use super::{Error, Result};
 use crate::config::Config;
 use crate::dist::World;
 use crate::model::ModelFolder;
+use crate::optim::Plateau;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -29,6 +31,8 @@ pub(super) struct State {
     pub moved: bool,
     /// Whether the evaluation after this step was interrupted, so that a resumed run begins with it.
     pub owes_evaluation: bool,
+    /// What a schedule that follows the evaluations knows of them.
+    pub plateau: Plateau,
 }
 
 /// A run: the source of experience, the learner, the plugins and the journal. No part knows the trainer.
@@ -84,6 +88,8 @@ pub struct Finished {
     pub took: Duration,
     /// Whether its dataset has conversations.
     pub chat: bool,
+    /// Whether it trained a reward model.
+    pub scores: bool,
     /// Completions of one prompt before and after training.
     pub samples: Vec<Sample>,
 }
@@ -134,6 +140,7 @@ impl Trainer {
         let chat = self.collector.data().prompts().iter().any(|prompt| prompt.chat);
         Ok(Finished {
             chat,
+            scores: self.collector.flow() == Flow::ValuedPairs,
             folder: self.journal.path().to_owned(),
             steps: step,
             checkpoint,

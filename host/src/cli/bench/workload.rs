@@ -27,7 +27,7 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) fn of(role: Role, from: LearnFrom) -> Self {
         match role {
-            Role::Preference => Self::Pairs,
+            Role::Preference | Role::RewardModel => Self::Pairs,
             Role::Labelled => Self::Labelled,
             Role::OnlinePreference => Self::Prompts,
             Role::Policy | Role::Reward if from == LearnFrom::Generation => Self::Prompts,

@@ -5,7 +5,7 @@ use super::{Given, bench, samples};
 use crate::cli::Failure;
 use crate::config::Limits;
 use crate::plugin::{
-    AnyPlugin, Engine, LabelledPlugin, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardPlugin, Source,
+    AnyPlugin, LabelledPlugin, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin, RewardPlugin,
 };
 use anyhow::anyhow;
 
@@ -38,8 +38,7 @@ impl Report {
 }
 
 pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
-    let engine = Engine::new().map_err(Failure::mistake)?;
-    let source = Source::open(&given.plugin).map_err(Failure::mistake)?;
+    let (engine, source) = given.open().map_err(Failure::Mistake)?;
     let outline = Outline::of(&engine, &source, &Limits::default()).map_err(Failure::mistake)?;
     let role = outline.role(&source).map_err(Failure::mistake)?;
     let mut report = Report { failures: 0, stop_gradient };
@@ -55,6 +54,7 @@ pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
         (AnyPlugin::Policy(plugin), AnyPlugin::Policy(other)) => check_policy(&mut report, plugin, other),
         (AnyPlugin::Preference(plugin), AnyPlugin::Preference(other)) => check_preference(&mut report, plugin, other),
         (AnyPlugin::Labelled(plugin), AnyPlugin::Labelled(other)) => check_labelled(&mut report, plugin, other),
+        (AnyPlugin::RewardModel(plugin), AnyPlugin::RewardModel(other)) => check_reward_model(&mut report, plugin, other),
         _ => {}
     }
     let memory = any.plugin().memory_used();
@@ -129,11 +129,7 @@ fn check_policy(report: &mut Report, plugin: &mut PolicyPlugin, other: &mut Poli
             return report.line(false, "loss", "it fails on random tokens");
         };
         let same = advantages.advantages == again.advantages && one.loss == two.loss && one.d_logp == two.d_logp;
-        report.line(
-            same,
-            "determinism",
-            if same { "a second instance gives the same result" } else { "a second instance gives a different result" },
-        );
+        deterministic(report, same);
     }
     if let Some((verdicts, detached)) = report.call("gradient", gradient::policy(plugin, &tokens)) {
         gradients(report, &verdicts);
@@ -149,11 +145,7 @@ fn check_preference(report: &mut Report, plugin: &mut PreferencePlugin, other: &
     report.line(true, "loss", &format!("{:.6} for random pairs", first.loss));
     if let Some(again) = report.call("determinism", other.loss(&pairs)) {
         let same = first.loss == again.loss && first.d_chosen == again.d_chosen && first.d_rejected == again.d_rejected;
-        report.line(
-            same,
-            "determinism",
-            if same { "a second instance gives the same result" } else { "a second instance gives a different result" },
-        );
+        deterministic(report, same);
     }
     if let Some(verdicts) = report.call("gradient", gradient::preference(plugin, &pairs)) {
         gradients(report, &verdicts);
@@ -166,15 +158,30 @@ fn check_labelled(report: &mut Report, plugin: &mut LabelledPlugin, other: &mut 
     report.line(true, "loss", &format!("{:.6} for random completions", first.loss));
     if let Some(again) = report.call("determinism", other.loss(&examples)) {
         let same = first.loss == again.loss && first.d_logp == again.d_logp;
-        report.line(
-            same,
-            "determinism",
-            if same { "a second instance gives the same result" } else { "a second instance gives a different result" },
-        );
+        deterministic(report, same);
     }
     if let Some(verdict) = report.call("gradient", gradient::labelled(plugin, &examples)) {
         gradients(report, &[verdict]);
     }
+}
+
+fn check_reward_model(report: &mut Report, plugin: &mut RewardModelPlugin, other: &mut RewardModelPlugin) {
+    let pairs = samples::valued_pairs(10);
+    let Some(first) = report.call("loss", plugin.loss(&pairs)) else { return };
+    report.line(true, "loss", &format!("{:.6} for random pairs", first.loss));
+    if let Some(again) = report.call("determinism", other.loss(&pairs)) {
+        let same = first.loss == again.loss && first.d_chosen == again.d_chosen && first.d_rejected == again.d_rejected;
+        deterministic(report, same);
+    }
+    if let Some(verdicts) = report.call("gradient", gradient::reward_model(plugin, &pairs)) {
+        gradients(report, &verdicts);
+    }
+}
+
+/// Reports whether two instances agree.
+fn deterministic(report: &mut Report, same: bool) {
+    let result = if same { "the same result" } else { "a different result" };
+    report.line(same, "determinism", &format!("a second instance gives {result}"));
 }
 
 fn gradients(report: &mut Report, verdicts: &[Verdict]) {

@@ -1,7 +1,8 @@
 //! Samples to try plugins on: completions of many shapes, and columns of random numbers.
 
 use crate::data::{self, Prompt};
-use crate::plugin::{Column, Examples, Info, Mismatched, Pairs, RewardBatch, RewardColumn, Rollouts, Scale, Side, Tokens};
+use crate::plugin::{Column, RewardBatch, RewardColumn, Rollouts, Scale, Tokens};
+use crate::plugin::{Examples, Info, Mismatched, Pairs, Side, ValuedPairs};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -168,4 +169,12 @@ pub(super) fn examples(info: &Info, rows: usize, longest: u32) -> Examples {
         logp,
         scale,
     }
+}
+
+/// Returns `rows` pairs with a value of each completion.
+pub(super) fn valued_pairs(rows: usize) -> ValuedPairs {
+    let mut random = Random(ChaCha8Rng::seed_from_u64(7));
+    let scale = Scale { rows: 2 * rows as u32, tokens: 40 * rows as u64, max_completion_length: 20 };
+    let (chosen, rejected) = (random.column(rows, -2.0, 2.0), random.column(rows, -2.0, 2.0));
+    ValuedPairs { step: 3, chosen, rejected, margin: Some(random.column(rows, 0.0, 1.0)), scale }
 }

@@ -3,7 +3,7 @@
 use crate::metrics::Metric;
 use crate::model::{self, Pass};
 use crate::ops::logprob::TokenStats;
-use crate::plugin::{Examples, Mismatched, Needs, Pairs, Scale, Side, Tokens};
+use crate::plugin::{Examples, Mismatched, Needs, Pairs, Scale, Side, Tokens, ValuedPairs};
 use crate::train::collector::Moment;
 use crate::train::experience::{Experience, MicroBatch};
 use crate::train::flow::Flow;
@@ -34,6 +34,7 @@ pub(super) fn columns(
         Flow::GeneratedPairs | Flow::GivenPairs => {
             LossBatch::Pairs(pairs(micro_batch, pass.stats(), mean_logits()?.as_deref(), asked))
         }
+        Flow::ValuedPairs => LossBatch::Values(valued_pairs(micro_batch, values.unwrap_or_default(), asked)),
         Flow::Labelled => LossBatch::Labelled(examples(micro_batch, pass.stats(), mean_logits()?, asked)),
     })
 }
@@ -121,6 +122,16 @@ fn pairs(micro_batch: &MicroBatch, stats: &TokenStats, mean_logits: Option<&[f32
     Pairs { step: asked.at.step, chosen, rejected, scale: asked.scale }
 }
 
+/// Returns the columns of pairs for a reward model's loss, given the value of each completion; chosen and rejected alternate.
+pub(super) fn valued_pairs(micro_batch: &MicroBatch, values: &[f32], asked: &Asked) -> ValuedPairs {
+    let e = &micro_batch.experience;
+    let side = |side: usize| values.iter().skip(side).step_by(2).copied().collect();
+    let answers = |row: usize| e.prompts[e.rollouts[row].prompt].answers.as_ref();
+    let margins = micro_batch.rows().into_iter().step_by(2).map(|row| answers(row)?.margin);
+    let (step, scale) = (asked.at.step, asked.scale);
+    ValuedPairs { step, chosen: side(0), rejected: side(1), margin: margins.collect(), scale }
+}
+
 /// Returns the host's own metrics of a pass: token accuracy for given and chosen completions, and the entropy for pairs and labelled
 /// completions.
 pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, flow: Flow) -> Vec<Metric> {
@@ -130,7 +141,7 @@ pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, flow: Flow) 
         Metric::mean("entropy", stats.entropy.iter().map(|h| f64::from(*h)).sum::<f64>() / tokens, tokens)
     };
     match flow {
-        Flow::Generated => return Vec::new(),
+        Flow::Generated | Flow::ValuedPairs => return Vec::new(),
         Flow::Labelled => return vec![entropy()],
         Flow::GeneratedPairs | Flow::GivenPairs => {
             return vec![entropy(), token_accuracy(&chosen(micro_batch, &stats.top))];

@@ -16,12 +16,12 @@ use super::experience::{MicroBatch, scale};
 use super::figures::{Figures, Work};
 use super::flow::Flow;
 use super::packed::Packed;
-use super::plugins::Plugins;
+use super::plugins::{LossBatch, Plugins};
 use super::{Error, Result};
 use crate::config::Config;
 use crate::dist::World;
 use crate::metrics::Metric;
-use crate::model::{self, ModelFolder, Policy, Weights};
+use crate::model::{self, ModelFolder, Passed, Policy, Weights};
 use crate::ops;
 use crate::optim::Settings;
 use crate::plugin::Mismatched;
@@ -174,9 +174,12 @@ impl Learner {
     /// Runs one micro-batch forward and through the algorithm's loss. Returns its part of the loss; runs the backward pass, which
     /// adds to the gradients, unless `learn` is `Nothing`.
     fn pass(&self, micro_batch: &MicroBatch, learn: Learn, asked: &Asked, plugins: &mut Plugins) -> Result<(f64, Figures)> {
+        if self.flow == Flow::ValuedPairs {
+            return self.pass_of_values(micro_batch, learn, asked, plugins);
+        }
         let mut figures = Figures::begin();
         let packed = Packed::new(&micro_batch.experience, micro_batch.rows());
-        figures.did(self.work(&packed)?);
+        figures.did(self.work(&packed));
         let pass = self.policy.forward(&packed.forest, &packed.selected, self.flow.temperature(&self.settings))?;
         let valued = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(&packed)?))).transpose()?;
         let values = valued.as_ref().map_or(pass.values(), |(_, valued)| Some(valued.values()));
@@ -199,6 +202,30 @@ impl Learner {
             }
         };
         self.backward(learn, &mut figures, backward)?;
+        Ok((gradient.loss, figures))
+    }
+
+    /// The same for a reward model, whose loss sees the values of whole texts.
+    fn pass_of_values(
+        &self,
+        micro_batch: &MicroBatch,
+        learn: Learn,
+        asked: &Asked,
+        plugins: &mut Plugins,
+    ) -> Result<(f64, Figures)> {
+        let mut figures = Figures::begin();
+        let packed = Packed::valued(&micro_batch.experience, micro_batch.rows());
+        figures.did(self.work(&packed));
+        let pass = self.policy.forward_values(&packed.forest, &packed.selected.rows)?;
+        let batch = columns::valued_pairs(micro_batch, pass.values(), asked);
+        figures.lap("forward");
+
+        let (gradient, of_algorithm) = plugins.loss(LossBatch::Values(batch))?;
+        figures.add(of_algorithm);
+        figures.lap("loss");
+
+        let d_values = gradient.d_values.unwrap_or_default();
+        self.backward(learn, &mut figures, |done| pass.backward(&d_values, self.trained.gradients(), done))?;
         Ok((gradient.loss, figures))
     }
 
@@ -242,13 +269,19 @@ impl Learner {
         Ok((Updates { policy, critic }, figures))
     }
 
+    /// Sets the number of times that evaluations have stopped improving, for schedules that follow them.
+    pub(super) fn reduce_rates(&mut self, plateaus: u32) {
+        self.trained.reduce_rates(plateaus);
+        self.critic.iter_mut().for_each(|critic| critic.reduce_rates(plateaus));
+    }
+
     /// Returns the cost of a forward and backward pass.
-    fn work(&self, packed: &Packed) -> Result<Work> {
-        let mut passes = self.policy.computing().passed(self.policy.architecture(), &packed.forest, packed.selected.len());
-        if let Some(critic) = &self.critic {
-            passes += critic.work(packed)?;
-        }
-        Ok(Work { packed: packed.forest.len() as u64, passes, ..Work::default() })
+    fn work(&self, packed: &Packed) -> Work {
+        let models = [Some(&self.policy), self.critic.as_ref().map(Critic::model)];
+        let passed = |model: &Policy| model.computing().passed(model.architecture(), &packed.forest, packed.selected.rows.len());
+        let mut passes = Passed::default();
+        models.into_iter().flatten().for_each(|model| passes += passed(model));
+        Work { packed: packed.forest.len() as u64, passes, ..Work::default() }
     }
 
     /// Returns whether there is a critic.
@@ -258,10 +291,8 @@ impl Learner {
 
     /// Computes the critic's values of the states in which the tokens were chosen; none without a critic.
     pub(super) fn values(&self, packed: &Packed) -> Result<Vec<f32>> {
-        match &self.critic {
-            Some(critic) => critic.values(packed),
-            None => Ok(self.policy.frozen().values(&packed.forest, &packed.selected)?.unwrap_or_default()),
-        }
+        let model = self.critic.as_ref().map_or(&self.policy, Critic::model);
+        Ok(model.frozen().values(&packed.forest, &packed.selected.rows)?.unwrap_or_default())
     }
 
     /// Returns the policy.

@@ -1,6 +1,6 @@
 //! Tests whether a loss can be computed on any split of a micro-batch.
 
-use crate::plugin::{self, AnyPlugin, Examples, Info, Mismatched, Needs, Pairs, Scale, Side, Tokens};
+use crate::plugin::{self, AnyPlugin, Examples, Info, Mismatched, Needs, Pairs, Scale, Side, Tokens, ValuedPairs};
 use std::ops::Range;
 
 /// Number of rows or pairs, and of tokens in each, on which a loss is tried.
@@ -28,6 +28,10 @@ pub(in crate::train) fn is_separable(algorithm: &mut AnyPlugin, needs: &Needs) -
                     .collect()
             }
             AnyPlugin::Labelled(labelled) => labelled.loss(&made_up_examples(rows, labelled.info()))?.d_logp,
+            AnyPlugin::RewardModel(plugin) => {
+                let gradient = plugin.loss(&made_up_values(rows))?;
+                gradient.d_chosen.into_iter().zip(gradient.d_rejected).flat_map(|(c, r)| [c, r]).collect()
+            }
             AnyPlugin::Reward(_) => Vec::new(),
         })
     };
@@ -99,4 +103,9 @@ fn made_up_pairs(rows: Range<usize>, needs: &Needs) -> Pairs {
         mean_logits: needs.mean_logits.then(|| wave(&rows, kind + 2.0)),
     };
     Pairs { step: 0, chosen: side(1.0), rejected: side(4.0), scale: SCALE }
+}
+
+fn made_up_values(rows: Range<usize>) -> ValuedPairs {
+    let side = |kind: f32| wave(&rows, kind).into_iter().step_by(LENGTH).collect();
+    ValuedPairs { step: 0, chosen: side(1.0), rejected: side(2.0), margin: None, scale: SCALE }
 }

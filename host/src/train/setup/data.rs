@@ -40,6 +40,7 @@ pub(super) fn read(
         Flow::Generated | Flow::GeneratedPairs => reader.prompts(path),
         Flow::GivenPairs => reader.pairs(path),
         Flow::Labelled => reader.labelled(path),
+        Flow::ValuedPairs => reader.valued_pairs(path),
         Flow::Given => {
             let (whole, turns) = (!config.completion_only_loss, config.assistant_only_loss);
             reader.completions(path, Learned { whole, turns })

@@ -1,10 +1,8 @@
 //! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
 
 use crate::metrics::Comparison;
-use crate::plugin::{
-    AnyPlugin, Examples, Info, Mismatched, Needs, Pairs, Result, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Scale, Side,
-    Tokens,
-};
+use crate::plugin::{AnyPlugin, Asking, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::{RewardBatch, RewardColumn, RewardPlugin, Rollouts};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::plugins::{Reward, batch};
@@ -21,6 +19,7 @@ pub(in crate::train) struct Trial {
     pub(super) tokens: Arc<Tokens>,
     pub(super) pairs: Arc<Pairs>,
     pub(super) examples: Arc<Examples>,
+    pub(super) values: Arc<ValuedPairs>,
 }
 
 impl Trial {
@@ -80,9 +79,18 @@ impl Trial {
         };
         let scale = Scale { rows: 1, tokens: 3, max_completion_length: 4 };
         let pairs = Pairs { step: 0, chosen: side(-1.0, 3), rejected: side(-1.5, 2), scale };
-        let examples = Arc::new(made_up_examples(needs));
-        let (scored, rollouts) = ((Arc::new(batch), BTreeMap::new()), Arc::new(seen));
-        Self { scored, rollouts, tokens: Arc::new(tokens), pairs: Arc::new(pairs), examples }
+        let has_margin = prompts.iter().flat_map(|prompt| &prompt.answers).any(|answers| answers.margin.is_some());
+        let margin = has_margin.then(|| vec![0.5]);
+        let values = ValuedPairs { step: 0, chosen: vec![0.5], rejected: vec![-0.25], margin, scale };
+        let scored = (Arc::new(batch), BTreeMap::new());
+        Self {
+            scored,
+            rollouts: Arc::new(seen),
+            tokens: Arc::new(tokens),
+            pairs: Arc::new(pairs),
+            examples: Arc::new(made_up_examples(needs)),
+            values: Arc::new(values),
+        }
     }
 
     /// Tries a plugin and reports how it differs from the one it would replace. Its state is restored afterwards.
@@ -102,6 +110,7 @@ impl Trial {
                 let examples = examples_for(plugin.info(), &self.examples);
                 plugin.loss(&examples).map(|_| Value::Null)
             }
+            AnyPlugin::RewardModel(plugin) => plugin.loss(&self.values).map(|_| Value::Null),
         };
         let kept = report.and_then(|report| any.plugin_mut().remember().map(|_| report));
         any.plugin_mut().rewind(None);
@@ -166,7 +175,9 @@ fn pairs_for(needs: &Needs, pairs: &Pairs) -> Pairs {
 /// Tries the plugins that a run starts with.
 pub(in crate::train) fn dry_run(trial: &Trial, algorithm: &mut AnyPlugin, rewards: &mut [Reward]) -> Result<()> {
     trial.run(algorithm)?;
-    for reward in rewards.iter_mut().map(Reward::plugin_mut) {
+    // Where servers may not be asked, on other ranks or in a replay, there is no answer about synthetic completions.
+    let can_be_tried = |plugin: &RewardPlugin| plugin.asker().is_none_or(|asker| asker.asking() == Asking::Freely);
+    for reward in rewards.iter_mut().map(Reward::plugin_mut).filter(|plugin| can_be_tried(plugin)) {
         trial.reward(reward)?;
         reward.rewind(None);
     }
