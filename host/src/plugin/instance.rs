@@ -244,7 +244,8 @@ impl Plugin {
         answers.into_iter().collect()
     }
 
-    /// Makes this many calls of a stateless plugin, each with a time limit of its own, on some instances in parallel. Returns the first error.
+    /// Makes this many calls of a stateless plugin, each with a time limit of its own, on some instances in parallel. Returns the
+    /// first error.
     pub(super) fn call_apart<R: Send>(
         &mut self,
         calls: usize,
