@@ -99,7 +99,7 @@ impl Plugin {
 
     /// Returns what asks servers for it, if it sends requests.
     pub fn asker(&self) -> Option<&Asker> {
-        self.loaded.optional.asker.as_deref()
+        self.loaded.asker.as_deref()
     }
 
     /// Checks the metrics that it reported.
@@ -118,7 +118,7 @@ impl Plugin {
 
     /// Passes it a step's metrics, if it observes them.
     pub fn observe(&mut self, step: u64, figures: &[(String, f64)]) -> Result<()> {
-        if !self.loaded.optional.observes {
+        if !self.loaded.observes {
             return Ok(());
         }
         self.call(Call::at("observe", step), |store, linked| {
@@ -128,7 +128,7 @@ impl Plugin {
 
     /// Returns whether it exports `observer`.
     pub fn observes(&self) -> bool {
-        self.loaded.optional.observes
+        self.loaded.observes
     }
 
     /// Returns the memory of its largest instance, in bytes.
@@ -138,12 +138,12 @@ impl Plugin {
 
     /// Returns whether its answers depend on earlier calls and it exports no state that could be moved to another instance.
     pub fn forgets(&self) -> bool {
-        !self.loaded.info.stateless && !self.loaded.optional.remembers
+        !self.loaded.info.stateless && !self.loaded.remembers
     }
 
     /// Exports its state, if it has one and was called since the last time. The next instance starts with it.
     pub fn remember(&mut self) -> Result<Option<Memory>> {
-        if self.loaded.optional.remembers && self.changed {
+        if self.loaded.remembers && self.changed {
             let bytes = self.call(Call::new("snapshot"), |store, linked| {
                 Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_snapshot(&mut *store)
             })?;
@@ -249,14 +249,15 @@ impl Plugin {
         answers.into_iter().collect()
     }
 
-    /// Makes this many calls, each with a time limit of its own, on some instances in parallel. Returns the first error.
+    /// Makes this many calls of a stateless plugin, each with a time limit of its own, on some instances in parallel. Returns the
+    /// first error.
     pub(super) fn call_apart<R: Send>(
         &mut self,
         calls: usize,
         call: Call,
         f: impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync,
     ) -> Result<Vec<R>> {
-        let workers = if self.loaded.info.stateless { self.most_side_by_side().min(calls) } else { 1 };
+        let workers = self.most_side_by_side().min(calls);
         let ready: Vec<Option<Running>> = (0..workers).map(|_| self.idle.pop()).collect();
         self.changed = true;
         let (loaded, memory, next) = (&self.loaded, self.memory.as_ref(), AtomicUsize::new(0));

@@ -51,24 +51,24 @@ pub(super) struct Loaded {
     pub seed: u64,
     pub config: Map<String, Value>,
     pub info: Info,
-    pub optional: Optional,
-    pre: InstancePre<Sandbox>,
-    together: Together,
-    engine: Engine,
-    /// Whether a run continues without it if it hangs.
-    pub beside: AtomicBool,
-}
-
-/// What not every plugin has.
-pub(super) struct Optional {
     /// Whether it exports `state`.
     pub remembers: bool,
     /// Whether it exports `observer`.
     pub observes: bool,
-    /// How its cells are made, if it opens any.
-    walls: Option<Arc<Walls>>,
+    maker: Maker,
+    engine: Engine,
+    /// Whether a run continues without it if it hangs.
+    pub beside: AtomicBool,
     /// Asks servers for it.
     pub asker: Option<Arc<Asker>>,
+}
+
+/// How instances are made.
+struct Maker {
+    pre: InstancePre<Sandbox>,
+    together: Together,
+    /// How cells are made, if it opens any.
+    walls: Option<Arc<Walls>>,
 }
 
 /// A call about to be made, as errors name it.
@@ -165,16 +165,12 @@ impl Loaded {
             seed,
             config: Map::new(),
             info,
-            optional: Optional {
-                remembers: world::exports(&component, &engine.wasmtime, "state"),
-                observes: world::exports(&component, &engine.wasmtime, "observer"),
-                walls,
-                asker,
-            },
-            pre,
-            together,
+            remembers: world::exports(&component, &engine.wasmtime, "state"),
+            observes: world::exports(&component, &engine.wasmtime, "observer"),
+            maker: Maker { pre, together, walls },
             engine: engine.clone(),
             beside: AtomicBool::new(engine.beside),
+            asker,
         };
         let deadline = this.deadline();
         let mut plain = this.instantiate(deadline)?;
@@ -189,7 +185,7 @@ impl Loaded {
 
     /// Returns the time that servers may take in a call, beside the plugin's own.
     pub(super) fn time_of_servers(&self) -> Duration {
-        self.optional.asker.as_ref().map_or(Duration::ZERO, |asker| asker.grants().http.call_timeout())
+        self.asker.as_ref().map_or(Duration::ZERO, |asker| asker.grants().http.call_timeout())
     }
 
     /// Returns the deadline of several calls that start now and together have the time of one.
@@ -200,7 +196,7 @@ impl Loaded {
     /// Records the answers of a call, unless it was only a trial beside the run.
     pub(super) fn settle(&self, call: Call, running: &mut Running, succeeded: bool) -> Result<()> {
         let entries = running.store.data_mut().line.as_mut().map(Line::taken).unwrap_or_default();
-        match &self.optional.asker {
+        match &self.asker {
             Some(asker) if !entries.is_empty() && !self.beside.load(Ordering::Relaxed) => {
                 asker.commit(entries, succeeded).map_err(|detail| self.error(call, detail))
             }
@@ -215,7 +211,7 @@ impl Loaded {
 
     /// Returns how many instances of this size, each with a cell, fit into the plugin's total memory.
     pub(super) fn room_for(&self, bytes: usize) -> usize {
-        self.together.room_for(bytes.saturating_add(self.optional.walls.as_ref().map_or(0, |walls| walls.size())))
+        self.maker.together.room_for(bytes.saturating_add(self.maker.walls.as_ref().map_or(0, |walls| walls.size())))
     }
 
     /// Returns how many threads calls may be spread over.
@@ -253,14 +249,15 @@ impl Loaded {
     }
 
     fn instantiate(&self, deadline: Deadline) -> Result<Running> {
-        let mut sandbox = Sandbox::new(&self.name, &self.limits, self.together.clone(), self.engine.logged.clone(), self.seed);
-        sandbox.line = self.optional.asker.clone().map(|asker| Line::new(asker, self.engine.clock.clone()));
-        sandbox.cells = self.optional.walls.clone().map(Cells::new);
-        let mut store = Store::new(self.pre.engine(), sandbox);
+        let mut sandbox =
+            Sandbox::new(&self.name, &self.limits, self.maker.together.clone(), self.engine.logged.clone(), self.seed);
+        sandbox.line = self.asker.clone().map(|asker| Line::new(asker, self.engine.clock.clone()));
+        sandbox.cells = self.maker.walls.clone().map(Cells::new);
+        let mut store = Store::new(self.maker.pre.engine(), sandbox);
         store.set_hostcall_fuel(CARRIED);
         store.set_max_component_handles(MOST_HANDLES);
         store.limiter(|sandbox| &mut sandbox.ceiling);
-        let linked = self.timed(&mut store, Call::new("instantiate"), deadline, |store| self.pre.instantiate(store))?;
+        let linked = self.timed(&mut store, Call::new("instantiate"), deadline, |store| self.maker.pre.instantiate(store))?;
         Ok(Running { store, linked })
     }
 
@@ -272,7 +269,7 @@ impl Loaded {
             Described::new(&mut *store, linked)?.rlhost_plugin_plugin().call_configure(&mut *store, &json)
         })?;
         configured.map_err(|e| Error::Config { name: self.name.clone(), detail: said(e) })?;
-        if let Some(Memory { bytes, written_by }) = memory.filter(|_| self.optional.remembers) {
+        if let Some(Memory { bytes, written_by }) = memory.filter(|_| self.remembers) {
             let call = Call::new("restore");
             let restored = self.bounded(&mut running, call, deadline, |store, linked| {
                 Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_restore(&mut *store, bytes, written_by)
