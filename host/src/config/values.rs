@@ -94,7 +94,10 @@ fn pairs(text: &str) -> Option<Table> {
     let pair = |part: &str| {
         let (key, value) = part.split_once('=')?;
         let value = scalar(value.trim());
-        let value = value.as_str().and_then(switched).map_or(value.clone(), Value::Boolean);
+        let value = match value.as_str().and_then(switched) {
+            Some(switch) => Value::Boolean(switch),
+            None => value,
+        };
         Some((key.trim().to_owned(), value))
     };
     text.split(',').map(pair).collect()

@@ -64,7 +64,7 @@ impl Diagnosis {
                 // What happened after the step that a run resumes from is undone.
                 "resumed" | "started" => changes.retain(|change| *change <= step),
                 "plugin_swapped" | "plugin_rolled_back" | "settings_changed" if changes.len() < MOST_CHANGES => {
-                    changes.push(step)
+                    changes.push(step);
                 }
                 _ => {}
             }

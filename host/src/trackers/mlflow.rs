@@ -33,6 +33,16 @@ pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
         meta_file(&experiment, &meta)?;
     }
     make_anew(&folder)?;
+    meta_file(&folder, &about(run, &artifacts(&folder.join("artifacts"))))?;
+    for kind in ["artifacts", "metrics", "params", "tags"] {
+        make(&folder.join(kind))?;
+    }
+    contents(run, &folder)?;
+    Ok(store)
+}
+
+/// Returns what a run's meta.yaml says.
+fn about(run: &Run, artifacts: &str) -> [(&'static str, Value); 14] {
     // RUNNING, FINISHED, FAILED, KILLED
     let status = match run.end.as_deref() {
         Some("finished") => 3,
@@ -40,11 +50,11 @@ pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
         Some(_) => 5,
         None => 1,
     };
-    let meta = [
-        ("artifact_uri", Value::from(artifacts(&folder.join("artifacts")))),
+    [
+        ("artifact_uri", artifacts.into()),
         ("end_time", if run.end.is_some() { run.ended.into() } else { Value::Null }),
         ("entry_point_name", "".into()),
-        ("experiment_id", id.into()),
+        ("experiment_id", EXPERIMENT.0.into()),
         ("lifecycle_stage", "active".into()),
         ("run_id", run.id.clone().into()),
         ("run_name", run.name.clone().into()),
@@ -55,11 +65,11 @@ pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
         ("status", status.into()),
         ("tags", Value::Array(Vec::new())),
         ("user_id", "".into()),
-    ];
-    meta_file(&folder, &meta)?;
-    for kind in ["artifacts", "metrics", "params", "tags"] {
-        make(&folder.join(kind))?;
-    }
+    ]
+}
+
+/// Writes a run's tags, settings and metrics.
+fn contents(run: &Run, folder: &Path) -> Result<(), Error> {
     for (key, text) in [("mlflow.runName", run.name.as_str()), ("mlflow.source.name", "rlhost")] {
         put(&folder.join("tags").join(key), |file| file.write_all(text.as_bytes()))?;
     }
@@ -80,7 +90,7 @@ pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
     for (name, text) in run.names(keeps).iter().zip(&texts) {
         put(&folder.join("metrics").join(name), |file| file.write_all(text.as_bytes()))?;
     }
-    Ok(store)
+    Ok(())
 }
 
 /// Writes meta.yaml; a value of JSON is one of YAML.
