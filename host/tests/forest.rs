@@ -12,7 +12,7 @@ use std::path::Path;
 const TEMPERATURE: f64 = 0.8;
 
 /// An adapter, and its factor: alpha over the root of the rank.
-const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true };
+const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true, dropout: 0.0 };
 const LORA_SCALE: f64 = 1.5;
 
 /// Prompts, and completions of each.

@@ -3,6 +3,7 @@
 //! There is no tape. A decoder is a fixed composition, so each layer keeps exactly what its gradient needs and frees it as soon
 //! as the gradient has passed.
 
+use super::dropped::{Dropout, Masked};
 use super::layer::{self, Attended, LayerKept, Maps, Product};
 use super::rope_scaling::rotation;
 use super::weights::{Layer, Linear, Weights};
@@ -32,32 +33,36 @@ enum Stored {
 pub(super) struct Kept {
     layers: Vec<Stored>,
     last: Tensor,
+    dropout: Option<Dropout>,
 }
 
 /// The gradient of each trained parameter.
 type Wanted = Option<Tensor>;
 
 /// Adds the gradients of a linear layer's parameters to `grad` and returns that of its input.
-fn apply_backward(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
-    let dx = linear::backward_input(dy, &l.weight)?;
+fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
+    let dx = linear::backward_input(dy, &l.linear.weight)?;
     backward_parameters(l, x, dy, grad, &dx)?;
     Ok(dx)
 }
 
 /// Does the same for an input that several layers read: adds its gradient to `dx`.
-fn apply_backward_into(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
-    linear::backward_input_into(dx, dy, &l.weight)?;
+fn apply_backward_into(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
+    linear::backward_input_into(dx, dy, &l.linear.weight)?;
     backward_parameters(l, x, dy, grad, dx)
 }
 
 /// Adds the gradients of a linear layer's parameters, and the adapter's contribution to that of the input.
-fn backward_parameters(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
+fn backward_parameters(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
     if let Some(d_weight) = &grad.weight {
         linear::backward_weight(x, dy, d_weight, grad.bias.as_ref().and_then(Option::as_ref))?;
     }
-    let Some(adapter) = &l.adapter else { return Ok(()) };
+    let Some(adapter) = &l.linear.adapter else { return Ok(()) };
     let gradient = grad.adapter.as_ref().and_then(|g| Some(Gradient { a: g.a.as_ref()?, b: g.b.as_ref()? }));
-    adapter.low_rank().backward(x, dy, gradient, Some(dx))
+    let Some(mask) = &l.mask else { return adapter.low_rank().backward(x, dy, gradient, Some(dx)) };
+    let d_dropped = ops::zeros_like(x)?;
+    adapter.low_rank().backward(&mask.apply(x)?, dy, gradient, Some(&d_dropped))?;
+    mask.add_applied(&d_dropped, dx)
 }
 
 /// Returns what attention over a forest keeps for its gradient.
@@ -99,13 +104,15 @@ impl Decoder {
         &self,
         forest: &Forest,
         rows: &[usize],
+        dropout: Option<&Dropout>,
         mut keep: impl FnMut(usize, LayerKept) -> Result<()>,
     ) -> Result<(Tensor, Tensor)> {
         let mut x = embedding::forward(&self.weights.embedding, forest.tokens())?;
         for (i, w) in self.weights.layers.iter().enumerate() {
             let rows = (i + 1 == self.weights.layers.len()).then_some(rows);
-            let kept = self.layer(i, x, forest, rows)?;
-            x = self.layer_of(i, w.maps()).output(&kept)?;
+            let maps = Masked::of(w.maps(), dropout, i, rows.is_some());
+            let kept = self.layer(i, x, forest, rows, &maps)?;
+            x = self.layer_of(i, maps.each()).output(&kept)?;
             keep(i, kept)?;
         }
         let hidden = norm::forward(&x, &self.weights.norm, self.architecture.rms_norm_eps)?;
@@ -114,22 +121,28 @@ impl Decoder {
 
     /// Returns the hidden states of `rows`, `[M, D]`, and what [`Decoder::backward`] needs. With `recompute` it keeps only the
     /// layers' inputs and recomputes the rest then.
-    pub(super) fn forward(&self, forest: &Forest, rows: &[usize], recompute: bool) -> Result<(Tensor, Kept)> {
+    pub(super) fn forward(
+        &self,
+        forest: &Forest,
+        rows: &[usize],
+        recompute: bool,
+        dropout: Option<Dropout>,
+    ) -> Result<(Tensor, Kept)> {
         let count = self.weights.layers.len();
         let mut layers = Vec::with_capacity(count);
-        let (hidden, last) = self.run(forest, rows, |i, kept| {
+        let (hidden, last) = self.run(forest, rows, dropout.as_ref(), |i, kept| {
             // The last layer is the first that is needed again, when the others take up nothing.
             let again = recompute && i + 1 < count;
             layers.push(if again { Stored::Input(kept.input) } else { Stored::Whole(kept) });
             Ok(())
         })?;
-        Ok((hidden, Kept { layers, last }))
+        Ok((hidden, Kept { layers, last, dropout }))
     }
 
     /// Runs layer `i` except its last product.
-    fn layer(&self, i: usize, x: Tensor, forest: &Forest, rows: Option<&[usize]>) -> Result<LayerKept> {
-        let (w, attention) = (&self.weights.layers[i], self.architecture.attention(i));
-        let layer = self.layer_of(i, w.maps());
+    fn layer(&self, i: usize, x: Tensor, forest: &Forest, rows: Option<&[usize]>, maps: &Maps<Masked<'_>>) -> Result<LayerKept> {
+        let attention = self.architecture.attention(i);
+        let layer = self.layer_of(i, maps.each());
         layer.forward(x, forest, rows, |q, k, v| {
             let (out, log_sum) = attention::forward(q, k, v, forest, attention)?;
             Ok(Attended { out, log_sum: Some(log_sum) })
@@ -172,11 +185,12 @@ impl Decoder {
         let last = kept.layers.len() - 1;
         for (i, stored) in kept.layers.into_iter().enumerate().rev() {
             let rows = (i == last).then_some(rows);
+            let maps = Masked::of(self.weights.layers[i].maps(), kept.dropout.as_ref(), i, rows.is_some());
             let kept = match stored {
                 Stored::Whole(kept) => kept,
-                Stored::Input(x) => self.layer(i, x, forest, rows)?,
+                Stored::Input(x) => self.layer(i, x, forest, rows, &maps)?,
             };
-            dx = self.layer_backward(i, kept, forest, rows, dx, &grads.layers[i])?;
+            dx = self.layer_backward((i, &maps), kept, forest, rows, dx, &grads.layers[i])?;
             done();
         }
         if let Some(d_embedding) = &grads.embedding {
@@ -189,7 +203,7 @@ impl Decoder {
     /// Takes the gradient of a layer's output and returns that of its input.
     fn layer_backward(
         &self,
-        i: usize,
+        (i, maps): (usize, &Maps<Masked<'_>>),
         kept: LayerKept,
         forest: &Forest,
         rows: Option<&[usize]>,
@@ -200,17 +214,17 @@ impl Decoder {
         // The residual passes the output's gradient on: from here `d_middle` is that of `middle`.
         let d_middle = d_out;
         {
-            let d_gated = apply_backward(&w.down, &swiglu::forward(&kept.gate, &kept.up)?, &d_middle, &g.down)?;
+            let d_gated = apply_backward(&maps.down, &swiglu::forward(&kept.gate, &kept.up)?, &d_middle, &g.down)?;
             let (d_gate, d_up) = swiglu::backward(&kept.gate, &kept.up, &d_gated)?;
             let h = norm::forward(&kept.middle, &w.post_norm, eps)?;
-            let dh = apply_backward(&w.gate, &h, &d_gate, &g.gate)?;
-            apply_backward_into(&w.up, &h, &d_up, &g.up, &dh)?;
+            let dh = apply_backward(&maps.gate, &h, &d_gate, &g.gate)?;
+            apply_backward_into(&maps.up, &h, &d_up, &g.up, &dh)?;
             norm::backward(&kept.middle, &w.post_norm, eps, &dh, &d_middle, g.post_norm.as_ref())?;
         }
         let (d_attended, dx) = match rows {
-            None => (apply_backward(&w.o, &kept.attended.out, &d_middle, &g.o)?, d_middle),
+            None => (apply_backward(&maps.o, &kept.attended.out, &d_middle, &g.o)?, d_middle),
             Some(rows) => {
-                let d_attended = apply_backward(&w.o, &ops::gather_rows(&kept.attended.out, rows)?, &d_middle, &g.o)?;
+                let d_attended = apply_backward(&maps.o, &ops::gather_rows(&kept.attended.out, rows)?, &d_middle, &g.o)?;
                 let (all, dx) = (ops::zeros_like(&kept.attended.out)?, ops::zeros_like(&kept.input)?);
                 ops::scatter_add_rows(&all, &d_attended, rows)?;
                 ops::scatter_add_rows(&dx, &d_middle, rows)?;
@@ -228,9 +242,9 @@ impl Decoder {
             dk = self.head_norm_backward(k, k_norm, &dk, dk_norm.as_ref())?;
         }
         let h = norm::forward(&kept.input, &w.input_norm, eps)?;
-        let dh = apply_backward(&w.q, &h, &dq, &g.q)?;
-        apply_backward_into(&w.k, &h, &dk, &g.k, &dh)?;
-        apply_backward_into(&w.v, &h, &dv, &g.v, &dh)?;
+        let dh = apply_backward(&maps.q, &h, &dq, &g.q)?;
+        apply_backward_into(&maps.k, &h, &dk, &g.k, &dh)?;
+        apply_backward_into(&maps.v, &h, &dv, &g.v, &dh)?;
         norm::backward(&kept.input, &w.input_norm, eps, &dh, &dx, g.input_norm.as_ref())?;
         Ok(dx)
     }

@@ -30,7 +30,7 @@ impl Frozen {
     /// # Errors
     /// If an operation fails, or a log-probability is not finite.
     pub fn score(&self, forest: &Forest, selected: &Selected, temperature: f32) -> Result<TokenStats> {
-        let (hidden, _) = self.decoder.run(forest, &selected.rows, |_, _| Ok(()))?;
+        let (hidden, _) = self.decoder.run(forest, &selected.rows, None, |_, _| Ok(()))?;
         let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, temperature)?;
         finite(&stats)?;
         Ok(stats)
@@ -39,13 +39,13 @@ impl Frozen {
     /// Computes the critic's values of the selected predictions, as in [`Frozen::score`]; none without a critic.
     pub fn values(&self, forest: &Forest, selected: &Selected) -> Result<Option<Vec<f32>>> {
         let Some(head) = &self.decoder.weights.value_head else { return Ok(None) };
-        let (hidden, _) = self.decoder.run(forest, &selected.rows, |_, _| Ok(()))?;
+        let (hidden, _) = self.decoder.run(forest, &selected.rows, None, |_, _| Ok(()))?;
         critic::values(&hidden, head).map(Some)
     }
 
     /// Computes the logits `[M, V]` of the hidden states at `rows`.
     pub fn logits(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
-        let (hidden, _) = self.decoder.run(forest, rows, |_, _| Ok(()))?;
+        let (hidden, _) = self.decoder.run(forest, rows, None, |_, _| Ok(()))?;
         Ok(linear::forward_f32(&hidden, self.decoder.weights.output(), None)?)
     }
 

@@ -4,6 +4,7 @@
 //! without a bias. An adapter's folder has the head beside the adapter, as `peft` saves it.
 
 use super::decoder::{Decoder, Kept};
+use super::dropped::Dropout;
 use super::save::{copy_all_companions, write_config, write_tensors};
 use super::shards::Shards;
 use super::weights::{Linear, of_adapter, of_critic};
@@ -38,6 +39,11 @@ impl ValueModel {
         Ok(Self(Policy::new(decoder).at(place)?.with_gradient_checkpointing(gradient_checkpointing)))
     }
 
+    /// Does what [`Policy::with_dropout`] does.
+    pub fn with_dropout(self, p: f64) -> Self {
+        Self(self.0.with_dropout(p))
+    }
+
     /// Returns its parameters as an optimizer sees them.
     pub fn trainable(&self) -> &Policy {
         &self.0
@@ -54,7 +60,7 @@ impl ValueModel {
     /// # Errors
     /// If an operation fails, or a value is not finite.
     pub fn values(&self, forest: &Forest, selected: &Selected) -> Result<Vec<f32>> {
-        let (hidden, _) = self.0.decoder.run(forest, &selected.rows, |_, _| Ok(()))?;
+        let (hidden, _) = self.0.decoder.run(forest, &selected.rows, None, |_, _| Ok(()))?;
         finite(critic::values(&hidden, head(&self.0.decoder)?)?)
     }
 
@@ -63,8 +69,21 @@ impl ValueModel {
     /// # Errors
     /// As [`ValueModel::values`].
     pub fn forward<'a>(&'a self, forest: &'a Forest, selected: &'a Selected) -> Result<ValuePass<'a>> {
+        self.forward_with(forest, selected, None)
+    }
+
+    /// Does the same with the adapter's dropout, whose random numbers follow from `key`.
+    ///
+    /// # Errors
+    /// As [`ValueModel::values`].
+    pub fn forward_dropping<'a>(&'a self, forest: &'a Forest, selected: &'a Selected, key: u64) -> Result<ValuePass<'a>> {
+        let p = self.0.weights().lora.map_or(0.0, |lora| lora.dropout);
+        self.forward_with(forest, selected, Dropout::new(p, key, forest, &selected.rows))
+    }
+
+    fn forward_with<'a>(&'a self, forest: &'a Forest, selected: &'a Selected, dropout: Option<Dropout>) -> Result<ValuePass<'a>> {
         let model = &self.0.decoder;
-        let (hidden, kept) = model.forward(forest, &selected.rows, self.0.gradient_checkpointing)?;
+        let (hidden, kept) = model.forward(forest, &selected.rows, self.0.gradient_checkpointing, dropout)?;
         let values = finite(critic::values(&hidden, head(model)?)?)?;
         Ok(ValuePass { model, forest, selected, kept, hidden, values })
     }

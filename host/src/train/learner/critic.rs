@@ -41,9 +41,14 @@ impl Critic {
         Ok(self.begun.model.values(&packed.forest, &packed.selected)?)
     }
 
-    /// Does the same and keeps what the backward pass needs.
-    pub(super) fn forward<'a>(&'a self, packed: &'a Packed) -> Result<ValuePass<'a>> {
-        Ok(self.begun.model.forward(&packed.forest, &packed.selected)?)
+    /// Does the same and keeps what the backward pass needs. With a `key`, its adapter drops values.
+    pub(super) fn forward<'a>(&'a self, packed: &'a Packed, key: Option<u64>) -> Result<ValuePass<'a>> {
+        let (model, forest, selected) = (&self.begun.model, &packed.forest, &packed.selected);
+        Ok(match key {
+            // Not what the policy drops.
+            Some(key) => model.forward_dropping(forest, selected, !key)?,
+            None => model.forward(forest, selected)?,
+        })
     }
 
     /// Returns the gradients that a backward pass adds to.

@@ -23,6 +23,7 @@ use crate::dist::World;
 use crate::metrics::Metric;
 use crate::model::{self, ModelFolder, Policy, Weights};
 use crate::ops;
+use crate::ops::dropout::mixed_bits;
 use crate::optim::Settings;
 use crate::plugin::Scale;
 use candle_core::Tensor;
@@ -147,8 +148,15 @@ impl Learner {
         let mut figures = Figures::begin();
         let packed = Packed::new(&micro_batch.experience, micro_batch.rows());
         figures.did(self.work(&packed)?);
-        let pass = self.policy.forward(&packed.forest, &packed.selected, self.flow.temperature(&self.settings))?;
-        let valued = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(&packed)?))).transpose()?;
+        let temperature = self.flow.temperature(&self.settings);
+        // An evaluation drops nothing.
+        let key = (learn != Learn::Nothing).then(|| mixed_bits(self.settings.seed ^ mixed_bits(at.step)));
+        let (forest, selected) = (&packed.forest, &packed.selected);
+        let pass = match key {
+            Some(key) => self.policy.forward_dropping(forest, selected, temperature, key)?,
+            None => self.policy.forward(forest, selected, temperature)?,
+        };
+        let valued = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(&packed, key)?))).transpose()?;
         let values = valued.as_ref().map_or(pass.values(), |(_, valued)| Some(valued.values()));
         let batch = columns(micro_batch, &pass, values, &Asked { needs: plugins.needs(), at, scale })?;
         figures.lap("forward");

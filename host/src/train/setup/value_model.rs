@@ -2,7 +2,7 @@
 //! here.
 
 use super::model::Opened;
-use super::models::same_place;
+use super::models::{same_place, same_settings};
 use crate::config::{self, Config, Overrides};
 use crate::dist::World;
 use crate::model::{ModelFolder, Place, Policy, ValueModel, has_critic};
@@ -125,7 +125,7 @@ fn check(folder: &ModelFolder, opened: &Opened) -> Result<()> {
         let (own, policy) = (own.max_positions, policy.max_positions);
         return unfit(format!("has a context of {own} tokens and the policy one of {policy}; it must not be shorter"));
     }
-    if folder.lora().is_some() && folder.lora() != opened.lora {
+    if folder.lora().is_some() && !same_settings(folder.lora(), opened.lora) {
         return unfit(
             "holds an adapter of other settings than the policy's; `rlhost merge` creates a full model to start from".into(),
         );
