@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use wit_bindgen_core::{Files, WorldGenerator};
-use wit_bindgen_rust::Opts;
+use wit_bindgen_rust::{Opts, WithOption};
 use wit_component::{StringEncoding, metadata};
 use wit_parser::{PackageId, Resolve, WorldId};
 
@@ -18,6 +18,17 @@ const EVERYTHING: &str = "
         export rlhost:plugin/pairing@0.1.0;
         export rlhost:plugin/state@0.1.0;
         export rlhost:plugin/observer@0.1.0;
+    }
+";
+
+/// A world of every interface that came later.
+const NEWER: &str = "
+    package rlhost:newer;
+    world newer {
+        import rlhost:plugin/http@0.2.0;
+        export rlhost:plugin/environment@0.2.0;
+        export rlhost:plugin/reward-model@0.2.0;
+        export rlhost:plugin/labelled@0.2.0;
     }
 ";
 
@@ -38,24 +49,44 @@ const STATEFUL: &str = "
     }
 ";
 
+/// The worlds that came later, each under its own name.
+const INCLUDED: &str = "
+    package rlhost:included;
+    world asking-reward-plugin {
+        include rlhost:plugin/asking-reward-plugin@0.2.0;
+    }
+    world environment-plugin {
+        include rlhost:plugin/environment-plugin@0.2.0;
+    }
+    world reward-model-plugin {
+        include rlhost:plugin/reward-model-plugin@0.2.0;
+    }
+    world labelled-plugin {
+        include rlhost:plugin/labelled-plugin@0.2.0;
+    }
+";
+
 fn sdk() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugin-sdk")
 }
 
-/// The contract, with another package beside it.
-fn contract_and(text: &str) -> (Resolve, PackageId, PackageId) {
+/// The contract in these folders, one version each, with another package beside it.
+fn contract_and(versions: &[&str], text: &str) -> (Resolve, PackageId, PackageId) {
     let mut resolve = Resolve::default();
-    let (contract, _) = resolve.push_path(sdk().join("wit")).unwrap();
+    let pushed: Vec<PackageId> = versions.iter().map(|folder| resolve.push_path(sdk().join(folder)).unwrap().0).collect();
     let other = resolve.push_str("beside.wit", text).unwrap();
-    (resolve, contract, other)
+    (resolve, pushed[0], other)
 }
 
-fn bindings() -> Vec<u8> {
-    let (mut resolve, _, package) = contract_and(EVERYTHING);
+/// Bindings of a package's world; those of the interfaces in `kept` are elsewhere.
+fn bindings(versions: &[&str], text: &str, kept: &[(&str, &str)]) -> Vec<u8> {
+    let (mut resolve, _, package) = contract_and(versions, text);
     let world = resolve.select_world(&[package], None).unwrap();
+    let kept = kept.iter().map(|(interface, module)| ((*interface).to_owned(), WithOption::Path((*module).to_owned())));
     let options = Opts {
         pub_export_macro: true,
         default_bindings_module: Some("rlhost_plugin_sdk::bindings".to_owned()),
+        with: kept.collect(),
         generate_all: true,
         format: true,
         ..Opts::default()
@@ -72,22 +103,32 @@ fn section(resolve: &Resolve, world: WorldId) -> Vec<u8> {
 
 /// Each kept file of the SDK and what it should hold.
 fn bound() -> Vec<(PathBuf, Vec<u8>)> {
-    let (resolve, contract, stateful) = contract_and(STATEFUL);
+    const FIRST: &[&str] = &["wit"];
+    const BOTH: &[&str] = &["wit", "wit/0.2"];
+    let (resolve, contract, stateful) = contract_and(FIRST, STATEFUL);
+    let (newer, _, included) = contract_and(BOTH, INCLUDED);
     let worlds = [
-        (contract, "reward-plugin"),
-        (contract, "policy-plugin"),
-        (stateful, "stateful-reward-plugin"),
-        (stateful, "stateful-policy-plugin"),
-        (stateful, "observing-policy-plugin"),
-        (contract, "preference-plugin"),
-        (contract, "online-preference-plugin"),
+        (&resolve, contract, "reward-plugin"),
+        (&resolve, contract, "policy-plugin"),
+        (&resolve, stateful, "stateful-reward-plugin"),
+        (&resolve, stateful, "stateful-policy-plugin"),
+        (&resolve, stateful, "observing-policy-plugin"),
+        (&resolve, contract, "preference-plugin"),
+        (&resolve, contract, "online-preference-plugin"),
+        (&newer, included, "asking-reward-plugin"),
+        (&newer, included, "environment-plugin"),
+        (&newer, included, "reward-model-plugin"),
+        (&newer, included, "labelled-plugin"),
     ];
     let folder = sdk().join("src/bindings");
-    let sections = worlds.map(|(package, world)| {
+    let sections = worlds.map(|(resolve, package, world)| {
         let id = resolve.select_world(&[package], Some(world)).unwrap();
-        (folder.join(format!("{world}.component-type")), section(&resolve, id))
+        (folder.join(format!("{world}.component-type")), section(resolve, id))
     });
-    std::iter::once((folder.join("generated.rs"), bindings())).chain(sections).collect()
+    let types = [("rlhost:plugin/types@0.1.0", "crate::bindings::types")];
+    let first = (folder.join("generated.rs"), bindings(FIRST, EVERYTHING, &[]));
+    let newer = (folder.join("newer.rs"), bindings(BOTH, NEWER, &types));
+    [first, newer].into_iter().chain(sections).collect()
 }
 
 fn check(files: Vec<(PathBuf, Vec<u8>)>) {

@@ -6,7 +6,7 @@ use rlhost::model::{Decode, Frozen, ModelFolder};
 use rlhost::ops::Forest;
 use std::path::{Path, PathBuf};
 
-const MODELS: [&str; 10] = [
+const MODELS: [&str; 22] = [
     "llama",
     "llama3_scaled",
     "llama3_parameters",
@@ -17,6 +17,18 @@ const MODELS: [&str; 10] = [
     "qwen2_sliding",
     "qwen3",
     "smollm3",
+    "granite",
+    "gemma2",
+    "gemma3",
+    "olmo2",
+    "olmo3",
+    "phi3",
+    "gpt_neox",
+    "gpt_neox_serial",
+    "qwen3_yarn",
+    "ministral",
+    "stablelm",
+    "starcoder2",
 ];
 const TOLERANCE: f32 = 1e-4;
 

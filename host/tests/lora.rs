@@ -94,9 +94,9 @@ fn training_an_adapter_changes_no_bit_of_the_base_whose_storage_the_reference_ha
     assert!(logits(&Frozen::new(base.clone())) == before.1);
 
     // Whoever has one storage sees what is written into it.
-    ops::fill_zero(&base.weights().norm).unwrap();
-    assert!(ops::to_vec(&policy.weights().norm).unwrap().iter().all(|x| *x == 0.0), "the base was copied");
-    assert!(ops::to_vec(&policy.copied_weights().unwrap().norm).unwrap().iter().all(|x| *x == 0.0));
+    ops::fill_zero(&base.weights().norm.weight).unwrap();
+    assert!(ops::to_vec(&policy.weights().norm.weight).unwrap().iter().all(|x| *x == 0.0), "the base was copied");
+    assert!(ops::to_vec(&policy.copied_weights().unwrap().norm.weight).unwrap().iter().all(|x| *x == 0.0));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const OPTIONS: &str = include_str!("../../tests/fixtures/trl_options.json");
 
 /// TRL's configurations that rlhost has no algorithm for.
-const WITHOUT_ALGORITHM: [&str; 3] = ["script", "model", "reward"];
+const WITHOUT_ALGORITHM: [&str; 2] = ["script", "model"];
 
 /// Flags that are no keys.
 const FLAGS: [&str; 1] = ["resume_from_checkpoint"];
@@ -36,7 +36,8 @@ fn options() -> BTreeMap<String, BTreeSet<String>> {
 fn settings(algorithms: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>> {
     let engine = Engine::new().unwrap();
     let of = |name: &String| {
-        let settings = settings_of(&engine, &Source::open(name).unwrap(), &Limits::default()).unwrap();
+        let plugin = if name == "reward" { "reward_model" } else { name };
+        let settings = settings_of(&engine, &Source::open(plugin).unwrap(), &Limits::default()).unwrap();
         (name.clone(), settings.into_iter().map(|setting| setting.name).collect())
     };
     algorithms.iter().map(of).collect()
@@ -58,7 +59,7 @@ fn treatment(name: &str, of: &BTreeSet<String>, settings: &BTreeMap<String, BTre
     let option = config::foreign_option(name)?;
     Some(match option.treatment {
         Treatment::NotNeeded => format!("accepted, not needed: {}", option.why),
-        Treatment::AppendedTo(..) | Treatment::RewardWeights => format!("yes: {}", option.why),
+        Treatment::AppendedTo(..) | Treatment::Switches(..) | Treatment::RewardWeights => format!("yes: {}", option.why),
         Treatment::Only([]) => format!("no: {}", option.why),
         Treatment::Only(values) => format!("only {}: {}", values.join(", "), option.why),
     })

@@ -5,12 +5,12 @@ use crate::config::{self, Overrides};
 use crate::data::{Extras, Message, StopStrings, Tokenizer, Wording};
 use crate::model::{Decoding, Frozen, ModelFolder, builtin};
 use crate::rollout::{Generator, Request, Sampling};
-use crate::train::{self, Origin};
+use crate::train;
 use anyhow::{anyhow, ensure};
 use serde_json::{Map, Value};
 use std::io::IsTerminal;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Most continuations at once.
 const MOST_SAMPLES: usize = 1 << 20;
@@ -142,7 +142,7 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
     ensure!(!args.stop.iter().any(String::is_empty), "--stop must not be empty");
     let temporary = tempfile::tempdir()?;
     let folder = match &args.model {
-        Some(named) => ModelFolder::open(of_run(train::model_of(named)?.0)?)?,
+        Some(named) => ModelFolder::open(train::model_or_run(named)?.0)?,
         None => {
             builtin::write(temporary.path())?;
             ModelFolder::open(temporary.path())?
@@ -164,17 +164,6 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
         ));
     }
     Ok((Frozen::new(folder.decoder()?).decoding()?, tokenizer, tokens))
-}
-
-/// Returns the newest intact checkpoint of a run's folder, or the folder of a model itself.
-fn of_run(folder: PathBuf) -> anyhow::Result<PathBuf> {
-    let is_model = ["config.json", "adapter_config.json"].iter().any(|name| folder.join(name).exists());
-    if is_model || !folder.join("events.jsonl").exists() {
-        return Ok(folder);
-    }
-    let Origin { checkpoint, .. } = Origin::find(&folder)?;
-    tracing::info!("{}: using its newest checkpoint, {}", folder.display(), checkpoint.display());
-    Ok(checkpoint)
 }
 
 impl Args {

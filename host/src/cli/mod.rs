@@ -14,12 +14,14 @@ mod algorithm;
 mod bench;
 mod checkpoint;
 mod completions;
+mod diagnose;
 mod eval;
 mod export;
 mod flags;
 mod generate;
 mod given;
 mod merge;
+mod models;
 mod new_model;
 mod output;
 mod plugin;
@@ -27,6 +29,7 @@ mod progress;
 mod replay;
 mod report;
 mod resume;
+mod score;
 mod stopping;
 mod swap;
 mod train;
@@ -79,14 +82,20 @@ enum Other {
     Export(export::Args),
     /// Merge an adapter into its base model
     Merge(merge::Args),
+    /// List the families of models that can be used
+    Models(models::Args),
     /// Resume a run from its newest intact checkpoint
     Resume(resume::Args),
     /// Replace a plugin of a running run
     Swap(swap::Args),
     /// Score a run's completions with another reward and compare the scores
     Replay(replay::Args),
+    /// Score texts with a reward model
+    Score(score::Args),
     /// Write an HTML report of a run: metrics, completions, plugins and events
     Report(report::Args),
+    /// Say why a run does not learn: signs in its metrics, and what to try
+    Diagnose(diagnose::Args),
     /// Create, inspect, check, time and build plugins
     Plugin(plugin::Args),
     /// List or verify a run's checkpoints
@@ -219,10 +228,16 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Export(args) => export::run(&args),
         Other::NewModel(args) => new_model::run(&args),
         Other::Merge(args) => merge::run(&args),
+        Other::Models(args) => {
+            models::run(&args);
+            Ok(())
+        }
         Other::Resume(args) => resume::run(&args),
         Other::Swap(args) => swap::run(&args),
         Other::Replay(args) => replay::run(&args),
+        Other::Score(args) => score::run(&args),
         Other::Report(args) => report::run(&args),
+        Other::Diagnose(args) => diagnose::run(&args),
         Other::Plugin(args) => plugin::run(&args),
         Other::Checkpoint(args) => checkpoint::run(&args),
         Other::Completions(args) => completions::completions(&args),

@@ -23,7 +23,7 @@ pub(super) struct Training {
 }
 
 /// The commands that train. Those of an algorithm have its name.
-pub(super) const TRAINING: [Training; 11] = [
+pub(super) const TRAINING: [Training; 12] = [
     Training { name: "train", about: "Train a model with any algorithm (the default command)", sets: &[] },
     Training {
         name: "sft",
@@ -38,6 +38,11 @@ pub(super) const TRAINING: [Training; 11] = [
     },
     Training { name: "orpo", about: "Train on preference pairs with the odds ratio (ORPO)", sets: &[("algorithm", "orpo")] },
     Training { name: "kto", about: "Train on desirable and undesirable answers (KTO)", sets: &[("algorithm", "kto")] },
+    Training {
+        name: "reward",
+        about: "Train a reward model on preference pairs (Bradley-Terry)",
+        sets: &[("algorithm", "reward_model")],
+    },
     Training {
         name: "grpo",
         about: "Train with rewards, relative to a group of completions (GRPO)",
@@ -71,9 +76,8 @@ impl Training {
                  `rlhost dpo --help` lists those of dpo.",
             ),
             // A flag that says otherwise would make the command mean something else.
-            [_] => command.mut_arg("algorithm", |arg| arg.hide(true)).after_help(format!(
-                "Runs `rlhost train --algorithm {}`. Flags can be written with dashes or underscores.",
-                self.name.replace('-', "_")
+            [(_, algorithm)] => command.mut_arg("algorithm", |arg| arg.hide(true)).after_help(format!(
+                "Runs `rlhost train --algorithm {algorithm}`. Flags can be written with dashes or underscores."
             )),
             _ => command.after_help(
                 "Runs `rlhost train --algorithm sft --learn-from dataset`. The default learning rate is 2e-5, TRL's, for models of \
@@ -201,6 +205,10 @@ fn summary(finished: &Finished, report: Option<&Path>) {
     say!("metrics:    {}  (or: tensorboard --logdir {folder})", finished.folder.join("metrics.jsonl").display());
     if let Some(report) = report {
         say!("report:     {}", report.display());
+    }
+    if finished.scores {
+        say!("next:       rlhost score {} --dataset FILE", finished.checkpoint.display());
+        return;
     }
     let chat = if finished.chat { " --chat" } else { "" };
     say!("next:       rlhost generate --model {}{chat} --prompt \"...\"", finished.checkpoint.display());

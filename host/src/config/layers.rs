@@ -147,7 +147,7 @@ pub fn read_files<'a>(
     }
     apply_flags(&mut table, overrides)?;
     for (option, value) in &foreign {
-        option.append(value, &mut table);
+        option.put(value, &mut table);
     }
     let mut config = typed(table)?;
     if !overrides.plugins.is_empty() {

@@ -67,7 +67,7 @@ pub enum OnSaveError {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Hugging Face model folder (Llama, Mistral, Qwen2, Qwen3 or SmolLM3), or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
+    /// Hugging Face model folder of a family that `rlhost models` lists, or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
     /// [default: a small built-in model]
     #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"]))]
     pub model: Option<String>,
@@ -216,8 +216,8 @@ pub struct Config {
     /// Number of epochs to train, if max_steps is not set [default: 3]
     #[schemars(extend("on_resume" = "free"))]
     pub num_train_epochs: f64,
-    /// Shuffle the training dataset [default: true]
-    pub shuffle_dataset: bool,
+    /// Shuffle the training dataset [default: true; labelled rows go in the dataset's order]
+    pub shuffle_dataset: Option<bool>,
 
     /// Train a LoRA adapter (arXiv 2106.09685) and leave the model's weights unchanged; implied by lora_r. If the model is an
     /// adapter's folder, continue with that adapter [default: false]
@@ -228,8 +228,8 @@ pub struct Config {
     pub lora_alpha: Option<f64>,
     /// Scale by lora_alpha / sqrt(lora_r) instead (rsLoRA, arXiv 2312.03732) [default: false]
     pub use_rslora: Option<bool>,
-    /// Linear layers to adapt: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or all-linear for all of them
-    /// [default: all-linear]
+    /// Linear layers to adapt, by the model's own names: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj in most
+    /// families, or all-linear for all of them [default: all-linear]
     pub lora_target_modules: Option<Vec<String>>,
     /// Probability with which training drops a value of the adapter's input; never in generation and evaluation [default: 0.05 as
     /// in TRL, or what the adapter's folder says; 0 on an NVIDIA device, which has no kernel for it yet]
@@ -386,7 +386,7 @@ impl Default for Config {
             gradient_checkpointing: false,
             max_steps: -1,
             num_train_epochs: 3.0,
-            shuffle_dataset: true,
+            shuffle_dataset: None,
             use_peft: false,
             lora_r: None,
             lora_alpha: None,

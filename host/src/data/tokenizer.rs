@@ -39,6 +39,7 @@ pub struct Tokenizer {
     chat: Option<ChatTemplate>,
     bos: Option<u32>,
     eos: Option<u32>,
+    pad: Option<u32>,
 }
 
 /// Reads `tokenizer.json`. The library that does panics over some damage, and compiles any patterns that it finds.
@@ -100,7 +101,7 @@ impl Tokenizer {
         }
         let bos_text = token_text(&config, "bos_token");
         let eos_text = own.unwrap_or_else(|| token_text(&config, "eos_token"));
-        let [bos, eos] = [&bos_text, &eos_text].map(|text| inner.token_to_id(text));
+        let [bos, eos, pad] = [&bos_text, &eos_text, &token_text(&config, "pad_token")].map(|text| inner.token_to_id(text));
         let found = wording.template.clone().map_or_else(|| wording::template_in(folder, &config), |given| Ok(Some(given)))?;
         let compiled = |(path, source): (PathBuf, String)| {
             let chat = ChatTemplate::new(source, bos_text, eos_text);
@@ -108,7 +109,7 @@ impl Tokenizer {
         };
         let chat = found.map(compiled).transpose()?.map(|chat| chat.told(wording.kwargs.clone(), wording.now));
         let decodes_freely = serde_json::to_value(inner.get_decoder()).map_or(true, |decoder| replaces_freely(&decoder));
-        Ok(Self { path, inner, pace: Arc::default(), decodes_freely, chat, bos, eos })
+        Ok(Self { path, inner, pace: Arc::default(), decodes_freely, chat, bos, eos, pad })
     }
 
     /// Returns the files that a checkpoint of a model with these ending tokens has otherwise than the folder which was opened with
@@ -145,6 +146,11 @@ impl Tokenizer {
     /// Returns the ids of the tokens that begin and end a text, if there are such.
     pub fn frame(&self) -> (Option<u32>, Option<u32>) {
         (self.bos, self.eos)
+    }
+
+    /// Returns the id of the token that fills up texts, which is the ending token where there is no other.
+    pub fn pad_id(&self) -> Option<u32> {
+        self.pad.or(self.eos)
     }
 
     /// Token ids of a text; `special` adds what the tokenizer puts around a text (a beginning

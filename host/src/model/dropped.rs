@@ -7,7 +7,7 @@ use crate::ops::dropout::{Mask, mixed_bits};
 use crate::ops::{self, Forest};
 use candle_core::Tensor;
 
-/// The number of linear maps of a layer.
+/// The largest number of linear maps of a layer.
 const MAPS: u64 = 7;
 
 /// What a pass drops.
@@ -49,13 +49,13 @@ impl<'a> Masked<'a> {
             let mask = mask.map(|d| d.mask(layer, map, behind && last));
             Self { linear, mask }
         };
+        let all = |maps: Vec<&'a Linear>, first: u64, behind: bool| {
+            maps.into_iter().zip(first..).map(|(linear, map)| with(linear, map, behind)).collect()
+        };
         Maps {
-            q: with(maps.q, 0, false),
-            k: with(maps.k, 1, false),
-            v: with(maps.v, 2, false),
+            qkv: all(maps.qkv, 0, false),
             o: with(maps.o, 3, true),
-            gate: with(maps.gate, 4, true),
-            up: with(maps.up, 5, true),
+            mlp: all(maps.mlp, 4, true),
             down: with(maps.down, 6, true),
         }
     }

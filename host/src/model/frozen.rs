@@ -2,6 +2,7 @@
 
 use super::decoder::Decoder;
 use super::policy::finite;
+use super::value_model::finite as finite_values;
 use super::{Architecture, Decoding, Error, Result, Selected, Weights, critic};
 use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{self, Forest, linear};
@@ -31,22 +32,26 @@ impl Frozen {
     /// If an operation fails, or a log-probability is not finite.
     pub fn score(&self, forest: &Forest, selected: &Selected, temperature: f32) -> Result<TokenStats> {
         let (hidden, _) = self.decoder.run(forest, &selected.rows, None, |_, _| Ok(()))?;
-        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, temperature)?;
+        let scale = self.architecture().logits(temperature);
+        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale)?;
         finite(&stats)?;
         Ok(stats)
     }
 
-    /// Computes the critic's values of the selected predictions, as in [`Frozen::score`]; none without a critic.
-    pub fn values(&self, forest: &Forest, selected: &Selected) -> Result<Option<Vec<f32>>> {
+    /// Computes the values of the states at the packed positions `rows`; none without a value head.
+    ///
+    /// # Errors
+    /// If an operation fails, or a value is not finite.
+    pub fn values(&self, forest: &Forest, rows: &[usize]) -> Result<Option<Vec<f32>>> {
         let Some(head) = &self.decoder.weights.value_head else { return Ok(None) };
-        let (hidden, _) = self.decoder.run(forest, &selected.rows, None, |_, _| Ok(()))?;
-        critic::values(&hidden, head).map(Some)
+        let (hidden, _) = self.decoder.run(forest, rows, None, |_, _| Ok(()))?;
+        finite_values(critic::values(&hidden, head)?).map(Some)
     }
 
     /// Computes the logits `[M, V]` of the hidden states at `rows`.
     pub fn logits(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
         let (hidden, _) = self.decoder.run(forest, rows, None, |_, _| Ok(()))?;
-        Ok(linear::forward_f32(&hidden, self.decoder.weights.output(), None)?)
+        Ok(self.architecture().logits_of(linear::forward_f32(&hidden, self.decoder.weights.output(), None)?)?)
     }
 
     /// Interpolates between this model and another of the same sizes: `alpha` of the other's weights plus `1 - alpha` of this

@@ -1,6 +1,7 @@
 //! Writes model folders that transformers can open, and adapter folders that `peft` can open.
 
 use super::load::CRITIC;
+use super::value_model::save_value_model;
 use super::weights::{of_adapter, of_critic};
 use super::{Error, ModelFolder, Result, Weights, peft};
 use crate::config::files;
@@ -30,9 +31,14 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
 }
 
 /// Writes `model.safetensors` in f32, the source's `config.json` with a matching dtype, and the tokenizer's files into the
-/// existing folder `to`. For a model with an adapter, writes the adapter instead of the first two.
+/// existing folder `to`. For a model with an adapter, writes the adapter instead of the first two. A value model becomes one for
+/// sequence classification.
 pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     match weights.lora {
+        _ if weights.is_value_model() => {
+            save_value_model(weights, source, to)?;
+            return copy_all_companions(source, to);
+        }
         Some(lora) => peft::write(weights, lora, source.base(), None, to)?,
         None => {
             write_weights(weights, &to.join("model.safetensors"))?;
@@ -44,7 +50,7 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
 }
 
 /// Copies the files beside a model's weights, or the adapter's own where it has them, or those that replace either.
-pub(super) fn copy_all_companions(source: &ModelFolder, to: &Path) -> Result<()> {
+fn copy_all_companions(source: &ModelFolder, to: &Path) -> Result<()> {
     copy_companions(source.base(), to)?;
     if source.path() != source.base() {
         copy_companions(source.path(), to)?;

@@ -140,7 +140,12 @@ impl Shards {
 
     /// Returns the first name among the tensors that were not taken, made printable.
     pub(super) fn left(&self) -> Option<String> {
-        self.tensors.keys().min().map(|name| printable(name, SHOWN))
+        self.left_except(|_| false)
+    }
+
+    /// Does the same, except for some names.
+    pub(super) fn left_except(&self, except: impl Fn(&str) -> bool) -> Option<String> {
+        self.tensors.keys().filter(|name| !except(name)).min().map(|name| printable(name, SHOWN))
     }
 }
 

@@ -1,14 +1,16 @@
-//! A value model: a decoder with a value head instead of an output matrix, trained apart from the policy.
+//! Models that give states a value instead of predicting tokens: a reward model, and a critic that is trained apart from the
+//! policy. Each is a decoder with a value head instead of an output matrix.
 //!
 //! Its folder is that of a sequence classification model of transformers with one label: the head is `score.weight`, `[1, hidden]`,
 //! without a bias. An adapter's folder has the head beside the adapter, as `peft` saves it.
 
 use super::decoder::{Decoder, Kept};
-use super::dropped::Dropout;
-use super::save::{copy_all_companions, write_config, write_tensors};
+use super::json::Object;
+use super::random::{DEVIATION, normal};
+use super::save::{of_torch, write_config, write_tensors};
 use super::shards::Shards;
 use super::weights::{Linear, of_adapter, of_critic};
-use super::{Architecture, Dtype, Error, ModelFolder, Passed, Place, Policy, Result, Selected, Weights, critic, peft};
+use super::{Architecture, Dtype, Error, ModelFolder, Policy, Result, Weights, critic, peft};
 use crate::model::Gradients;
 use crate::ops::{self, Forest};
 use candle_core::{DType, Tensor};
@@ -18,79 +20,49 @@ use std::path::Path;
 /// The head's name in files.
 pub(super) const SCORE: &str = "score.weight";
 
-/// See the module documentation. An optimizer may change its parameters.
-#[derive(Debug)]
-pub struct ValueModel(Policy);
+/// How a head begins where the folder has none.
+#[derive(Clone, Copy, Debug)]
+pub enum NewHead {
+    /// It values everything at zero.
+    Zero,
+    /// It is drawn with this seed, with the deviation that `config.json` gives new weights, as transformers does.
+    Drawn(u64),
+}
 
 /// A forward pass that waits for the loss's derivatives.
 pub struct ValuePass<'a> {
     model: &'a Decoder,
     forest: &'a Forest,
-    selected: &'a Selected,
+    rows: &'a [usize],
     kept: Kept,
     hidden: Tensor,
     values: Vec<f32>,
 }
 
-impl ValueModel {
-    /// Makes a decoder from [`ModelFolder::value_model_over`] trainable at a place; see [`Policy::at`] and
-    /// [`Policy::with_gradient_checkpointing`].
-    pub fn new(decoder: Decoder, place: &Place, gradient_checkpointing: bool) -> Result<Self> {
-        Ok(Self(Policy::new(decoder).at(place)?.with_gradient_checkpointing(gradient_checkpointing)))
-    }
-
-    /// Does what [`Policy::with_dropout`] does.
-    pub fn with_dropout(self, p: f64) -> Self {
-        Self(self.0.with_dropout(p))
-    }
-
-    /// Returns its parameters as an optimizer sees them.
-    pub fn trainable(&self) -> &Policy {
-        &self.0
-    }
-
-    /// Counts a pass over a forest; see [`Weights::passed`].
-    pub fn passed(&self, forest: &Forest, selected: usize) -> Result<Passed> {
-        let model = &self.0.decoder;
-        Ok(model.weights.passed_to(&head(model)?.weight, &model.architecture, forest, selected))
-    }
-
-    /// Computes the values of the states in which the selected tokens were chosen.
+impl Policy {
+    /// Computes the values of the states at the packed positions `rows`, and keeps what the backward pass needs. With a `key`, its
+    /// adapter drops values; see [`Policy::forward_dropping`].
     ///
     /// # Errors
-    /// If an operation fails, or a value is not finite.
-    pub fn values(&self, forest: &Forest, selected: &Selected) -> Result<Vec<f32>> {
-        let (hidden, _) = self.0.decoder.run(forest, &selected.rows, None, |_, _| Ok(()))?;
-        finite(critic::values(&hidden, head(&self.0.decoder)?)?)
-    }
-
-    /// Does the same and keeps what the backward pass needs.
-    ///
-    /// # Errors
-    /// As [`ValueModel::values`].
-    pub fn forward<'a>(&'a self, forest: &'a Forest, selected: &'a Selected) -> Result<ValuePass<'a>> {
-        self.forward_with(forest, selected, None)
-    }
-
-    /// Does the same with the adapter's dropout, whose random numbers follow from `key`.
-    ///
-    /// # Errors
-    /// As [`ValueModel::values`].
-    pub fn forward_dropping<'a>(&'a self, forest: &'a Forest, selected: &'a Selected, key: u64) -> Result<ValuePass<'a>> {
-        let p = self.0.weights().lora.map_or(0.0, |lora| lora.dropout);
-        self.forward_with(forest, selected, Dropout::new(p, key, forest, &selected.rows))
-    }
-
-    fn forward_with<'a>(&'a self, forest: &'a Forest, selected: &'a Selected, dropout: Option<Dropout>) -> Result<ValuePass<'a>> {
-        let model = &self.0.decoder;
-        let (hidden, kept) = model.forward(forest, &selected.rows, self.0.gradient_checkpointing, dropout)?;
+    /// If there is no value head, an operation fails, or a value is not finite.
+    pub fn forward_values<'a>(&'a self, forest: &'a Forest, rows: &'a [usize], key: Option<u64>) -> Result<ValuePass<'a>> {
+        let model = &self.decoder;
+        let dropout = key.and_then(|key| self.dropout(key, forest, rows));
+        let (hidden, kept) = model.forward(forest, rows, self.gradient_checkpointing, dropout)?;
         let values = finite(critic::values(&hidden, head(model)?)?)?;
-        Ok(ValuePass { model, forest, selected, kept, hidden, values })
+        Ok(ValuePass { model, forest, rows, kept, hidden, values })
+    }
+
+    /// Returns the model without its output matrix and adapter, in the same storage.
+    pub fn shared_trunk(&self) -> Decoder {
+        let model = self.decoder.clone();
+        let weights = Weights { head: None, value_head: None, ..model.weights.without_adapter() };
+        Decoder { architecture: model.architecture.trunk(), weights, ..model }
     }
 }
 
 impl ValuePass<'_> {
-    /// Returns the values, one per selected token.
+    /// Returns the values, one per row.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
@@ -102,7 +74,7 @@ impl ValuePass<'_> {
         if let Some(d_head) = &grads.value_head {
             critic::backward(&self.hidden, head(self.model)?, d_values, &d_hidden, d_head)?;
         }
-        self.model.backward(self.kept, self.forest, &self.selected.rows, &d_hidden, grads, done)?;
+        self.model.backward(self.kept, self.forest, self.rows, &d_hidden, grads, done)?;
         Ok(ops::device::wait_for(&d_hidden)?)
     }
 }
@@ -112,7 +84,8 @@ fn head(decoder: &Decoder) -> Result<&Linear> {
     Ok(decoder.weights.value_head.as_ref().ok_or_else(missing)?)
 }
 
-fn finite(values: Vec<f32>) -> Result<Vec<f32>> {
+/// Returns an error if a value is not finite.
+pub(super) fn finite(values: Vec<f32>) -> Result<Vec<f32>> {
     if values.iter().all(|value| value.is_finite()) { Ok(values) } else { Err(Error::ValuesNotFinite) }
 }
 
@@ -123,68 +96,90 @@ impl Architecture {
     }
 }
 
-impl Policy {
-    /// Returns the model without its output matrix and adapter, in the same storage.
-    pub fn shared_trunk(&self) -> Decoder {
-        let model = self.decoder.clone();
-        let weights = Weights { head: None, value_head: None, ..model.weights.without_adapter() };
-        Decoder { architecture: model.architecture.trunk(), weights, ..model }
-    }
-}
-
 impl ModelFolder {
     /// Reads the model, or an adapter's base model, without its output matrix.
     ///
     /// # Errors
     /// As [`ModelFolder::decoder`].
     pub fn trunk(&self) -> Result<Decoder> {
-        self.decoder_with(&self.architecture().trunk(), Shards::of_model(self.base())?)
+        let head = format!("{}.weight", self.architecture().family.described().names.head);
+        self.decoder_with(&self.architecture().trunk(), Shards::of_model(self.base())?, |name| name == head)
     }
 
-    /// Makes a value model of this folder's trunk, sharing its storage: adds the folder's adapter, if any, and its head, or one
-    /// that values everything at zero.
+    /// Makes a value model of this folder's trunk, sharing its storage: adds the folder's adapter, if any, and its head, or a new
+    /// one.
     ///
     /// # Errors
     /// If the head has another shape, or the adapter does not fit.
-    pub fn value_model_over(&self, mut trunk: Decoder) -> Result<Decoder> {
-        let shape = [1, self.architecture().hidden_size];
-        let by = "a value model's one output";
-        let weight = Shards::of_model(self.base())?.take(SCORE, &shape, by)?;
-        let own = if self.lora().is_some() { peft::read_head(self.path(), &shape, by)? } else { None };
-        let weight = match own.or(weight) {
-            Some(weight) => weight.to_device(trunk.weights.embedding.device())?,
-            None => Tensor::zeros(&shape, DType::F32, trunk.weights.embedding.device())?,
+    pub fn value_model_over(&self, mut trunk: Decoder, new: NewHead) -> Result<Decoder> {
+        let weight = match self.value_head()? {
+            Some(weight) => weight,
+            None => self.new_head(new)?,
         };
+        let weight = weight.to_device(trunk.weights.embedding.device())?;
         trunk.weights.value_head = Some(Linear { weight, bias: None, adapter: None });
         self.decoder_over(trunk)
     }
+
+    /// Reads the folder's head, if it has one.
+    ///
+    /// # Errors
+    /// If it has another shape.
+    pub fn value_head(&self) -> Result<Option<Tensor>> {
+        let (shape, by) = ([1, self.architecture().hidden_size], "a value model's one output");
+        let own = if self.lora().is_some() { peft::read_head(self.path(), &shape, by)? } else { None };
+        if own.is_some() {
+            return Ok(own);
+        }
+        Shards::of_model(self.base())?.take(SCORE, &shape, by)
+    }
+
+    fn new_head(&self, new: NewHead) -> Result<Tensor> {
+        let shape = (1, self.architecture().hidden_size);
+        let NewHead::Drawn(seed) = new else { return Ok(Tensor::zeros(shape, DType::F32, &candle_core::Device::Cpu)?) };
+        let mut normal = normal(seed, self.read_config(|config| config.number("initializer_range"))?.unwrap_or(DEVIATION));
+        let values: Vec<f32> = (0..shape.1).map(|_| normal() as f32).collect();
+        Ok(Tensor::from_vec(values, shape, &candle_core::Device::Cpu)?)
+    }
+
+    /// Returns the token that `config.json` names as padding, if that is one: a text's value is that of its last other token.
+    ///
+    /// # Errors
+    /// If it is not a number.
+    pub fn pad_token(&self) -> Result<Option<u32>> {
+        let id = self.read_config(|config| config.number("pad_token_id"))?;
+        Ok(id.filter(|id| id.fract() == 0.0 && (0.0..f64::from(u32::MAX)).contains(id)).map(|id| id as u32))
+    }
+
+    fn read_config<T>(&self, read: impl FnOnce(&Object) -> std::result::Result<T, String>) -> Result<T> {
+        let path = self.base().join("config.json");
+        let config = Object::read(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
+        read(&config).map_err(|detail| Error::Config { path, detail })
+    }
 }
 
-/// Writes a value model into the existing folder `to`: what transformers, or `peft` for an adapter, opens for sequence
-/// classification. `source` is the folder it started from.
-pub fn save_value_model(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
-    let named = || weights.named().into_iter().filter(|(name, _)| !of_adapter(name));
-    let in_file = |name: String| if of_critic(&name) { SCORE.to_owned() } else { name };
-    match weights.lora {
-        Some(lora) => {
-            let head = weights.value_head.as_ref().map(|head| (SCORE, &head.weight));
-            peft::write(weights, lora, source.base(), head, to)?;
-        }
-        None => {
-            let tensors = named().map(|(name, t)| (in_file(name), t.clone())).collect();
-            write_tensors(tensors, super::save::of_torch(), &to.join("model.safetensors"))?;
-            write_config(source, to, Dtype::F32, classifies)?;
-        }
+/// Writes a value model's weights and configuration into the existing folder `to`: what transformers, or `peft` for an adapter,
+/// opens for sequence classification. `source` is the folder it started from.
+pub(super) fn save_value_model(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
+    if let Some(lora) = weights.lora {
+        let head = weights.value_head.as_ref().map(|head| (SCORE, &head.weight));
+        return peft::write(weights, lora, source.base(), head, to);
     }
-    copy_all_companions(source, to)
+    let named = weights.named().into_iter().filter(|(name, _)| !of_adapter(name));
+    let in_file = |name: String| if of_critic(&name) { SCORE.to_owned() } else { name };
+    write_tensors(named.map(|(name, t)| (in_file(name), t.clone())).collect(), of_torch(), &to.join("model.safetensors"))?;
+    write_config(source, to, Dtype::F32, |config| classifies(config, source.pads_with()))
 }
 
 /// Turns the configuration of a causal language model into that of a sequence classification model with one label.
-fn classifies(config: &mut Value) {
+fn classifies(config: &mut Value, pad: Option<u32>) {
     let architecture = config["architectures"][0].as_str().and_then(|name| name.strip_suffix("ForCausalLM"));
     if let Some(family) = architecture {
         config["architectures"] = json!([format!("{family}ForSequenceClassification")]);
     }
     config["id2label"] = json!({ "0": "LABEL_0" });
     config["label2id"] = json!({ "LABEL_0": 0 });
+    if let Some(pad) = pad {
+        config["pad_token_id"] = pad.into();
+    }
 }

@@ -4,7 +4,6 @@
 use super::weights::{Adapter, Layer, Linear};
 use super::{Architecture, Weights};
 use crate::ops::Forest;
-use candle_core::Tensor;
 use std::ops::AddAssign;
 
 /// Floating-point operations of passes through a decoder.
@@ -61,11 +60,10 @@ impl Weights {
     /// Counts a pass over a forest with this many predicting positions, forward and, if anything is learned, backward. After its
     /// attention, the last layer is computed for those positions only.
     pub fn passed(&self, a: &Architecture, forest: &Forest, selected: usize) -> Passed {
-        self.passed_to(self.output(), a, forest, selected)
-    }
-
-    /// Counts a pass that ends in this output matrix.
-    pub(super) fn passed_to(&self, output: &Tensor, a: &Architecture, forest: &Forest, selected: usize) -> Passed {
+        let output = match &self.value_head {
+            Some(head) if self.is_value_model() => &head.weight,
+            _ => self.output(),
+        };
         let mut sum = Passed::default();
         let trained = self.lora.is_none();
         let mut matrix = |elements: usize, rows: usize, trained: bool| {
@@ -76,7 +74,7 @@ impl Weights {
             let all = forest.len();
             let behind = if i + 1 == self.layers.len() { selected } else { all };
             let (reading, rest) = layer.maps().before_and_behind();
-            let rows = reading.map(|l| (l, all)).into_iter().chain(rest.map(|l| (l, behind)));
+            let rows = reading.into_iter().map(|l| (l, all)).chain(rest.into_iter().map(|l| (l, behind)));
             for (Linear { weight, adapter, .. }, rows) in rows {
                 matrix(weight.elem_count(), rows, trained);
                 if let Some(Adapter { a, b, .. }) = adapter {

@@ -4,7 +4,8 @@ use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::compile;
 use super::world::Role;
-use super::{Error, LONGEST_TEXT, PolicyPlugin, PreferencePlugin, Result, RewardPlugin, Source, wrap};
+use super::{Error, LONGEST_TEXT, Result, Source, wrap};
+use super::{LabelledPlugin, PolicyPlugin, PreferencePlugin, RewardModelPlugin, RewardPlugin};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -17,6 +18,10 @@ pub enum AnyPlugin {
     Policy(Box<PolicyPlugin>),
     /// Computes a loss for pairs, and chooses the pairs if it is online.
     Preference(Box<PreferencePlugin>),
+    /// Computes a loss for labelled completions.
+    Labelled(Box<LabelledPlugin>),
+    /// Computes a loss for pairs of completions with one value each.
+    RewardModel(Box<RewardModelPlugin>),
 }
 
 impl AnyPlugin {
@@ -36,6 +41,8 @@ impl AnyPlugin {
                 let online = role == Role::OnlinePreference;
                 Self::Preference(Box::new(PreferencePlugin::load(engine, source, online, config, limits, seed)?))
             }
+            Role::Labelled => Self::Labelled(Box::new(LabelledPlugin::load(engine, source, config, limits, seed)?)),
+            Role::RewardModel => Self::RewardModel(Box::new(RewardModelPlugin::load(engine, source, config, limits, seed)?)),
         })
     }
 
@@ -55,6 +62,22 @@ impl AnyPlugin {
         }
     }
 
+    /// Returns the plugin as an algorithm for labelled completions.
+    pub fn as_labelled(&mut self) -> Result<&mut LabelledPlugin> {
+        match self {
+            Self::Labelled(plugin) => Ok(plugin),
+            other => Err(other.not(Role::Labelled)),
+        }
+    }
+
+    /// Returns the plugin as a loss of reward models.
+    pub fn as_reward_model(&mut self) -> Result<&mut RewardModelPlugin> {
+        match self {
+            Self::RewardModel(plugin) => Ok(plugin),
+            other => Err(other.not(Role::RewardModel)),
+        }
+    }
+
     fn not(&self, role: Role) -> Error {
         let detail = "it was loaded in another role".to_owned();
         Error::WrongWorld { name: self.plugin().name().to_owned(), wanted: role.name(), detail }
@@ -66,6 +89,8 @@ impl AnyPlugin {
             Self::Reward(plugin) => plugin,
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
+            Self::Labelled(plugin) => plugin,
+            Self::RewardModel(plugin) => plugin,
         }
     }
 
@@ -75,6 +100,8 @@ impl AnyPlugin {
             Self::Reward(plugin) => plugin,
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
+            Self::Labelled(plugin) => plugin,
+            Self::RewardModel(plugin) => plugin,
         }
     }
 }
@@ -115,7 +142,7 @@ impl Outline {
             name: source.name().to_owned(),
             wanted: "a plugin",
             detail: printable(
-                &format!("it exports neither reward, policy nor preference; it exports {}", self.exports.join(", ")),
+                &format!("it exports neither a reward nor an algorithm; it exports {}", self.exports.join(", ")),
                 LONGEST_TEXT,
             ),
         })

@@ -160,11 +160,16 @@ impl Check<'_> {
     }
 
     pub(super) fn column(&self, what: &str, column: &[f32]) -> Result<()> {
+        self.values(what, "token", column)
+    }
+
+    /// Checks a column of one value per `item`.
+    pub(super) fn values(&self, what: &str, item: &str, column: &[f32]) -> Result<()> {
         if column.len() != self.tokens {
-            return Err(self.wrong(format!("returned {} {what} for {} tokens", column.len(), self.tokens)));
+            return Err(self.wrong(format!("returned {} {what} for {} {item}s", column.len(), self.tokens)));
         }
         match column.iter().position(|x| !x.is_finite()) {
-            Some(at) => Err(self.wrong(format!("returned {} in {what} at token {at}", column[at]))),
+            Some(at) => Err(self.wrong(format!("returned {} in {what} at {item} {at}", column[at]))),
             None => Ok(()),
         }
     }

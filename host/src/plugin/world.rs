@@ -66,6 +66,21 @@ mod preferring {
 }
 
 #[allow(missing_docs)]
+mod valuing {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world valuing {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/reward-model@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+    });
+}
+
+#[allow(missing_docs)]
 mod pairing_up {
     wasmtime::component::bindgen!({
         inline: "
@@ -110,12 +125,29 @@ mod remembering {
     });
 }
 
+#[allow(missing_docs)]
+mod labelling {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world labelling {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/labelled@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+    });
+}
+
 // One set of bindings per interface, so that an instance is asked only for what its role has.
 pub(super) use described::Described;
 pub(super) use described::exports::rlhost::plugin::plugin;
 pub(super) use described::rlhost::plugin::{host, types};
 pub(super) use guiding::Guiding;
 pub(super) use guiding::exports::rlhost::plugin::policy;
+pub(super) use labelling::Labelling;
+pub(super) use labelling::exports::rlhost::plugin0_2_0::labelled;
 pub(super) use observing::Observing;
 pub(super) use pairing_up::PairingUp;
 pub(super) use pairing_up::exports::rlhost::plugin::pairing;
@@ -124,6 +156,8 @@ pub(super) use preferring::exports::rlhost::plugin::preference;
 pub(super) use remembering::Remembering;
 pub(super) use rewarding::Rewarding;
 pub(super) use rewarding::exports::rlhost::plugin::reward;
+pub(super) use valuing::Valuing;
+pub(super) use valuing::exports::rlhost::plugin0_2_0::reward_model;
 
 /// What a plugin is used as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,14 +170,26 @@ pub enum Role {
     Preference,
     /// Chooses pairs of completions and computes a loss for them.
     OnlinePreference,
+    /// Computes a loss for labelled completions.
+    Labelled,
+    /// Computes a loss for pairs of completions with one value each.
+    RewardModel,
 }
 
 const PACKAGE: &str = "rlhost:plugin/";
-const VERSION: &str = "0.1";
+
+/// Returns the version of the contract that an interface came with, which it keeps.
+fn version(interface: &str) -> &'static str {
+    match interface {
+        "http" | "environment" | "reward-model" | "labelled" => "0.2",
+        _ => "0.1",
+    }
+}
 
 impl Role {
     /// All roles. Those whose exports include another's come first.
-    const ALL: [Self; 4] = [Self::OnlinePreference, Self::Preference, Self::Policy, Self::Reward];
+    const ALL: [Self; 6] =
+        [Self::OnlinePreference, Self::Preference, Self::Labelled, Self::Policy, Self::RewardModel, Self::Reward];
 
     fn interfaces(self) -> &'static [&'static str] {
         match self {
@@ -151,6 +197,8 @@ impl Role {
             Self::Policy => &["policy"],
             Self::Preference => &["preference"],
             Self::OnlinePreference => &["preference", "pairing"],
+            Self::Labelled => &["labelled"],
+            Self::RewardModel => &["reward-model"],
         }
     }
 
@@ -161,6 +209,8 @@ impl Role {
             Self::Policy => "an algorithm",
             Self::Preference => "a preference algorithm",
             Self::OnlinePreference => "an online preference algorithm",
+            Self::Labelled => "an algorithm for labelled completions",
+            Self::RewardModel => "a loss of reward models",
         }
     }
 
@@ -183,13 +233,13 @@ impl Role {
             .map(|(name, _)| name.to_owned())
             .collect();
         for wanted in std::iter::once(&"plugin").chain(self.interfaces()) {
-            let prefix = format!("{PACKAGE}{wanted}@");
+            let (prefix, version) = (format!("{PACKAGE}{wanted}@"), version(wanted));
             match exports.iter().find(|e| e.starts_with(&prefix)) {
-                Some(export) if export[prefix.len()..].starts_with(&format!("{VERSION}.")) => {}
+                Some(export) if export[prefix.len()..].starts_with(&format!("{version}.")) => {}
                 Some(export) => {
-                    return Err(fail(format!("it exports {export}; this rlhost speaks version {VERSION} of the contract")));
+                    return Err(fail(format!("it exports {export}; this rlhost speaks version {version} of {wanted}")));
                 }
-                None => return Err(fail(format!("it does not export {prefix}{VERSION}.0; it exports {}", listed(&exports)))),
+                None => return Err(fail(format!("it does not export {prefix}{version}.0; it exports {}", listed(&exports)))),
             }
         }
         for (import, _) in ty.imports(engine) {
@@ -206,7 +256,7 @@ impl Role {
 
 /// Returns whether a component exports an optional interface of the contract.
 pub(super) fn exports(component: &Component, engine: &wasmtime::Engine, interface: &str) -> bool {
-    let name = format!("{PACKAGE}{interface}@{VERSION}.");
+    let name = format!("{PACKAGE}{interface}@{}.", version(interface));
     component.component_type().exports(engine).any(|(export, _)| export.starts_with(&name))
 }
 

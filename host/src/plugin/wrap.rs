@@ -7,7 +7,9 @@ use wasmparser::{Parser, Payload};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::{InterfaceId, Package, Resolve};
 
-const CONTRACT: &str = include_str!("../../../plugin-sdk/wit/rlhost-plugin.wit");
+/// The contract's interfaces of version 0.1, and those that came with 0.2.
+const CONTRACT: [&str; 2] =
+    [include_str!("../../../plugin-sdk/wit/rlhost-plugin.wit"), include_str!("../../../plugin-sdk/wit/0.2/rlhost-plugin.wit")];
 
 const PREVIEW1: &str = "wasi_snapshot_preview1";
 /// A WASI preview 1 without access to anything: `preview1.wat`, assembled.
@@ -64,8 +66,9 @@ pub(super) fn as_component(bytes: &[u8]) -> Result<Cow<'_, [u8]>, String> {
 }
 
 /// Returns what a wrapped module is linked with.
-pub(super) fn made_with() -> [&'static [u8]; 2] {
-    [CONTRACT.as_bytes(), PREVIEW1_STUB]
+pub(super) fn made_with() -> [&'static [u8]; 3] {
+    let [first, newer] = CONTRACT;
+    [first.as_bytes(), newer.as_bytes(), PREVIEW1_STUB]
 }
 
 /// Wraps a core module into a component. Its world follows from its `component-type` section or, without one, from the names of
@@ -103,14 +106,15 @@ struct World {
 impl World {
     fn of(outline: &Outline) -> Result<Self, String> {
         let mut resolve = Resolve::default();
-        let contract = resolve.push_str("rlhost-plugin.wit", CONTRACT).map_err(|e| format!("{e:#}"))?;
-        let package = &resolve.packages[contract];
-        let mut text = format!("package rlhost:wrapped; world wrapped {{ import {};", interface_name(package, "host"));
-        for name in exported_interfaces(&resolve, package, outline)? {
+        let mut push = |text| resolve.push_str("rlhost-plugin.wit", text).map_err(|e| format!("{e:#}"));
+        let [first, newer] = [push(CONTRACT[0])?, push(CONTRACT[1])?];
+        let first = &resolve.packages[first];
+        let mut text = format!("package rlhost:wrapped; world wrapped {{ import {};", interface_name(first, "host"));
+        for name in exported_interfaces(&resolve, [first, &resolve.packages[newer]], outline)? {
             text.push_str(&format!("export {name};"));
         }
         text.push('}');
-        check_imports(&resolve, package, outline)?;
+        check_imports(&resolve, first, outline)?;
 
         let wrapped = resolve.push_str("wrapped.wit", &text).map_err(|e| format!("{e:#}"))?;
         let id = resolve.select_world(&[wrapped], None).map_err(|e| format!("{e:#}"))?;
@@ -128,10 +132,12 @@ fn functions(resolve: &Resolve, interface: InterfaceId) -> impl Iterator<Item = 
 }
 
 /// Returns the contract's interfaces from which the module exports a function. It must then export all their functions.
-fn exported_interfaces(resolve: &Resolve, package: &Package, outline: &Outline) -> Result<Vec<String>, String> {
+fn exported_interfaces(resolve: &Resolve, versions: [&Package; 2], outline: &Outline) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
-    for (short, &id) in package.interfaces.iter().filter(|(short, _)| *short != "host") {
+    let interfaces =
+        versions.into_iter().flat_map(|package| package.interfaces.iter().map(move |(short, &id)| (package, short, id)));
+    for (package, short, id) in interfaces.filter(|(_, short, _)| !["host", "http"].contains(&short.as_str())) {
         let name = interface_name(package, short);
         let wanted: Vec<String> = functions(resolve, id).map(|function| format!("{name}#{function}")).collect();
         let missing: Vec<&str> = wanted.iter().map(String::as_str).filter(|w| !outline.exports.contains(*w)).collect();
@@ -144,12 +150,13 @@ fn exported_interfaces(resolve: &Resolve, package: &Package, outline: &Outline) 
         known.extend(wanted);
     }
 
-    let contract = format!("{}:{}/", package.name.namespace, package.name.name);
+    let [first, _] = versions;
+    let contract = format!("{}:{}/", first.name.namespace, first.name.name);
     let strange = outline.exports.iter().find(|e| e.starts_with(&contract) && !known.contains(*e));
     if let Some(strange) = strange {
         return Err(format!("it exports {strange}, which is not in this rlhost's contract; the contract has {}", listed(&known)));
     }
-    let plugin = interface_name(package, "plugin");
+    let plugin = interface_name(first, "plugin");
     if !found.contains(&plugin) {
         return Err(format!(
             "it is a core module that does not export {plugin}#describe; it exports {}",
@@ -219,6 +226,14 @@ mod tests {
         assert_eq!(exports, ["rlhost:plugin/plugin@0.1.0", "rlhost:plugin/reward@0.1.0"]);
         let (_, exports) = doors(&wrapped(&[MEMORY, PLUGIN, ESTIMATE, LOSS]).unwrap());
         assert_eq!(exports, ["rlhost:plugin/plugin@0.1.0", "rlhost:plugin/policy@0.1.0"]);
+    }
+
+    #[test]
+    fn an_interface_may_be_of_a_later_version() {
+        let loss = r#"(func (export "rlhost:plugin/reward-model@0.2.0#loss")
+            (param i64 i32 i32 i32 i32 i32 i32 i32 i32 i64 i32) (result i32) unreachable)"#;
+        let (_, exports) = doors(&wrapped(&[MEMORY, PLUGIN, loss]).unwrap());
+        assert_eq!(exports, ["rlhost:plugin/plugin@0.1.0", "rlhost:plugin/reward-model@0.2.0"]);
     }
 
     #[test]

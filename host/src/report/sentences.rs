@@ -43,7 +43,7 @@ pub(super) fn about(event: &Event) -> String {
             let steps: Vec<String> = steps.map(words::value).collect();
             format!("step{} {}", if steps.len() == 1 { "" } else { "s" }, steps.join(", "))
         }
-        "warning" => text("text").to_owned(),
+        "warning" | "finding" => text("text").to_owned(),
         "finished" | "stopped" => took(event, "after "),
         _ => {
             let rest = event.fields.iter().filter(|(key, _)| *key != "step");

@@ -2,7 +2,8 @@
 
 use super::{Error, Result};
 use crate::data::{
-    self, CompletionRow, Dataset, Extras, Message, Place, PreferenceRow, Prompt as Asked, PromptRow, Refused, Tokenizer,
+    self, CompletionRow, Dataset, Extras, LabelledRow, Message, Place, PreferenceRow, Prompt as Asked, PromptRow, Refused,
+    Scored, Tokenizer,
 };
 use rayon::prelude::*;
 use serde_json::{Map, Value};
@@ -53,6 +54,26 @@ pub(super) struct Answers {
     /// Mask of the learned tokens; none if all are learned.
     pub learned: Option<Vec<u8>>,
     pub rejected: Vec<u32>,
+    /// A labelled answer's own.
+    pub label: Option<Label>,
+    /// For reward models: where in the prompt with each answer the token stands whose state has the value.
+    pub valued: [usize; 2],
+    /// For reward models: by how much the chosen answer is better, if the dataset says so.
+    pub margin: Option<f32>,
+}
+
+impl Answers {
+    fn new(chosen: Vec<u32>, learned: Option<Vec<u8>>, rejected: Vec<u32>) -> Self {
+        Self { chosen, learned, rejected, label: None, valued: [0; 2], margin: None }
+    }
+}
+
+/// What labelled answers have besides.
+pub(super) struct Label {
+    /// Whether the answer is desirable.
+    pub desirable: bool,
+    /// The answer's tokens beyond `max_length`: behind a shorter prompt there may be room for them.
+    pub beyond: Vec<u32>,
 }
 
 /// The prompts of a dataset, and a warning that names rows that are left out.
@@ -103,15 +124,20 @@ impl Reader<'_> {
         prompt.drain(..prompt.len().saturating_sub(most));
     }
 
-    /// Reads the pairs of a preference dataset. A prompt with an answer is limited to `longest` tokens: answers are truncated at
-    /// the end, and pairs whose prompt alone reaches the limit are left out.
-    pub(super) fn pairs(&self, given: Option<&Dataset>) -> Result<Read> {
+    /// Opens a preference dataset.
+    fn preferences(&self, given: Option<&Dataset>, refused: &mut Refused) -> Result<Vec<PreferenceRow>> {
         let Some(dataset) = given else {
             let detail = "is missing: this algorithm learns from a dataset with \"prompt\", \"chosen\" and \"rejected\"";
             return Err(Error::Unfit(format!("dataset: {detail}")));
         };
+        Ok(data::read_preferences(dataset, refused)?)
+    }
+
+    /// Reads the pairs of a preference dataset. A prompt with an answer is limited to `longest` tokens: answers are truncated at
+    /// the end, and pairs whose prompt alone reaches the limit are left out.
+    pub(super) fn pairs(&self, given: Option<&Dataset>) -> Result<Read> {
         let mut refused = Refused::new(self.strict);
-        let rows = data::read_preferences(dataset, &mut refused)?;
+        let rows = self.preferences(given, &mut refused)?;
         let merged = AtomicUsize::new(0);
         let prepare = |PreferenceRow { row, place, prompt, chosen, rejected, extras, columns }| {
             let pair = answered(&prompt, [&chosen, &rejected], &extras, self.tokenizer).map_err(|e| place.failed(e))?;
@@ -127,7 +153,7 @@ impl Reader<'_> {
             chosen.truncate(room);
             rejected.truncate(room);
             merged.fetch_add(usize::from(cut), Ordering::Relaxed);
-            let answers = Some(Answers { chosen, learned: None, rejected });
+            let answers = Some(Answers::new(chosen, None, rejected));
             Ok(Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) })
         };
         let read = all(rows, prepare, refused)?;
@@ -138,6 +164,52 @@ impl Reader<'_> {
             ),
         }
         Ok(read)
+    }
+
+    /// Reads the pairs of a preference dataset for a reward model. Pairs with a text of more than `longest` tokens are left out, as
+    /// in TRL.
+    pub(super) fn valued_pairs(&self, given: Option<&Dataset>) -> Result<Read> {
+        if self.longest_prompt.is_some() {
+            let detail = "a reward model reads whole texts; max_length leaves out those that are longer";
+            return Err(Error::Unfit(format!("max_prompt_length: {detail}")));
+        }
+        let mut refused = Refused::new(self.strict);
+        let rows = self.preferences(given, &mut refused)?;
+        let (pairs, warning) = all(rows, |row| self.valued_pair(row), refused)?;
+        let with = pairs.iter().filter(|pair| pair.answers.as_ref().is_some_and(|answers| answers.margin.is_some())).count();
+        if with > 0 && with < pairs.len() {
+            let (without, all) = (pairs.len() - with, pairs.len());
+            return Err(Error::Unfit(format!("dataset: {without} of its {all} pairs have no \"margin\", and the others have")));
+        }
+        Ok((pairs, warning))
+    }
+
+    fn valued_pair(&self, row: PreferenceRow) -> data::Result<Prompt> {
+        let PreferenceRow { row, place, prompt, chosen, rejected, extras, columns } = row;
+        let pair = answered(&prompt, [&chosen, &rejected], &extras, self.tokenizer).map_err(|e| place.failed(e))?;
+        let Answered { text, mut tokens, answers: [mut chosen, mut rejected], .. } = pair;
+        if chosen.is_empty() || rejected.is_empty() {
+            // One text is the beginning of the other, or the same.
+            let Some(last) = tokens.pop() else { return Err(place.wrong("one of its texts has no tokens")) };
+            chosen.insert(0, last);
+            rejected.insert(0, last);
+        }
+        let length = tokens.len() + chosen.len().max(rejected.len());
+        if length > self.longest {
+            let longest = self.longest;
+            return Err(place.wrong(format!("has a text of {length} tokens; the maximum is {longest} (max_length)")));
+        }
+        let pad = self.tokenizer.pad_id();
+        let valued = [&chosen, &rejected].map(|answer| valued_at(&tokens, answer, pad));
+        let margin = match columns.get("margin") {
+            None | Some(Value::Null) => None,
+            Some(margin) => {
+                let number = margin.as_f64().map(|margin| margin as f32).filter(|margin| margin.is_finite());
+                Some(number.ok_or_else(|| place.wrong("has a \"margin\" that is not a number"))?)
+            }
+        };
+        let answers = Some(Answers { valued, margin, ..Answers::new(chosen, None, rejected) });
+        Ok(Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) })
     }
 
     /// Adds the beginning token to a prompt and the ending token to its answers where they lack it, as TRL's CPO does.
@@ -173,28 +245,49 @@ impl Reader<'_> {
         }
         let mut refused = Refused::new(self.strict);
         let rows = data::read_completions(dataset, &mut refused)?;
-        all(rows, |row| self.completion(row, what), refused)
+        all(rows, |row| self.completion(row, what).map(|(prompt, _)| prompt), refused)
     }
 
-    /// Prepares a row of given completions.
-    fn completion(&self, row: CompletionRow, what: Learned) -> data::Result<Prompt> {
+    /// Reads labelled completions, which are limited and truncated like those without a label.
+    pub(super) fn labelled(&self, given: Option<&Dataset>) -> Result<Read> {
+        let Some(dataset) = given else {
+            let detail =
+                "is missing: this algorithm learns from a dataset with \"prompt\", \"completion\" and \"label\", or pairs";
+            return Err(Error::Unfit(format!("dataset: {detail}")));
+        };
+        let mut refused = Refused::new(self.strict);
+        let rows = data::read_labelled(dataset, &mut refused)?;
+        let prepare = |LabelledRow { row, label }: LabelledRow| {
+            let (mut prompt, beyond) = self.completion(row, Learned { whole: false, turns: false })?;
+            prompt
+                .answers
+                .iter_mut()
+                .for_each(|answers| answers.label = Some(Label { desirable: label, beyond: beyond.clone() }));
+            Ok(prompt)
+        };
+        all(rows, prepare, refused)
+    }
+
+    /// Prepares a row of given completions. Also returns the tokens for which there is no room.
+    fn completion(&self, row: CompletionRow, what: Learned) -> data::Result<(Prompt, Vec<u32>)> {
         let (tokenizer, place) = (self.tokenizer, row.place.clone());
         let parts = match &row.prompt {
             Some(prompt) => answered(prompt, [&row.completion], &row.extras, tokenizer)
                 .map(|Answered { text, tokens, answers: [a], .. }| (text, tokens, a)),
-            None => whole(&row.completion, &row.extras, tokenizer).map(|tokens| (String::new(), Vec::new(), tokens)),
+            None => whole(None, &row.completion, true, &row.extras, tokenizer).map(|tokens| (String::new(), Vec::new(), tokens)),
         };
         let (text, mut tokens, mut chosen) = parts.map_err(|e| place.failed(e))?;
         let mut learned = learned_of(&row, &tokens, &chosen, tokenizer, what).map_err(|e| place.failed(e))?;
         if what.whole {
             chosen.splice(0..0, tokens.drain(..));
         }
+        self.shorten(&mut tokens);
         if tokens.is_empty() && !chosen.is_empty() {
             tokens.push(chosen.remove(0));
             learned = learned.map(|mask| mask[1..].to_vec());
         }
         let room = self.room(&place, &tokens)?;
-        chosen.truncate(room);
+        let beyond = chosen.split_off(room.min(chosen.len()));
         learned.iter_mut().for_each(|mask| mask.truncate(room));
         if chosen.is_empty() {
             return Err(place.wrong("has no tokens to learn"));
@@ -202,8 +295,8 @@ impl Reader<'_> {
         if learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
             return Err(place.wrong(format!("the assistant says nothing in its first {} tokens", self.longest)));
         }
-        let answers = Some(Answers { chosen, learned, rejected: Vec::new() });
-        Ok(Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) })
+        let answers = Some(Answers::new(chosen, learned, Vec::new()));
+        Ok((Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) }, beyond))
     }
 }
 
@@ -227,6 +320,12 @@ impl Numbered for PreferenceRow {
 impl Numbered for CompletionRow {
     fn number(&self) -> usize {
         self.row
+    }
+}
+
+impl Numbered for LabelledRow {
+    fn number(&self) -> usize {
+        self.row.row
     }
 }
 
@@ -286,18 +385,7 @@ fn answered<const N: usize>(
     let (text, mut tokens) = asked(prompt, extras, tokenizer)?;
     let mut answers = [const { Vec::new() }; N];
     for (answer, given) in answers.iter_mut().zip(given) {
-        *answer = match (prompt, given) {
-            (Asked::Chat(prompt), Asked::Chat(answer)) => {
-                let messages = [prompt.clone(), answer.clone()].concat();
-                tokenizer.encode(&tokenizer.render_chat(&messages, false, extras)?, false)?
-            }
-            (_, Asked::Text(answer)) => {
-                let end = tokenizer.eos_text().filter(|eos| !answer.ends_with(eos)).unwrap_or_default();
-                tokenizer.encode(&format!("{text}{answer}{end}"), true)?
-            }
-            // The readers of `data` let no mixture through.
-            (Asked::Text(_), Asked::Chat(_)) => Vec::new(),
-        };
+        *answer = whole(Some(prompt), given, true, extras, tokenizer)?;
     }
     let same = |answer: &Vec<u32>| tokens.iter().zip(answer).take_while(|(a, b)| a == b).count();
     let begin = answers.iter().map(same).min().unwrap_or(0);
@@ -305,6 +393,13 @@ fn answered<const N: usize>(
     let cut = begin < tokens.len();
     tokens.truncate(begin);
     Ok(Answered { text, tokens, answers, cut })
+}
+
+/// Returns the place of the last token of a prompt with an answer that is not padding: the one whose state has the value, as in
+/// transformers.
+pub(super) fn valued_at(prompt: &[u32], answer: &[u32], pad: Option<u32>) -> usize {
+    let all = prompt.iter().chain(answer);
+    all.enumerate().filter(|(_, token)| Some(**token) != pad).last().map_or(0, |(place, _)| place)
 }
 
 /// Which parts of a given text are learned.
@@ -349,15 +444,40 @@ fn assistant_turns(row: &CompletionRow, messages: &[Message], all: &[u32], token
     Ok(said)
 }
 
-/// Tokenizes a whole text with its end token, or a whole conversation.
-fn whole(text: &Asked, extras: &Extras, tokenizer: &Tokenizer) -> data::Result<Vec<u32>> {
-    Ok(match text {
-        Asked::Text(text) => {
-            let end = tokenizer.eos_text().filter(|eos| !text.ends_with(eos)).unwrap_or_default();
-            tokenizer.encode(&format!("{text}{end}"), true)?
+/// Tokenizes a whole text with its prompt, if it has one, and its end token, if it `ended`; or a whole conversation.
+pub(super) fn whole(
+    prompt: Option<&Asked>,
+    text: &Asked,
+    ended: bool,
+    extras: &Extras,
+    tokenizer: &Tokenizer,
+) -> data::Result<Vec<u32>> {
+    match (prompt, text) {
+        (prompt, Asked::Text(text)) => {
+            // The readers of `data` let no mixture through.
+            let before = if let Some(Asked::Text(before)) = prompt { before } else { "" };
+            let end = tokenizer.eos_text().filter(|eos| ended && !text.ends_with(eos)).unwrap_or_default();
+            tokenizer.encode(&format!("{before}{text}{end}"), true)
         }
-        Asked::Chat(messages) => tokenizer.encode(&tokenizer.render_chat(messages, false, extras)?, false)?,
-    })
+        (prompt, Asked::Chat(messages)) => {
+            let before = if let Some(Asked::Chat(before)) = prompt { &before[..] } else { &[] };
+            tokenizer.encode(&tokenizer.render_chat(&[before, messages].concat(), false, extras)?, false)
+        }
+    }
+}
+
+/// Returns the number of a row to score, and the tokens of its texts: one, or those of a pair.
+pub(super) fn scored_texts(row: Scored, tokenizer: &Tokenizer) -> (usize, data::Result<Vec<Vec<u32>>>) {
+    let (number, place, prompt, texts, extras) = match row {
+        Scored::One(CompletionRow { row, place, prompt, completion, extras, .. }) => {
+            (row, place, prompt, vec![completion], extras)
+        }
+        Scored::Pair(PreferenceRow { row, place, prompt, chosen, rejected, extras, .. }) => {
+            (row, place, Some(prompt), vec![chosen, rejected], extras)
+        }
+    };
+    let tokens = texts.iter().map(|text| whole(prompt.as_ref(), text, true, &extras, tokenizer));
+    (number, tokens.collect::<data::Result<_>>().map_err(|e| place.failed(e)))
 }
 
 /// Computes the SHA-256 of all prompts with their columns and answers.
@@ -365,7 +485,13 @@ pub(super) fn fingerprint(prompts: &[Arc<Prompt>]) -> Result<String> {
     let mut hash = Sha256::new();
     for prompt in prompts {
         let answers = prompt.answers.as_ref().map(|a| (&a.chosen, &a.learned, &a.rejected));
-        let row = serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers)).map_err(|e| Error::Unfit(e.to_string()))?;
+        let label = prompt.answers.as_ref().and_then(|a| a.label.as_ref()).map(|label| (label.desirable, &label.beyond));
+        // A dataset without labels keeps the hash that it had before there were any.
+        let row = match label {
+            None => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers)),
+            Some(label) => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers, label)),
+        };
+        let row = row.map_err(|e| Error::Unfit(e.to_string()))?;
         hash.update((row.len() as u64).to_le_bytes());
         hash.update(&row);
     }

@@ -1,4 +1,4 @@
-//! Defines the four ways to learn.
+//! Defines the ways to learn.
 
 use crate::config::{Config, LearnFrom};
 use crate::plugin::Role;
@@ -14,6 +14,10 @@ pub(super) enum Flow {
     Given,
     /// A dataset's pairs: DPO, CPO.
     GivenPairs,
+    /// A dataset's completions with a label each: KTO.
+    Labelled,
+    /// A dataset's pairs, of which each answer gets one value: reward models.
+    ValuedPairs,
 }
 
 impl Flow {
@@ -24,6 +28,8 @@ impl Flow {
             Role::Policy => Some(if learn_from == LearnFrom::Generation { Self::Generated } else { Self::Given }),
             Role::OnlinePreference => Some(Self::GeneratedPairs),
             Role::Preference => Some(Self::GivenPairs),
+            Role::Labelled => Some(Self::Labelled),
+            Role::RewardModel => Some(Self::ValuedPairs),
         }
     }
 
@@ -34,7 +40,7 @@ impl Flow {
 
     /// Returns whether it learns from pairs.
     pub(super) fn has_pairs(self) -> bool {
-        matches!(self, Self::GeneratedPairs | Self::GivenPairs)
+        matches!(self, Self::GeneratedPairs | Self::GivenPairs | Self::ValuedPairs)
     }
 
     /// Returns the number of prompts in a batch of this many items: completions, or prompts if their completions become pairs.

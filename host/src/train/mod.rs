@@ -15,6 +15,7 @@ mod packed;
 mod plateau;
 mod plugins;
 mod ranks;
+mod reward_model;
 mod setup;
 mod snapshot;
 mod step;
@@ -27,6 +28,7 @@ pub use journal::{INBOX, RunFolder};
 pub use measure::{Measured, Measurement};
 pub use named::{dataset_of, model_of};
 pub use origin::{Beginning, Origin};
+pub use reward_model::{RewardModel, model_or_run};
 pub use setup::set_up;
 pub use trainer::{Finished, Listener, Trainer};
 

@@ -1,28 +1,63 @@
-//! Packs completions with their prompts for a pass through the model, each prompt once.
+//! Packs completions with their prompts for a pass through a model, each prompt once.
 
 use super::experience::Experience;
 use crate::model::Selected;
 use crate::ops::Forest;
 
-/// Completions of an experience as one forest. The selected predictions are in the order of the experience's flat token columns.
+/// Completions of an experience as one forest, and the positions whose states are used.
+#[derive(Default)]
 pub(super) struct Packed {
     pub forest: Forest,
     pub selected: Selected,
 }
 
 impl Packed {
+    /// Selects the predictions of all tokens of completions, in the order of the experience's flat token columns.
     pub(super) fn new(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
-        let (mut forest, mut selected) = (Forest::new(), Selected::default());
-        let mut current: Option<(usize, usize)> = None;
-        for rollout in rows.into_iter().map(|row| &experience.rollouts[row]) {
-            let prompt = match current {
-                Some((index, segment)) if index == rollout.prompt => segment,
-                _ => forest.push(&experience.prompts[rollout.prompt].tokens, None),
-            };
-            current = Some((rollout.prompt, prompt));
-            let completion = forest.push(&rollout.tokens, Some(prompt));
-            selected.push_segment(&forest, completion);
+        let mut this = Self::default();
+        for (_, _, completion) in placed(&mut this.forest, experience, rows) {
+            this.selected.push_segment(&this.forest, completion);
         }
-        Self { forest, selected }
+        this
     }
+
+    /// Selects the states that give whole texts their values, one per completion; they predict nothing.
+    pub(super) fn valued(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
+        let mut this = Self::default();
+        for (row, prompt, completion) in placed(&mut this.forest, experience, rows) {
+            let rollout = &experience.rollouts[row];
+            let prompt = prompt.map(|segment| this.forest.segments()[segment].range());
+            let asked = prompt.as_ref().map_or(0, ExactSizeIterator::len);
+            let answers = experience.prompts[rollout.prompt].answers.as_ref();
+            let at = answers.map_or(asked + rollout.tokens.len() - 1, |answers| answers.valued[rollout.sample]);
+            let start = this.forest.segments()[completion].start;
+            this.selected.rows.push(match prompt {
+                Some(prompt) if at < asked => prompt.start + at,
+                _ => start + at - asked,
+            });
+        }
+        this
+    }
+}
+
+/// Adds completions to a forest. Returns each one's row, and the segments of its prompt, unless that is empty, and its own.
+fn placed(
+    forest: &mut Forest,
+    experience: &Experience,
+    rows: impl IntoIterator<Item = usize>,
+) -> Vec<(usize, Option<usize>, usize)> {
+    let mut current: Option<(usize, Option<usize>)> = None;
+    let place = |row: usize| {
+        let rollout = &experience.rollouts[row];
+        let prompt = match current {
+            Some((index, segment)) if index == rollout.prompt => segment,
+            _ => {
+                let tokens = &experience.prompts[rollout.prompt].tokens;
+                (!tokens.is_empty()).then(|| forest.push(tokens, None))
+            }
+        };
+        current = Some((rollout.prompt, prompt));
+        (row, prompt, forest.push(&rollout.tokens, prompt))
+    };
+    rows.into_iter().map(place).collect()
 }

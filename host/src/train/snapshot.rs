@@ -216,7 +216,7 @@ impl Snapshot {
         if let Some((weights, source)) = &self.value_model {
             let folder = to.join(VALUE_MODEL);
             fs::create_dir(&folder).map_err(text)?;
-            model::save_value_model(weights, source.as_ref().unwrap_or(&self.source), &folder).map_err(|e| e.to_string())?;
+            model::save(weights, source.as_ref().unwrap_or(&self.source), &folder).map_err(|e| e.to_string())?;
         }
         fs::write(to.join("config.toml"), self.config).map_err(text)?;
         fs::write(to.join("trainer_state.json"), format!("{:#}\n", self.summary)).map_err(text)?;

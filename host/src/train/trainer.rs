@@ -3,6 +3,7 @@
 use super::collector::{Collector, Moment, Position, Sample};
 use super::evaluation::Evaluation;
 use super::figures::Clock;
+use super::flow::Flow;
 use super::journal::{Event, Journal};
 use super::learner::Learner;
 use super::plugins::{Memories, Plugins};
@@ -87,6 +88,8 @@ pub struct Finished {
     pub took: Duration,
     /// Whether its dataset has conversations.
     pub chat: bool,
+    /// Whether it trained a reward model.
+    pub scores: bool,
     /// Completions of one prompt before and after training.
     pub samples: Vec<Sample>,
 }
@@ -137,6 +140,7 @@ impl Trainer {
         let chat = self.collector.data().prompts().iter().any(|prompt| prompt.chat);
         Ok(Finished {
             chat,
+            scores: self.collector.flow() == Flow::ValuedPairs,
             folder: self.journal.path().to_owned(),
             steps: step,
             checkpoint,

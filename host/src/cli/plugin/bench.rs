@@ -60,6 +60,17 @@ pub(super) fn times(any: &mut AnyPlugin, given: &Given) -> anyhow::Result<()> {
             let time = median(|| Ok(plugin.loss(&pairs).map(drop)?))?;
             line(&format!("loss, {n} tokens"), n, "token", time);
         }
+        AnyPlugin::Labelled(plugin) => {
+            let examples = samples::examples(plugin.info(), 64, 512);
+            let n = examples.logp.len();
+            let time = median(|| Ok(plugin.loss(&examples).map(drop)?))?;
+            line(&format!("loss, {n} tokens"), n, "token", time);
+        }
+        AnyPlugin::RewardModel(plugin) => {
+            let pairs = samples::valued_pairs(64);
+            let time = median(|| Ok(plugin.loss(&pairs).map(drop)?))?;
+            line("loss, 64 pairs", 64, "pair", time);
+        }
     }
     Ok(())
 }

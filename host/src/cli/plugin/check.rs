@@ -4,7 +4,8 @@ use super::gradient::{self, Verdict};
 use super::{Given, bench, samples};
 use crate::cli::Failure;
 use crate::config::Limits;
-use crate::plugin::{AnyPlugin, Engine, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardPlugin, Source};
+use crate::plugin::{AnyPlugin, Engine, Outline, Source};
+use crate::plugin::{LabelledPlugin, PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin, RewardPlugin};
 use anyhow::anyhow;
 
 /// Completions that a reward is tried on.
@@ -52,6 +53,8 @@ pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
         }
         (AnyPlugin::Policy(plugin), AnyPlugin::Policy(other)) => check_policy(&mut report, plugin, other),
         (AnyPlugin::Preference(plugin), AnyPlugin::Preference(other)) => check_preference(&mut report, plugin, other),
+        (AnyPlugin::Labelled(plugin), AnyPlugin::Labelled(other)) => check_labelled(&mut report, plugin, other),
+        (AnyPlugin::RewardModel(plugin), AnyPlugin::RewardModel(other)) => check_reward_model(&mut report, plugin, other),
         _ => {}
     }
     let memory = any.plugin().memory_used();
@@ -126,11 +129,7 @@ fn check_policy(report: &mut Report, plugin: &mut PolicyPlugin, other: &mut Poli
             return report.line(false, "loss", "it fails on random tokens");
         };
         let same = advantages.advantages == again.advantages && one.loss == two.loss && one.d_logp == two.d_logp;
-        report.line(
-            same,
-            "determinism",
-            if same { "a second instance gives the same result" } else { "a second instance gives a different result" },
-        );
+        deterministic(report, same);
     }
     if let Some((verdicts, detached)) = report.call("gradient", gradient::policy(plugin, &tokens)) {
         gradients(report, &verdicts);
@@ -146,15 +145,43 @@ fn check_preference(report: &mut Report, plugin: &mut PreferencePlugin, other: &
     report.line(true, "loss", &format!("{:.6} for random pairs", first.loss));
     if let Some(again) = report.call("determinism", other.loss(&pairs)) {
         let same = first.loss == again.loss && first.d_chosen == again.d_chosen && first.d_rejected == again.d_rejected;
-        report.line(
-            same,
-            "determinism",
-            if same { "a second instance gives the same result" } else { "a second instance gives a different result" },
-        );
+        deterministic(report, same);
     }
     if let Some(verdicts) = report.call("gradient", gradient::preference(plugin, &pairs)) {
         gradients(report, &verdicts);
     }
+}
+
+fn check_labelled(report: &mut Report, plugin: &mut LabelledPlugin, other: &mut LabelledPlugin) {
+    let examples = samples::examples(plugin.info(), 10, 20);
+    let Some(first) = report.call("loss", plugin.loss(&examples)) else { return };
+    report.line(true, "loss", &format!("{:.6} for random completions", first.loss));
+    if let Some(again) = report.call("determinism", other.loss(&examples)) {
+        let same = first.loss == again.loss && first.d_logp == again.d_logp;
+        deterministic(report, same);
+    }
+    if let Some(verdict) = report.call("gradient", gradient::labelled(plugin, &examples)) {
+        gradients(report, &[verdict]);
+    }
+}
+
+fn check_reward_model(report: &mut Report, plugin: &mut RewardModelPlugin, other: &mut RewardModelPlugin) {
+    let pairs = samples::valued_pairs(10);
+    let Some(first) = report.call("loss", plugin.loss(&pairs)) else { return };
+    report.line(true, "loss", &format!("{:.6} for random pairs", first.loss));
+    if let Some(again) = report.call("determinism", other.loss(&pairs)) {
+        let same = first.loss == again.loss && first.d_chosen == again.d_chosen && first.d_rejected == again.d_rejected;
+        deterministic(report, same);
+    }
+    if let Some(verdicts) = report.call("gradient", gradient::reward_model(plugin, &pairs)) {
+        gradients(report, &verdicts);
+    }
+}
+
+/// Reports whether two instances agree.
+fn deterministic(report: &mut Report, same: bool) {
+    let result = if same { "the same result" } else { "a different result" };
+    report.line(same, "determinism", &format!("a second instance gives {result}"));
 }
 
 fn gradients(report: &mut Report, verdicts: &[Verdict]) {

@@ -1,6 +1,7 @@
 //! Compares the derivatives that a loss plugin returns with finite differences of its loss.
 
-use crate::plugin::{PairGradient, Pairs, PolicyPlugin, PreferencePlugin, Result, Tokens};
+use crate::plugin::{Examples, LabelledPlugin, PairGradient, Pairs, PolicyPlugin, PreferencePlugin, Result};
+use crate::plugin::{RewardModelPlugin, Tokens, ValuedPairs};
 
 /// Step of the central difference to each side.
 const STEP: f32 = 1.0 / 512.0;
@@ -101,6 +102,19 @@ pub(super) fn policy(plugin: &mut PolicyPlugin, tokens: &Tokens) -> Result<(Vec<
     Ok((verdicts, detached))
 }
 
+/// Compares the derivatives of an algorithm for labelled completions.
+pub(super) fn labelled(plugin: &mut LabelledPlugin, examples: &Examples) -> Result<Verdict> {
+    let given = plugin.loss(examples)?;
+    let mut examples = examples.clone();
+    compare("d_logp", &given.d_logp, |at, by| {
+        let was = examples.logp[at];
+        examples.logp[at] += by;
+        let loss = plugin.loss(&examples).map(|g| g.loss);
+        examples.logp[at] = was;
+        loss
+    })
+}
+
 /// Compares a preference algorithm's derivatives.
 pub(super) fn preference(plugin: &mut PreferencePlugin, pairs: &Pairs) -> Result<Vec<Verdict>> {
     let PairGradient { d_chosen, d_rejected, .. } = plugin.loss(pairs)?;
@@ -120,4 +134,17 @@ pub(super) fn preference(plugin: &mut PreferencePlugin, pairs: &Pairs) -> Result
         loss
     })?;
     Ok(vec![chosen, rejected])
+}
+
+/// Compares the derivatives of a reward model's loss.
+pub(super) fn reward_model(plugin: &mut RewardModelPlugin, pairs: &ValuedPairs) -> Result<Vec<Verdict>> {
+    let given = plugin.loss(pairs)?;
+    let mut side = |column: &'static str, given: &[f32], chosen: bool| {
+        compare(column, given, |at, by| {
+            let mut moved = pairs.clone();
+            (if chosen { &mut moved.chosen } else { &mut moved.rejected })[at] += by;
+            plugin.loss(&moved).map(|g| g.loss)
+        })
+    };
+    Ok(vec![side("d_chosen", &given.d_chosen, true)?, side("d_rejected", &given.d_rejected, false)?])
 }

@@ -11,6 +11,7 @@ static FILES: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/templa
 
 /// The contract, for tools that generate bindings from it.
 const WIT: &str = include_str!("../../../../plugin-sdk/wit/rlhost-plugin.wit");
+const NEWER_WIT: &str = include_str!("../../../../plugin-sdk/wit/0.2/rlhost-plugin.wit");
 
 /// The Rust SDK's files, copied into a project because its machine may have no checkout of rlhost. Path inside, contents.
 static SDK: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/sdk.rs"));
@@ -72,6 +73,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     if sources.contains("plugin-sdk/wit") {
         write(&folder.join("wit/rlhost-plugin.wit"), WIT.as_bytes())?;
+        write(&folder.join("wit/0.2/rlhost-plugin.wit"), NEWER_WIT.as_bytes())?;
     }
     if sources.contains(DEPENDENCY) {
         for (inside, contents) in SDK {

@@ -1,7 +1,7 @@
 //! A critic of its own: a value model that learns from the loss's derivatives with respect to its values, and from nothing else.
 
 use super::trained::{Planned, Rates, Trained, Updated};
-use crate::model::{Gradients, ModelFolder, Passed, Policy, ValueModel, ValuePass, Weights};
+use crate::model::{Gradients, ModelFolder, Policy, ValuePass, Weights};
 use crate::optim::{Schedule, Settings};
 use crate::train::Result;
 use crate::train::packed::Packed;
@@ -16,7 +16,7 @@ const NAMES: &str = "value_model.";
 
 /// A value model as a run starts with it.
 pub(in crate::train) struct Begun {
-    pub model: ValueModel,
+    pub model: Policy,
     /// Its folder, unless it is a copy of the policy's model.
     pub source: Option<ModelFolder>,
     /// Whether its weights are those of the checkpoint that the run starts from, so that its moments are, too.
@@ -32,23 +32,14 @@ pub(in crate::train) struct Critic {
 impl Critic {
     pub(in crate::train) fn new(begun: Begun, settings: Settings, schedule: Schedule) -> Result<Self> {
         let rates = Rates { schedule, of_head: None };
-        let trained = Trained::new(PREFIX, begun.model.trainable(), settings, rates)?;
+        let trained = Trained::new(PREFIX, &begun.model, settings, rates)?;
         Ok(Self { begun, trained })
     }
 
-    /// Computes the values of the states in which the selected tokens were chosen.
-    pub(super) fn values(&self, packed: &Packed) -> Result<Vec<f32>> {
-        Ok(self.begun.model.values(&packed.forest, &packed.selected)?)
-    }
-
-    /// Does the same and keeps what the backward pass needs. With a `key`, its adapter drops values.
+    /// Computes the values of the states in which the selected tokens were chosen, and keeps what the backward pass needs. With a
+    /// `key`, its adapter drops values, which are not those that the policy's drops.
     pub(super) fn forward<'a>(&'a self, packed: &'a Packed, key: Option<u64>) -> Result<ValuePass<'a>> {
-        let (model, forest, selected) = (&self.begun.model, &packed.forest, &packed.selected);
-        Ok(match key {
-            // Not what the policy drops.
-            Some(key) => model.forward_dropping(forest, selected, !key)?,
-            None => model.forward(forest, selected)?,
-        })
+        Ok(self.model().forward_values(&packed.forest, &packed.selected.rows, key.map(|key| !key))?)
     }
 
     /// Returns the gradients that a backward pass adds to.
@@ -73,17 +64,12 @@ impl Critic {
 
     /// Makes a planned update.
     pub(super) fn update(&mut self, planned: Planned) -> Result<Updated> {
-        self.trained.update(self.begun.model.trainable(), planned)
+        self.trained.update(&self.begun.model, planned)
     }
 
-    /// Returns the cost of a forward and backward pass.
-    pub(super) fn work(&self, packed: &Packed) -> Result<Passed> {
-        Ok(self.begun.model.passed(&packed.forest, packed.selected.len())?)
-    }
-
-    /// Returns the value model's parameters.
+    /// Returns the value model.
     pub(super) fn model(&self) -> &Policy {
-        self.begun.model.trainable()
+        &self.begun.model
     }
 
     /// Returns the parameters with names that no parameter of the policy has.

@@ -13,7 +13,8 @@ use super::{Error, Result};
 use crate::config::Config;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, Advantages, AnyPlugin, Gradient, Memory, Needs, PairGradient, Pairs, Plugin, Rollouts, Tokens};
+use crate::plugin::{self, Advantages, AnyPlugin, Gradient, Hints, Memory, Needs, Plugin, Rollouts, Tokens};
+use crate::plugin::{Examples, PairGradient, Pairs, ValueGradient, ValuedPairs};
 use std::rc::Rc;
 use std::sync::Arc;
 use swap::Swaps;
@@ -27,6 +28,10 @@ pub(super) enum LossBatch {
     Tokens(Tokens),
     /// Pairs of completions.
     Pairs(Pairs),
+    /// Completions with labels.
+    Labelled(Examples),
+    /// Pairs of completions with one value each.
+    Values(ValuedPairs),
 }
 
 /// See the module documentation.
@@ -69,6 +74,11 @@ impl Plugins {
         self.algorithm.plugin().info().needs
     }
 
+    /// Returns what the algorithm tells besides.
+    pub(super) fn hints(&self) -> Hints {
+        self.algorithm.plugin().info().hints
+    }
+
     /// Returns the algorithm's advantages for a generation, and its metrics, which are the same on all ranks.
     pub(super) fn estimate(&mut self, rollouts: Rollouts) -> Result<(Advantages, Vec<Metric>)> {
         let rollouts = Arc::new(rollouts);
@@ -87,7 +97,7 @@ impl Plugins {
         Ok((pairs, from_plugin(choice.metrics)))
     }
 
-    /// Returns a micro-batch's part of the loss, its per-token derivatives in row order (for pairs, chosen and rejected
+    /// Returns a micro-batch's part of the loss, its derivatives per token or value in row order (for pairs, chosen and rejected
     /// alternate), and the algorithm's metrics of these rows.
     pub(super) fn loss(&mut self, batch: LossBatch) -> Result<(Gradient, Vec<Metric>)> {
         let mut gradient = match batch {
@@ -103,6 +113,18 @@ impl Plugins {
                 let gradient = in_turn(&pairs, gradient);
                 self.swaps.saw_pairs(pairs);
                 gradient
+            }
+            LossBatch::Labelled(examples) => {
+                let examples = Arc::new(examples);
+                let gradient = self.algorithm.as_labelled()?.loss(&examples)?;
+                self.swaps.saw_examples(examples);
+                gradient
+            }
+            LossBatch::Values(pairs) => {
+                let pairs = Arc::new(pairs);
+                let gradient = self.algorithm.as_reward_model()?.loss(&pairs)?;
+                self.swaps.saw_values(pairs);
+                of_values(gradient)
             }
         };
         let metrics = from_plugin(std::mem::take(&mut gradient.metrics));
@@ -179,4 +201,11 @@ fn in_turn(pairs: &Pairs, gradient: PairGradient) -> Gradient {
     let of_pair = |i: usize| sides.map(|(offsets, d)| &d[offsets[i] as usize..offsets[i + 1] as usize]).concat();
     let d_logp = (0..pairs.chosen.offsets.len().saturating_sub(1)).flat_map(of_pair).collect();
     Gradient { loss: gradient.loss, d_logp, d_entropy: None, d_values: None, metrics: gradient.metrics }
+}
+
+/// Returns the derivatives of pairs of values in the order of their rows.
+fn of_values(gradient: ValueGradient) -> Gradient {
+    let pairs = gradient.d_chosen.into_iter().zip(gradient.d_rejected);
+    let d_values = pairs.flat_map(|(chosen, rejected)| [chosen, rejected]).collect();
+    Gradient { loss: gradient.loss, d_logp: Vec::new(), d_entropy: None, d_values: Some(d_values), metrics: gradient.metrics }
 }

@@ -11,6 +11,7 @@ mod value_model;
 use super::collector::{Collector, Data, Turns, micro_batches_per_batch};
 use super::evaluation::Evaluation;
 use super::figures::Clock;
+use super::flow::Flow;
 use super::journal::{Begun, Event, Journal, Parent};
 use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
@@ -40,6 +41,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     config.ranks = world.size();
     world.set_patience(config.dist_timeout_s);
     let (config, mut plugins) = plugins::load(config, beginning, &world)?;
+    check(&config, &plugins)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, opened) = model::open(config, &folder, beginning, &world)?;
     let (config, Datasets { data, evaluated, mut warnings }) =
@@ -51,9 +53,9 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let place = Place::choose(config.device, config.bf16, world.local_rank())?;
     world.meet_on(place.device())?;
     let max_steps = max_steps(&config, data.batches_per_epoch() * micro_batches_per_batch(plugins.flow, &config));
-    let (config, learner, reference) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;
+    let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, max_steps));
-    let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: place.describe() };
+    let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: place.describe(), usual_rate };
     let restored = run.restored(&data)?;
     let (journal, source, turns) = run.begin(folder, &plugins, opened, warnings)?;
 
@@ -76,11 +78,23 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
         _ => RunFolder::choose(&config, plugins.algorithm_source.name()),
     })?;
     config.output_dir = Some(folder.display().to_string());
-    if config.precompute_ref_log_probs && plugins.flow.generates() {
-        let detail = "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training";
-        return Err(Error::Unfit(detail.into()));
-    }
     Ok((config, folder))
+}
+
+/// Refuses settings that the algorithm can't work with.
+fn check(config: &Config, plugins: &Loaded) -> Result<()> {
+    let mismatched = plugins.about().hints.mismatched;
+    let fault = if config.precompute_ref_log_probs && plugins.flow.generates() {
+        "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training"
+    } else if config.precompute_ref_log_probs && mismatched {
+        "precompute_ref_log_probs: this algorithm's baseline needs the reference model for the completions of each batch"
+    } else if config.per_device_train_batch_size == 1 && mismatched {
+        "per_device_train_batch_size: this algorithm puts each completion behind another row's prompt, so a process needs at \
+         least 2 rows at a time"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Unfit(fault.to_owned()))
 }
 
 /// Warns of completions that the model's context will cut short.
@@ -104,7 +118,7 @@ fn max_steps(config: &Config, micro_batches: usize) -> u64 {
     ((config.num_train_epochs * updates as f64).ceil() as u64).max(1)
 }
 
-/// Creates the learner and the reference model. Returns the configuration with the learning rates set.
+/// Creates the learner and the reference model. Returns the configuration with the learning rates set, and the usual rate.
 fn learner(
     config: Config,
     plugins: &Loaded,
@@ -113,14 +127,18 @@ fn learner(
     place: &Place,
     max_steps: u64,
     world: &Rc<World>,
-) -> Result<(Config, Learner, Option<Frozen>)> {
+) -> Result<(Config, Learner, Option<Frozen>, f64)> {
     let (needs, rate) = (plugins.about().needs, plugins.about().hints.learning_rate);
-    let (mut config, values) = value_model::settle(config, needs.values, beginning, world)?;
+    let (mut config, mut values) = value_model::settle(config, needs.values, beginning, world)?;
+    if plugins.flow == Flow::ValuedPairs {
+        values = Values::Trained;
+    }
     let dropout = settle_dropout(&mut config, &opened.source, place)?;
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&needs, &values), beginning, place)?;
     let policy = policy.with_dropout(dropout);
     let adapter = opened.lora.is_some();
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
+    let usual_rate = schedule::usual(plugins.flow, rate, size(&policy));
     let (mut config, schedule) = schedule::of_policy(config, plugins.flow, rate, size(&policy), max_steps)?;
     let shared = config.critic_learning_rate.filter(|_| matches!(values, Values::Shared));
     let of_head = shared.map(|peak| schedule::with_peak(&config, peak, max_steps)).transpose()?;
@@ -138,12 +156,12 @@ fn learner(
         let mut begun = value_model::open(own, opened, &config, beginning, place, &policy)?;
         begun.model = begun.model.with_dropout(dropout);
         let schedule;
-        (config, schedule) = schedule::of_critic(config, plugins.flow, size(begun.model.trainable()), max_steps)?;
+        (config, schedule) = schedule::of_critic(config, plugins.flow, size(&begun.model), max_steps)?;
         critic = Some(Critic::new(begun, optimizer, schedule)?);
     }
     let settings = Rc::new(config.clone());
     let learner = Learner::new(world.clone(), settings, plugins.flow, policy, (optimizer, rates), critic)?;
-    Ok((config, learner, reference))
+    Ok((config, learner, reference, usual_rate))
 }
 
 /// Returns the optimizer.
@@ -168,6 +186,8 @@ struct Run<'a> {
     max_steps: u64,
     /// Where it computes.
     device: String,
+    /// The learning rate that it would have by default.
+    usual_rate: f64,
 }
 
 impl Run<'_> {
@@ -197,14 +217,15 @@ impl Run<'_> {
             false => RunFolder::elsewhere(path),
         };
         let turns = Turns::new(self.settings.clone(), opened.tokenizer.clone(), &opened.source.architecture().eos_token_ids);
-        let source = opened.keep(folder.path(), self.world.is_first())?;
+        let pad = opened.tokenizer.pad_id().filter(|_| plugins.flow == Flow::ValuedPairs);
+        let source = opened.keep(folder.path(), self.world.is_first())?.padding_with(pad);
         folder.event(&self.event(&source, changes))?;
         plugins.keep(&self.settings, &mut folder)?;
         for text in warnings {
             tracing::warn!("{text}");
             folder.event(&Event::Warning { text: &text })?;
         }
-        Ok((Journal::new(self.settings.clone(), folder, scraped), source, turns))
+        Ok((Journal::new(self.settings.clone(), folder, scraped, self.usual_rate), source, turns))
     }
 
     /// Returns the run's first event.
@@ -217,6 +238,7 @@ impl Run<'_> {
             model: source.path().display().to_string(),
             max_steps: self.max_steps,
             device: &self.device,
+            usual_learning_rate: self.usual_rate,
         };
         match self.beginning {
             Beginning::New | Beginning::Over => Event::Started(begun),

@@ -2,7 +2,7 @@
 
 use super::value_model::Values;
 use crate::config::{self, Config};
-use crate::model::{Decoder, Frozen, Lora, ModelFolder, Place, Policy};
+use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy};
 use crate::plugin::Needs;
 use crate::train::origin::Beginning;
 use crate::train::snapshot::REFERENCE;
@@ -48,7 +48,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             return invalid(key, format!("the adapter in {} has {own}, and training continues with it", source.path().display()));
         }
     } else {
-        config.lora_target_modules = Some(config.lora_targets());
+        config.lora_target_modules = Some(targets(config, source)?);
     }
     if config.sync_ref_model {
         let detail = "would change the reference model, which with an adapter is the base model".to_owned();
@@ -79,6 +79,18 @@ pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &
     Ok(*config.lora_dropout.get_or_insert_with(by_default))
 }
 
+/// Returns the linear layers of a model that a new adapter has a part in.
+///
+/// # Errors
+/// If a name was given that the model does not have.
+pub(super) fn targets(config: &Config, model: &ModelFolder) -> Result<Vec<String>> {
+    let refused = |detail: String| config::Error::Invalid {
+        place: "lora_target_modules".to_owned(),
+        detail: format!("{detail} ({})", model.base().display()),
+    };
+    Ok(config.lora_targets(&model.architecture().modules()).map_err(refused)?)
+}
+
 /// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the algorithm asks for
 /// it. With an adapter, both share the storage of everything that is not trained.
 ///
@@ -92,16 +104,25 @@ pub(super) fn policy_and_reference(
     beginning: &Beginning,
     place: &Place,
 ) -> Result<(Policy, Option<Frozen>)> {
+    let head = NewHead::Drawn(config.seed);
+    let whole = |folder: &ModelFolder| match values {
+        Values::Trained => folder.value_model_over(folder.trunk()?, head),
+        _ => folder.decoder(),
+    };
+    let over = |folder: &ModelFolder, base: Decoder| match values {
+        Values::Trained => folder.value_model_over(base, head),
+        _ => folder.decoder_over(base),
+    };
     let policy = |folder: &ModelFolder, decoder: Decoder| -> Result<Policy> {
         let policy =
             Policy::new(if matches!(values, Values::Shared) { folder.with_critic(decoder)? } else { decoder }).at(place)?;
         Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing))
     };
     let Some(origin) = beginning.origin() else {
-        let began = source.decoder()?;
+        let began = whole(source)?;
         if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
             let began = began.at(place)?;
-            let adapted = began.clone().with_new_adapter(lora, &config.lora_targets(), config.seed)?;
+            let adapted = began.clone().with_new_adapter(lora, &targets(config, source)?, config.seed)?;
             return Ok((policy(source, adapted)?, needs.ref_logp.then(|| Frozen::new(began))));
         }
         let policy = policy(source, began)?;
@@ -124,13 +145,13 @@ pub(super) fn policy_and_reference(
         return Err(Error::Unfit(format!("{detail}; `rlhost merge` creates a full model that a new run can start from")));
     }
     if lora.is_some() {
-        let began = source.decoder()?.at(place)?;
-        let policy = policy(&kept, kept.decoder_over(began.clone())?)?;
+        let began = whole(source)?.at(place)?;
+        let policy = policy(&kept, over(&kept, began.clone())?)?;
         return Ok((policy, needs.ref_logp.then(|| Frozen::new(began))));
     }
     let moved = origin.checkpoint.join(REFERENCE);
     let began = || if moved.exists() { source.decoder_in(&moved)?.at(place) } else { source.decoder()?.at(place) };
-    Ok((policy(&kept, kept.decoder()?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
+    Ok((policy(&kept, whole(&kept)?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
 }
 
 /// Returns whether both are full models, or adapters of the same settings.

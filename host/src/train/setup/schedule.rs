@@ -30,9 +30,14 @@ impl Size {
     }
 }
 
+/// Returns the peak rate of a run's policy by default: the algorithm's own `rate`, for its size.
+pub(super) fn usual(flow: Flow, rate: f64, size: Size) -> f64 {
+    rate * size.factor(flow)
+}
+
 /// Returns the schedule of a run's policy, and the configuration with the peak rate set: by default the algorithm's own `rate`.
 pub(super) fn of_policy(mut config: Config, flow: Flow, rate: f64, size: Size, total: u64) -> Result<(Config, Schedule)> {
-    let peak = *config.learning_rate.get_or_insert(rate * size.factor(flow));
+    let peak = *config.learning_rate.get_or_insert(usual(flow, rate, size));
     let schedule = with_peak(&config, peak, total)?;
     warn_of_warmup(&config, &schedule);
     Ok((config, schedule))

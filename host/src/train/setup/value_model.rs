@@ -2,10 +2,10 @@
 //! here.
 
 use super::model::Opened;
-use super::models::{same_place, same_settings};
+use super::models::{same_place, same_settings, targets};
 use crate::config::{self, Config, Overrides};
 use crate::dist::World;
-use crate::model::{ModelFolder, Place, Policy, ValueModel, has_critic};
+use crate::model::{ModelFolder, NewHead, Place, Policy, has_critic};
 use crate::train::learner::Begun;
 use crate::train::origin::{Beginning, Origin};
 use crate::train::ranks::after_the_first;
@@ -25,6 +25,8 @@ pub(super) enum Values {
     Shared,
     /// A value model: of this folder, or a copy of the policy's.
     Model(Option<Box<ModelFolder>>),
+    /// The trained model itself: a reward model.
+    Trained,
 }
 
 /// Decides it, for an algorithm that `asks` for values or does not. Returns the configuration with a name that stays valid wherever
@@ -99,11 +101,11 @@ pub(super) fn open(
         Some(_) => policy.shared_trunk(),
         None => folder.trunk()?,
     };
-    let mut decoder = folder.value_model_over(trunk)?;
+    let mut decoder = folder.value_model_over(trunk, NewHead::Zero)?;
     if let Some(lora) = opened.lora.filter(|_| folder.lora().is_none()) {
-        decoder = decoder.with_new_adapter(lora, &config.lora_targets(), config.seed)?;
+        decoder = decoder.with_new_adapter(lora, &targets(config, &folder)?, config.seed)?;
     }
-    let model = ValueModel::new(decoder, place, config.gradient_checkpointing)?;
+    let model = Policy::new(decoder).at(place)?.with_gradient_checkpointing(config.gradient_checkpointing);
     Ok(Begun { model, source: own, continued: kept.is_some() })
 }
 

@@ -1,7 +1,8 @@
 //! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
 
 use crate::metrics::Comparison;
-use crate::plugin::{AnyPlugin, Needs, Pairs, Result, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Scale, Side, Tokens};
+use crate::plugin::{AnyPlugin, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::{RewardBatch, RewardColumn, RewardPlugin, Rollouts};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::plugins::{Reward, batch};
@@ -17,6 +18,8 @@ pub(in crate::train) struct Trial {
     pub(super) rollouts: Arc<Rollouts>,
     pub(super) tokens: Arc<Tokens>,
     pub(super) pairs: Arc<Pairs>,
+    pub(super) examples: Arc<Examples>,
+    pub(super) values: Arc<ValuedPairs>,
 }
 
 impl Trial {
@@ -76,8 +79,18 @@ impl Trial {
         };
         let scale = Scale { rows: 1, tokens: 3, max_completion_length: 4 };
         let pairs = Pairs { step: 0, chosen: side(-1.0, 3), rejected: side(-1.5, 2), scale };
-        let (scored, rollouts) = ((Arc::new(batch), BTreeMap::new()), Arc::new(seen));
-        Self { scored, rollouts, tokens: Arc::new(tokens), pairs: Arc::new(pairs) }
+        let has_margin = prompts.iter().flat_map(|prompt| &prompt.answers).any(|answers| answers.margin.is_some());
+        let margin = has_margin.then(|| vec![0.5]);
+        let values = ValuedPairs { step: 0, chosen: vec![0.5], rejected: vec![-0.25], margin, scale };
+        let scored = (Arc::new(batch), BTreeMap::new());
+        Self {
+            scored,
+            rollouts: Arc::new(seen),
+            tokens: Arc::new(tokens),
+            pairs: Arc::new(pairs),
+            examples: Arc::new(made_up_examples(needs)),
+            values: Arc::new(values),
+        }
     }
 
     /// Tries a plugin and reports how it differs from the one it would replace. Its state is restored afterwards.
@@ -93,6 +106,11 @@ impl Trial {
                 let pairs = pairs_for(&plugin.info().needs, &self.pairs);
                 chosen.and_then(|()| plugin.loss(&pairs)).map(|_| Value::Null)
             }
+            AnyPlugin::Labelled(plugin) => {
+                let examples = examples_for(plugin.info(), &self.examples);
+                plugin.loss(&examples).map(|_| Value::Null)
+            }
+            AnyPlugin::RewardModel(plugin) => plugin.loss(&self.values).map(|_| Value::Null),
         };
         let kept = report.and_then(|report| any.plugin_mut().remember().map(|_| report));
         any.plugin_mut().rewind(None);
@@ -116,6 +134,32 @@ fn tokens_for(needs: &Needs, tokens: &Tokens) -> Tokens {
     tokens.sampling_logp = needs.sampling_logp.then(|| tokens.sampling_logp.take().unwrap_or_else(|| old_logp.clone()));
     tokens.entropy = needs.entropy.then(|| tokens.entropy.take().unwrap_or_else(|| vec![1.0; rows]));
     tokens
+}
+
+/// Makes two synthetic rows, one of them undesirable.
+fn made_up_examples(needs: &Needs) -> Examples {
+    Examples {
+        step: 0,
+        labels: vec![true, false],
+        desirable: 1,
+        undesirable: 1,
+        offsets: vec![0, 3, 5],
+        logp: vec![-1.0; 5],
+        ref_logp: needs.ref_logp.then(|| vec![-1.1; 5]),
+        mean_logits: needs.mean_logits.then(|| vec![0.0; 5]),
+        mismatched: None,
+        scale: Scale { rows: 2, tokens: 5, max_completion_length: 4 },
+    }
+}
+
+/// Does the same for labelled completions.
+fn examples_for(info: &Info, examples: &Examples) -> Examples {
+    let mut examples = examples.clone();
+    let (tokens, rows) = (examples.logp.len(), examples.labels.len());
+    examples.mean_logits = info.needs.mean_logits.then(|| examples.mean_logits.take().unwrap_or_else(|| vec![0.0; tokens]));
+    let made_up = || Mismatched { logp: vec![-3.0; rows], ref_logp: vec![-3.5; rows] };
+    examples.mismatched = info.hints.mismatched.then(|| examples.mismatched.take().unwrap_or_else(made_up));
+    examples
 }
 
 /// Does the same for pairs.

@@ -333,7 +333,7 @@ fn fits(loaded: &AnyPlugin, trial: &super::Trial) -> Result<(), String> {
         AnyPlugin::Policy(_) if needs.values && !critic => {
             Err("it needs a critic's values, but this run was started without a critic".to_owned())
         }
-        AnyPlugin::Policy(_) | AnyPlugin::Preference(_) if needs.ref_logp && !reference => {
+        AnyPlugin::Policy(_) | AnyPlugin::Preference(_) | AnyPlugin::Labelled(_) if needs.ref_logp && !reference => {
             Err("it needs log-probabilities of the reference model, but this run was started without one".to_owned())
         }
         _ => Ok(()),

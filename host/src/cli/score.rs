@@ -1,0 +1,92 @@
+//! `rlhost score`: what a reward model says of texts.
+
+use super::Failure;
+use crate::config::{self, Config, Device, Overrides};
+use crate::model::Place;
+use crate::train::{self, RewardModel};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Arguments of `score`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Reward model: a folder, a run's folder, which stands for its newest checkpoint, or a name on the hub
+    model: String,
+    /// Dataset to score, with columns "prompt" and "completion", "text", "messages", or "prompt", "chosen" and "rejected"
+    #[arg(long)]
+    dataset: String,
+    /// Split of a hub dataset
+    #[arg(long, default_value = "train")]
+    split: String,
+    /// Rename dataset columns, as in prompt=question; separate several with commas or repeat the flag
+    #[arg(long)]
+    columns: Vec<String>,
+    /// Compute device: cuda, cuda:N, cpu or auto
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// Number of CPU threads [default: one per processor available to the process]
+    #[arg(long, alias = "num_threads")]
+    num_threads: Option<usize>,
+    /// Print one line of JSON per row: {"row", "score"}, or {"row", "chosen", "rejected"}
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    fn config(&self) -> config::Result<Config> {
+        let mut flags = vec![("dataset", self.dataset.clone()), ("dataset_train_split", self.split.clone())];
+        flags.push(("device", self.device.clone()));
+        flags.extend(self.columns.iter().map(|columns| ("columns", columns.clone())));
+        flags.extend(self.num_threads.map(|threads| ("num_threads", threads.to_string())));
+        let flags = flags.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        config::read(std::iter::empty::<&std::path::Path>(), &Overrides { flags, ..Overrides::default() })
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let config = args.config().map_err(Failure::mistake)?;
+    if let Some(threads) = config.num_threads {
+        super::set_threads(threads).map_err(Failure::mistake)?;
+    }
+    let opened = open(args, config.device).map_err(Failure::mistake)?;
+    let dataset = train::dataset_of(&config).map_err(Failure::mistake)?;
+    let Some((dataset, _)) = dataset else { return Ok(()) };
+    let (rows, warning) = opened.score_dataset(&dataset).map_err(Failure::mistake)?;
+    if let Some(text) = warning {
+        tracing::warn!("{text}");
+    }
+    for (row, scores) in &rows {
+        match (&scores[..], args.json) {
+            ([score], true) => say!("{}", json!({ "row": row, "score": score })),
+            ([chosen, rejected], true) => say!("{}", json!({ "row": row, "chosen": chosen, "rejected": rejected })),
+            (scores, _) => {
+                let shown: Vec<String> = scores.iter().map(|score| format!("{score:>12.6}")).collect();
+                say!("{row:>8} {}", shown.join(" "));
+            }
+        }
+    }
+    if !args.json {
+        summary(&rows);
+    }
+    Ok(())
+}
+
+fn open(args: &Args, device: Device) -> train::Result<RewardModel> {
+    let (folder, name): (PathBuf, String) = train::model_or_run(&args.model)?;
+    RewardModel::open(name, &folder, &Place::choose(device, None, 0)?)
+}
+
+/// Prints how the scores are distributed, and how often the chosen answer has the higher one.
+fn summary(rows: &[(usize, Vec<f32>)]) {
+    let all: Vec<f64> = rows.iter().flat_map(|(_, scores)| scores).map(|&score| f64::from(score)).collect();
+    let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
+    let (least, most) = all.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(*x), b.max(*x)));
+    say!("{} texts: mean {mean:.4}, from {least:.4} to {most:.4}", all.len());
+    let pairs: Vec<(f32, f32)> = rows.iter().filter_map(|(_, s)| if let [c, r] = s[..] { Some((c, r)) } else { None }).collect();
+    if !pairs.is_empty() {
+        let count = pairs.len() as f64;
+        let right = pairs.iter().filter(|(chosen, rejected)| chosen > rejected).count() as f64;
+        let margin = pairs.iter().map(|(chosen, rejected)| f64::from(chosen - rejected)).sum::<f64>() / count;
+        say!("{} pairs: accuracy {:.4}, mean margin {margin:.4}", pairs.len(), right / count);
+    }
+}

@@ -1,0 +1,66 @@
+//! Losses of reward models: computed from one value per completion, with their derivatives.
+
+use super::engine::Engine;
+use super::instance::Plugin;
+use super::loaded::Call;
+use super::policy::Check;
+use super::world::{Role, Valuing, reward_model};
+use super::{Metric, Result, Source};
+use crate::config::Limits;
+use serde_json::{Map, Value};
+use std::ops::{Deref, DerefMut};
+
+pub use super::world::reward_model::Pairs as ValuedPairs;
+
+/// A micro-batch of pairs' part of the loss and its derivatives, per pair.
+#[derive(Clone, Debug, Default)]
+pub struct ValueGradient {
+    /// This micro-batch's part of the step's loss.
+    pub loss: f64,
+    /// With respect to the values of the chosen completions.
+    pub d_chosen: Vec<f32>,
+    /// With respect to those of the rejected completions.
+    pub d_rejected: Vec<f32>,
+    /// Metrics to log.
+    pub metrics: Vec<Metric>,
+}
+
+/// A loaded loss of reward models.
+pub struct RewardModelPlugin {
+    plugin: Plugin,
+}
+
+impl Deref for RewardModelPlugin {
+    type Target = Plugin;
+
+    fn deref(&self) -> &Plugin {
+        &self.plugin
+    }
+}
+
+impl DerefMut for RewardModelPlugin {
+    fn deref_mut(&mut self) -> &mut Plugin {
+        &mut self.plugin
+    }
+}
+
+impl RewardModelPlugin {
+    /// Loads and configures a plugin; `seed` is the run's.
+    pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
+        Ok(Self { plugin: Plugin::load(engine, source, Role::RewardModel, config, limits, seed)? })
+    }
+
+    /// Returns one micro-batch's part of the loss.
+    pub fn loss(&mut self, pairs: &ValuedPairs) -> Result<ValueGradient> {
+        let given: reward_model::Gradient = self.plugin.call(Call::at("loss", pairs.step), |store, linked| {
+            Valuing::new(&mut *store, linked)?.rlhost_plugin0_2_0_reward_model().call_loss(&mut *store, pairs)
+        })?;
+        let check = Check { name: self.name(), function: "loss", step: pairs.step, tokens: pairs.chosen.len() };
+        check.number("a loss", given.loss)?;
+        for (what, column) in [("d_chosen", &given.d_chosen), ("d_rejected", &given.d_rejected)] {
+            check.values(what, "pair", column)?;
+        }
+        let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
+        Ok(ValueGradient { loss: given.loss, d_chosen: given.d_chosen, d_rejected: given.d_rejected, metrics })
+    }
+}

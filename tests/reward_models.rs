@@ -1,0 +1,186 @@
+//! Reward models: training them, what their folders hold, and what they say of texts.
+
+use rlhost_tests::{Outcome, Place, assert_near, tiny};
+use serde_json::{Value, json};
+use std::fs;
+
+/// Pairs whose chosen answer has more of a letter, with a margin each.
+fn pairs(place: &Place) {
+    let row = |i: usize| {
+        let (more, less) = ("z".repeat(1 + i % 5), "ab".repeat(1 + i % 4));
+        json!({"prompt": format!("post {i}:"), "chosen": format!(" {more}{less}"), "rejected": format!(" {less}"), "margin": i % 3})
+    };
+    place.write("pairs.jsonl", (0..24).map(|i| format!("{}\n", row(i))).collect::<String>());
+}
+
+fn place() -> Place {
+    let place = Place::new();
+    pairs(&place);
+    place
+}
+
+const COMMON: [&str; 10] = [
+    "--dataset",
+    "pairs.jsonl",
+    "--logging-steps",
+    "1",
+    "--learning-rate",
+    "0.003",
+    "--center-rewards-coefficient",
+    "0.01",
+    "--per-device-train-batch-size",
+    "4",
+];
+
+fn train(place: &Place, run: &str, more: &[&str]) -> Outcome {
+    place.run(&[&["reward", "--model", tiny(), "--output-dir", run], &COMMON[..], more].concat())
+}
+
+/// Each row's scores of the pairs.
+fn scores(place: &Place, model: &str) -> Vec<(f64, f64)> {
+    let outcome = place.run(&["score", model, "--dataset", "pairs.jsonl", "--json"]);
+    let lines = outcome.succeeded().stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.map(|line| (line["chosen"].as_f64().unwrap(), line["rejected"].as_f64().unwrap())).collect()
+}
+
+#[test]
+fn a_reward_model_learns_its_pairs_and_its_folder_is_one_for_sequence_classification() {
+    let place = place();
+    let outcome = train(&place, "run", &["--max-steps", "30", "--learning-rate", "0.01"]);
+    assert!(outcome.succeeded().stdout.contains("rlhost score"), "{}", outcome.stdout);
+    assert!(place.figure("run", "accuracy")[25..].iter().all(|accuracy| *accuracy == 1.0));
+    let lines = place.lines("run/metrics.jsonl");
+    for line in &lines {
+        let figure = |name: &str| line[name].as_f64().unwrap();
+        assert!(figure("min_reward") <= figure("mean_reward") && figure("mean_reward") <= figure("max_reward"), "{line}");
+    }
+    let last = "run/checkpoint-30";
+    let tensors = place.tensors(&format!("{last}/model.safetensors"));
+    assert!(tensors.contains_key("score.weight") && !tensors.contains_key("lm_head.weight"), "{:?}", tensors.keys());
+    let config: Value = serde_json::from_slice(&fs::read(place.path(&format!("{last}/config.json"))).unwrap()).unwrap();
+    assert_eq!(config["architectures"][0], "LlamaForSequenceClassification");
+    // The ending token, where the tokenizer has no token for padding.
+    assert_eq!((config["pad_token_id"].as_u64(), config["id2label"]["0"].as_str()), (Some(0), Some("LABEL_0")));
+    let scores = scores(&place, "run");
+    assert!(scores.len() == 24 && scores.iter().all(|(chosen, rejected)| chosen > rejected), "{scores:?}");
+}
+
+#[test]
+fn a_run_resumed_from_any_step_ends_as_the_uninterrupted_one() {
+    let place = place();
+    for (name, more, weights) in
+        [("whole", &[][..], "model.safetensors"), ("adapter", &["--lora-r", "2"], "adapter_model.safetensors")]
+    {
+        train(&place, name, &[&["--max-steps", "8", "--save-steps", "1", "--logging-steps", "3"], more].concat()).succeeded();
+        for step in 1..8u64 {
+            let from = format!("{name}-{step}");
+            place.copy(name, &from);
+            place.run(&["resume", &from, "--step", &step.to_string()]).succeeded();
+            place.assert_same_end(&from, name, 8, weights);
+        }
+    }
+    let adapter = place.tensors("adapter/checkpoint-8/adapter_model.safetensors");
+    assert!(adapter.contains_key("base_model.model.score.weight"), "{:?}", adapter.keys());
+    let config = fs::read_to_string(place.path("adapter/checkpoint-8/adapter_config.json")).unwrap();
+    assert!(config.contains("SEQ_CLS") && config.contains("\"score\""), "{config}");
+}
+
+#[test]
+fn accumulation_and_a_limit_of_tokens_change_nothing_but_rounding() {
+    let place = place();
+    let size = |rows: &'static str, steps: &'static str| {
+        [
+            "--max-steps",
+            "4",
+            "--learning-rate",
+            "3e-4",
+            "--per-device-train-batch-size",
+            rows,
+            "--gradient-accumulation-steps",
+            steps,
+        ]
+    };
+    train(&place, "one", &size("8", "1")).succeeded();
+    train(&place, "four", &size("2", "4")).succeeded();
+    train(&place, "cut", &[&size("8", "1")[..], &["--max-tokens-per-microbatch", "40"]].concat()).succeeded();
+    train(&place, "again", &[&size("8", "1")[..], &["--gradient-checkpointing"]].concat()).succeeded();
+    let named = ["loss", "grad_norm", "accuracy", "margin", "min_reward", "mean_reward", "max_reward", "num_tokens"];
+    let figures = |run: &str| -> Vec<Vec<(String, f64)>> {
+        let all = place.figures(run).into_iter();
+        all.map(|step| step.into_iter().filter(|(name, _)| named.contains(&name.as_str())).collect()).collect()
+    };
+    assert_eq!(figures("one")[0].len(), named.len());
+    for run in ["four", "cut", "again"] {
+        assert_near(&figures(run), &figures("one"), run);
+    }
+}
+
+#[test]
+fn a_text_has_the_same_score_alone_beside_others_and_where_training_began_from_it() {
+    let place = place();
+    train(&place, "run", &["--max-steps", "2"]).succeeded();
+    let together = scores(&place, "run/checkpoint-2");
+    let rows = place.lines("pairs.jsonl");
+    let one = |i: usize| json!({"prompt": rows[i]["prompt"], "completion": rows[i]["chosen"]});
+    let whole = |i: usize| {
+        let text = |name: &str| rows[i][name].as_str().unwrap().to_owned();
+        json!({"text": text("prompt") + &text("rejected")})
+    };
+    place.write("alone.jsonl", (0..6).map(|i| format!("{}\n{}\n", one(i), whole(i))).collect::<String>());
+    let alone = place.run(&["score", "run", "--dataset", "alone.jsonl", "--json"]);
+    let alone: Vec<Value> = alone.succeeded().stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (i, line) in alone.iter().enumerate() {
+        let (chosen, rejected) = together[i / 2];
+        let want = if i % 2 == 0 { chosen } else { rejected };
+        assert!((line["score"].as_f64().unwrap() - want).abs() < 1e-5, "{line} and {want}");
+    }
+    // A run that starts from it has its head.
+    let from = ["reward", "--model", "run/checkpoint-2", "--output-dir", "next", "--max-steps", "1", "--learning-rate", "0"];
+    place.run(&[&from[..], &["--dataset", "pairs.jsonl"]].concat()).succeeded();
+    assert!(scores(&place, "next") == together);
+}
+
+#[test]
+fn a_new_head_is_drawn_from_the_seed_with_the_deviation_of_the_configuration() {
+    let place = place();
+    let head = |run: &str, model: &str, seed: &str| -> Vec<f32> {
+        let more = ["reward", "--model", model, "--output-dir", run, "--dataset", "pairs.jsonl", "--max-steps", "1"];
+        place.run(&[&more[..], &["--learning-rate", "0", "--seed", seed]].concat()).succeeded();
+        let bytes = place.tensors(&format!("{run}/checkpoint-1/model.safetensors")).remove("score.weight").unwrap();
+        bytes.chunks(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
+    };
+    let (one, other) = (head("one", tiny(), "1"), head("other", tiny(), "2"));
+    assert!(one != other && one.len() == 64);
+    let deviation = |head: &[f32]| (head.iter().map(|w| w * w).sum::<f32>() / head.len() as f32).sqrt();
+    assert!((0.014..0.026).contains(&deviation(&one)), "{}", deviation(&one));
+    place.copy(tiny(), "wide");
+    let config = fs::read_to_string(place.path("wide/config.json")).unwrap();
+    place.write("wide/config.json", config.replacen('{', "{\"initializer_range\": 0.5,", 1));
+    let wide: Vec<f32> = head("wider", "wide", "1").iter().map(|w| w / 25.0).collect();
+    assert!(wide.iter().zip(&one).all(|(a, b)| (a - b).abs() < 1e-6));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_by_name() {
+    let place = place();
+    let refused = |arguments: &[&str], words: &[&str]| {
+        let outcome = place.run(arguments);
+        assert!(outcome.code == Some(2) && words.iter().all(|word| outcome.error().contains(word)), "{}", outcome.stderr);
+    };
+    let reward = ["reward", "--model", tiny(), "--output-dir", "run", "--dataset"];
+    let with = |more: &[&'static str]| [&reward[..], more].concat();
+    refused(&with(&["pairs.jsonl", "--max-prompt-length", "5"]), &["max_prompt_length", "max_length"]);
+    refused(&with(&["pairs.jsonl", "--plugin", "tldr_length_reward.wasm"]), &["nothing scored"]);
+    let row = |margin: Value| format!("{}\n", json!({"prompt": "p", "chosen": "c", "rejected": "r", "margin": margin}));
+    place.write("some.jsonl", row(json!(1)) + &row(Value::Null));
+    refused(&with(&["some.jsonl"]), &["1 of its 2 pairs have no \"margin\""]);
+    place.write("words.jsonl", row(json!("much")));
+    refused(&with(&["words.jsonl"]), &["words.jsonl", "margin", "not a number"]);
+    // Both texts are longer than 4 tokens.
+    refused(&with(&["pairs.jsonl", "--max-length", "4"]), &["max_length", "tokens"]);
+    refused(&["score", tiny(), "--dataset", "pairs.jsonl"], &["score.weight", "rlhost reward"]);
+    place.write("long.jsonl", format!("{}\n", json!({"text": "x".repeat(400)})));
+    train(&place, "good", &["--max-steps", "1"]).succeeded();
+    refused(&["score", "good", "--dataset", "long.jsonl"], &["401 tokens", "context of 192"]);
+    assert!(!place.path("run").exists());
+}
