@@ -205,7 +205,11 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     ),
     (NONE, "models are trained in f32, or in bf16 on an NVIDIA device", &["load_in_4bit", "load_in_8bit"]),
     (NotNeeded, "weights are not quantized", &["bnb_4bit_quant_type", "bnb_4bit_quant_storage", "use_bnb_nested_quant"]),
-    (NONE, "adapters are LoRA on linear layers, without DoRA", &["use_dora", "lora_modules_to_save", "lora_target_parameters"]),
+    (
+        NONE,
+        "adapters are LoRA on linear layers; what is beside them is not trained",
+        &["use_dora", "lora_modules_to_save", "lora_target_parameters"],
+    ),
     (NONE, "it is for low-rank optimizers (GaLore, APOLLO); use LoRA", &["optim_target_modules"]),
     (NONE, "not supported yet", &["neftune_noise_alpha", "label_smoothing_factor", "use_weighting"]),
     (NONE, "mixtures of experts are not supported yet", &["router_aux_loss_coef"]),

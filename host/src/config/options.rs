@@ -237,8 +237,9 @@ pub struct Config {
     /// Linear layers to adapt, by the model's own names: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj in most
     /// families, or all-linear for all of them [default: all-linear]
     pub lora_target_modules: Option<Vec<String>>,
-    /// LoRA dropout; not supported, so it must be 0 [default: 0]
-    pub lora_dropout: f64,
+    /// Probability with which training drops a value of the adapter's input; never in generation and evaluation [default: 0.05 as
+    /// in TRL, or what the adapter's folder says; 0 on an NVIDIA device, which has no kernel for it yet]
+    pub lora_dropout: Option<f64>,
 
     /// Peak learning rate [default: as in TRL, 1e-4 for reward_model, 2e-5 for sft, 3e-6 for ppo, 5e-7 for online_dpo and 1e-6 for the other algorithms,
     /// from 100 million parameters upward; for smaller models multiplied by 100 million / parameters, or by the square root of
@@ -441,7 +442,7 @@ impl Default for Config {
             lora_alpha: None,
             use_rslora: None,
             lora_target_modules: None,
-            lora_dropout: 0.0,
+            lora_dropout: None,
             learning_rate: None,
             critic_learning_rate: None,
             lr_scheduler_type: LrSchedule::Linear,
