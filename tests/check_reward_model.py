@@ -50,7 +50,7 @@ CASES = [
     ("margin and centering", {"center_rewards_coefficient": 0.1}, {"margin": True}),
     ("chat", {}, {"template": "chat"}),
     ("no prompt column", {}, {"joined": True}),
-    ("max_length 30", {}, {"max_length": 30}),
+    ("max_length 120", {}, {"max_length": 120}),
     ("accumulation", {}, {"accumulation": 2, "margin": True}),
     ("adapter", {}, {"lora": True}),
 ]

@@ -162,12 +162,18 @@ impl Limits {
 /// The largest call timeout; larger ones are reduced to it.
 const LONGEST_CALL: Duration = Duration::from_secs(1 << 32);
 
-/// A reward plugin of the run.
+/// A reward of the run: a plugin, or a model.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PluginEntry {
-    /// Path of the plugin, or the file name of an embedded one.
+    /// Path of the plugin, or the file name of an embedded one; or a reward model's folder or name on the hub.
     pub path: String,
+    /// Whether it is a reward model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub model: bool,
+    /// Hash of the reward model's files; the run sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
     /// Weight of its rewards in the sum.
     #[serde(default = "one")]
     pub weight: f64,
@@ -187,15 +193,28 @@ fn one() -> f64 {
 }
 
 impl PluginEntry {
-    /// Creates an entry with default settings.
+    /// Creates a plugin's entry with default settings.
     pub fn new(path: String) -> Self {
-        Self { path, weight: 1.0, config: Map::new(), on_error: OnError::Fail, limits: Limits::default() }
+        let (config, on_error, limits) = (Map::new(), OnError::Fail, Limits::default());
+        Self { path, model: false, hash: None, weight: 1.0, config, on_error, limits }
     }
 
-    /// Returns the name used in metrics and in `--set plugin.NAME...`: the file name without its extension.
+    /// Creates a reward model's entry.
+    pub fn of_model(path: String) -> Self {
+        Self { model: true, ..Self::new(path) }
+    }
+
+    /// Returns the name used in metrics and in `--set plugin.NAME...`: the file name without its extension; for a reward model
+    /// that of its folder, or of the run whose checkpoint that is.
     pub fn name(&self) -> &str {
-        let file = self.path.rsplit(['/', '\\']).next().unwrap_or(&self.path);
-        file.strip_suffix(".wasm").unwrap_or(file)
+        let mut parts = self.path.trim_end_matches(['/', '\\']).rsplit(['/', '\\']);
+        let file = parts.next().unwrap_or(&self.path);
+        if !self.model {
+            return file.strip_suffix(".wasm").unwrap_or(file);
+        }
+        let of_run = file.strip_prefix("checkpoint-").is_some_and(|step| step.bytes().all(|byte| byte.is_ascii_digit()));
+        let named = if of_run { parts.next().unwrap_or(file) } else { file };
+        named.split('@').next().unwrap_or(named)
     }
 }
 
@@ -211,7 +230,8 @@ pub struct Config {
     pub model: Option<String>,
     /// Value model of algorithms with a critic, such as ppo: a model folder or a name on the hub, for instance that of a reward
     /// model, whose score.weight is then the value head; policy for a copy of the model that the policy starts from; or shared
-    /// for a head on the policy itself, whose loss then also trains the policy [default: policy]
+    /// for a head on the policy itself, whose loss then also trains the policy [default: the first reward model with the policy's
+    /// tokenizer, or else policy]
     #[schemars(extend("rank" = "own", "aliases" = ["critic_pretrain"]))]
     pub value_model: Option<String>,
     /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of

@@ -120,7 +120,7 @@ impl Config {
     pub fn check_generation(&self, pairs: bool) -> Result<(), Error> {
         let invalid = |key: &str, detail: String| Err(Error::Invalid { place: key.to_owned(), detail });
         if self.plugin.is_empty() {
-            let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm. To learn from the \
+            let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm, or --reward-model. To learn from the \
                           dataset's own completions, as `rlhost sft` does, use --learn-from dataset";
             return invalid("plugin", detail.into());
         }
@@ -198,6 +198,9 @@ impl Config {
             entry.limits.check().map_err(|wrong| ("plugin", format!("{}: {wrong}", entry.name())))?;
             if self.plugin[..i].iter().any(|other| other.name() == entry.name()) {
                 return Err(("plugin", format!("{} is listed twice; rewards need different file names", entry.name())));
+            }
+            if entry.model && !entry.config.is_empty() {
+                return Err(("plugin", format!("{} is a reward model, which has no settings", entry.name())));
             }
         }
         Ok(())

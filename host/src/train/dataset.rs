@@ -26,6 +26,8 @@ pub(super) struct Prompt {
     pub text: String,
     /// Whether it belongs to a conversation.
     pub chat: bool,
+    /// The conversation as the dataset has it, where a reward model reads it in its own template.
+    pub messages: Option<Box<(Vec<Message>, Extras)>>,
     pub tokens: Vec<u32>,
     /// The dataset's other columns.
     pub columns: Map<String, Value>,
@@ -38,7 +40,7 @@ pub(super) struct Prompt {
 impl Prompt {
     fn new(row: usize, asked: &Asked, text: String, columns: Map<String, Value>) -> Self {
         let chat = matches!(asked, Asked::Chat(_));
-        Self { row, index: 0, text, chat, tokens: Vec::new(), columns, answers: None, ref_logp: OnceLock::new() }
+        Self { row, index: 0, text, chat, messages: None, tokens: Vec::new(), columns, answers: None, ref_logp: OnceLock::new() }
     }
 
     /// Returns the number of tokens of the prompt and its first answer.
@@ -81,6 +83,8 @@ pub(super) struct Reader<'a> {
     pub strict: bool,
     /// Whether pairs begin and end with the tokenizer's tokens for that, whatever a chat template writes.
     pub framed: bool,
+    /// Whether prompts keep their conversations.
+    pub messages: bool,
 }
 
 impl Reader<'_> {
@@ -102,7 +106,12 @@ impl Reader<'_> {
                 let detail = format!("the prompt is {long} tokens long; the model's context is {context}, completion included");
                 return Err(place.wrong(format!("{detail}; max_prompt_length keeps a prompt's last tokens")));
             }
-            Ok(Prompt { tokens, ..Prompt::new(row, &prompt, text, columns) })
+            let new = Prompt::new(row, &prompt, text, columns);
+            let messages = match prompt {
+                Asked::Chat(messages) if self.messages => Some(Box::new((messages, extras))),
+                _ => None,
+            };
+            Ok(Prompt { tokens, messages, ..new })
         };
         all(rows, prepare, refused)
     }

@@ -9,7 +9,7 @@ use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
 use crate::train::figures::{Figures, Work};
 use crate::train::learner::Learner;
-use crate::train::plugins::{Scored, batch};
+use crate::train::plugins::{Judged, Scored, batch};
 use crate::train::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl Collector {
     fn score(&mut self, e: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
         let step = with.at.step;
         let batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
-        let Scored { columns, troubles, mut figures } = with.plugins.score(batch)?;
+        let Scored { columns, troubles, mut figures } = with.plugins.score(Judged { batch, prompts: e.prompts.clone() })?;
         for trouble in &troubles {
             with.journal.reward_failed(step, trouble)?;
         }

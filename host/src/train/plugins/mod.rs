@@ -4,7 +4,7 @@
 mod scoring;
 mod swap;
 
-pub(super) use scoring::{Reward, Scored, Trouble, batch};
+pub(super) use scoring::{AskedModel, Judged, Reward, Scored, Scorer, Trouble, batch};
 pub(super) use swap::{LIVE, Seen, Slot, Swap, Trial, cant_change, dry_run};
 
 use super::experience::Pair;
@@ -137,7 +137,8 @@ impl Plugins {
 
     /// Returns all plugins, the algorithm first.
     fn all_mut(&mut self) -> impl Iterator<Item = &mut Plugin> {
-        std::iter::once(self.algorithm.plugin_mut()).chain(self.rewards.iter_mut().map(|reward| &mut **reward.plugin_mut()))
+        let rewards = self.rewards.iter_mut().filter_map(Reward::plugin_mut).map(|plugin| &mut **plugin);
+        std::iter::once(self.algorithm.plugin_mut()).chain(rewards)
     }
 
     /// Returns the states of all plugins.

@@ -1,14 +1,17 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
 use crate::config::{self, Config, PluginEntry};
+use crate::data::Tokenizer;
 use crate::dist::World;
+use crate::model::Place;
 use crate::plugin::{AnyPlugin, Engine, Info, Outline, RewardPlugin, Role, Source};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
 use crate::train::learner::is_separable;
 use crate::train::origin::Beginning;
-use crate::train::plugins::{Plugins, Reward, Slot, Trial, dry_run};
-use crate::train::ranks::same_source;
+use crate::train::plugins::{AskedModel, Plugins, Reward, Scorer, Slot, Trial, dry_run};
+use crate::train::ranks::{after_the_first, same_source};
+use crate::train::reward_model::{RewardModel, model_or_run};
 use crate::train::{Error, Result, RunFolder};
 use serde_json::Value;
 use std::rc::Rc;
@@ -26,7 +29,7 @@ pub(super) struct Loaded {
 
 /// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, those of the
 /// rewards, and the group size.
-pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World) -> Result<(Config, Loaded)> {
+pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, place: &Place) -> Result<(Config, Loaded)> {
     let engine = Engine::new()?;
     let algorithm_source = same_source(world, || beginning.plugin(&config.algorithm))?;
     let role = Outline::of(&engine, &algorithm_source, &config.loss_limits)?.role(&algorithm_source)?;
@@ -43,15 +46,39 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World) -> 
     } else {
         settle_rewards(&mut config, flow, algorithm_source.name(), beginning)?;
     }
-    let source = |entry: &PluginEntry| same_source(world, || beginning.plugin(&entry.path));
-    let reward_sources = config.plugin.iter().map(source).collect::<Result<Vec<_>>>()?;
-    let mut rewards = Vec::with_capacity(reward_sources.len());
-    for (entry, source) in config.plugin.iter_mut().zip(&reward_sources) {
-        let plugin = RewardPlugin::load(&engine, source, &entry.config, &entry.limits, config.seed)?;
-        entry.config = plugin.config();
-        rewards.push(Reward::new(plugin, entry));
+    let (mut rewards, mut reward_sources) = (Vec::with_capacity(config.plugin.len()), Vec::new());
+    for entry in &mut config.plugin {
+        let by = if entry.model {
+            Scorer::Model(Box::new(asked_model(entry, beginning, world, place)?))
+        } else {
+            let source = same_source(world, || beginning.plugin(&entry.path))?;
+            let plugin = RewardPlugin::load(&engine, &source, &entry.config, &entry.limits, config.seed)?;
+            entry.config = plugin.config();
+            reward_sources.push(source);
+            Scorer::Plugin(Box::new(plugin))
+        };
+        rewards.push(Reward::new(by, entry));
     }
     Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources }))
+}
+
+/// Opens a reward model, and sets in its entry a name that stays valid wherever the run resumes, and the hash of its files.
+fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, place: &Place) -> Result<AskedModel> {
+    let (folder, path) = after_the_first(world, || model_or_run(&entry.path))?;
+    entry.path = path;
+    let model = RewardModel::open(entry.name().to_owned(), &folder, place)?;
+    let resumed = matches!(beginning, Beginning::Resume { .. }) && !beginning.may_change();
+    if let Some(hash) = entry.hash.as_deref().filter(|hash| resumed && *hash != model.hash()) {
+        let (name, path, was, now) = (entry.name(), folder.display(), shortened(hash), shortened(model.hash()));
+        let detail = format!("reward model {name}: the files in {path} have changed since the run began ({was} to {now})");
+        return Err(Error::Unfit(format!("{detail}; --allow-changed goes on with what is there now")));
+    }
+    entry.hash = Some(model.hash().to_owned());
+    Ok(AskedModel { model, shares_tokens: false })
+}
+
+fn shortened(hash: &str) -> String {
+    hash.chars().take(12).collect()
 }
 
 /// Refuses rewards for an algorithm that has nothing scored. Those of a run that this one forks from stay behind.
@@ -74,6 +101,13 @@ impl Loaded {
     /// Returns the algorithm's description of itself.
     pub(super) fn about(&self) -> &Info {
         self.algorithm.plugin().info()
+    }
+
+    /// Tells reward models which tokenizer the policy has.
+    pub(super) fn meet(&mut self, policys: &Tokenizer) {
+        for asked in self.rewards.iter_mut().filter_map(Reward::model_mut) {
+            asked.shares_tokens = asked.model.tokenizer().is_same_as(policys);
+        }
     }
 
     /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial and any warnings.
@@ -99,7 +133,7 @@ impl Loaded {
     pub(super) fn keep(&self, config: &Config, folder: &mut RunFolder) -> Result<()> {
         let settings = Value::Object(config.loss.clone());
         folder.keep_plugin(&self.algorithm_source, "algorithm", &self.about().version, &settings)?;
-        for (plugin, source) in self.rewards.iter().map(Reward::plugin).zip(&self.reward_sources) {
+        for (plugin, source) in self.rewards.iter().filter_map(Reward::plugin).zip(&self.reward_sources) {
             folder.keep_plugin(source, "reward", &plugin.info().version, &Value::Object(plugin.config()))?;
         }
         Ok(())
@@ -109,8 +143,8 @@ impl Loaded {
     pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> (Plugins, Engine) {
         let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, .. } = self;
         let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin())];
-        let places = config.plugin.iter().zip(reward_sources).zip(&rewards);
-        slots.extend(places.map(|((entry, source), reward)| Slot::reward(entry, source, reward.plugin())));
+        let plugins = config.plugin.iter().filter(|entry| !entry.model).zip(rewards.iter().filter_map(Reward::plugin));
+        slots.extend(plugins.zip(reward_sources).map(|((entry, plugin), source)| Slot::reward(entry, source, plugin)));
         (Plugins::new(world, config.clone(), algorithm, rewards, slots, trial), engine)
     }
 }

@@ -137,7 +137,7 @@ fn pairs_for(needs: &Needs, pairs: &Pairs) -> Pairs {
 /// Tries the plugins that a run starts with.
 pub(in crate::train) fn dry_run(trial: &Trial, algorithm: &mut AnyPlugin, rewards: &mut [Reward]) -> Result<()> {
     trial.run(algorithm)?;
-    for reward in rewards.iter_mut().map(Reward::plugin_mut) {
+    for reward in rewards.iter_mut().filter_map(Reward::plugin_mut) {
         trial.reward(reward)?;
         reward.rewind(None);
     }
