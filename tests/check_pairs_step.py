@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Train on the same pairs with TRL's own trainers and with rlhost, and compare every figure.
+"""Train on the same pairs and labelled completions with TRL's own trainers and with rlhost, and compare every figure.
 
     python -m venv venv && venv/bin/pip install trl==1.16.0 accelerate datasets torch transformers
     cargo build
     venv/bin/python tests/check_pairs_step.py target/debug/rlhost [--only NAME] [--all]
 
-For each loss of DPO and CPO: two tiny random models (an untied Qwen2, and a tied Llama whose
+For each loss of DPO, CPO and KTO: two tiny random models (an untied Qwen2, and a tied Llama whose
 tokenizer begins every text with <s>), the same made-up pairs in the same order, three optimizer
 steps with batches of 4 pairs, without accumulation and with an accumulation of 2. Both in f32 on
 the CPU, AdamW at a constant rate, gradients clipped at 1, no dropout, the starting model as
@@ -23,7 +23,8 @@ What is defined differently is put right on TRL's side:
 - A mean over tokens (`sft`, CPO's likelihood term) is one over the whole step in rlhost, over a
   micro-batch in TRL. Cases with such a term run in TRL with a batch of 8 where rlhost accumulates
   two of 4.
-- `logits/*` and `entropy` weigh micro-batches by their tokens in rlhost, alike in TRL.
+- `logits/*` and `entropy` weigh micro-batches by their tokens in rlhost, alike in TRL; KTO's `rewards/*` and `logps/*` by their
+  rows with the label.
 - CPO's `logits/*` are a mean over the completions' tokens in rlhost, as DPO's are in both; TRL's
   CPO takes all positions, those of prompt and padding too.
 - CPO's `nll_loss` is 0 in TRL where its weight is, and isn't compared there.
@@ -54,7 +55,7 @@ import transformers
 from safetensors.torch import load_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config
-from trl import DPOConfig, DPOTrainer
+from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 
 from check_grpo_step import TOLERANCE, Weights
@@ -113,6 +114,12 @@ CASES = [
     ("cpo chat", "cpo", {"loss_type": "sigmoid"}, {"template": "chat"}),
     ("cpo chat ended", "cpo", {"loss_type": "sigmoid"}, {"template": "ended"}),
     ("cpo max_length 30", "cpo", {"loss_type": "sigmoid"}, {"max_length": 30}),
+    ("kto", "kto", {"loss_type": "kto"}, {}),
+    ("kto weights", "kto", {"loss_type": "kto", "beta": 0.5, "desirable_weight": 1.33, "undesirable_weight": 0.7}, {}),
+    ("kto apo_zero_unpaired", "kto", {"loss_type": "apo_zero_unpaired"}, {}),
+    ("kto pairs", "kto", {"loss_type": "kto"}, {"pairs": True}),
+    ("kto chat", "kto", {"loss_type": "kto"}, {"template": "chat"}),
+    ("kto max_length 30", "kto", {"loss_type": "kto"}, {"max_length": 30}),
 ]
 SHAPE = dict(
     hidden_size=32,
@@ -145,11 +152,25 @@ def make_rows():
     return rows
 
 
+def labelled(rows):
+    """Every other answer of the pairs, with labels in no order."""
+    return [
+        {"prompt": row["prompt"], "completion": row["chosen" if i % 2 else "rejected"], "label": i % 5 in (0, 2, 3)}
+        for i, row in enumerate(rows)
+    ]
+
+
 def rows_of(algorithm, rows, tokenizer, special):
+    if algorithm == "kto" and "pairs" not in special:
+        rows = labelled(rows)
     if "template" in special:
-        message = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
-        turn = lambda name, text: [{"role": message[name], "content": text.removesuffix(EOS).strip()}]
+        speakers = {"prompt": "user", "chosen": "assistant", "rejected": "assistant", "completion": "assistant"}
+        said = lambda name, text: [{"role": speakers[name], "content": text.removesuffix(EOS).strip()}]
+        turn = lambda name, text: said(name, text) if name in speakers else text
         return [{name: turn(name, text) for name, text in row.items()} for row in rows]
+    if algorithm == "kto":
+        # Chosen answers come first, all of them: few enough for three steps to reach the rejected ones.
+        return rows[:10] if "pairs" in special else rows
     if algorithm == "dpo":
         # One answer merges with its prompt, one doesn't; and a prompt that is too long, perhaps.
         return [
@@ -255,6 +276,24 @@ class Cpo(ByTokens, CPOTrainer):
         super().log(logs, start_time)
 
 
+class Kto(ByTokens, KTOTrainer):
+    def _compute_loss(self, model, inputs, return_outputs):
+        loss = super()._compute_loss(model, inputs, return_outputs)
+        labels, mask = inputs["label"].bool(), inputs["completion_mask"][:, 1:]
+        self.weigh("entropy", self._metrics["train"]["entropy"][-1], mask.sum())
+        for side, wanted in (("chosen", labels), ("rejected", ~labels)):
+            counts = {"logits": mask[wanted].sum(), "logps": wanted.sum(), "rewards": wanted.sum()}
+            for name, count in counts.items():
+                if count:
+                    self.weigh(f"{name}/{side}", self._metrics["train"][f"{name}/{side}"][-1], count)
+        return loss
+
+    def log(self, logs, start_time=None):
+        for name, mean in self.weighed().items():
+            self._metrics["train"][name] = [mean]
+        super().log(logs, start_time)
+
+
 class Step(transformers.TrainerCallback):
     """Compares the weights after each step, and keeps what is logged."""
 
@@ -279,16 +318,16 @@ class Step(transformers.TrainerCallback):
 
 
 def train_trl(algorithm, model, rows, out, batch, accumulation, settings, special, callback):
-    trainer, config = {"dpo": (Dpo, DPOConfig), "cpo": (Cpo, CPOConfig)}[algorithm]
+    trainer, config = {"dpo": (Dpo, DPOConfig), "cpo": (Cpo, CPOConfig), "kto": (Kto, KTOConfig)}[algorithm]
     args = config(
         output_dir=str(out), max_steps=STEPS, logging_steps=1, logging_first_step=False, save_strategy="no", report_to="none",
         disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False, per_device_train_batch_size=batch,
         gradient_accumulation_steps=accumulation, learning_rate=special.get("rate", RATE),
         lr_scheduler_type="constant", weight_decay=0.0, adam_epsilon=EPSILON,
-        max_grad_norm=1.0, seed=1, train_sampling_strategy="sequential", remove_unused_columns=algorithm == "dpo",
+        max_grad_norm=1.0, seed=1, train_sampling_strategy="sequential", remove_unused_columns=algorithm != "cpo",
         max_length=special.get("max_length", 1024), optim="adamw_torch", **settings)
     load = lambda: AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
-    reference = {"ref_model": load()} if algorithm == "dpo" else {}
+    reference = {"ref_model": load()} if algorithm != "cpo" else {}
     this = trainer(
         model=load(), args=args, train_dataset=datasets.Dataset.from_list(rows), callbacks=[callback],
         processing_class=AutoTokenizer.from_pretrained(model), **reference)
@@ -311,14 +350,16 @@ class Report:
         self.lines.append((step, name, got, want, share, share <= tolerance))
 
 
-FIGURES = ["loss", "grad_norm", "learning_rate", "entropy", "num_tokens", "nll_loss", "rewards/accuracies", "rewards/margins"]
+FIGURES = ["loss", "grad_norm", "learning_rate", "kl", "entropy", "num_tokens", "nll_loss", "rewards/accuracies", "rewards/margins"]
 FIGURES += [f"{kind}/{side}" for kind in ("rewards", "logps", "logits") for side in ("chosen", "rejected")]
 
 
 def compare_figures(report, got, want, beta, without):
     for step in range(1, STEPS + 1):
         ours, theirs = got[step], want[step]
-        reward = max(abs(theirs["rewards/chosen"]), abs(theirs["rewards/rejected"]), 1e-2 * beta * abs(theirs["logps/chosen"]))
+        # A step of KTO may have answers of one kind alone.
+        logps = max(abs(theirs.get(f"logps/{side}", 0.0)) for side in ("chosen", "rejected"))
+        reward = max(*(abs(theirs.get(f"rewards/{side}", 0.0)) for side in ("chosen", "rejected")), 1e-2 * beta * logps)
         for name in FIGURES:
             if name not in without and name in theirs:
                 size = None
@@ -326,6 +367,10 @@ def compare_figures(report, got, want, beta, without):
                     size = reward
                 elif name.startswith("logits"):
                     size = max(abs(theirs[name]), 0.1)
+                if name == "kl" and name not in ours and theirs[name] == 0:  # Of a loss without one.
+                    continue
+                if name == "kl":
+                    size = max(abs(theirs[name]), 1e-2 * logps)
                 report.add(step, name, ours.get(name), theirs[name], size)
 
 

@@ -9,6 +9,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("config", &[]),
     ("hub", &["config"]),
     ("metrics", &["config"]),
+    ("diagnosis", &["config"]),
     ("data", &["config", "ops"]),
     ("optim", &["config", "ops"]),
     ("model", &["config", "ops"]),
@@ -16,10 +17,13 @@ const DOORS: &[(&str, &[&str])] = &[
     ("plugin", &["config"]),
     ("checkpoint", &["config"]),
     ("dist", &["config", "ops"]),
-    ("report", &[]),
-    ("train", &["config", "ops", "hub", "metrics", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"]),
-    ("fuzzing", &["config", "hub", "data", "model", "plugin", "checkpoint", "report", "train"]),
-    ("cli", &["config", "data", "dist", "model", "plugin", "rollout", "train", "checkpoint", "metrics", "report"]),
+    ("report", &["diagnosis"]),
+    (
+        "train",
+        &["config", "ops", "hub", "metrics", "diagnosis", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"],
+    ),
+    ("fuzzing", &["config", "hub", "data", "diagnosis", "model", "plugin", "checkpoint", "report", "train"]),
+    ("cli", &["config", "data", "dist", "model", "plugin", "rollout", "train", "checkpoint", "metrics", "diagnosis", "report"]),
 ];
 
 fn root() -> PathBuf {
@@ -95,7 +99,10 @@ fn configuration_knows_neither_tensors_nor_plugins_and_only_operations_and_compi
 #[test]
 fn no_file_is_longer_than_about_six_hundred_lines() {
     for folder in ["host", "plugin-sdk", "plugins", "tests"] {
-        for file in rust_files(&root().join(folder)).into_iter().filter(|file| !file.ends_with("bindings/generated.rs")) {
+        for file in rust_files(&root().join(folder)).into_iter().filter(|file| {
+            // What a generator wrote.
+            !["bindings/generated.rs", "bindings/newer.rs"].iter().any(|kept| file.ends_with(kept))
+        }) {
             let lines = fs::read_to_string(&file).unwrap().lines().count();
             assert!(lines <= 620, "{} has {lines} lines", file.display());
         }

@@ -122,6 +122,72 @@ fn absurd_sizes_are_refused_with_file_and_key() {
 }
 
 #[test]
+fn what_a_model_says_beyond_what_is_computed_is_refused_by_name() {
+    let place = place();
+    let config: Value = serde_json::from_slice(&std::fs::read(place.path("model/config.json")).unwrap()).unwrap();
+    let with = |more: Value| {
+        let mut config = config.clone();
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        place.write("model/config.json", config.to_string());
+        generate(&place)
+    };
+    let linear = json!({ "rope_type": "linear", "factor": 2.0 });
+    for (more, named) in [
+        (json!({ "num_hidden_layers": 1 }), "model.layers.1"),
+        (json!({ "tie_word_embeddings": true }), "lm_head.weight"),
+        (json!({ "quantization_config": { "bits": 4 } }), "quantization_config"),
+        (json!({ "sliding_window": 16 }), "sliding_window"),
+        (json!({ "layer_types": ["full_attention"] }), "layer_types"),
+        (json!({ "rope_parameters": { "rope_type": "default" }, "rope_scaling": linear }), "rope_scaling"),
+        (json!({ "is_encoder_decoder": true }), "is_encoder_decoder"),
+        (json!({ "a_new_key\u{1b}": 1 }), "a_new_key"),
+    ] {
+        refused(&with(more), named, &["model", named]);
+    }
+    // What changes nothing here is no reason to refuse; what other programs would do is said.
+    let harmless = json!({
+        "use_cache": true, "_name_or_path": "x", "is_decoder": false, "pretraining_tp": 1, "top_k": 50, "sliding_window": null,
+        "attention_dropout": 0.1,
+    });
+    let outcome = with(harmless);
+    assert!(outcome.succeeded().stderr.contains("attention_dropout"), "{}", outcome.stderr);
+
+    // An output matrix that is the embedding is no other.
+    let mut weights = std::fs::read(place.path("model/model.safetensors")).unwrap();
+    let begin = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&weights[8..begin]).unwrap();
+    let range = |name: &str| {
+        let at = |i: usize| begin + header[name]["data_offsets"][i].as_u64().unwrap() as usize;
+        at(0)..at(1)
+    };
+    weights.copy_within(range("model.embed_tokens.weight"), range("lm_head.weight").start);
+    place.write("model/model.safetensors", weights);
+    with(json!({ "tie_word_embeddings": true })).succeeded();
+}
+
+#[test]
+fn layers_that_an_adapter_names_must_be_the_models() {
+    let place = place();
+    place.write("answers.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n");
+    let sft =
+        ["sft", "--dataset", "answers.jsonl", "--model", "model", "--output-dir", "run", "--lora-target-modules", "qkv_proj"];
+    refused(&place.run(&[&sft[..], &["--use_peft"]].concat()), "qkv_proj", &["lora_target_modules", "qkv_proj", "q_proj"]);
+}
+
+#[test]
+fn the_families_are_listed_as_the_program_knows_them() {
+    let place = Place::new();
+    let listed = place.run(&["models"]).succeeded().stdout.clone();
+    for family in ["gemma3_text", "gpt_neox", "llama", "phi3", "starcoder2"] {
+        assert!(listed.lines().any(|line| line.starts_with(&format!("{family} "))), "{family}: {listed}");
+    }
+    assert!(listed.lines().all(|line| line.len() <= 120), "{listed}");
+    let guide = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/docs/data.md")).unwrap();
+    let table = place.run(&["models", "--markdown"]).succeeded().stdout.clone();
+    assert!(guide.contains(&table), "host/docs/data.md does not have the table of rlhost models --markdown:\n{table}");
+}
+
+#[test]
 #[cfg(unix)]
 fn files_that_are_none_and_shards_elsewhere_are_refused() {
     use std::os::unix::fs::symlink;

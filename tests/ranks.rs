@@ -46,7 +46,7 @@ const ONLINE: [(&str, &[&str]); 4] =
 
 const PAIRING: [(&str, &[&str]); 1] = [("online_dpo", &[])];
 
-// KTO's other loss has a baseline of each micro-batch.
+// KTO's other loss has a baseline of each process's part of a micro-batch, as in TRL.
 const OFFLINE: [(&str, &[&str]); 6] = [
     ("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"]),
     ("dpo", &[]),
@@ -199,11 +199,12 @@ fn a_loss_that_compares_rows_is_said_to_do_so() {
     }
     let place = Place::with_answers();
     let steps = ["--max-steps", "1", "--per-device-train-batch-size", "4"];
-    for (algorithm, compares) in [("kto", true), ("dpo", false)] {
-        run(&place, algorithm, 2, &arguments(algorithm, false, &steps)).succeeded();
-        let warnings = place.events(algorithm, "warning");
+    for (algorithm, loss, compares) in [("dpo", "aot", true), ("dpo", "sigmoid", false), ("kto", "kto", false)] {
+        let all = [&arguments(algorithm, false, &steps)[..], &["--loss-type", loss]].concat();
+        run(&place, loss, 2, &all).succeeded();
+        let warnings = place.events(loss, "warning");
         let said = warnings.iter().any(|w| w["text"].as_str().unwrap().contains("compares the rows of a micro-batch"));
-        assert_eq!(said, compares, "{algorithm}: {warnings:?}");
+        assert_eq!(said, compares, "{loss}: {warnings:?}");
     }
 }
 

@@ -73,7 +73,7 @@ fn products(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
 }
 
 fn elementwise(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
-    let (d, i, eps) = (a.hidden_size, a.intermediate_size, a.rms_norm_eps);
+    let (d, i, eps) = (a.hidden_size, a.intermediate_size, a.norm_eps);
     let (x, w, dy, dx, dw) = (values(&[n, d]), values(&[d]), values(&[n, d]), values(&[n, d]), values(&[d]));
     bench(c, model, "norm, forward", n * d, || drop(black_box(norm::forward(&x, &w, eps).unwrap())));
     bench(c, model, "norm, backward", n * d, || norm::backward(&x, &w, eps, &dy, &dx, Some(&dw)).unwrap());
@@ -93,12 +93,12 @@ fn predictions(c: &mut Criterion, model: &str, a: &Architecture, targets: &[u32]
     let (m, d, vocab) = (targets.len(), a.hidden_size, a.vocab_size);
     let (hidden, w, dw) = (values(&[m, d]), values(&[vocab, d]), values(&[vocab, d]));
     bench(c, model, "logprob, forward", 2 * m * d * vocab, || {
-        drop(black_box(logprob::forward(&hidden, &w, targets, 1.0).unwrap()));
+        drop(black_box(logprob::forward(&hidden, &w, targets, 1.0.into()).unwrap()));
     });
-    let stats = logprob::forward(&hidden, &w, targets, 1.0).unwrap();
+    let stats = logprob::forward(&hidden, &w, targets, 1.0.into()).unwrap();
     let d_logp = vec![1e-3; m];
     bench(c, model, "logprob, backward", 4 * m * d * vocab, || {
-        drop(black_box(logprob::backward(&hidden, &w, targets, 1.0, &stats, &d_logp, None, Some(&dw)).unwrap()));
+        drop(black_box(logprob::backward(&hidden, &w, targets, 1.0.into(), &stats, &d_logp, None, Some(&dw)).unwrap()));
     });
 }
 

@@ -8,9 +8,10 @@ mod common;
 
 use common::{MODELS, architecture, decoder, short};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use rlhost::config::Rule;
 use rlhost::model::Policy;
 use rlhost::ops;
-use rlhost::optim::{AdamW, Settings};
+use rlhost::optim::{Optimizer, Settings};
 use std::hint::black_box;
 
 fn steps(c: &mut Criterion) {
@@ -20,9 +21,9 @@ fn steps(c: &mut Criterion) {
         for (_, gradient) in gradients.named() {
             ops::write(gradient, |g| g.fill(1e-3)).unwrap();
         }
-        let settings = Settings { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, max_grad_norm: 1.0 };
+        let settings = Settings { rule: Rule::AdamW, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, max_grad_norm: 1.0 };
         let trained = policy.weights().trained();
-        let mut optimizer = AdamW::new(settings, &trained).unwrap();
+        let mut optimizer = Optimizer::new(settings, &trained).unwrap();
         let mut group = c.benchmark_group(format!("optim {model}"));
         group.throughput(Throughput::Elements(policy.weights().parameters() as u64));
         group.bench_function("step, with clipping", |b| {

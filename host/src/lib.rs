@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod data;
+pub mod diagnosis;
 pub mod dist;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

@@ -4,9 +4,10 @@
 #![allow(clippy::print_stdout)]
 
 use candle_core::{DType, Tensor};
+use rlhost::config::Rule;
 use rlhost::model::{Decoder, Frozen, Lora, ModelFolder, Place, Policy, Selected};
 use rlhost::ops::{self, Forest};
-use rlhost::optim::{AdamW, Settings, Update};
+use rlhost::optim::{Optimizer, Settings, Update};
 use std::path::Path;
 
 const MODELS: [&str; 4] = ["llama", "llama_biased", "qwen2", "qwen3"];
@@ -67,8 +68,8 @@ fn steps(policy: &Policy) -> Figures {
     // The worst in bf16 is the bias of keys, whose gradients all but cancel.
     // With so great an epsilon an update is in proportion to the gradient. Otherwise it has the sign of each gradient's
     // value, which of one near zero is rounding's.
-    let settings = Settings { beta1: 0.9, beta2: 0.99, eps: 1.0, weight_decay: 0.01, max_grad_norm: 1.0 };
-    let mut optimizer = AdamW::new(settings, &policy.weights().trained()).unwrap();
+    let settings = Settings { rule: Rule::AdamW, beta1: 0.9, beta2: 0.99, eps: 1.0, weight_decay: 0.01, max_grad_norm: 1.0 };
+    let mut optimizer = Optimizer::new(settings, &policy.weights().trained()).unwrap();
     let mut all = Figures::new();
     for step in 0..2 {
         let gradients = policy.zero_gradients().unwrap();

@@ -3,7 +3,10 @@
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_nn::ops::{log_softmax, softmax};
-use rlhost::model::{Architecture, Linear, Lora, ModelFolder, NewHead, Policy, Selected, Weights};
+use rlhost::model::{
+    Architecture, Family, HeadNorms, Linear, Lora, ModelFolder, NewHead, NormKind, Policy, Rope, Selected, Weights,
+};
+use rlhost::ops::activation::Activation;
 use rlhost::ops::{self, Forest};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,6 +17,23 @@ const TEMPERATURE: f64 = 0.8;
 /// An adapter, and its factor: alpha over the root of the rank.
 const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true };
 const LORA_SCALE: f64 = 1.5;
+
+/// Models of the families that differ more from these.
+const FAMILIES: [&str; 13] = [
+    "granite",
+    "gemma2",
+    "gemma3",
+    "olmo2",
+    "olmo3",
+    "phi3",
+    "gpt_neox",
+    "gpt_neox_serial",
+    "qwen3_yarn",
+    "ministral",
+    "stablelm",
+    "starcoder2",
+    "gemma3_vision",
+];
 
 /// Prompts, and completions of each.
 fn texts() -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
@@ -60,63 +80,146 @@ impl Naive<'_> {
     }
 
     fn norm(&self, x: &Tensor, name: &str) -> Result<Tensor> {
+        let weight = self.var(&format!("{name}.weight")).clone();
+        let weight = if self.a.norm == NormKind::RmsFromOne { (weight + 1.0)? } else { weight };
+        let x = match self.a.norm {
+            NormKind::Layer => x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?,
+            _ => x.clone(),
+        };
         let mean = x.sqr()?.mean_keepdim(D::Minus1)?;
-        x.broadcast_div(&(mean + self.a.rms_norm_eps)?.sqrt()?)?.broadcast_mul(self.var(&format!("{name}.weight")))
+        let y = x.broadcast_div(&(mean + self.a.norm_eps)?.sqrt()?)?.broadcast_mul(&weight)?;
+        match self.vars.get(&format!("{name}.bias")) {
+            Some(bias) => y.broadcast_add(bias),
+            None => Ok(y),
+        }
     }
 
-    /// `[B, T, heads * C]` to rotated `[B, heads, T, C]`.
-    fn heads(&self, x: &Tensor, heads: usize, norm: Option<String>, rotate: bool) -> Result<Tensor> {
-        let (b, t, _) = x.dims3()?;
-        let c = self.a.heads.head_dim;
-        let mut x = x.reshape((b, t, heads, c))?;
-        if let Some(norm) = norm {
-            x = self.norm(&x, &norm)?;
-        }
+    /// The norm of this name, if the model has it; otherwise what it is given.
+    fn norm_if(&self, x: &Tensor, name: &str) -> Result<Tensor> {
+        if self.vars.contains_key(&format!("{name}.weight")) { self.norm(x, name) } else { Ok(x.clone()) }
+    }
+
+    /// `[B, T, heads, C]` to rotated `[B, heads, T, C]`.
+    fn rotated(&self, x: &Tensor, rope: Option<&Rope>) -> Result<Tensor> {
         let x = x.transpose(1, 2)?.contiguous()?;
-        if !rotate {
-            return Ok(x);
+        let Some(rope) = rope else { return Ok(x) };
+        let (_, _, t, c) = x.dims4()?;
+        let half = rope.dims / 2;
+        let frequencies = rope.frequencies();
+        let angles: Vec<f32> = (0..t).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f)).collect();
+        let angles = Tensor::from_vec(angles, (t, half), &Device::Cpu)?;
+        let by = f64::from(rope.attention_factor());
+        let (cos, sin) = ((angles.cos()? * by)?, (angles.sin()? * by)?);
+        let turned = candle_nn::rotary_emb::rope_slow(&x.narrow(3, 0, 2 * half)?.contiguous()?, &cos, &sin)?;
+        if 2 * half == c { Ok(turned) } else { Tensor::cat(&[turned, x.narrow(3, 2 * half, c - 2 * half)?], 3) }
+    }
+
+    /// Queries, keys and values, `[B, T, heads, C]`, before their rotation.
+    fn heads(&self, x: &Tensor, layer: &str) -> Result<[Tensor; 3]> {
+        let ((b, t, _), h) = (x.dims3()?, self.a.heads);
+        let c = h.head_dim;
+        let counts = [h.heads, h.kv_heads, h.kv_heads];
+        let name = |part: &str| format!("{layer}.{part}");
+        let has = |part: &str| self.vars.contains_key(&format!("{}.weight", name(part)));
+        let all: Vec<Tensor> = if has("attention.query_key_value") {
+            // Head by head, a query, a key and a value.
+            let joined = self.linear(x, &name("attention.query_key_value"))?.reshape((b, t, h.heads, 3 * c))?;
+            (0..3).map(|i| joined.narrow(3, i * c, c)).collect::<Result<_>>()?
+        } else if has("self_attn.qkv_proj") {
+            let joined = self.linear(x, &name("self_attn.qkv_proj"))?.reshape((b, t, h.heads + 2 * h.kv_heads, c))?;
+            let first = [0, h.heads, h.heads + h.kv_heads];
+            (0..3).map(|i| joined.narrow(2, first[i], counts[i])).collect::<Result<_>>()?
+        } else {
+            let apart = ["q", "k", "v"].into_iter().zip(counts).map(|(part, count)| {
+                let y = self.linear(x, &name(&format!("self_attn.{part}_proj")))?;
+                let norm = name(&format!("self_attn.{part}_norm"));
+                // Over all heads, or over each.
+                let y = if self.a.head_norms == HeadNorms::All { self.norm_if(&y, &norm)? } else { y };
+                let y = y.reshape((b, t, count, c))?;
+                if self.a.head_norms == HeadNorms::Each { self.norm_if(&y, &norm) } else { Ok(y) }
+            });
+            apart.collect::<Result<_>>()?
+        };
+        all.into_iter().map(|t| t.contiguous()).collect::<Result<Vec<_>>>().map(|all| all.try_into().expect("three"))
+    }
+
+    fn attention(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
+        let ((b, t, _), a, h) = (x.dims3()?, self.a, self.a.heads);
+        let window = a.windows[l].unwrap_or(t);
+        let hides = |i: usize, j: usize| if j > i || j + window <= i { f32::NEG_INFINITY } else { 0.0 };
+        let mask: Vec<f32> = (0..t).flat_map(|i| (0..t).map(move |j| hides(i, j))).collect();
+        let mask = Tensor::from_vec(mask, (t, t), &Device::Cpu)?;
+        let [q, k, v] = self.heads(x, layer)?;
+        let rope = a.rotary[l].map(|rope| &a.ropes[rope]);
+        let (q, k, v) = (self.rotated(&q, rope)?, self.rotated(&k, rope)?, self.rotated(&v, None)?);
+        let repeat = |x: Tensor| -> Result<Tensor> {
+            let r = h.heads / h.kv_heads;
+            x.unsqueeze(2)?.broadcast_as((b, h.kv_heads, r, t, h.head_dim))?.reshape((b, h.heads, t, h.head_dim))
+        };
+        let (k, v) = (repeat(k)?.contiguous()?, repeat(v)?.contiguous()?);
+        let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * f64::from(a.factors.scores))?;
+        let scores = bounded(scores, a.factors.scores_cap)?.broadcast_add(&mask)?;
+        let y = softmax(&scores, D::Minus1)?.matmul(&v)?.transpose(1, 2)?.contiguous()?;
+        let output = if a.family == Family::GptNeoX { "attention.dense" } else { "self_attn.o_proj" };
+        self.linear(&y.reshape((b, t, h.heads * h.head_dim))?, &format!("{layer}.{output}"))
+    }
+
+    fn unit(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
+        let name = |part: &str| format!("{layer}.mlp.{part}");
+        let f = |x: &Tensor| match self.a.activation {
+            Activation::Silu => x.silu(),
+            Activation::Gelu => x.gelu_erf(),
+            Activation::GeluTanh => x.gelu(),
+        };
+        let i = self.a.intermediate_size;
+        match self.a.family {
+            Family::GptNeoX => self.linear(&f(&self.linear(x, &name("dense_h_to_4h"))?)?, &name("dense_4h_to_h")),
+            Family::Starcoder2 => self.linear(&f(&self.linear(x, &name("c_fc"))?)?, &name("c_proj")),
+            Family::Phi3 => {
+                let both = self.linear(x, &name("gate_up_proj"))?;
+                self.linear(&(f(&both.narrow(2, 0, i)?)? * both.narrow(2, i, i)?)?, &name("down_proj"))
+            }
+            _ => {
+                let (gate, up) = (self.linear(x, &name("gate_proj"))?, self.linear(x, &name("up_proj"))?);
+                self.linear(&(f(&gate)? * up)?, &name("down_proj"))
+            }
         }
-        let angles: Vec<f32> = (0..t)
-            .flat_map(|p| (0..c / 2).map(move |i| p as f32 * (self.a.rope_theta.powf(-2.0 * i as f64 / c as f64) as f32)))
-            .collect();
-        let angles = Tensor::from_vec(angles, (t, c / 2), &Device::Cpu)?;
-        candle_nn::rotary_emb::rope_slow(&x, &angles.cos()?, &angles.sin()?)
     }
 
     /// Log-probabilities `[B, T, V]` of the next token, and values `[B, T]`.
     fn forward(&self, ids: &Tensor) -> Result<(Tensor, Tensor)> {
         let (b, t) = ids.dims2()?;
-        let (a, h) = (self.a, self.a.heads);
-        let mut x = self.var("model.embed_tokens.weight").index_select(&ids.flatten_all()?, 0)?.reshape((b, t, a.hidden_size))?;
+        let (a, neox) = (self.a, self.a.family == Family::GptNeoX);
+        let embedding = if neox { "gpt_neox.embed_in.weight" } else { "model.embed_tokens.weight" };
+        let mut x = self.var(embedding).index_select(&ids.flatten_all()?, 0)?.reshape((b, t, a.hidden_size))?;
+        x = (x * f64::from(a.factors.embedding))?;
+        let residual = f64::from(a.factors.residual);
         for l in 0..a.layers {
-            let window = a.windows[l].unwrap_or(t);
-            let hides = |i: usize, j: usize| if j > i || j + window <= i { f32::NEG_INFINITY } else { 0.0 };
-            let mask: Vec<f32> = (0..t).flat_map(|i| (0..t).map(move |j| hides(i, j))).collect();
-            let mask = Tensor::from_vec(mask, (t, t), &Device::Cpu)?;
-            let name = |part: &str| format!("model.layers.{l}.{part}");
-            let y = self.norm(&x, &name("input_layernorm"))?;
-            let qk = |part: &str| a.qk_norm.then(|| name(part));
-            let q = self.heads(&self.linear(&y, &name("self_attn.q_proj"))?, h.heads, qk("self_attn.q_norm"), a.rotates[l])?;
-            let k = self.heads(&self.linear(&y, &name("self_attn.k_proj"))?, h.kv_heads, qk("self_attn.k_norm"), a.rotates[l])?;
-            let v = self.heads(&self.linear(&y, &name("self_attn.v_proj"))?, h.kv_heads, None, false)?;
-            let repeat = |x: Tensor| -> Result<Tensor> {
-                let r = h.heads / h.kv_heads;
-                x.unsqueeze(2)?.broadcast_as((b, h.kv_heads, r, t, h.head_dim))?.reshape((b, h.heads, t, h.head_dim))
-            };
-            let (k, v) = (repeat(k)?.contiguous()?, repeat(v)?.contiguous()?);
-            let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? / (h.head_dim as f64).sqrt())?.broadcast_add(&mask)?;
-            let y =
-                softmax(&scores, D::Minus1)?.matmul(&v)?.transpose(1, 2)?.contiguous()?.reshape((b, t, h.heads * h.head_dim))?;
-            x = (x + self.linear(&y, &name("self_attn.o_proj"))?)?;
-            let y = self.norm(&x, &name("post_attention_layernorm"))?;
-            let gated = (self.linear(&y, &name("mlp.gate_proj"))?.silu()? * self.linear(&y, &name("mlp.up_proj"))?)?;
-            x = (x + self.linear(&gated, &name("mlp.down_proj"))?)?;
+            let layer = format!("{}.{l}", if neox { "gpt_neox.layers" } else { "model.layers" });
+            let norm = |x: &Tensor, name: &str| self.norm_if(x, &format!("{layer}.{name}"));
+            // Where a family has its norms; in the others the one after attention is the one before the unit.
+            let around = matches!(a.family, Family::Gemma2 | Family::Gemma3 | Family::Olmo2 | Family::Olmo3);
+            let mut y = self.attention(&norm(&x, "input_layernorm")?, &layer, l)?;
+            if around {
+                y = norm(&y, "post_attention_layernorm")?;
+            }
+            let middle = (&x + (y * residual)?)?;
+            let read = if a.parallel { &x } else { &middle };
+            let before = if around { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
+            let y = norm(&self.unit(&norm(read, before)?, &layer)?, "post_feedforward_layernorm")?;
+            x = (middle + (y * residual)?)?;
         }
-        let x = self.norm(&x, "model.norm")?;
-        let output = if a.tied { "model.embed_tokens.weight" } else { "lm_head.weight" };
-        let logits = (x.broadcast_matmul(&self.var(output).t()?)? / TEMPERATURE)?;
+        let x = self.norm(&x, if neox { "gpt_neox.final_layer_norm" } else { "model.norm" })?;
+        let head = if neox { "embed_out.weight" } else { "lm_head.weight" };
+        let logits = x.broadcast_matmul(&self.var(if a.tied { embedding } else { head }).t()?)?;
+        let logits = (bounded((logits / f64::from(a.factors.logits))?, a.factors.logits_cap)? / TEMPERATURE)?;
         Ok((log_softmax(&logits, D::Minus1)?, self.linear(&x, "value_head")?.squeeze(2)?))
     }
+}
+
+fn bounded(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
+    let Some(cap) = cap.map(f64::from) else { return Ok(x) };
+    (x / cap)?.tanh()? * cap
 }
 
 /// Coefficients of a made-up loss: sum of `c * logp + e * entropy + v * value` over completion
@@ -201,15 +304,12 @@ fn relative(got: &[f32], want: &[f32]) -> f32 {
 
 #[test]
 fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
-    for name in ["llama", "llama_biased", "qwen2", "qwen3", "llama, windows", "qwen3, windows", "mistral", "smollm3"] {
+    let plain = ["llama", "llama_biased", "qwen2", "qwen3", "llama, windows", "qwen3, windows", "mistral", "smollm3"];
+    for name in plain.into_iter().chain(FAMILIES) {
         let (policy, mut a) = policy(name.split(',').next().unwrap());
         // Shorter than a completion; longer than a block, and than some prompts.
         if name.ends_with("windows") {
             a.windows = [Some(3), Some(69)].into_iter().cycle().take(a.layers).collect();
-        }
-        // The reference has no scaling of its own: linear scaling is a slower rotation.
-        if name == "llama_biased" {
-            a.rope_scaling = rlhost::model::RopeScaling::None;
         }
         let weights = with_critic(policy.weights().copied().unwrap(), &a);
         let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), weights));
@@ -243,10 +343,15 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
 
 #[test]
 fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_form() {
-    for name in ["llama", "qwen2", "qwen3", "smollm3"] {
+    for name in ["llama", "qwen2", "qwen3", "smollm3"].into_iter().chain(FAMILIES) {
         let (policy, a) = policy(name);
-        let all: Vec<String> =
-            ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"].map(String::from).into();
+        let all: &[&str] = match a.family {
+            Family::Phi3 => &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+            Family::Starcoder2 => &["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
+            Family::GptNeoX => &["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
+            _ => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        };
+        let all: Vec<String> = all.iter().map(|name| (*name).to_owned()).collect();
         let targets = if name == "qwen2" { vec!["v_proj".to_owned(), "down_proj".to_owned()] } else { all };
         let weights = with_critic(policy.weights().copied().unwrap(), &a).with_new_adapter(LORA, &targets, 7).unwrap();
         // B is zero at the beginning, and with it the gradient of A.
@@ -281,7 +386,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
 #[test]
 fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_policys_loss() {
     let of_values = |n: usize| (vec![0.0; n], vec![0.0; n], coefficients(n).2);
-    for name in ["llama", "qwen2", "qwen3"] {
+    for name in ["llama", "qwen2", "qwen3"].into_iter().chain(FAMILIES) {
         let folder =
             ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
         let decoder = folder.value_model_over(folder.trunk().unwrap(), NewHead::Zero).unwrap();
@@ -312,7 +417,7 @@ fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_polic
 
 #[test]
 fn running_layers_again_on_the_way_back_changes_no_bit() {
-    for name in ["llama_biased", "qwen3"] {
+    for name in ["llama_biased", "qwen3"].into_iter().chain(FAMILIES) {
         let gradients = |on: bool| {
             let policy = policy(name).0.with_gradient_checkpointing(on);
             let (forest, selected) = packed();
@@ -327,7 +432,7 @@ fn running_layers_again_on_the_way_back_changes_no_bit() {
 
 #[test]
 fn a_gradient_changes_no_more_once_its_group_is_done() {
-    for name in ["llama", "qwen2", "qwen3"] {
+    for name in ["llama", "qwen2", "qwen3"].into_iter().chain(FAMILIES) {
         let (policy, a) = policy(name);
         let weights = with_critic(policy.weights().copied().unwrap(), &a);
         let policy = Policy::new(rlhost::model::Decoder::new(a, weights));

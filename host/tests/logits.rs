@@ -2,11 +2,11 @@
 //! (`tests/fixtures/make_models.py` made both).
 
 use candle_core::{Device, Tensor};
-use rlhost::model::{Decode, Frozen, ModelFolder};
+use rlhost::model::{Decode, Dtype, Frozen, ModelFolder, export};
 use rlhost::ops::Forest;
 use std::path::{Path, PathBuf};
 
-const MODELS: [&str; 10] = [
+const MODELS: [&str; 23] = [
     "llama",
     "llama3_scaled",
     "llama3_parameters",
@@ -17,6 +17,19 @@ const MODELS: [&str; 10] = [
     "qwen2_sliding",
     "qwen3",
     "smollm3",
+    "granite",
+    "gemma2",
+    "gemma3",
+    "olmo2",
+    "olmo3",
+    "phi3",
+    "gpt_neox",
+    "gpt_neox_serial",
+    "qwen3_yarn",
+    "ministral",
+    "stablelm",
+    "starcoder2",
+    "gemma3_vision",
 ];
 const TOLERANCE: f32 = 1e-4;
 
@@ -85,4 +98,22 @@ fn decoding_token_by_token_after_a_shared_prompt_gives_the_same() {
             assert!(difference <= TOLERANCE, "{name} at token {at}: {difference}");
         }
     }
+}
+
+#[test]
+fn the_text_part_of_a_model_that_sees_images_becomes_a_model_of_its_own() {
+    let (whole, to) = (ModelFolder::open(folder("gemma3_vision")).unwrap(), tempfile::tempdir().unwrap());
+    export(&whole, to.path(), Dtype::F32).unwrap();
+    let alone = ModelFolder::open(to.path()).unwrap();
+    assert!(whole.architecture().text_part && !alone.architecture().text_part);
+    assert_eq!(alone.architecture().windows, whole.architecture().windows);
+    let names: Vec<String> =
+        candle_core::safetensors::load(to.path().join("model.safetensors"), &Device::Cpu).unwrap().into_keys().collect();
+    assert!(names.iter().all(|name| name.starts_with("model.") && !name.contains("language_model")), "{names:?}");
+    let (texts, want) = reference("gemma3_vision");
+    let mut forest = Forest::new();
+    forest.push(&texts[0], None);
+    let rows: Vec<usize> = (0..forest.len()).collect();
+    let got = Frozen::new(alone.decoder().unwrap()).logits(&forest, &rows).unwrap();
+    assert!(greatest_difference(&got, &want[0]) <= TOLERANCE);
 }

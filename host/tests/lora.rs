@@ -2,9 +2,10 @@
 //! model.
 
 use candle_core::{Device, Tensor};
+use rlhost::config::Rule;
 use rlhost::model::{Decode, Decoder, Frozen, Lora, ModelFolder, Policy, Selected, Weights, merge, save};
 use rlhost::ops::{self, Forest};
-use rlhost::optim::{AdamW, Settings};
+use rlhost::optim::{Optimizer, Settings};
 use std::path::Path;
 
 const LORA: Lora = Lora { r: 4, alpha: 8.0, use_rslora: false };
@@ -44,8 +45,8 @@ fn greatest_difference(a: &[f32], b: &[f32]) -> f32 {
 /// A policy whose adapter some updates have changed.
 fn trained(base: &Decoder) -> Policy {
     let policy = Policy::new(base.clone().with_new_adapter(LORA, &targets(), 3).unwrap());
-    let settings = Settings { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 1.0 };
-    let mut optimizer = AdamW::new(settings, &policy.weights().trained()).unwrap();
+    let settings = Settings { rule: Rule::AdamW, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 1.0 };
+    let mut optimizer = Optimizer::new(settings, &policy.weights().trained()).unwrap();
     for _ in 0..4 {
         let (forest, selected) = forest();
         let gradients = policy.zero_gradients().unwrap();
@@ -92,9 +93,9 @@ fn training_an_adapter_changes_no_bit_of_the_base_whose_storage_the_reference_ha
     assert!(logits(&Frozen::new(base.clone())) == before.1);
 
     // Whoever has one storage sees what is written into it.
-    ops::fill_zero(&base.weights().norm).unwrap();
-    assert!(ops::to_vec(&policy.weights().norm).unwrap().iter().all(|x| *x == 0.0), "the base was copied");
-    assert!(ops::to_vec(&policy.copied_weights().unwrap().norm).unwrap().iter().all(|x| *x == 0.0));
+    ops::fill_zero(&base.weights().norm.weight).unwrap();
+    assert!(ops::to_vec(&policy.weights().norm.weight).unwrap().iter().all(|x| *x == 0.0), "the base was copied");
+    assert!(ops::to_vec(&policy.copied_weights().unwrap().norm.weight).unwrap().iter().all(|x| *x == 0.0));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::cpu::{Read, Shared, read, tensor};
 use super::cuda;
 use super::forest::Forest;
 use super::gemm::{Dst, Mat, matmul, matmul_raw};
-use super::math::{dot, exp, max, sum_by};
+use super::math::{dot, exp, max, sum_by, tanh};
 use super::simd::wide;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
@@ -44,18 +44,22 @@ impl Heads {
 
 /// How a layer attends. Functions take this type itself, not something convertible to it: a generic function would be compiled in
 /// its caller's crate, without optimisation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     /// Sizes of its heads.
     pub heads: Heads,
     /// Number of newest positions that a token sees, including itself; all if `None` (sliding windows, Beltagy et al. 2020, arXiv
     /// 2004.05150).
     pub window: Option<usize>,
+    /// Factor of the scores, usually the inverse square root of the head size.
+    pub scale: f32,
+    /// Bound that scores approach, `cap * tanh(score / cap)` (Gemma 2, arXiv 2408.00118); unbounded if `None`.
+    pub cap: Option<f32>,
 }
 
 impl From<Heads> for Attention {
     fn from(heads: Heads) -> Self {
-        Self { heads, window: None }
+        Self { heads, window: None, scale: heads.scale(), cap: None }
     }
 }
 
@@ -68,9 +72,20 @@ impl Attention {
     /// Rejects attention that only the CPU can compute.
     #[cfg(feature = "cuda")]
     pub(super) fn on_device(self) -> Result<Heads> {
-        match self.window {
-            None => Ok(self.heads),
-            Some(_) => Err(Error::Shape { op: "attention", detail: "sliding windows are only supported on the CPU".into() }),
+        if self == Self::from(self.heads) {
+            return Ok(self.heads);
+        }
+        let detail = "sliding windows, other scales and bounded scores are only supported on the CPU".into();
+        Err(Error::Shape { op: "attention", detail })
+    }
+
+    /// Bounds scores, if they are bounded.
+    #[inline(always)]
+    pub(super) fn bound(self, scores: &mut [f32]) {
+        if let Some(cap) = self.cap {
+            for s in scores {
+                *s = cap * tanh(*s / cap);
+            }
         }
     }
 }
@@ -173,14 +188,17 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: A
         let q = head(&qs, &block, head_index, h.heads, c);
         for (run, column) in runs {
             let k = head(&ks, run, kv, h.kv_heads, c);
-            matmul(&mut scores[*column..], total, Dst::Replace, q, k.t(), h.scale(), Parallelism::None);
+            matmul(&mut scores[*column..], total, Dst::Replace, q, k.t(), attention.scale, Parallelism::None);
         }
         for (i, row) in scores.chunks_mut(total).enumerate() {
             let seen = visible.seen(&block, i, &keys);
             row[..seen.start].fill(0.0);
             row[seen.end..].fill(0.0);
             let row = &mut row[seen];
-            let (top, sum) = wide!(softmax(row));
+            let (top, sum) = wide!({
+                attention.bound(row);
+                softmax(row)
+            });
             // SAFETY: only this task writes this token and head.
             unsafe { *log_sum_at.at((block.start + i) * h.heads + head_index) = top + sum.ln() };
         }
@@ -258,7 +276,7 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
                 for (run, column) in runs {
                     let k = head(&ks, run, kv, h.kv_heads, c);
                     let v = head(&vs, run, kv, h.kv_heads, c);
-                    matmul(&mut probs[*column..], total, Dst::Replace, q, k.t(), h.scale(), Parallelism::None);
+                    matmul(&mut probs[*column..], total, Dst::Replace, q, k.t(), attention.scale, Parallelism::None);
                     matmul(&mut d_scores[*column..], total, Dst::Replace, d_o, v.t(), 1.0, Parallelism::None);
                 }
                 for (i, (p, ds)) in probs.chunks_mut(total).zip(d_scores.chunks_mut(total)).enumerate() {
@@ -267,9 +285,15 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
                     let along = wide!(dot(&outs[at..at + c], &d_outs[at..at + c]));
                     let log_sum = log_sums[token * h.heads + head_index];
                     let seen = visible.seen(&block, i, &keys);
-                    wide!(for (p, ds) in p[seen.clone()].iter_mut().zip(&mut ds[seen.clone()]) {
-                        *p = exp(*p - log_sum);
-                        *ds = *p * (*ds - along);
+                    wide!({
+                        let (p, ds) = (&mut p[seen.clone()], &mut ds[seen.clone()]);
+                        attention.bound(p);
+                        for (p, ds) in p.iter_mut().zip(ds) {
+                            // The slope of the bound, where there is one.
+                            let bounded = attention.cap.map_or(0.0, |cap| *p / cap);
+                            *p = exp(*p - log_sum);
+                            *ds = *p * (*ds - along) * (1.0 - bounded * bounded);
+                        }
                     });
                     for row in [p, ds] {
                         row[..seen.start].fill(0.0);
@@ -290,10 +314,10 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
                             dst,
                             ds,
                             k,
-                            h.scale(),
+                            attention.scale,
                             Parallelism::None,
                         );
-                        matmul_raw(dk_at.at(kv_at), kv_width, Dst::Add, ds.t(), q, h.scale(), Parallelism::None);
+                        matmul_raw(dk_at.at(kv_at), kv_width, Dst::Add, ds.t(), q, attention.scale, Parallelism::None);
                         matmul_raw(dv_at.at(kv_at), kv_width, Dst::Add, p.t(), d_o, 1.0, Parallelism::None);
                     }
                 }

@@ -159,19 +159,21 @@ impl Scratch {
         self.out.resize(heads * c, 0.0);
         let q = Mat::new(&self.q, heads, c);
         let k = Mat::new(&group.prompt.k[kv * c * prompt_len..], c, prompt_len);
-        matmul(&mut self.shared, prompt_len, Dst::Replace, q, k, h.scale(), Parallelism::None);
+        matmul(&mut self.shared, prompt_len, Dst::Replace, q, k, attention.scale, Parallelism::None);
 
         self.own.clear();
         wide!(for (i, (_, cache)) in group.sequences.iter().enumerate() {
             for index in i * per_kv..(i + 1) * per_kv {
                 let first = self.own.len();
-                cache.scores(&self.q[index * c..(index + 1) * c], kv, kv_width, h.scale(), &mut self.own);
+                cache.scores(&self.q[index * c..(index + 1) * c], kv, kv_width, attention.scale, &mut self.own);
                 let (shared, own) = (&mut self.shared[index * prompt_len..(index + 1) * prompt_len], &mut self.own[first..]);
                 let hidden = attention.hidden(prompt_len + cache.len - 1);
                 let (far, shared) = shared.split_at_mut(hidden.min(prompt_len));
                 let (far_own, own) = own.split_at_mut(hidden.saturating_sub(prompt_len));
                 far.fill(0.0);
                 far_own.fill(0.0);
+                attention.bound(shared);
+                attention.bound(own);
                 normalise(shared, own);
             }
         });

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::math::tanh;
 use super::simd::wide;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, StorageRef, Tensor};
@@ -181,6 +182,32 @@ pub fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
     })
 }
 
+/// Returns `factor * t`. On the CPU only.
+pub fn scaled(t: &Tensor, factor: f32) -> Result<Tensor> {
+    each(t, |x| x * factor)
+}
+
+/// Returns `t + 1`, as norms have it whose weights are differences from one. On the CPU only.
+pub fn plus_one(t: &Tensor) -> Result<Tensor> {
+    each(t, |x| x + 1.0)
+}
+
+/// Returns `cap * tanh(t / cap)`. On the CPU only.
+pub fn bounded_by(t: &Tensor, cap: f32) -> Result<Tensor> {
+    each(t, |x| cap * tanh(x / cap))
+}
+
+fn each(t: &Tensor, f: impl Fn(f32) -> f32 + Sync) -> Result<Tensor> {
+    let src = read(t)?;
+    let mut out = vec![0f32; src.len()];
+    out.par_chunks_mut(1 << 15).zip(src.par_chunks(1 << 15)).for_each(|(out, src)| {
+        wide!(for (o, s) in out.iter_mut().zip(src) {
+            *o = f(*s);
+        });
+    });
+    tensor(out, t.shape())
+}
+
 /// Sets every value to zero.
 pub fn fill_zero(t: &Tensor) -> Result<()> {
     on_device!(t, cuda::fill_zero(t));
@@ -197,7 +224,7 @@ pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Resu
     tensors.into_iter().try_fold(0.0, |sum, t| Ok(sum + squares(t)?))
 }
 
-fn squares(t: &Tensor) -> Result<f64> {
+pub(super) fn squares(t: &Tensor) -> Result<f64> {
     /// Number of interleaved partial sums, as many as fit into vector registers. A single sum would make each addition wait for
     /// the previous one.
     const LANES: usize = 32;

@@ -2,6 +2,7 @@
 
 use super::cpu::filled;
 use gemm::Parallelism;
+use rayon::prelude::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -75,6 +76,56 @@ pub(super) fn product(a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) -> V
     }
 }
 
+/// Returns `x w^T + b` as new row-major values, `[x.rows, w.rows]`, for rows of equal length.
+///
+/// The gemm crate rearranges `w` one value at a time for this, however few rows `x` has. It reads `w` as it lies for `w x^T`, which
+/// sums in the same order; that result then has to be turned, which pays off for rows that are longer than many.
+pub(super) fn of_rows(x: Mat<'_>, w: Mat<'_>, bias: Option<&[f32]>, par: Parallelism) -> Vec<f32> {
+    let (n, m) = (x.rows, w.rows);
+    if n > 1 && 4 * n <= 3 * x.cols {
+        let turned = match bias {
+            None => product(w, x.t(), 1.0, par),
+            Some(bias) => {
+                let mut turned: Vec<f32> = bias.iter().flat_map(|&b| std::iter::repeat_n(b, n)).collect();
+                matmul(&mut turned, n, Dst::Add, w, x.t(), 1.0, par);
+                turned
+            }
+        };
+        return transposed(&turned, m, n);
+    }
+    let Some(bias) = bias else { return product(x, w.t(), 1.0, par) };
+    let mut out = bias.repeat(n);
+    matmul(&mut out, m, Dst::Add, x, w.t(), 1.0, par);
+    out
+}
+
+/// Returns the transpose of `[rows, cols]` values.
+fn transposed(values: &[f32], rows: usize, cols: usize) -> Vec<f32> {
+    /// Side of the blocks in which values move, a cache line.
+    const SIDE: usize = 16;
+    // SAFETY: each value of the destination has one source.
+    unsafe {
+        filled(rows * cols, |out| {
+            let turn = |(first, lines): (usize, &mut [MaybeUninit<f32>])| {
+                for from in (0..rows).step_by(SIDE) {
+                    for (j, line) in lines.chunks_mut(rows).enumerate() {
+                        let to = &mut line[from..(from + SIDE).min(rows)];
+                        for (i, value) in to.iter_mut().enumerate() {
+                            value.write(values[(from + i) * cols + first * SIDE + j]);
+                        }
+                    }
+                }
+            };
+            let lines = rows.max(1) * SIDE;
+            if rows * cols < WORTH_SHARING / SIDE {
+                out.chunks_mut(lines).enumerate().for_each(turn);
+            } else {
+                out.par_chunks_mut(lines).enumerate().for_each(turn);
+            }
+        })
+    }
+}
+
 /// [`matmul`] into memory that several tasks share.
 ///
 /// # Safety
@@ -116,5 +167,45 @@ pub(super) unsafe fn matmul_raw(
             false,
             par,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(n: usize, step: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * step) % 101) as f32 / 50.0 - 1.0).collect()
+    }
+
+    #[test]
+    fn a_product_of_rows_is_the_same_turned_or_not() {
+        // Few and many rows, sizes that are no multiple of a block, one that is shared between threads.
+        for (n, k, m) in
+            [(1, 8, 3), (2, 8, 3), (6, 8, 1), (7, 8, 5), (17, 96, 33), (40, 1024, 700), (300, 64, 40), (0, 4, 3), (3, 8, 0)]
+        {
+            let (x, w, bias) = (values(n * k, 7), values(m * k, 13), values(m, 29));
+            let (x, w) = (Mat::new(&x, n, k), Mat::new(&w, m, k));
+            for bias in [None, Some(&bias[..])] {
+                let got = of_rows(x, w, bias, all_threads());
+                let dot =
+                    |i: usize, j: usize| (0..k).map(|l| f64::from(x.data[i * k + l]) * f64::from(w.data[j * k + l])).sum::<f64>();
+                let wanted = |i: usize, j: usize| dot(i, j) + bias.map_or(0.0, |bias| f64::from(bias[j]));
+                assert_eq!(got.len(), n * m);
+                for (i, j) in (0..n).flat_map(|i| (0..m).map(move |j| (i, j))) {
+                    let off = (f64::from(got[i * m + j]) - wanted(i, j)).abs();
+                    assert!(off < 1e-6 * k as f64, "{n} {k} {m}: {i} {j} is off by {off}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_transpose_moves_every_value() {
+        for (rows, cols) in [(0, 3), (3, 0), (1, 1), (1, 40), (40, 1), (16, 16), (17, 33), (700, 900)] {
+            let values: Vec<f32> = (0..rows * cols).map(|i| i as f32).collect();
+            let turned = transposed(&values, rows, cols);
+            assert!((0..rows).all(|i| (0..cols).all(|j| turned[j * rows + i] == values[i * cols + j])), "{rows} {cols}");
+        }
     }
 }

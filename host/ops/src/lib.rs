@@ -12,10 +12,12 @@
 //! rows.
 #![allow(unsafe_code)]
 
+pub mod activation;
 pub mod adamw;
 pub mod attention;
 pub mod bounded;
 pub mod cached_attention;
+pub mod columns;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -23,6 +25,7 @@ pub mod device;
 pub mod embedding;
 pub mod forest;
 mod gemm;
+pub mod layer_norm;
 pub mod linear;
 pub mod logprob;
 pub mod low_rank;
@@ -30,6 +33,7 @@ pub mod machine;
 mod math;
 mod memory;
 pub mod norm;
+pub mod optimizers;
 pub mod panels;
 mod process;
 pub mod rope;
@@ -40,8 +44,8 @@ pub mod swiglu;
 pub mod team;
 
 pub use cpu::{
-    add_into, cast, checksum, copied, fill_zero, from_vec, gather_rows, mixed, on_host, scatter_add_rows, sum_of_squares, to_vec,
-    write, zeros_like,
+    add_into, bounded_by, cast, checksum, copied, fill_zero, from_vec, gather_rows, mixed, on_host, plus_one, scaled,
+    scatter_add_rows, sum_of_squares, to_vec, write, zeros_like,
 };
 #[cfg(feature = "cuda")]
 pub use cuda::decode;

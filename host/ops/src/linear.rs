@@ -21,18 +21,12 @@ pub fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
     check("linear", d_in == w_in, x, w)?;
     on_device!(x, cuda::linear::forward(x, w, b, cuda::Kind::of(x)?));
     let (xs, ws) = (read(x)?, read(w)?);
-    let (x, w) = (Mat::new(&xs, n, d_in), Mat::new(&ws, d_out, d_in).t());
-    let Some(b) = b else { return tensor(gemm::product(x, w, 1.0, all_threads()), (n, d_out)) };
-    let bias = read(b)?;
-    if bias.len() != d_out {
-        return Err(Error::Shape { op: "linear", detail: format!("a bias of {:?} for {d_out} outputs", b.shape()) });
+    let (x, w) = (Mat::new(&xs, n, d_in), Mat::new(&ws, d_out, d_in));
+    let bias = b.map(read).transpose()?;
+    if let Some(bias) = bias.as_deref().filter(|bias| bias.len() != d_out) {
+        return Err(Error::Shape { op: "linear", detail: format!("a bias of {} values for {d_out} outputs", bias.len()) });
     }
-    let mut out = Vec::with_capacity(n * d_out);
-    for _ in 0..n {
-        out.extend_from_slice(&bias);
-    }
-    matmul(&mut out, d_out, Dst::Add, x, w, 1.0, all_threads());
-    tensor(out, (n, d_out))
+    tensor(gemm::of_rows(x, w, bias.as_deref(), all_threads()), (n, d_out))
 }
 
 /// [`forward`] with the result in f32, whatever the type of the inputs.

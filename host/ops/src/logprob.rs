@@ -9,7 +9,7 @@ use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::gemm::{Dst, Mat, all_threads, matmul};
-use super::math::{exp, max, sum_by};
+use super::math::{exp, max, sum_by, tanh};
 use super::simd::wide;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
@@ -27,6 +27,55 @@ pub struct TokenStats {
     pub top: Vec<bool>,
     /// Logarithm of the normaliser.
     pub(super) log_sum: Vec<f32>,
+}
+
+/// How products of hidden states with the output matrix become logits: `bound(product / divisor) / temperature`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// Divisor of the bounded logits.
+    pub temperature: f32,
+    /// Divisor of the products.
+    pub divisor: f32,
+    /// Bound that logits approach, `cap * tanh(logit / cap)`; unbounded if `None`.
+    pub cap: Option<f32>,
+}
+
+impl From<f32> for Scale {
+    fn from(temperature: f32) -> Self {
+        Self { temperature, divisor: 1.0, cap: None }
+    }
+}
+
+impl Scale {
+    /// Returns the factor of products where nothing is bounded.
+    fn factor(self) -> f32 {
+        1.0 / (self.temperature * self.divisor)
+    }
+
+    /// Bounds a tile's logits, if they are bounded.
+    fn bound(self, logits: &mut [f32]) {
+        let Some(cap) = self.cap.map(|cap| cap / self.temperature) else { return };
+        logits.par_chunks_mut(1 << 14).for_each(|logits| {
+            wide!(for z in logits.iter_mut() {
+                *z = cap * tanh(*z / cap);
+            });
+        });
+    }
+
+    /// Returns the slopes of the bound at bounded logits; none where nothing is bounded.
+    fn slopes(self, logits: &[f32]) -> Option<Vec<f32>> {
+        let cap = self.cap? / self.temperature;
+        Some(logits.iter().map(|z| 1.0 - (z / cap) * (z / cap)).collect())
+    }
+
+    /// Returns the temperature, which is all that a device computes with.
+    #[cfg(feature = "cuda")]
+    fn on_device(self) -> Result<f32> {
+        match self.cap {
+            None => Ok(self.temperature * self.divisor),
+            Some(_) => Err(Error::Shape { op: "logprob", detail: "bounded logits are only supported on the CPU".into() }),
+        }
+    }
 }
 
 /// Rows and tokens of a tile, 8 MiB of logits at most.
@@ -64,10 +113,11 @@ impl Tile {
     }
 
     /// Computes the tile's logits from the transposed hidden states.
-    fn logits<'a>(&self, room: &'a mut [f32], w: Mat<'_>, turned: &[f32], temperature: f32) -> &'a mut [f32] {
+    fn logits<'a>(&self, room: &'a mut [f32], w: Mat<'_>, turned: &[f32], scale: Scale) -> &'a mut [f32] {
         let logits = &mut room[..self.tokens.len() * self.line()];
         let h = Mat::strided(&turned[self.rows.start..], w.cols, self.rows.len(), turned.len() / w.cols.max(1));
-        matmul(logits, self.line(), Dst::Replace, w.some_rows(&self.tokens), h, 1.0 / temperature, all_threads());
+        matmul(logits, self.line(), Dst::Replace, w.some_rows(&self.tokens), h, scale.factor(), all_threads());
+        scale.bound(logits);
         logits
     }
 
@@ -104,17 +154,17 @@ fn check(hidden: &Tensor, w: &Tensor, targets: &[u32]) -> Result<(usize, usize, 
     Ok((m, d, vocab))
 }
 
-/// Computes statistics from `hidden: [M, D]`, `w: [V, D]` and target ids `[M]`. Logits are divided by `temperature`.
-pub fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature: f32) -> Result<TokenStats> {
+/// Computes statistics from `hidden: [M, D]`, `w: [V, D]` and target ids `[M]`.
+pub fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], scale: Scale) -> Result<TokenStats> {
     let (m, d, vocab) = check(hidden, w, targets)?;
-    on_device!(hidden, cuda::logprob::forward(hidden, w, targets, temperature));
+    on_device!(hidden, cuda::logprob::forward(hidden, w, targets, scale.on_device()?));
     let (hs, ws) = (read(hidden)?, read(w)?);
     let (turned, w) = (turn(&hs, d), Mat::new(&ws, vocab, d));
     let mut room = Tile::room(m, vocab);
     let mut sums = vec![Sums::NONE; m];
     let mut target_logits = vec![f32::NAN; m];
     for tile in Tile::all(m, vocab) {
-        let logits = tile.logits(&mut room, w, &turned, temperature);
+        let logits = tile.logits(&mut room, w, &turned, scale);
         let tasks = logits.par_chunks(TOKENS_PER_TASK * tile.line());
         for part in tasks.map(|lines| sums_of(lines, tile.line())).collect::<Vec<_>>() {
             sums[tile.rows.clone()].iter_mut().zip(part).for_each(|(sums, part)| *sums = sums.with(part));
@@ -201,7 +251,7 @@ pub fn backward(
     hidden: &Tensor,
     w: &Tensor,
     targets: &[u32],
-    temperature: f32,
+    scale: Scale,
     stats: &TokenStats,
     d_logp: &[f32],
     d_entropy: Option<&[f32]>,
@@ -215,22 +265,26 @@ pub fn backward(
     {
         return Err(Error::Shape { op: "logprob backward", detail: format!("{} derivatives for {m} rows", d_logp.len()) });
     }
-    on_device!(hidden, cuda::logprob::backward(hidden, w, targets, temperature, stats, d_logp, d_entropy, dw));
+    on_device!(hidden, cuda::logprob::backward(hidden, w, targets, scale.on_device()?, stats, d_logp, d_entropy, dw));
     let (hs, ws) = (read(hidden)?, read(w)?);
     let (turned, h, w) = (turn(&hs, d), Mat::new(&hs, m, d), Mat::new(&ws, vocab, d));
     let mut room = Tile::room(m, vocab);
     let mut dh = vec![0f32; m * d];
     let mut tiles_backward = |mut dw: Option<&mut [f32]>| {
         for tile in Tile::all(m, vocab) {
-            let logits = tile.logits(&mut room, w, &turned, temperature);
+            let logits = tile.logits(&mut room, w, &turned, scale);
+            let slopes = scale.slopes(logits);
             let rows = Rows::of(&tile, stats, d_logp, d_entropy);
             logits.par_chunks_mut(TOKENS_PER_TASK * tile.line()).for_each(|lines| rows.logit_gradients(lines));
             tile.targets(targets).for_each(|(place, row)| logits[place] += d_logp[row]);
+            if let Some(slopes) = slopes {
+                logits.iter_mut().zip(slopes).for_each(|(d, slope)| *d *= slope);
+            }
             let d_logits = Mat::strided(logits, tile.tokens.len(), tile.rows.len(), tile.line());
             let (h, w) = (h.some_rows(&tile.rows), w.some_rows(&tile.tokens));
-            matmul(&mut dh[tile.rows.start * d..], d, Dst::Add, d_logits.t(), w, 1.0 / temperature, all_threads());
+            matmul(&mut dh[tile.rows.start * d..], d, Dst::Add, d_logits.t(), w, scale.factor(), all_threads());
             if let Some(dw) = &mut dw {
-                matmul(&mut dw[tile.tokens.start * d..], d, Dst::Add, d_logits, h, 1.0 / temperature, all_threads());
+                matmul(&mut dw[tile.tokens.start * d..], d, Dst::Add, d_logits, h, scale.factor(), all_threads());
             }
         }
     };
@@ -315,10 +369,18 @@ pub fn weigh(logits: &mut [f32]) {
     });
 }
 
-/// Returns each row's mean raw logit over the vocabulary, `[M]`: the hidden state times the mean row of the output matrix.
-pub fn mean_logits(hidden: &Tensor, w: &Tensor) -> Result<Vec<f32>> {
+/// Returns each row's mean logit over the vocabulary at temperature one, `[M]`. Where logits are not bounded, that is the hidden
+/// state times the mean row of the output matrix.
+pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
     let ((_, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
-    on_device!(hidden, cuda::logprob::mean_logits(hidden, w));
+    let scale = Scale { temperature: 1.0, ..scale };
+    if scale.cap.is_some() {
+        return mean_of_tiles(hidden, w, scale);
+    }
+    on_device!(hidden, {
+        let means = cuda::logprob::mean_logits(hidden, w)?;
+        Ok(means.into_iter().map(|mean| mean * scale.factor()).collect())
+    });
     let (hs, ws) = (read(hidden)?, read(w)?);
     let block_sums = |rows: &[f32]| {
         let mut sums = vec![0f64; d];
@@ -334,7 +396,22 @@ pub fn mean_logits(hidden: &Tensor, w: &Tensor) -> Result<Vec<f32>> {
         sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
     }
     let dot = |row: &[f32]| row.iter().zip(&sums).map(|(x, sum)| f64::from(*x) * sum).sum::<f64>();
-    Ok(hs.chunks_exact(d).map(|row| (dot(row) / vocab as f64) as f32).collect())
+    let factor = f64::from(scale.factor());
+    Ok(hs.chunks_exact(d).map(|row| (dot(row) / vocab as f64 * factor) as f32).collect())
+}
+
+fn mean_of_tiles(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
+    let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
+    let (hs, ws) = (read(hidden)?, read(w)?);
+    let (turned, w) = (turn(&hs, d), Mat::new(&ws, vocab, d));
+    let mut room = Tile::room(m, vocab);
+    let mut sums = vec![0f64; m];
+    for tile in Tile::all(m, vocab) {
+        for line in tile.logits(&mut room, w, &turned, scale).chunks_exact(tile.line()) {
+            sums[tile.rows.clone()].iter_mut().zip(line).for_each(|(sum, z)| *sum += f64::from(*z));
+        }
+    }
+    Ok(sums.into_iter().map(|sum| (sum / vocab as f64) as f32).collect())
 }
 
 #[cfg(test)]
@@ -343,7 +420,8 @@ mod tests {
     use candle_core::Device;
 
     const D: usize = 5;
-    const TEMPERATURE: f32 = 0.7;
+    const SCALES: [Scale; 2] =
+        [Scale { temperature: 0.7, divisor: 1.0, cap: None }, Scale { temperature: 0.7, divisor: 1.5, cap: Some(2.5) }];
 
     fn values(n: usize, seed: u32, scale: f32) -> Vec<f32> {
         let mut state = seed;
@@ -378,12 +456,14 @@ mod tests {
     }
 
     impl Naive {
-        fn new(h: &[f32], w: &[f32], targets: &[u32], d_logp: &[f32], d_entropy: Option<&[f32]>) -> Self {
+        fn new(h: &[f32], w: &[f32], targets: &[u32], d_logp: &[f32], d_entropy: Option<&[f32]>, scale: Scale) -> Self {
             let mut naive = Self { dw: vec![0.0; w.len()], ..Self::default() };
-            let scale = 1.0 / f64::from(TEMPERATURE);
+            let (heat, divisor) = (f64::from(scale.temperature), f64::from(scale.divisor));
+            let bound = |z: f64| scale.cap.map_or(z, |cap| f64::from(cap) * (z / f64::from(cap)).tanh());
+            let slope = |z: f64| scale.cap.map_or(1.0, |cap| 1.0 - (z * heat / f64::from(cap)).powi(2));
             for (row, (h, &target)) in h.chunks(D).zip(targets).enumerate() {
-                let product = |w: &[f32]| h.iter().zip(w).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>() * scale;
-                let z: Vec<f64> = w.chunks(D).map(product).collect();
+                let product = |w: &[f32]| h.iter().zip(w).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+                let z: Vec<f64> = w.chunks(D).map(|w| bound(product(w) / divisor) / heat).collect();
                 let top = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let ln_sum = top + z.iter().map(|z| (z - top).exp()).sum::<f64>().ln();
                 let entropy = -z.iter().map(|z| (z - ln_sum).exp() * (z - ln_sum)).sum::<f64>();
@@ -395,7 +475,7 @@ mod tests {
                 for (j, z) in z.iter().enumerate() {
                     let p = (z - ln_sum).exp();
                     let chosen = if j == target as usize { by_logp } else { 0.0 };
-                    let dz = (chosen - by_logp * p - by_entropy * p * (z - ln_sum + entropy)) * scale;
+                    let dz = (chosen - by_logp * p - by_entropy * p * (z - ln_sum + entropy)) * slope(*z) / (heat * divisor);
                     for k in 0..D {
                         dh[k] += dz * f64::from(w[j * D + k]);
                         naive.dw[j * D + k] += dz * f64::from(h[k]);
@@ -410,22 +490,23 @@ mod tests {
     #[test]
     fn tiles_agree_with_whole_rows_in_double_precision() {
         // Less than a register of rows and a task's tokens, several blocks, several panels of rows, and both.
-        for (m, vocab) in [(1, 3), (7, 300), (6, 2 * TOKENS + 9), (ROWS + 3, 70), (ROWS + 17, TOKENS + 1)] {
+        let sizes = [(1, 3), (7, 300), (6, 2 * TOKENS + 9), (ROWS + 3, 70), (ROWS + 17, TOKENS + 1)];
+        for ((m, vocab), scale) in sizes.into_iter().flat_map(|size| SCALES.map(|scale| (size, scale))) {
             let (h, w) = (values(m * D, 1, 2.0), values(vocab * D, 2, 2.0));
             let edges = [0, TOKENS_PER_TASK - 1, TOKENS_PER_TASK, TOKENS - 1, TOKENS, 2 * TOKENS, vocab - 1];
             let targets: Vec<u32> = (0..m).map(|row| (edges[row % edges.len()] % vocab) as u32).collect();
             let (d_logp, d_entropy) = (values(m, 3, 1.0), values(m, 4, 1.0));
             let (ht, wt) = (matrix(h.clone(), D), matrix(w.clone(), D));
-            let stats = forward(&ht, &wt, &targets, TEMPERATURE).unwrap();
+            let stats = forward(&ht, &wt, &targets, scale).unwrap();
             for d_entropy in [None, Some(&d_entropy[..])] {
-                let case = format!("{m} rows, {vocab} tokens, entropy {}", d_entropy.is_some());
-                let want = Naive::new(&h, &w, &targets, &d_logp, d_entropy);
+                let case = format!("{m} rows, {vocab} tokens, {scale:?}, entropy {}", d_entropy.is_some());
+                let want = Naive::new(&h, &w, &targets, &d_logp, d_entropy, scale);
                 close(&format!("logp, {case}"), &stats.logp, &want.logp);
                 close(&format!("entropy, {case}"), &stats.entropy, &want.entropy);
                 assert_eq!(stats.top, want.top, "{case}");
                 // Gradients are added to what is there.
                 let dw = matrix(vec![1.0; vocab * D], D);
-                let back = |dw| backward(&ht, &wt, &targets, TEMPERATURE, &stats, &d_logp, d_entropy, dw).unwrap();
+                let back = |dw| backward(&ht, &wt, &targets, scale, &stats, &d_logp, d_entropy, dw).unwrap();
                 let (dh, frozen) = (super::super::to_vec(&back(Some(&dw))).unwrap(), super::super::to_vec(&back(None)).unwrap());
                 close(&format!("dh, {case}"), &dh, &want.dh);
                 let added: Vec<f64> = want.dw.iter().map(|x| x + 1.0).collect();
@@ -449,7 +530,7 @@ mod tests {
     fn blocks_of_impossible_tokens_have_no_weight_and_nan_is_seen_anywhere() {
         let vocab = 2 * TOKENS + 3;
         let hidden = matrix(vec![1.0], 1);
-        let run = |w: Vec<f32>, target: usize| forward(&hidden, &matrix(w, 1), &[target as u32], 1.0).unwrap();
+        let run = |w: Vec<f32>, target: usize| forward(&hidden, &matrix(w, 1), &[target as u32], 1.0.into()).unwrap();
         for possible in [0, TOKENS + 1, vocab - 1] {
             let mut w = vec![f32::NEG_INFINITY; vocab];
             w[possible] = 3.0;
@@ -473,6 +554,9 @@ mod tests {
         let product = |h: &[f32], w: &[f32]| h.iter().zip(w).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
         let mean = |h: &[f32]| w.chunks(D).map(|w| product(h, w)).sum::<f64>() / vocab as f64;
         let want: Vec<f64> = h.chunks(D).map(mean).collect();
-        close("mean logits", &mean_logits(&matrix(h, D), &matrix(w.clone(), D)).unwrap(), &want);
+        // So loose a bound that it changes nothing: both ways give the same.
+        let bounded = Scale { cap: Some(1e5), ..Scale::from(5.0) };
+        close("bounded", &mean_logits(&matrix(h.clone(), D), &matrix(w.clone(), D), bounded).unwrap(), &want);
+        close("mean logits", &mean_logits(&matrix(h, D), &matrix(w.clone(), D), 5.0.into()).unwrap(), &want);
     }
 }

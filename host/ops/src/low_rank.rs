@@ -49,7 +49,7 @@ impl LowRank<'_> {
         }
         on_device!(x, cuda::linear::low_rank_into(self, x, y));
         let (xs, a, b) = (read(x)?, read(self.a)?, read(self.b)?);
-        let inner = gemm::product(Mat::new(&xs, n, d_in), Mat::new(&a, r, d_in).t(), 1.0, all_threads());
+        let inner = gemm::of_rows(Mat::new(&xs, n, d_in), Mat::new(&a, r, d_in), None, all_threads());
         write(y, |out| {
             let inner = Mat::new(&inner, n, r);
             matmul(out, d_out, Dst::Add, inner, Mat::new(&b, d_out, r).t(), self.scale, all_threads());
@@ -72,7 +72,7 @@ impl LowRank<'_> {
         let d_inner = gemm::product(dys, b, self.scale, all_threads());
         let d_inner = Mat::new(&d_inner, n, r);
         if let Some(gradient) = gradient {
-            let inner = gemm::product(xs, a.t(), 1.0, all_threads());
+            let inner = gemm::of_rows(xs, a, None, all_threads());
             write(gradient.b, |out| matmul(out, r, Dst::Add, dys.t(), Mat::new(&inner, n, r), self.scale, all_threads()))?;
             write(gradient.a, |out| matmul(out, d_in, Dst::Add, d_inner.t(), xs, 1.0, all_threads()))?;
         }

@@ -22,6 +22,8 @@ pub struct Rotation {
     frequencies: Vec<f32>,
     positions: usize,
     attention_factor: f32,
+    /// Size of a head; the dimensions after the rotated pairs stay as they are.
+    head_dim: usize,
     made: RwLock<Arc<Tables>>,
     /// Tables in a device's memory, each longer than the previous one. All are kept, because recorded steps have their addresses.
     #[cfg(feature = "cuda")]
@@ -79,10 +81,17 @@ impl Rotation {
             frequencies: frequencies.to_vec(),
             positions,
             attention_factor,
+            head_dim: 2 * frequencies.len(),
             made: RwLock::default(),
             #[cfg(feature = "cuda")]
             on_device: Mutex::default(),
         }
+    }
+
+    /// Sets the size of the heads, of which the first dimensions are rotated.
+    #[must_use]
+    pub fn within(self, head_dim: usize) -> Self {
+        Self { head_dim, ..self }
     }
 
     fn half(&self) -> usize {
@@ -140,7 +149,8 @@ impl Rotation {
 fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) -> Result<()> {
     let (half, positions) = (rotation.half(), at.each());
     let (n, width) = matrix_dims(x);
-    let fits = n == positions.len() && half > 0 && width % (2 * half) == 0;
+    let head_dim = rotation.head_dim;
+    let fits = n == positions.len() && half > 0 && 2 * half <= head_dim && width % head_dim == 0;
     let reached = positions.iter().max().map_or(0, |&last| last as usize + 1);
     if !fits || reached > rotation.positions() {
         let detail = format!(
@@ -148,7 +158,7 @@ fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) ->
             x.shape(),
             positions.len(),
             rotation.positions(),
-            2 * half
+            head_dim
         );
         return Err(Error::Shape { op: "rope", detail });
     }
@@ -159,8 +169,8 @@ fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) ->
             wide!(for (row, &p) in rows.chunks_mut(width).zip(positions) {
                 let at = p as usize * half;
                 let (cos, sin) = (&tables.cos[at..at + half], &tables.sin[at..at + half]);
-                for head in row.chunks_mut(2 * half) {
-                    let (low, high) = head.split_at_mut(half);
+                for head in row.chunks_mut(head_dim) {
+                    let (low, high) = head[..2 * half].split_at_mut(half);
                     for i in 0..half {
                         let (a, b, s) = (low[i], high[i], sin[i] * direction);
                         low[i] = a * cos[i] - b * s;
@@ -175,6 +185,9 @@ fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) ->
 #[cfg(feature = "cuda")]
 fn rotate_on_device(x: &Tensor, rotation: &Rotation, at: Positions<'_>, reached: usize, direction: f32) -> Result<()> {
     let device = x.device().as_cuda_device()?;
+    if rotation.head_dim != 2 * rotation.half() {
+        return Err(Error::Shape { op: "rope", detail: "partly rotated heads are only supported on the CPU".into() });
+    }
     let tables = rotation.tables_on(device, reached)?;
     match at {
         Positions::Of(forest) => cuda::rope::rotate(x, &tables, forest.plan(device)?.positions(), rotation.half(), direction),
@@ -215,5 +228,10 @@ mod tests {
         assert_eq!(turned(&grown, &positions).unwrap(), turned(&Rotation::new(&frequencies, 70_001, 1.0), &positions).unwrap());
         assert_eq!(grown.tables(1).cos.len(), 4 << 17);
         assert!(turned(&Rotation::new(&frequencies, 100, 1.0), &[100]).is_err());
+        // Heads of which only the first half is rotated.
+        let x = Tensor::ones((1, 32), candle_core::DType::F32, &Device::Cpu).unwrap();
+        forward(&x, &Rotation::new(&frequencies, 100, 1.0).within(16), &[3][..]).unwrap();
+        let head = [&turned(&grown, &[3]).unwrap()[0][..], &[1.0; 8]].concat();
+        assert_eq!(x.to_vec2::<f32>().unwrap()[0], [head.clone(), head].concat());
     }
 }

@@ -14,12 +14,15 @@ mod algorithm;
 mod bench;
 mod checkpoint;
 mod completions;
+mod diagnose;
 mod eval;
 mod export;
 mod flags;
 mod generate;
 mod given;
+mod granted;
 mod merge;
+mod models;
 mod new_model;
 mod output;
 mod plugin;
@@ -80,6 +83,8 @@ enum Other {
     Export(export::Args),
     /// Merge an adapter into its base model
     Merge(merge::Args),
+    /// List the families of models that can be used
+    Models(models::Args),
     /// Resume a run from its newest intact checkpoint
     Resume(resume::Args),
     /// Replace a plugin of a running run
@@ -90,6 +95,8 @@ enum Other {
     Score(score::Args),
     /// Write an HTML report of a run: metrics, completions, plugins and events
     Report(report::Args),
+    /// Say why a run does not learn: signs in its metrics, and what to try
+    Diagnose(diagnose::Args),
     /// Create, inspect, check, time and build plugins
     Plugin(plugin::Args),
     /// List or verify a run's checkpoints
@@ -222,11 +229,16 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Export(args) => export::run(&args),
         Other::NewModel(args) => new_model::run(&args),
         Other::Merge(args) => merge::run(&args),
+        Other::Models(args) => {
+            models::run(&args);
+            Ok(())
+        }
         Other::Resume(args) => resume::run(&args),
         Other::Swap(args) => swap::run(&args),
         Other::Replay(args) => replay::run(&args),
         Other::Score(args) => score::run(&args),
         Other::Report(args) => report::run(&args),
+        Other::Diagnose(args) => diagnose::run(&args),
         Other::Plugin(args) => plugin::run(&args),
         Other::Checkpoint(args) => checkpoint::run(&args),
         Other::Completions(args) => completions::completions(&args),

@@ -1,17 +1,19 @@
 //! `rlhost replay`: scores a run's completions with another reward.
 
+use super::granted::Granted;
 use super::{Failure, settings_given};
-use crate::config::{Config, Limits, Overrides, files, read};
+use crate::config::{Config, Limits, Overrides, PluginEntry, files, read};
 use crate::data::{self, Extras, Message, Prompt};
 use crate::metrics::Comparison;
 use crate::model::Place;
-use crate::plugin::{Column, Engine, RewardBatch, RewardPlugin, Source};
+use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, Source};
 use crate::train::{self, RewardModel, Said};
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Completions shown at the end.
 const SHOWN: usize = 5;
@@ -33,6 +35,11 @@ pub(super) struct Args {
     /// Compare only with this reward of the run
     #[arg(long)]
     with: Option<String>,
+    #[command(flatten)]
+    granted: Granted,
+    /// Answer the plugin's requests from the run's record only, and ask no server
+    #[arg(long)]
+    replay_only: bool,
 }
 
 /// The parts of a line in completions.jsonl that rewards see.
@@ -65,7 +72,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     let rows = dataset(&config)?;
     let (scores, by) = match &args.reward_model {
         Some(model) => by_model(model, &config, &recorded, &rows)?,
-        None => by_plugin(args, config.seed, &recorded, &rows)?,
+        None => by_plugin(args, &config, &recorded, &rows)?,
     };
 
     let names: BTreeSet<&String> = recorded.iter().flat_map(|r| r.rewards.keys()).collect();
@@ -95,17 +102,37 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Lets the plugin send requests as the run lets the reward of its name, or as flags say. The run's answers are there already.
+fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyhow::Result<()> {
+    let entry = config.plugin.iter().find(|entry| entry.name() == name);
+    let asking = if args.replay_only { Asking::ReplayOnly } else { Asking::Freely };
+    let grants = match args.replay_only {
+        true => entry.map(PluginEntry::grants).unwrap_or_default(),
+        false => args.granted.over(entry)?,
+    };
+    if grants.hosts.is_empty() && !args.replay_only {
+        return Ok(());
+    }
+    let asker = Asker::new(grants, asking).map_err(|detail| anyhow!("{name}: {detail}"))?;
+    asker.read(&train::answers_of(&args.run, name)).map_err(|detail| anyhow!("{detail}"))?;
+    engine.grant(name, Arc::new(asker));
+    Ok(())
+}
+
 /// The scores of recorded completions, and what gave them.
 type Scores = (Vec<Option<f32>>, String);
 
 /// Scores completions with a plugin.
-fn by_plugin(args: &Args, seed: u64, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
+fn by_plugin(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
     let source = Source::open(args.plugin.as_deref().unwrap_or_default())?;
     let settings = settings_given(&args.set)?;
-    let mut plugin = RewardPlugin::load(&Engine::new()?, &source, &settings, &Limits::default(), seed)?;
+    let mut engine = Engine::new()?;
+    grant(&mut engine, args, config, source.name())?;
+    let mut plugin = RewardPlugin::load(&engine, &source, &settings, &Limits::default(), config.seed)?;
     let mut scores = Vec::with_capacity(recorded.len());
     for generation in recorded.chunk_by(|a, b| a.step == b.step) {
-        scores.extend(plugin.score(&batch(generation, rows)).with_context(|| "the new reward failed")?.rewards);
+        let scored = plugin.score(&batch(generation, rows)).map_err(|e| anyhow!("the new reward failed: {e}"))?;
+        scores.extend(scored.rewards);
     }
     Ok((scores, format!("{} ({})", source.name(), &source.hash()[..12])))
 }
@@ -124,7 +151,7 @@ fn by_model(given: &str, config: &Config, recorded: &[Recorded], rows: &[Row]) -
             ended: r.finished,
         })
         .collect();
-    let scores = model.score(&said).with_context(|| "the reward model failed")?.into_iter().map(Some).collect();
+    let scores = model.score(&said).map_err(|e| anyhow!("the new reward failed: {e}"))?.into_iter().map(Some).collect();
     Ok((scores, model.name().to_owned()))
 }
 

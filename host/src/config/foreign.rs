@@ -10,6 +10,8 @@ pub enum Treatment {
     NotNeeded,
     /// It is appended to the value of a key, after this character.
     AppendedTo(&'static str, char),
+    /// Its values turn a key on and off: the former, the latter.
+    Switches(&'static str, [&'static str; 2]),
     /// Its values are the weights of the rewards.
     RewardWeights,
     /// It is accepted only with one of these values, or with one that turns it off.
@@ -30,7 +32,7 @@ pub struct Foreign {
 /// Values that turn an option off, as command lines and TRL's files spell them.
 const OFF: [&str; 6] = ["false", "no", "none", "null", "0", ""];
 
-use Treatment::{AppendedTo, NotNeeded, Only, RewardWeights};
+use Treatment::{AppendedTo, NotNeeded, Only, RewardWeights, Switches};
 
 const NONE: Treatment = Only(&[]);
 
@@ -150,8 +152,11 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (Only(&["text"]), "rename the column with --columns text=COLUMN", &["dataset_text_field"]),
     (Only(&["bfd"]), "texts are packed best-fit-decreasing, without being split", &["packing_strategy"]),
     (Only(&["keep_start"]), "texts are truncated at the end", &["truncation_mode"]),
-    (Only(&["adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw"]), "the optimizer is AdamW", &["optim"]),
-    (Only(&["random"]), "rows are shuffled, or in order with --shuffle-dataset false", &["train_sampling_strategy"]),
+    (
+        Switches("shuffle_dataset", ["random", "sequential"]),
+        "rows are shuffled (random) or in order (sequential) by --shuffle-dataset",
+        &["train_sampling_strategy"],
+    ),
     (
         NONE,
         "an epoch's last batch is smaller where answers are given, and left out where they are generated",
@@ -201,8 +206,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NONE, "models are trained in f32, or in bf16 on an NVIDIA device", &["load_in_4bit", "load_in_8bit"]),
     (NotNeeded, "weights are not quantized", &["bnb_4bit_quant_type", "bnb_4bit_quant_storage", "use_bnb_nested_quant"]),
     (NONE, "adapters are LoRA on linear layers, without DoRA", &["use_dora", "lora_modules_to_save", "lora_target_parameters"]),
-    (NONE, "the schedules are linear, cosine, constant and constant_with_warmup", &["lr_scheduler_kwargs"]),
-    (NONE, "AdamW has --adam-beta1, --adam-beta2, --adam-epsilon and --weight-decay", &["optim_args", "optim_target_modules"]),
+    (NONE, "it is for low-rank optimizers (GaLore, APOLLO); use LoRA", &["optim_target_modules"]),
     (NONE, "not supported yet", &["neftune_noise_alpha", "label_smoothing_factor", "use_weighting", "num_generations_eval"]),
     (NONE, "mixtures of experts are not supported yet", &["router_aux_loss_coef"]),
     (NONE, "use --reward-model for models, and --plugin for functions", &["reward_model_path", "reward_funcs"]),
@@ -251,6 +255,8 @@ impl Foreign {
                 Ok(())
             }
             AppendedTo(..) | RewardWeights => Ok(()),
+            Switches(_, values) if values.contains(&text.as_str()) => Ok(()),
+            Switches(_, values) => Err(format!("is {text}; it can only be {} here: {}", values.join(" or "), self.why)),
             Only(values) if values.contains(&text.as_str()) => Ok(()),
             Only(values) if is_off => {
                 // Something else is done then than is asked for.
@@ -286,8 +292,11 @@ impl Foreign {
         }
     }
 
-    /// Appends the value to the key that has it here.
-    pub(super) fn append(&self, value: &Value, table: &mut Table) {
+    /// Puts the value into the key that has it here.
+    pub(super) fn put(&self, value: &Value, table: &mut Table) {
+        if let (Switches(key, [on, _]), Some(text)) = (self.treatment, value.as_str()) {
+            table.entry(key).or_insert(Value::Boolean(text == on));
+        }
         let AppendedTo(key, sign) = self.treatment else { return };
         let part = value.as_str().filter(|part| !["main", "default", ""].contains(part));
         if let (Some(Value::String(name)), Some(part)) = (table.get_mut(key), part)

@@ -69,6 +69,14 @@ impl ConfigFile {
         Ok(self.table()?.get(key).and_then(Value::as_str).map(str::to_owned))
     }
 
+    /// Returns whether the file has a top-level key.
+    ///
+    /// # Errors
+    /// If the file can't be parsed.
+    pub fn has(&self, key: &str) -> Result<bool> {
+        Ok(self.table()?.contains_key(key))
+    }
+
     /// Returns the top-level keys that are not keys of rlhost.
     ///
     /// # Errors
@@ -151,7 +159,7 @@ pub fn read_files<'a>(
     }
     apply_flags(&mut table, overrides)?;
     for (option, value) in &foreign {
-        option.append(value, &mut table);
+        option.put(value, &mut table);
     }
     let mut config = typed(table)?;
     replace_rewards(&mut config, overrides);
@@ -374,7 +382,7 @@ fn apply_set(config: Config, set: &str, settings: &[String]) -> Result<Config> {
 }
 
 /// The tables that `--set` reaches into.
-const TABLES: [&str; 4] = ["loss", "loss_limits", "chat_template_kwargs", "plugin.NAME"];
+const TABLES: [&str; 6] = ["loss", "loss_limits", "chat_template_kwargs", "lr_scheduler_kwargs", "optim_args", "plugin.NAME"];
 
 /// Applies `plugin.NAME.KEY=VALUE`.
 fn set_of_plugin(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {

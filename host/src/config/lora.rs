@@ -2,8 +2,25 @@
 
 use super::{Config, did_you_mean};
 
-/// Linear layers that an adapter may have a part in.
-const MODULES: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+/// Linear layers that an adapter may have a part in, of all families of models: most have the first seven, Phi 3 joins some of them,
+/// and the others are those of GPT-NeoX and StarCoder 2.
+const MODULES: [&str; 15] = [
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    "qkv_proj",
+    "gate_up_proj",
+    "query_key_value",
+    "dense",
+    "dense_h_to_4h",
+    "dense_4h_to_h",
+    "c_fc",
+    "c_proj",
+];
 
 /// Stands for all of them.
 const ALL: &str = "all-linear";
@@ -14,11 +31,17 @@ impl Config {
         self.use_peft || self.lora_r.is_some()
     }
 
-    /// Names of the linear layers that a new adapter has a part in.
-    pub fn lora_targets(&self) -> Vec<String> {
+    /// Returns the names of the linear layers that a new adapter has a part in, among those that the model has.
+    ///
+    /// # Errors
+    /// If a name was given that the model does not have.
+    pub fn lora_targets(&self, modules: &[&str]) -> Result<Vec<String>, String> {
         let given: Vec<&str> = self.lora_modules().collect();
         let all = given.is_empty() || given.contains(&ALL);
-        MODULES.into_iter().filter(|module| all || given.contains(module)).map(str::to_owned).collect()
+        if let Some(name) = given.iter().find(|name| **name != ALL && !modules.contains(name)) {
+            return Err(format!("this model has no linear layer named {name:?}; it has {}", modules.join(", ")));
+        }
+        Ok(modules.iter().filter(|module| all || given.contains(module)).map(|module| (*module).to_owned()).collect())
     }
 
     /// The names that were given, several in one text or each by itself.

@@ -3,30 +3,39 @@
 
 mod changes;
 mod device;
+mod entries;
 pub mod files;
 mod foreign;
+mod grants;
 mod inherited;
 mod keys;
 mod layers;
 mod limit;
 mod lora;
+mod optimizer;
 mod options;
 mod period;
 mod printable;
+mod schedule;
 mod validate;
 mod values;
 mod yaml;
 
 pub use changes::{changes, same};
 pub use device::Device;
+pub use entries::{Limits, OnError, PluginEntry};
 pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};
+pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
 pub use keys::{Key, OnResume, key, keys};
 pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
-pub use options::{
-    Config, LearnFrom, Limits, LogCompletions, LrSchedule, OnError, OnSaveError, PluginEntry, ReduceDtype, ReportTo,
-};
+pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, Rule, SgdArgs};
+pub use options::{Config, LearnFrom, LogCompletions, OnSaveError, ReduceDtype, ReportTo};
 pub use period::Period;
 pub use printable::{is_hidden, printable, printable_path};
+pub use schedule::{
+    Better, InverseSqrt, LrSchedule, LrShape, MinLr, OnPlateau, Polynomial, Restarts, Slope, StableDecay, Threshold, WarmedMinLr,
+    Waves,
+};
 pub use values::{scalar, switched};
 
 use std::path::PathBuf;

@@ -1,24 +1,9 @@
 //! The configuration keys of a run. `rlhost train --help` prints their doc comments.
 
-use super::{Device, Period};
+use super::{Device, Limits, LrSchedule, Optim, Period, PluginEntry};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::time::Duration;
-
-/// The learning rate schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LrSchedule {
-    /// Decays linearly to zero at the end of the run.
-    Linear,
-    /// Decays along half a cosine to zero at the end of the run.
-    Cosine,
-    /// Constant, without warmup.
-    Constant,
-    /// Constant after the warmup.
-    ConstantWithWarmup,
-}
 
 /// Which completions an algorithm trains on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -76,155 +61,13 @@ pub enum OnSaveError {
     Continue,
 }
 
-/// What to do when a reward fails, and fails again on a fresh instance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OnError {
-    /// The run saves a checkpoint and ends.
-    #[default]
-    Fail,
-    /// Rows that fail on their own get no score.
-    Unscorable,
-}
-
-/// Resource limits of a plugin.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Limits {
-    /// Maximum memory of one instance, in MiB.
-    pub memory_mb: u64,
-    /// Maximum duration of one call, in seconds.
-    pub call_timeout_s: f64,
-    /// Maximum number of elements of each table.
-    pub table_elements: u32,
-    /// Amount of printed output kept for error messages, in KiB.
-    pub output_kb: u32,
-    /// Maximum memory of all its instances together, in MiB.
-    pub total_memory_mb: u64,
-    /// Maximum address space of the process that compiles it, in MiB.
-    pub compile_memory_mb: u64,
-    /// Maximum CPU time for compiling it, in seconds; wall-clock time may be four times that.
-    pub compile_timeout_s: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            memory_mb: 512,
-            call_timeout_s: 60.0,
-            table_elements: 100_000,
-            output_kb: 16,
-            total_memory_mb: 768,
-            compile_memory_mb: 4096,
-            compile_timeout_s: 300,
-        }
-    }
-}
-
-impl Limits {
-    /// Converts MiB to bytes.
-    fn bytes(mebibytes: u64) -> usize {
-        usize::try_from(mebibytes).unwrap_or(usize::MAX).saturating_mul(1 << 20)
-    }
-
-    /// Returns the maximum memory of one instance, in bytes.
-    pub fn memory(&self) -> usize {
-        Self::bytes(self.memory_mb)
-    }
-
-    /// Returns the maximum memory of all instances together, in bytes.
-    pub fn total_memory(&self) -> usize {
-        Self::bytes(self.total_memory_mb)
-    }
-
-    /// Returns the maximum address space of the compiler process, in bytes.
-    pub fn compile_memory(&self) -> usize {
-        Self::bytes(self.compile_memory_mb)
-    }
-
-    /// Returns the maximum duration of a call.
-    pub fn call_timeout(&self) -> Duration {
-        Duration::try_from_secs_f64(self.call_timeout_s).unwrap_or(Duration::MAX).min(LONGEST_CALL)
-    }
-
-    /// Returns an error that names the limit that is out of range.
-    pub(super) fn check(&self) -> Result<(), &'static str> {
-        if self.call_timeout_s.is_nan() || self.call_timeout_s <= 0.0 {
-            return Err("limits.call_timeout_s must be greater than 0");
-        }
-        if self.compile_timeout_s == 0 {
-            return Err("limits.compile_timeout_s must be greater than 0");
-        }
-        Ok(())
-    }
-}
-
-/// The largest call timeout; larger ones are reduced to it.
-const LONGEST_CALL: Duration = Duration::from_secs(1 << 32);
-
-/// A reward of the run: a plugin, or a model.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PluginEntry {
-    /// Path of the plugin, or the file name of an embedded one; or a reward model's folder or name on the hub.
-    pub path: String,
-    /// Whether it is a reward model.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub model: bool,
-    /// Hash of the reward model's files; the run sets it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hash: Option<String>,
-    /// Weight of its rewards in the sum.
-    #[serde(default = "one")]
-    pub weight: f64,
-    /// The plugin's own settings.
-    #[serde(default)]
-    pub config: Map<String, Value>,
-    /// What to do if it fails: fail (save and end the run) or unscorable (give its rows no score).
-    #[serde(default)]
-    pub on_error: OnError,
-    /// Its resource limits.
-    #[serde(default)]
-    pub limits: Limits,
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-impl PluginEntry {
-    /// Creates a plugin's entry with default settings.
-    pub fn new(path: String) -> Self {
-        let (config, on_error, limits) = (Map::new(), OnError::Fail, Limits::default());
-        Self { path, model: false, hash: None, weight: 1.0, config, on_error, limits }
-    }
-
-    /// Creates a reward model's entry.
-    pub fn of_model(path: String) -> Self {
-        Self { model: true, ..Self::new(path) }
-    }
-
-    /// Returns the name used in metrics and in `--set plugin.NAME...`: the file name without its extension; for a reward model
-    /// that of its folder, or of the run whose checkpoint that is.
-    pub fn name(&self) -> &str {
-        let mut parts = self.path.trim_end_matches(['/', '\\']).rsplit(['/', '\\']);
-        let file = parts.next().unwrap_or(&self.path);
-        if !self.model {
-            return file.strip_suffix(".wasm").unwrap_or(file);
-        }
-        let of_run = file.strip_prefix("checkpoint-").is_some_and(|step| step.bytes().all(|byte| byte.is_ascii_digit()));
-        let named = if of_run { parts.next().unwrap_or(file) } else { file };
-        named.split('@').next().unwrap_or(named)
-    }
-}
-
 /// A training run. Attributes beside a key hold what else [`super::keys`] knows of it. `on_resume = "free"`: the key may change
 /// when the run resumes, since it does not change results; `"compared"`: what it names is compared separately. `rank = "own"`: each
 /// process has its own value. `alias`: its name in other programs.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Hugging Face model folder (Llama, Mistral, Qwen2, Qwen3 or SmolLM3), or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
+    /// Hugging Face model folder of a family that `rlhost models` lists, or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
     /// [default: a small built-in model]
     #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"]))]
     pub model: Option<String>,
@@ -374,8 +217,8 @@ pub struct Config {
     /// Number of epochs to train, if max_steps is not set [default: 3]
     #[schemars(extend("on_resume" = "free"))]
     pub num_train_epochs: f64,
-    /// Shuffle the training dataset [default: true]
-    pub shuffle_dataset: bool,
+    /// Shuffle the training dataset [default: true; labelled rows go in the dataset's order]
+    pub shuffle_dataset: Option<bool>,
 
     /// Train a LoRA adapter (arXiv 2106.09685) and leave the model's weights unchanged; implied by lora_r. If the model is an
     /// adapter's folder, continue with that adapter [default: false]
@@ -386,32 +229,42 @@ pub struct Config {
     pub lora_alpha: Option<f64>,
     /// Scale by lora_alpha / sqrt(lora_r) instead (rsLoRA, arXiv 2312.03732) [default: false]
     pub use_rslora: Option<bool>,
-    /// Linear layers to adapt: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or all-linear for all of them
-    /// [default: all-linear]
+    /// Linear layers to adapt, by the model's own names: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj in most
+    /// families, or all-linear for all of them [default: all-linear]
     pub lora_target_modules: Option<Vec<String>>,
     /// LoRA dropout; not supported, so it must be 0 [default: 0]
     pub lora_dropout: f64,
 
-    /// Peak learning rate [default: as in TRL, 2e-5 for sft, 3e-6 for ppo, 5e-7 for online_dpo and 1e-6 for the other algorithms,
+    /// Peak learning rate [default: as in TRL, 1e-4 for reward_model, 2e-5 for sft, 3e-6 for ppo, 5e-7 for online_dpo and 1e-6 for the other algorithms,
     /// from 100 million parameters upward; for smaller models multiplied by 100 million / parameters, or by the square root of
     /// that for algorithms that learn from pairs or given completions; ten times that for an adapter]
     pub learning_rate: Option<f64>,
     /// Peak learning rate of the critic [default: as in OpenRLHF, 9e-6 from 100 million parameters upward, and more for smaller
     /// models and for adapters, as for learning_rate; with value_model = "shared", learning_rate]
     pub critic_learning_rate: Option<f64>,
-    /// Learning rate schedule: linear, cosine, constant or constant_with_warmup [default: linear]
+    /// Learning rate schedule, by transformers' name: linear, cosine, constant, constant_with_warmup, cosine_with_restarts,
+    /// cosine_with_min_lr, cosine_warmup_with_min_lr, polynomial, inverse_sqrt, warmup_stable_decay, or reduce_lr_on_plateau,
+    /// which follows metric_for_best_model at each evaluation [default: linear]
     pub lr_scheduler_type: LrSchedule,
+    /// Settings of the schedule, as transformers names them: as in --set lr_scheduler_kwargs.min_lr_rate=0.1 or, as a flag, in
+    /// JSON. warmup_stable_decay needs num_decay_steps, and cosine_with_min_lr min_lr or min_lr_rate
+    pub lr_scheduler_kwargs: Map<String, Value>,
     /// Number of steps of linear warmup from 0; below 1, a fraction of the run [default: 0]
     pub warmup_steps: f64,
     /// Warmup as a fraction of the run, used if warmup_steps is 0 [default: 0]
     pub warmup_ratio: f64,
-    /// Decoupled weight decay of AdamW [default: 0]
+    /// Optimizer, by transformers' name: adamw_torch, sgd, lion_32bit, adafactor, or muon for the layers' matrices with AdamW for
+    /// everything else. On an NVIDIA device only adamw_torch [default: adamw_torch]
+    pub optim: Optim,
+    /// Settings of the optimizer, as in momentum=0.9,nesterov=true for sgd
+    pub optim_args: Map<String, Value>,
+    /// Weight decay, decoupled from the gradient except for sgd; norms and biases have none [default: 0]
     pub weight_decay: f64,
-    /// beta1 of AdamW [default: 0.9]
+    /// beta1 of AdamW, Lion, and AdamW beside Muon [default: 0.9]
     pub adam_beta1: f64,
-    /// beta2 of AdamW [default: 0.999]
+    /// beta2 of AdamW, Lion, and AdamW beside Muon [default: 0.999]
     pub adam_beta2: f64,
-    /// Epsilon of AdamW [default: 1e-8]
+    /// Epsilon of AdamW, and AdamW beside Muon [default: 1e-8]
     pub adam_epsilon: f64,
     /// Clip the gradient norm to this value; 0 for no limit [default: 1]
     pub max_grad_norm: f64,
@@ -467,6 +320,9 @@ pub struct Config {
     /// Further variables of the chat template, as in --set chat_template_kwargs.enable_thinking=false or, as a flag, in JSON; a
     /// dataset's column of this name holds those of a row, which win
     pub chat_template_kwargs: Map<String, Value>,
+    /// Answer requests of plugins from the run's record only, and ask no server [default: false]
+    #[schemars(extend("on_resume" = "free"))]
+    pub replay_only: bool,
     /// Reload plugin files and the run's config.toml when they change during training [default: true]
     pub hot_reload: bool,
     /// Settings of the algorithm's plugin
@@ -533,7 +389,7 @@ impl Default for Config {
             gradient_checkpointing: false,
             max_steps: -1,
             num_train_epochs: 3.0,
-            shuffle_dataset: true,
+            shuffle_dataset: None,
             use_peft: false,
             lora_r: None,
             lora_alpha: None,
@@ -543,8 +399,11 @@ impl Default for Config {
             learning_rate: None,
             critic_learning_rate: None,
             lr_scheduler_type: LrSchedule::Linear,
+            lr_scheduler_kwargs: Map::new(),
             warmup_steps: 0.0,
             warmup_ratio: 0.0,
+            optim: Optim::AdamwTorch,
+            optim_args: Map::new(),
             weight_decay: 0.0,
             adam_beta1: 0.9,
             adam_beta2: 0.999,
@@ -566,6 +425,7 @@ impl Default for Config {
             metrics_port: None,
             metrics_address: "127.0.0.1".into(),
             chat_template_kwargs: Map::new(),
+            replay_only: false,
             hot_reload: true,
             loss: Map::new(),
             loss_limits: Limits::default(),

@@ -18,7 +18,8 @@ impl Period {
     /// What is wrong with it, if anything.
     pub(super) fn fault(self) -> Option<String> {
         let fine = self.0 > 0.0 && (self.0 < 1.0 || self.0.fract() == 0.0) && self.0 <= f64::from(u32::MAX);
-        (!fine).then(|| format!("is {}; give a number of steps, at least 1, or a fraction of the run between 0 and 1", self.0))
+        // In the shortest form: 1e300 has 301 digits.
+        (!fine).then(|| format!("is {:?}; give a number of steps, at least 1, or a fraction of the run between 0 and 1", self.0))
     }
 
     /// The period in steps, in a run of `total`.

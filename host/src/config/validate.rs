@@ -17,6 +17,8 @@ impl Config {
         self.check_columns()?;
         self.check_adapter()?;
         self.check_optimizer()?;
+        self.check_rule()?;
+        self.check_schedule()?;
         self.check_plugins()
     }
 
@@ -196,11 +198,13 @@ impl Config {
                 return Err(("plugin", format!("{}: weight must be a finite number", entry.name())));
             }
             entry.limits.check().map_err(|wrong| ("plugin", format!("{}: {wrong}", entry.name())))?;
+            entry.grants().check().map_err(|wrong| ("plugin", format!("{}: {wrong}", entry.name())))?;
             if self.plugin[..i].iter().any(|other| other.name() == entry.name()) {
                 return Err(("plugin", format!("{} is listed twice; rewards need different file names", entry.name())));
             }
-            if entry.model && !entry.config.is_empty() {
-                return Err(("plugin", format!("{} is a reward model, which has no settings", entry.name())));
+            if entry.model && !(entry.config.is_empty() && entry.hosts.is_empty() && entry.secrets.is_empty()) {
+                let name = entry.name();
+                return Err(("plugin", format!("{name} is a reward model, which has no settings and sends no requests")));
             }
         }
         Ok(())

@@ -80,12 +80,24 @@ pub(super) fn spelled(kind: &str, value: Value) -> Value {
         ("boolean", Value::String(text)) => switched(&text).map_or(Value::String(text), Value::Boolean),
         ("boolean", Value::Integer(number @ (0 | 1))) => Value::Boolean(number == 1),
         ("array", item @ Value::String(_)) => Value::Array(vec![item]),
+        ("object", Value::String(text)) => pairs(&text).map_or(Value::String(text), Value::Table),
         ("string", Value::Boolean(on)) => Value::String(on.to_string()),
         ("string", Value::String(text)) if ["true", "false"].iter().any(|word| word.eq_ignore_ascii_case(&text)) => {
             Value::String(text.to_lowercase())
         }
         (_, other) => other,
     }
+}
+
+/// Returns the table that a text of the form `KEY=VALUE,KEY=VALUE` means, as transformers takes settings of an optimizer.
+fn pairs(text: &str) -> Option<Table> {
+    let pair = |part: &str| {
+        let (key, value) = part.split_once('=')?;
+        let value = scalar(value.trim());
+        let value = value.as_str().and_then(switched).map_or(value.clone(), Value::Boolean);
+        Some((key.trim().to_owned(), value))
+    };
+    text.split(',').map(pair).collect()
 }
 
 /// Returns where metrics are reported, of a list too, without the services of other programs.
@@ -144,9 +156,10 @@ fn named_entry((name, mut entry): (String, Value)) -> Value {
 }
 
 /// The names of Rust's types, and what a person calls them.
-const TYPES: [(&str, &str); 10] = [
+const TYPES: [(&str, &str); 11] = [
     ("struct PluginEntry", "a path, or a table with a path"),
     ("struct Limits", "a table of limits"),
+    ("struct HttpLimits", "a table of limits on requests"),
     ("a map", "a table"),
     ("a sequence", "a list"),
     ("f64", "a number"),

@@ -2,7 +2,7 @@
 
 use super::{choice, parts, put, scratch};
 use crate::data::{Dataset, Refused, read_completions, read_labelled, read_preferences, read_prompts};
-use crate::{checkpoint, report, train};
+use crate::{checkpoint, diagnosis, report, train};
 
 /// A dataset's file; its first byte says what it is read as, and its second what it is called.
 pub fn dataset(input: &[u8]) {
@@ -45,5 +45,6 @@ pub fn report(input: &[u8]) {
     for file in ["metrics.jsonl", "events.jsonl", "completions.jsonl", "config.toml"] {
         put(&format!("report/{file}"), parts.next().unwrap_or_default());
     }
+    let _ = diagnosis::read(&scratch().join("report"));
     let _ = report::render(&scratch().join("report"));
 }

@@ -1,10 +1,15 @@
-//! `config.json` of Hugging Face's models, of the families below.
+//! `config.json` of Hugging Face's models: the sizes and switches of a decoder.
 
+use super::families::{FAMILIES, Family};
+use super::harmless;
 use super::json::Object;
-use super::rope_scaling::{RopeScaling, resolve};
-use super::{Error, Result};
+use super::layer_kinds::{Kinds, kinds};
+use super::rope_scaling::{Context, Resolved, Rope, resolve};
+use super::{Error, Result, text_part};
 use crate::config::printable;
+use crate::ops::activation::{self, Activation};
 use crate::ops::attention::{Attention, Heads};
+use crate::ops::logprob::Scale;
 use std::path::Path;
 
 /// Largest `hidden_size` accepted. No known model reaches a tenth of this limit or of the following ones.
@@ -14,7 +19,7 @@ const MOST_HIDDEN: usize = 1 << 20;
 const MOST_INTERMEDIATE: usize = 1 << 22;
 
 /// Greatest `num_hidden_layers`.
-const MOST_LAYERS: usize = 10_000;
+pub(super) const MOST_LAYERS: usize = 10_000;
 
 /// Greatest `num_attention_heads` and `num_key_value_heads`.
 const MOST_HEADS: usize = 1 << 16;
@@ -26,34 +31,60 @@ const MOST_HEAD_DIM: usize = 1 << 16;
 const MOST_TOKENS: usize = 1 << 24;
 
 /// Largest `max_position_embeddings`: angles are computed from positions in f32, which does not represent every larger integer.
-const MOST_POSITIONS: usize = 1 << 24;
+pub(super) const MOST_POSITIONS: usize = 1 << 24;
 
 /// Largest number of values in all parameters together; they would take 4 TB.
 const MOST_PARAMETERS: u128 = 1_000_000_000_000;
 
-/// The families of decoders that differ in which biases and norms they have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// `LlamaForCausalLM`
-    Llama,
-    /// `MistralForCausalLM`: sliding windows.
-    Mistral,
-    /// `Qwen2ForCausalLM`: biases on the query, key and value projections.
-    Qwen2,
-    /// `Qwen3ForCausalLM`: norms on each query and key head.
-    Qwen3,
-    /// `SmolLM3ForCausalLM`: layers without a rotary embedding.
-    SmolLm3,
+/// Constants that a decoder multiplies values with, and bounds of values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factors {
+    /// Of a token's embedding.
+    pub embedding: f32,
+    /// Of what a layer's attention and gated unit add.
+    pub residual: f32,
+    /// Of attention scores.
+    pub scores: f32,
+    /// Bound of attention scores.
+    pub scores_cap: Option<f32>,
+    /// Divisor of the logits.
+    pub logits: f32,
+    /// Bound of the logits.
+    pub logits_cap: Option<f32>,
 }
 
-/// `model_type` of each family.
-const FAMILIES: [(&str, Family); 5] = [
-    ("llama", Family::Llama),
-    ("mistral", Family::Mistral),
-    ("qwen2", Family::Qwen2),
-    ("qwen3", Family::Qwen3),
-    ("smollm3", Family::SmolLm3),
-];
+/// A kind of norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// Divides by the root mean square.
+    Rms,
+    /// The same, with weights counted from one.
+    RmsFromOne,
+    /// Subtracts the mean, divides by the deviation, and adds a bias.
+    Layer,
+}
+
+/// Which norms a layer has on its query and key heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadNorms {
+    /// None.
+    None,
+    /// One for each head.
+    Each,
+    /// One for all heads together.
+    All,
+}
+
+/// How a layer's projections with the same input are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Projections {
+    /// Each by itself.
+    Apart,
+    /// Joined, one after the other.
+    Joined,
+    /// Query, key and value joined head by head.
+    JoinedByHead,
+}
 
 /// The sizes and switches of a decoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,8 +103,10 @@ pub struct Architecture {
     pub vocab_size: usize,
     /// Longest text, in tokens.
     pub max_positions: usize,
+    /// Kind of all norms.
+    pub norm: NormKind,
     /// Added to the mean square in norms.
-    pub rms_norm_eps: f64,
+    pub norm_eps: f64,
     /// Whether the output matrix is the embedding.
     pub tied: bool,
     /// Biases on the query, key and value projections.
@@ -83,17 +116,27 @@ pub struct Architecture {
     /// Biases in the gated unit.
     pub mlp_bias: bool,
     /// Norms on query and key heads.
-    pub qk_norm: bool,
+    pub head_norms: HeadNorms,
+    /// How projections are stored.
+    pub projections: Projections,
+    /// Function between the wide products.
+    pub activation: Activation,
+    /// Whether it is multiplied with a product of its own.
+    pub gated: bool,
+    /// Whether attention and gated unit both read the layer's input, instead of one the other's result.
+    pub parallel: bool,
     /// Sliding window of each layer, in positions; none if it attends to all.
     pub windows: Vec<Option<usize>>,
-    /// Whether each layer has a rotary embedding.
-    pub rotates: Vec<bool>,
-    /// Rotary embedding's base.
-    pub rope_theta: f64,
-    /// Rotary embedding's scaling.
-    pub rope_scaling: RopeScaling,
+    /// Rotary embedding of each layer, as an index into `ropes`; none if it has none.
+    pub rotary: Vec<Option<usize>>,
+    /// The model's rotary embeddings.
+    pub ropes: Vec<Rope>,
+    /// Constants that values are multiplied with, and bounds of values.
+    pub factors: Factors,
     /// Ids that end a text, from generation_config.json or else config.json.
     pub eos_token_ids: Vec<u32>,
+    /// Whether the folder has a model that also sees images, of which this is the text part.
+    pub text_part: bool,
 }
 
 impl Architecture {
@@ -101,7 +144,10 @@ impl Architecture {
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
         let config = Object::read(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
-        let mut this = Self::of(&config).map_err(|detail| Error::Config { path, detail })?;
+        let mut this = Self::of(&config).map_err(|detail| Error::Config { path: path.clone(), detail })?;
+        if let Some((key, p)) = harmless::dropout(config.all()) {
+            tracing::warn!("{}: {key} is {p}, but dropout is never applied here", path.display());
+        }
         let path = folder.join("generation_config.json");
         if let Some(generation) = Object::read(&path)? {
             let ids = generation.tokens("eos_token_id").map_err(|detail| Error::Config { path, detail })?;
@@ -116,48 +162,15 @@ impl Architecture {
     }
 
     fn of(config: &Object) -> std::result::Result<Self, String> {
+        if config.text("model_type")? == Some(text_part::WHOLE) {
+            let text = Self::of(&text_part::config(config.all())?.into()).map_err(|e| format!("text_config: {e}"))?;
+            return Ok(Self { text_part: true, ..text });
+        }
         let family = family(config.text("model_type")?)?;
-        if let Some(act) = config.text("hidden_act")?.filter(|act| *act != "silu") {
-            return Err(format!("hidden_act {:?} is not supported; only silu is", printable(act, 80)));
+        let this = Self::of_family(config, family)?;
+        for (key, value) in config.unread() {
+            harmless::check(family.described().model_type, key, value)?;
         }
-        let hidden_size = config.needed_size("hidden_size", MOST_HIDDEN)?;
-        let heads = heads(config, hidden_size)?;
-        let default_positions = match family {
-            Family::Llama => 2048,
-            Family::Mistral => 131_072,
-            Family::Qwen2 | Family::Qwen3 | Family::SmolLm3 => 32_768,
-        };
-        let default_theta = if family == Family::SmolLm3 { 2e6 } else { 1e4 };
-        let layers = config.needed_size("num_hidden_layers", MOST_LAYERS)?;
-        let max_positions = config.size("max_position_embeddings", MOST_POSITIONS)?.unwrap_or(default_positions);
-        let (rope_theta, rope_scaling) = resolve(config, heads.head_dim, default_theta)?;
-        let rms_norm_eps = config.number("rms_norm_eps")?.unwrap_or(1e-6);
-        if !(0.0..=1.0).contains(&rms_norm_eps) {
-            return Err(format!("rms_norm_eps {rms_norm_eps} must be between 0 and 1"));
-        }
-        let rotates = rotates(config, family, layers)?;
-        let windows = windows(config, family, &rotates)?;
-        let attention_bias = config.flag("attention_bias")?.unwrap_or(false);
-        let this = Self {
-            family,
-            hidden_size,
-            intermediate_size: config.needed_size("intermediate_size", MOST_INTERMEDIATE)?,
-            layers,
-            heads,
-            vocab_size: config.needed_size("vocab_size", MOST_TOKENS)?,
-            max_positions,
-            rms_norm_eps,
-            tied: config.flag("tie_word_embeddings")?.unwrap_or(family == Family::SmolLm3),
-            qkv_bias: attention_bias || family == Family::Qwen2,
-            output_bias: attention_bias && family != Family::Qwen2,
-            mlp_bias: matches!(family, Family::Llama | Family::SmolLm3) && config.flag("mlp_bias")?.unwrap_or(false),
-            qk_norm: family == Family::Qwen3,
-            windows: windows.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
-            rotates,
-            rope_theta,
-            rope_scaling,
-            eos_token_ids: config.tokens("eos_token_id")?.unwrap_or_default(),
-        };
         let parameters = this.matrices();
         if parameters > MOST_PARAMETERS {
             return Err(format!(
@@ -168,16 +181,87 @@ impl Architecture {
         Ok(this)
     }
 
+    fn of_family(config: &Object, family: Family) -> std::result::Result<Self, String> {
+        use Family::{Gemma2, Gemma3, GptNeoX, Olmo2, Olmo3, Phi3, Qwen3, StableLm, Starcoder2};
+        let described = family.described();
+        let hidden_size = config.needed_size("hidden_size", MOST_HIDDEN)?;
+        let heads = heads(config, family, hidden_size)?;
+        let layers = config.needed_size("num_hidden_layers", MOST_LAYERS)?;
+        let configured = config.size("max_position_embeddings", MOST_POSITIONS)?.unwrap_or(described.positions);
+        let rope = Context { family, head_dim: heads.head_dim, max_positions: configured };
+        let Resolved { full, sliding, limit } = resolve(config, &rope)?;
+        let max_positions = limit.unwrap_or(configured);
+        let Kinds { windows, rotary } = kinds(config, family, layers, sliding.is_some())?;
+        let Biases { qkv, output, mlp } = biases(config, family)?;
+        let factors = factors(config, family, hidden_size, heads)?;
+        Ok(Self {
+            family,
+            hidden_size,
+            intermediate_size: config.needed_size("intermediate_size", MOST_INTERMEDIATE)?,
+            layers,
+            heads,
+            vocab_size: config.needed_size("vocab_size", MOST_TOKENS)?,
+            max_positions,
+            norm: match family {
+                Gemma2 | Gemma3 => NormKind::RmsFromOne,
+                GptNeoX | StableLm | Starcoder2 => NormKind::Layer,
+                _ => NormKind::Rms,
+            },
+            norm_eps: norm_eps(config, family)?,
+            tied: config.flag("tie_word_embeddings")?.unwrap_or(described.tied),
+            qkv_bias: qkv,
+            output_bias: output,
+            mlp_bias: mlp,
+            head_norms: match family {
+                Qwen3 | Gemma3 => HeadNorms::Each,
+                Olmo2 | Olmo3 => HeadNorms::All,
+                _ => HeadNorms::None,
+            },
+            projections: match family {
+                Phi3 => Projections::Joined,
+                GptNeoX => Projections::JoinedByHead,
+                _ => Projections::Apart,
+            },
+            activation: activation_of(config, family)?,
+            gated: !matches!(family, GptNeoX | Starcoder2),
+            parallel: family == GptNeoX && config.flag("use_parallel_residual")?.unwrap_or(true),
+            windows: windows.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
+            rotary,
+            ropes: [Some(full), sliding].into_iter().flatten().collect(),
+            factors,
+            eos_token_ids: config.tokens("eos_token_id")?.unwrap_or_default(),
+            text_part: false,
+        })
+    }
+
     /// Returns the attention settings of this layer.
     pub fn attention(&self, layer: usize) -> Attention {
-        Attention { heads: self.heads, window: self.windows.get(layer).copied().flatten() }
+        let Factors { scores, scores_cap, .. } = self.factors;
+        Attention { heads: self.heads, window: self.windows.get(layer).copied().flatten(), scale: scores, cap: scores_cap }
+    }
+
+    /// Returns how products with the output matrix become logits at this temperature.
+    pub fn logits(&self, temperature: f32) -> Scale {
+        Scale { temperature, divisor: self.factors.logits, cap: self.factors.logits_cap }
     }
 
     /// Names what the model has that no device computes yet.
     pub(super) fn without_kernels(&self) -> Vec<&'static str> {
+        let plain = Factors::none(self.heads);
+        let multiplied = Factors { scores_cap: None, logits_cap: None, ..self.factors } != plain;
+        let norms = self.family.described().names.norms;
         let all = [
             (self.windows.iter().any(Option::is_some), "sliding windows"),
-            (self.rotates.contains(&false), "layers without a rotary embedding"),
+            (self.rotary.contains(&None), "layers without a rotary embedding"),
+            (self.ropes.len() > 1, "two rotary embeddings"),
+            (self.ropes.iter().any(|rope| rope.dims != self.heads.head_dim), "partly rotated heads"),
+            (self.norm != NormKind::Rms, "norms other than plain root mean squares"),
+            (norms != Family::Llama.described().names.norms || self.parallel, "norms in other places"),
+            (self.head_norms == HeadNorms::All, "norms over all heads together"),
+            (self.projections != Projections::Apart, "joined projections"),
+            (!activation::on_device(self.activation, self.gated), "a unit other than SiLU with a gate"),
+            (multiplied, "multipliers"),
+            (self.factors.scores_cap.is_some() || self.factors.logits_cap.is_some(), "bounded scores or logits"),
         ];
         all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect()
     }
@@ -186,7 +270,8 @@ impl Architecture {
     fn matrices(&self) -> u128 {
         let (hidden, tokens) = (self.hidden_size as u128, self.vocab_size as u128);
         let attention = 2 * (self.query_width() + self.kv_width()) as u128;
-        let layer = hidden * (attention + 3 * self.intermediate_size as u128);
+        let wide = if self.gated { 3 } else { 2 };
+        let layer = hidden * (attention + wide * self.intermediate_size as u128);
         hidden * tokens * if self.tied { 1 } else { 2 } + layer * self.layers as u128
     }
 
@@ -199,62 +284,157 @@ impl Architecture {
     pub fn kv_width(&self) -> usize {
         self.heads.kv_heads * self.heads.head_dim
     }
+
+    /// Returns the short names of a layer's linear maps, in order.
+    pub fn modules(&self) -> Vec<&'static str> {
+        let names = self.family.described().names;
+        let all = names.qkv.iter().chain([&names.o]).chain(names.mlp).chain([&names.down]);
+        all.map(|name| name.rsplit_once('.').map_or(*name, |(_, module)| module)).collect()
+    }
+
+    /// Returns the widths of queries, keys and values in each group of a joined projection's outputs.
+    pub(super) fn qkv_widths(&self) -> [usize; 3] {
+        match self.projections {
+            Projections::JoinedByHead => [self.heads.head_dim; 3],
+            _ => [self.query_width(), self.kv_width(), self.kv_width()],
+        }
+    }
+
+    /// Returns the widths of the gated unit's wide products.
+    pub(super) fn mlp_widths(&self) -> Vec<usize> {
+        vec![self.intermediate_size; if self.gated { 2 } else { 1 }]
+    }
+}
+
+impl Factors {
+    /// Those of most families.
+    fn none(heads: Heads) -> Self {
+        let scores = (heads.head_dim as f32).sqrt().recip();
+        Self { embedding: 1.0, residual: 1.0, scores, scores_cap: None, logits: 1.0, logits_cap: None }
+    }
+}
+
+/// Which linear maps have biases.
+struct Biases {
+    qkv: bool,
+    output: bool,
+    mlp: bool,
+}
+
+fn biases(config: &Object, family: Family) -> std::result::Result<Biases, String> {
+    let flag = |key: &str, default: bool| config.flag(key).map(|on| on.unwrap_or(default));
+    let attention = match family {
+        Family::GptNeoX => flag("attention_bias", true)?,
+        Family::Ministral | Family::Mistral | Family::Phi3 | Family::Qwen2 | Family::StableLm => false,
+        Family::Starcoder2 => flag("use_bias", true)?,
+        _ => flag("attention_bias", false)?,
+    };
+    let qkv = match family {
+        Family::Qwen2 => true,
+        Family::StableLm => flag("use_qkv_bias", false)?,
+        _ => attention,
+    };
+    let mlp = match family {
+        Family::Llama | Family::SmolLm3 | Family::Granite => flag("mlp_bias", false)?,
+        Family::Starcoder2 => attention,
+        _ => family == Family::GptNeoX,
+    };
+    Ok(Biases { qkv, output: attention, mlp })
+}
+
+fn factors(config: &Object, family: Family, hidden: usize, heads: Heads) -> std::result::Result<Factors, String> {
+    let none = Factors::none(heads);
+    let positive = |key: &str, default: f64| match config.number(key)?.unwrap_or(default) {
+        factor if (1e-6..=1e6).contains(&factor) => Ok(factor as f32),
+        factor => Err(format!("{key} {factor} must be between 1e-6 and 1e6")),
+    };
+    // Null turns a bound off, and a missing key does not.
+    let cap = |key: &str, default: f64| match config.has(key) {
+        true => config.get(key).map(|_| positive(key, default)).transpose(),
+        false if default > 0.0 => Ok(Some(default as f32)),
+        false => Ok(None),
+    };
+    match family {
+        Family::Granite => Ok(Factors {
+            embedding: positive("embedding_multiplier", 1.0)?,
+            residual: positive("residual_multiplier", 1.0)?,
+            scores: positive("attention_multiplier", 1.0)?,
+            logits: positive("logits_scaling", 1.0)?,
+            ..none
+        }),
+        Family::Gemma2 | Family::Gemma3 => {
+            let second = family == Family::Gemma2;
+            Ok(Factors {
+                embedding: (hidden as f64).sqrt() as f32,
+                scores: positive("query_pre_attn_scalar", 256.0)?.sqrt().recip(),
+                scores_cap: if second { cap("attn_logit_softcapping", 50.0)? } else { None },
+                logits_cap: cap("final_logit_softcapping", if second { 30.0 } else { 0.0 })?,
+                ..none
+            })
+        }
+        _ => Ok(none),
+    }
+}
+
+fn norm_eps(config: &Object, family: Family) -> std::result::Result<f64, String> {
+    let key = match family {
+        Family::GptNeoX | Family::StableLm => "layer_norm_eps",
+        Family::Starcoder2 => "norm_epsilon",
+        _ => "rms_norm_eps",
+    };
+    let eps = config.number(key)?.unwrap_or(family.described().norm_eps);
+    if (0.0..=1.0).contains(&eps) { Ok(eps) } else { Err(format!("{key} {eps} must be between 0 and 1")) }
+}
+
+fn activation_of(config: &Object, family: Family) -> std::result::Result<Activation, String> {
+    let (key, default) = match family {
+        Family::Gemma2 | Family::Gemma3 => ("hidden_activation", "gelu_pytorch_tanh"),
+        Family::GptNeoX => ("hidden_act", "gelu"),
+        Family::Starcoder2 => ("hidden_act", "gelu_pytorch_tanh"),
+        _ => ("hidden_act", "silu"),
+    };
+    let name = config.text(key)?.unwrap_or(default);
+    // Configurations of Gemma have both, and only the other counts.
+    if let Some(other) = config.text("hidden_act")?.filter(|_| key != "hidden_act")
+        && config.get(key).is_none()
+        && other != default
+    {
+        return Err(format!("hidden_act is {:?}, but a model of this type is computed with {key}", printable(other, 80)));
+    }
+    match name {
+        "silu" | "swish" => Ok(Activation::Silu),
+        "gelu" => Ok(Activation::Gelu),
+        "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
+        other => {
+            Err(format!("{key} {:?} is not supported; silu, gelu, gelu_new and gelu_pytorch_tanh are", printable(other, 80)))
+        }
+    }
 }
 
 fn family(model_type: Option<&str>) -> std::result::Result<Family, String> {
-    let known = FAMILIES.map(|(name, _)| name).join(", ");
+    let known = FAMILIES.each_ref().map(|described| described.model_type).join(", ");
     let Some(given) = model_type else { return Err(format!("model_type is missing; {known} are supported")) };
-    let found = FAMILIES.iter().find(|(name, _)| *name == given);
-    found.map(|(_, family)| *family).ok_or_else(|| {
+    let found = FAMILIES.iter().find(|described| described.model_type == given);
+    found.map(|described| described.family).ok_or_else(|| {
         let given = printable(given, 80);
         format!("model_type {given:?} is not supported; {known} are")
     })
 }
 
-/// Returns each layer's sliding window, according to the family's rules.
-fn windows(config: &Object, family: Family, rotates: &[bool]) -> std::result::Result<Vec<Option<usize>>, String> {
-    const SLIDING: &str = "sliding_attention";
-    let layers = rotates.len();
-    let size = config.size("sliding_window", MOST_POSITIONS)?;
-    let (size, first) = match family {
-        Family::Llama => (None, 0),
-        Family::Mistral => (size, 0),
-        Family::Qwen2 | Family::Qwen3 | Family::SmolLm3 if config.flag("use_sliding_window")? != Some(true) => (None, 0),
-        Family::SmolLm3 => (size, 0),
-        // As transformers has them where they are left out.
-        Family::Qwen2 | Family::Qwen3 => {
-            (Some(size.unwrap_or(4096)), config.count("max_window_layers", MOST_LAYERS)?.unwrap_or(28))
-        }
-    };
-    let types = config.words("layer_types", &["full_attention", SLIDING], layers)?;
-    // SmolLM3's windows are those of its layers without a rotary embedding.
-    let by_default = |layer: usize| layer >= first && !(family == Family::SmolLm3 && rotates[layer]);
-    let slides = |layer: usize| types.as_ref().map_or_else(|| by_default(layer), |types| types[layer] == SLIDING);
-    if let (None, Some(types)) = (size, &types)
-        && types.contains(&SLIDING)
-    {
-        return Err(format!("layer_types has {SLIDING:?}, but there is no sliding_window"));
-    }
-    Ok((0..layers).map(|layer| size.filter(|_| slides(layer))).collect())
-}
-
-/// Returns whether each layer has a rotary embedding, according to the family's rules.
-fn rotates(config: &Object, family: Family, layers: usize) -> std::result::Result<Vec<bool>, String> {
-    if family != Family::SmolLm3 {
-        return Ok(vec![true; layers]);
-    }
-    let interval = config.size("no_rope_layer_interval", MOST_LAYERS)?.unwrap_or(4);
-    let given = config.bits("no_rope_layers", layers)?;
-    Ok(given.unwrap_or_else(|| (1..=layers).map(|layer| layer % interval != 0).collect()))
-}
-
-fn heads(config: &Object, hidden_size: usize) -> std::result::Result<Heads, String> {
+fn heads(config: &Object, family: Family, hidden_size: usize) -> std::result::Result<Heads, String> {
     let heads = config.needed_size("num_attention_heads", MOST_HEADS)?;
-    let kv_heads = config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(heads);
+    let kv_heads = match family {
+        Family::GptNeoX => heads,
+        _ => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(heads),
+    };
     if !heads.is_multiple_of(kv_heads) {
         return Err(format!("num_attention_heads {heads} must be a multiple of num_key_value_heads {kv_heads}"));
     }
-    let head_dim = config.size("head_dim", MOST_HEAD_DIM)?.unwrap_or(hidden_size / heads);
+    let default = match family {
+        Family::Gemma2 | Family::Gemma3 => 256,
+        _ => hidden_size / heads,
+    };
+    let head_dim = config.size("head_dim", MOST_HEAD_DIM)?.unwrap_or(default);
     if head_dim == 0 || !head_dim.is_multiple_of(2) {
         return Err(format!("head_dim {head_dim} must be even and not zero; it defaults to hidden_size / num_attention_heads"));
     }
@@ -265,58 +445,6 @@ fn heads(config: &Object, hidden_size: usize) -> std::result::Result<Heads, Stri
 mod tests {
     use super::*;
     use serde_json::{Value, json};
-
-    #[test]
-    fn each_layer_has_the_window_that_its_family_says() {
-        let windows = |more: Value| {
-            let mut config = json!({
-                "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 257,
-                "max_position_embeddings": 128, "sliding_window": 16,
-            });
-            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            Architecture::parse(&config.to_string()).unwrap().windows
-        };
-        assert_eq!(windows(json!({ "model_type": "llama" })), [None; 3]);
-        assert_eq!(windows(json!({ "model_type": "mistral" })), [Some(16); 3]);
-        assert_eq!(windows(json!({ "model_type": "mistral", "sliding_window": null })), [None; 3]);
-        // Of texts that are no longer than it, it hides nothing.
-        assert_eq!(windows(json!({ "model_type": "mistral", "sliding_window": 128 })), [None; 3]);
-        assert_eq!(windows(json!({ "model_type": "qwen2", "max_window_layers": 1 })), [None; 3]);
-        let sliding = json!({ "model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 1 });
-        assert_eq!(windows(sliding), [None, Some(16), Some(16)]);
-        let types = ["sliding_attention", "full_attention", "sliding_attention"];
-        assert_eq!(windows(json!({ "model_type": "mistral", "layer_types": types })), [Some(16), None, Some(16)]);
-        let smollm3 = json!({ "model_type": "smollm3", "use_sliding_window": true, "no_rope_layer_interval": 2 });
-        assert_eq!(windows(smollm3), [None, Some(16), None]);
-    }
-
-    #[test]
-    fn each_layer_is_rotated_unless_its_family_says_otherwise() {
-        let rotates = |more: Value| {
-            let mut config = json!({
-                "model_type": "smollm3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 5,
-                "num_attention_heads": 4, "vocab_size": 257,
-            });
-            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            Architecture::parse(&config.to_string()).map(|a| a.rotates)
-        };
-        assert_eq!(rotates(json!({})).unwrap(), [true, true, true, false, true]);
-        assert_eq!(rotates(json!({ "no_rope_layer_interval": 2 })).unwrap(), [true, false, true, false, true]);
-        let given = json!({ "no_rope_layers": [0, 1, 1, 1, 0], "no_rope_layer_interval": 2 });
-        assert_eq!(rotates(given).unwrap(), [false, true, true, true, false]);
-        assert_eq!(rotates(json!({ "model_type": "llama", "no_rope_layer_interval": 2 })).unwrap(), [true; 5]);
-        for (key, value) in [
-            ("no_rope_layers", json!([0, 1])),
-            ("no_rope_layers", json!([0, 1, 1, 1, 2])),
-            ("no_rope_layers", json!("all")),
-            ("no_rope_layer_interval", json!(0)),
-            // Only some readers would obey it without use_sliding_window.
-            ("layer_types", json!(vec!["sliding_attention"; 5])),
-        ] {
-            let error = rotates(json!({ key: value })).unwrap_err();
-            assert!(error.contains(key), "{key}: {error}");
-        }
-    }
 
     #[test]
     fn what_is_absurd_or_of_the_wrong_type_is_refused_by_its_key() {
@@ -341,7 +469,7 @@ mod tests {
             ("hidden_act", json!("gelu\u{1b}")),
             ("eos_token_id", json!(-1)),
             ("eos_token_id", json!([1, "x"])),
-            ("sliding_window", json!(0)),
+            ("sliding_window", json!(16)),
             ("layer_types", json!(["full_attention"])),
             ("layer_types", json!(["full_attention", "sliding_attention"])),
             ("layer_types", json!(["full_attention", "chunked_attention"])),

@@ -3,13 +3,12 @@
 //! There is no tape. A decoder is a fixed composition, so each layer keeps exactly what its gradient needs and frees it as soon
 //! as the gradient has passed.
 
-use super::layer::{self, Attended, LayerKept, Maps, Product};
-use super::rope_scaling::rotation;
-use super::weights::{Layer, Linear, Weights};
+use super::layer::{self, Attended, LayerKept, Maps, Product, multiplied};
+use super::weights::{Layer, Linear, Norm, Weights};
 use super::{Architecture, Lora, Place, Result};
 use crate::ops::low_rank::Gradient;
 use crate::ops::rope::Rotation;
-use crate::ops::{self, Forest, attention, embedding, linear, norm, rope, swiglu};
+use crate::ops::{self, Forest, activation, attention, columns, embedding, linear, rope};
 use candle_core::Tensor;
 use std::sync::Arc;
 
@@ -18,8 +17,8 @@ use std::sync::Arc;
 pub struct Decoder {
     pub(super) architecture: Architecture,
     pub(super) weights: Weights,
-    /// Shared by all views, since it is large for long contexts.
-    pub(super) rotation: Arc<Rotation>,
+    /// Of [`Architecture::ropes`]; shared by all views, since they are large for long contexts.
+    pub(super) rotations: Arc<Vec<Rotation>>,
 }
 
 /// A layer's kept values, or what they are recomputed from (gradient checkpointing, Chen et al. 2016, arXiv 1604.06174).
@@ -60,6 +59,27 @@ fn backward_parameters(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted
     adapter.low_rank().backward(x, dy, gradient, Some(dx))
 }
 
+/// Does the same for maps that read the same, or the one that joins them, given the gradients of all results.
+fn products_backward(
+    maps: &[Linear],
+    x: &Tensor,
+    dys: &[&Tensor],
+    widths: &[usize],
+    grads: &[Linear<Wanted>],
+) -> ops::Result<Tensor> {
+    let missing = || ops::Error::Shape { op: "layer", detail: "a layer without projections".into() };
+    if let ([joined], [grad]) = (maps, grads)
+        && dys.len() > 1
+    {
+        return apply_backward(joined, x, &columns::join(dys, widths)?, grad);
+    }
+    let mut all = maps.iter().zip(dys).zip(grads);
+    let ((first, dy), grad) = all.next().ok_or_else(missing)?;
+    let dx = apply_backward(first, x, dy, grad)?;
+    all.try_for_each(|((map, dy), grad)| apply_backward_into(map, x, dy, grad, &dx))?;
+    Ok(dx)
+}
+
 /// Returns what attention over a forest keeps for its gradient.
 fn log_sum(kept: &LayerKept) -> ops::Result<&Tensor> {
     let missing = || ops::Error::Shape { op: "attention", detail: "a forward pass that kept nothing for its gradient".into() };
@@ -70,8 +90,8 @@ impl Decoder {
     /// Creates a decoder with these weights.
     pub fn new(architecture: Architecture, weights: Weights) -> Self {
         let a = &architecture;
-        let rotation = Arc::new(rotation(a.rope_theta, a.rope_scaling, a.heads.head_dim, a.max_positions));
-        Self { architecture, weights, rotation }
+        let rotations = a.ropes.iter().map(|rope| rope.rotation(a.heads.head_dim, a.max_positions)).collect();
+        Self { architecture, weights, rotations: Arc::new(rotations) }
     }
 
     /// Converts the decoder to another place, where trained weights are rounded; see [`super::Policy::at`].
@@ -101,15 +121,19 @@ impl Decoder {
         rows: &[usize],
         mut keep: impl FnMut(usize, LayerKept) -> Result<()>,
     ) -> Result<(Tensor, Tensor)> {
-        let mut x = embedding::forward(&self.weights.embedding, forest.tokens())?;
+        let mut x = self.embedded(forest.tokens())?;
         for (i, w) in self.weights.layers.iter().enumerate() {
             let rows = (i + 1 == self.weights.layers.len()).then_some(rows);
-            let kept = self.layer(i, x, forest, rows)?;
-            x = self.layer_of(i, w.maps()).output(&kept)?;
+            let mut kept = self.layer(i, x, forest, rows)?;
+            x = self.layer_of(i, w.maps()).output(&mut kept)?;
             keep(i, kept)?;
         }
-        let hidden = norm::forward(&x, &self.weights.norm, self.architecture.rms_norm_eps)?;
-        Ok((hidden, x))
+        Ok((self.architecture.normed(&x, Some(&self.weights.norm))?, x))
+    }
+
+    /// Returns the tokens' embeddings as the first layer takes them.
+    pub(super) fn embedded(&self, tokens: &[u32]) -> ops::Result<Tensor> {
+        multiplied(embedding::forward(&self.weights.embedding, tokens)?, self.architecture.factors.embedding)
     }
 
     /// Returns the hidden states of `rows`, `[M, D]`, and what [`Decoder::backward`] needs. With `recompute` it keeps only the
@@ -138,20 +162,12 @@ impl Decoder {
 
     /// Returns the rotary embedding of layer `i`, if it has one.
     fn rotation(&self, i: usize) -> Option<&Rotation> {
-        self.architecture.rotates[i].then_some(&*self.rotation)
+        self.architecture.rotary[i].and_then(|rope| self.rotations.get(rope))
     }
 
     /// Returns layer `i` with these products.
     pub(super) fn layer_of<'a, P: Product>(&'a self, i: usize, maps: Maps<&'a P>) -> layer::Layer<'a, P> {
         layer::Layer { architecture: &self.architecture, rotation: self.rotation(i), norms: &self.weights.layers[i], maps }
-    }
-
-    /// Computes the gradient of [`layer::Layer::head_norm`].
-    fn head_norm_backward(&self, x: &Tensor, weight: &Tensor, dy: &Tensor, d_weight: Option<&Tensor>) -> Result<Tensor> {
-        let dx = ops::zeros_like(x)?;
-        let per_head = |t: &Tensor| t.reshape(((), self.architecture.heads.head_dim));
-        norm::backward(&per_head(x)?, weight, self.architecture.rms_norm_eps, &per_head(dy)?, &per_head(&dx)?, d_weight)?;
-        Ok(dx)
     }
 
     /// Adds the gradients of the trained parameters to `grads`, given that of the hidden states. The output matrix's own use is
@@ -167,7 +183,7 @@ impl Decoder {
         done: &dyn Fn(),
     ) -> Result<()> {
         let mut dx = ops::zeros_like(&kept.last)?;
-        norm::backward(&kept.last, &self.weights.norm, self.architecture.rms_norm_eps, d_hidden, &dx, grads.norm.as_ref())?;
+        self.architecture.norm_backward(&kept.last, &self.weights.norm, d_hidden, &dx, &Some(&grads.norm))?;
         done();
         let last = kept.layers.len() - 1;
         for (i, stored) in kept.layers.into_iter().enumerate().rev() {
@@ -180,7 +196,7 @@ impl Decoder {
             done();
         }
         if let Some(d_embedding) = &grads.embedding {
-            embedding::backward(forest.tokens(), &dx, d_embedding)?;
+            embedding::backward(forest.tokens(), &multiplied(dx, self.architecture.factors.embedding)?, d_embedding)?;
         }
         done();
         Ok(())
@@ -196,42 +212,99 @@ impl Decoder {
         d_out: Tensor,
         g: &Layer<Wanted>,
     ) -> Result<Tensor> {
-        let (w, eps) = (&self.weights.layers[i], self.architecture.rms_norm_eps);
+        let (a, w) = (&self.architecture, &self.weights.layers[i]);
         // The residual passes the output's gradient on: from here `d_middle` is that of `middle`.
         let d_middle = d_out;
-        {
-            let d_gated = apply_backward(&w.down, &swiglu::forward(&kept.gate, &kept.up)?, &d_middle, &g.down)?;
-            let (d_gate, d_up) = swiglu::backward(&kept.gate, &kept.up, &d_gated)?;
-            let h = norm::forward(&kept.middle, &w.post_norm, eps)?;
-            let dh = apply_backward(&w.gate, &h, &d_gate, &g.gate)?;
-            apply_backward_into(&w.up, &h, &d_up, &g.up, &dh)?;
-            norm::backward(&kept.middle, &w.post_norm, eps, &dh, &d_middle, g.post_norm.as_ref())?;
-        }
+        let beside = if a.parallel {
+            let source = rows.map_or_else(|| Ok(kept.input.clone()), |rows| ops::gather_rows(&kept.input, rows))?;
+            let d_source = ops::zeros_like(&source)?;
+            self.unit_backward(i, &kept, &source, &d_middle, &d_source, g)?;
+            Some(d_source)
+        } else {
+            self.unit_backward(i, &kept, &kept.middle, &d_middle, &d_middle, g)?;
+            None
+        };
+        let d_projected = self.added_backward(&d_middle, w.attended_norm.as_ref(), kept.projected.as_ref(), &g.attended_norm)?;
         let (d_attended, dx) = match rows {
-            None => (apply_backward(&w.o, &kept.attended.out, &d_middle, &g.o)?, d_middle),
+            None => {
+                let d_attended = apply_backward(&w.o, &kept.attended.out, &d_projected, &g.o)?;
+                beside.map_or(Ok(()), |d_source| ops::add_into(&d_middle, &d_source))?;
+                (d_attended, d_middle)
+            }
             Some(rows) => {
-                let d_attended = apply_backward(&w.o, &ops::gather_rows(&kept.attended.out, rows)?, &d_middle, &g.o)?;
+                let d_attended = apply_backward(&w.o, &ops::gather_rows(&kept.attended.out, rows)?, &d_projected, &g.o)?;
                 let (all, dx) = (ops::zeros_like(&kept.attended.out)?, ops::zeros_like(&kept.input)?);
                 ops::scatter_add_rows(&all, &d_attended, rows)?;
-                ops::scatter_add_rows(&dx, &d_middle, rows)?;
+                for d_rows in std::iter::once(&d_middle).chain(&beside) {
+                    ops::scatter_add_rows(&dx, d_rows, rows)?;
+                }
                 (all, dx)
             }
         };
         let from = attention::Kept { q: &kept.q, k: &kept.k, v: &kept.v, out: &kept.attended.out, log_sum: log_sum(&kept)? };
-        let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, self.architecture.attention(i))?;
+        let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, a.attention(i))?;
         if let Some(rotation) = self.rotation(i) {
             rope::backward(&dq, rotation, forest)?;
             rope::backward(&dk, rotation, forest)?;
         }
         if let (Some((q, k)), Some((q_norm, k_norm)), Some((dq_norm, dk_norm))) = (&kept.unnormed, &w.qk_norm, &g.qk_norm) {
-            dq = self.head_norm_backward(q, q_norm, &dq, dq_norm.as_ref())?;
-            dk = self.head_norm_backward(k, k_norm, &dk, dk_norm.as_ref())?;
+            dq = a.normed_heads_backward(q, q_norm, &dq, dq_norm)?;
+            dk = a.normed_heads_backward(k, k_norm, &dk, dk_norm)?;
         }
-        let h = norm::forward(&kept.input, &w.input_norm, eps)?;
-        let dh = apply_backward(&w.q, &h, &dq, &g.q)?;
-        apply_backward_into(&w.k, &h, &dk, &g.k, &dh)?;
-        apply_backward_into(&w.v, &h, &dv, &g.v, &dh)?;
-        norm::backward(&kept.input, &w.input_norm, eps, &dh, &dx, g.input_norm.as_ref())?;
+        let h = a.normed(&kept.input, w.input_norm.as_ref())?;
+        let dh = products_backward(&w.qkv, &h, &[&dq, &dk, &dv], &a.qkv_widths(), &g.qkv)?;
+        self.into_input(&kept.input, w.input_norm.as_ref(), &dh, &dx, &g.input_norm)?;
         Ok(dx)
+    }
+
+    /// Takes the gradient of a layer's output and adds that of what the gated unit's norm reads, `source`, to `d_source`. Both
+    /// gradients may be the same tensor.
+    fn unit_backward(
+        &self,
+        i: usize,
+        kept: &LayerKept,
+        source: &Tensor,
+        d_out: &Tensor,
+        d_source: &Tensor,
+        g: &Layer<Wanted>,
+    ) -> Result<()> {
+        let (a, w) = (&self.architecture, &self.weights.layers[i]);
+        let active = activation::forward(&kept.gate, kept.up.as_ref(), a.activation)?;
+        // A layer that was run again has not run its last product.
+        let lowered = match (&w.added_norm, &kept.lowered) {
+            (Some(_), None) => Some(w.down.product(&active)?),
+            (_, lowered) => lowered.clone(),
+        };
+        let d_lowered = self.added_backward(d_out, w.added_norm.as_ref(), lowered.as_ref(), &g.added_norm)?;
+        let d_active = apply_backward(&w.down, &active, &d_lowered, &g.down)?;
+        let (d_gate, d_up) = activation::backward(&kept.gate, kept.up.as_ref(), &d_active, a.activation)?;
+        let h = a.normed(source, w.mlp_norm.as_ref())?;
+        let wide: Vec<&Tensor> = std::iter::once(&d_gate).chain(&d_up).collect();
+        let dh = products_backward(&w.mlp, &h, &wide, &a.mlp_widths(), &g.mlp)?;
+        self.into_input(source, w.mlp_norm.as_ref(), &dh, d_source, &g.mlp_norm)
+    }
+
+    /// Takes the gradient of what is added to the residual and returns that of the product's result, which a norm may have read.
+    fn added_backward(
+        &self,
+        d_sum: &Tensor,
+        norm: Option<&Norm>,
+        before: Option<&Tensor>,
+        grad: &Option<Norm<Wanted>>,
+    ) -> Result<Tensor> {
+        let d_added = multiplied(d_sum.clone(), self.architecture.factors.residual)?;
+        let (Some(norm), Some(before)) = (norm, before) else { return Ok(d_added) };
+        let d_before = ops::zeros_like(before)?;
+        self.architecture.norm_backward(before, norm, &d_added, &d_before, &grad.as_ref())?;
+        Ok(d_before)
+    }
+
+    /// Adds the gradient of a norm's input `x`, given that of its result `dh`, to `dx`; without a norm they are the same.
+    fn into_input(&self, x: &Tensor, norm: Option<&Norm>, dh: &Tensor, dx: &Tensor, grad: &Option<Norm<Wanted>>) -> Result<()> {
+        match norm {
+            Some(norm) => self.architecture.norm_backward(x, norm, dh, dx, &grad.as_ref())?,
+            None => ops::add_into(dx, dh)?,
+        }
+        Ok(())
     }
 }

@@ -8,7 +8,7 @@ use super::weights::Linear;
 use super::{Architecture, Cache, Prefix, Result};
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
 use crate::ops::panels::Panels;
-use crate::ops::{self, Forest, embedding, norm};
+use crate::ops::{self, Forest};
 use candle_core::Tensor;
 
 /// A frozen decoder for one generation. On the CPU it copies the weights when it is created. On a device it shares some with the
@@ -99,7 +99,7 @@ impl Decoding {
             }
             Ok(())
         })?;
-        Ok((caches, output.forward(&hidden)?))
+        Ok((caches, self.logits(output.forward(&hidden)?)?))
     }
 
     /// Advances each sequence by one token; returns logits `[B, V]`.
@@ -107,10 +107,10 @@ impl Decoding {
         let (layers, output) = self.host_layout()?;
         let d = &self.decoder;
         let Decode { tokens, positions, prompt_of, prompts, own } = step;
-        let mut x = embedding::forward(&d.weights.embedding, tokens)?;
+        let mut x = d.embedded(tokens)?;
         for (l, maps) in layers.iter().enumerate() {
             let layer = d.layer_of(l, maps.each());
-            let kept = layer.forward(x, positions, None, |q, k, v| {
+            let mut kept = layer.forward(x, positions, None, |q, k, v| {
                 for (row, own) in own.iter_mut().enumerate() {
                     own.layers[l].push(k, v, row)?;
                 }
@@ -122,9 +122,13 @@ impl Decoding {
                 let out = cached_attention::forward(q, &groups, d.architecture.attention(l))?;
                 Ok(Attended { out, log_sum: None })
             })?;
-            x = layer.output(&kept)?;
+            x = layer.output(&mut kept)?;
         }
-        let hidden = norm::forward(&x, &d.weights.norm, d.architecture.rms_norm_eps)?;
-        Ok(output.forward(&hidden)?)
+        let hidden = d.architecture.normed(&x, Some(&d.weights.norm))?;
+        self.logits(output.forward(&hidden)?)
+    }
+
+    fn logits(&self, products: Tensor) -> Result<Tensor> {
+        Ok(self.architecture().logits_of(products)?)
     }
 }

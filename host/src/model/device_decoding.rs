@@ -1,7 +1,7 @@
 //! Runs [`Decoding`] on a device: prompts run as usual, then all sequences advance together by one token per step.
 
 use super::decoding::Decoding;
-use super::weights::{Layer, Linear};
+use super::weights::{Layer, Linear, Norm};
 use super::{Decoder, Result};
 use crate::ops::decode::{Drawing, Recorded, Session, Sizes, joined};
 use crate::ops::{self, Forest, Segment, linear};
@@ -18,6 +18,7 @@ pub(super) struct Joined {
     qkv_bias: Option<Tensor>,
     o: Tensor,
     gate_up: Tensor,
+    gate_up_bias: [Option<Tensor>; 2],
     down: Tensor,
 }
 
@@ -27,15 +28,26 @@ fn biases(parts: &[&Linear]) -> ops::Result<Option<Tensor>> {
 }
 
 impl Joined {
+    /// Joins the products of a layer whose projections are stored apart: [`super::Place::check`] refuses other models.
     pub(super) fn new(w: &Layer) -> ops::Result<Self> {
+        let ([q, k, v], [gate, up]) = (&w.qkv[..], &w.mlp[..]) else { return Err(other()) };
         Ok(Self {
-            qkv: joined(&[&w.q.merged()?, &w.k.merged()?, &w.v.merged()?])?,
-            qkv_bias: biases(&[&w.q, &w.k, &w.v])?,
+            qkv: joined(&[&q.merged()?, &k.merged()?, &v.merged()?])?,
+            qkv_bias: biases(&[q, k, v])?,
             o: w.o.merged()?,
-            gate_up: joined(&[&w.gate.merged()?, &w.up.merged()?])?,
+            gate_up: joined(&[&gate.merged()?, &up.merged()?])?,
+            gate_up_bias: [gate.bias.clone(), up.bias.clone()],
             down: w.down.merged()?,
         })
     }
+}
+
+fn other() -> ops::Error {
+    ops::Error::Shape { op: "decode", detail: "a layer that only the CPU computes".into() }
+}
+
+fn weight(norm: Option<&Norm>) -> ops::Result<&Tensor> {
+    norm.map(|norm| &norm.weight).ok_or_else(other)
 }
 
 /// A prompt's keys and values in device memory: rows of the tensors of all prompts that were run together.
@@ -140,21 +152,23 @@ impl DeviceDecoding<'_> {
 
 /// Performs all launches of a step.
 fn step(decoder: &Decoder, layers: &[Joined], drawing: &Drawing, session: &Session) -> ops::Result<()> {
-    let (weights, eps) = (&decoder.weights, decoder.architecture.rms_norm_eps);
+    let (weights, eps) = (&decoder.weights, decoder.architecture.norm_eps);
+    let rotation = decoder.rotations.first().ok_or_else(other)?;
     session.embed(&weights.embedding)?;
     let mut missing = None;
     for (i, (w, joined)) in weights.layers.iter().zip(layers).enumerate() {
-        session.norm(missing, &w.input_norm, eps)?;
+        session.norm(missing, weight(w.input_norm.as_ref())?, eps)?;
         session.project(&joined.qkv)?;
-        session.rotate_and_keep(i, joined.qkv_bias.as_ref(), w.qk_norm.as_ref(), &decoder.rotation, eps)?;
+        session.rotate_and_keep(i, joined.qkv_bias.as_ref(), w.qk_norm.as_ref(), rotation, eps)?;
         session.attend(i)?;
         session.add_attended(&joined.o)?;
-        session.norm(w.o.bias.as_ref(), &w.post_norm, eps)?;
-        session.gate(&joined.gate_up, w.gate.bias.as_ref(), w.up.bias.as_ref())?;
+        session.norm(w.o.bias.as_ref(), weight(w.mlp_norm.as_ref())?, eps)?;
+        let [gate, up] = &joined.gate_up_bias;
+        session.gate(&joined.gate_up, gate.as_ref(), up.as_ref())?;
         session.add_gated(&joined.down)?;
         missing = w.down.bias.as_ref();
     }
-    session.norm(missing, &weights.norm, eps)?;
+    session.norm(missing, &weights.norm.weight, eps)?;
     session.logits(weights.output())?;
     session.draw(drawing)
 }

@@ -32,7 +32,8 @@ impl Frozen {
     /// If an operation fails, or a log-probability is not finite.
     pub fn score(&self, forest: &Forest, selected: &Selected, temperature: f32) -> Result<TokenStats> {
         let (hidden, _) = self.decoder.run(forest, &selected.rows, |_, _| Ok(()))?;
-        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, temperature)?;
+        let scale = self.architecture().logits(temperature);
+        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale)?;
         finite(&stats)?;
         Ok(stats)
     }
@@ -50,7 +51,7 @@ impl Frozen {
     /// Computes the logits `[M, V]` of the hidden states at `rows`.
     pub fn logits(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
         let (hidden, _) = self.decoder.run(forest, rows, |_, _| Ok(()))?;
-        Ok(linear::forward_f32(&hidden, self.decoder.weights.output(), None)?)
+        Ok(self.architecture().logits_of(linear::forward_f32(&hidden, self.decoder.weights.output(), None)?)?)
     }
 
     /// Interpolates between this model and another of the same sizes: `alpha` of the other's weights plus `1 - alpha` of this

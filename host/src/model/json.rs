@@ -5,6 +5,8 @@ use crate::config::{files, printable};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::{Map, Value};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
@@ -14,9 +16,18 @@ const LARGEST: u64 = 4 << 20;
 /// Bytes of a value that an error repeats.
 const SHOWN: usize = 80;
 
-/// An object and its keys.
+/// An object, and which of its keys were asked for.
 #[derive(Default)]
-pub(super) struct Object(Map<String, Value>);
+pub(super) struct Object {
+    values: Map<String, Value>,
+    read: RefCell<BTreeSet<String>>,
+}
+
+impl From<Map<String, Value>> for Object {
+    fn from(values: Map<String, Value>) -> Self {
+        Self { values, read: RefCell::default() }
+    }
+}
 
 impl<'de> Deserialize<'de> for Object {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
@@ -34,7 +45,7 @@ impl<'de> Deserialize<'de> for Object {
                         return Err(A::Error::custom(format_args!("the key {shown:?} appears twice")));
                     }
                 }
-                Ok(Object(object))
+                Ok(object.into())
             }
         }
         deserializer.deserialize_map(Keys)
@@ -58,7 +69,23 @@ impl Object {
 
     /// Returns the value of a key; null counts as missing.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
-        self.0.get(key).filter(|value| !value.is_null())
+        self.read.borrow_mut().insert(key.to_owned());
+        self.values.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Returns whether a key is present, be it null.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
+    /// Returns all keys and their values.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.values.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// Returns the keys that nothing asked for, and their values, except nulls.
+    pub(super) fn unread(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.all().filter(|(key, value)| !value.is_null() && !self.read.borrow().contains(*key))
     }
 
     /// Returns the value of a key, if present, converted by `read`; `right` describes valid values for the error.
@@ -129,7 +156,16 @@ impl Object {
 
     /// Reads a nested object.
     pub(super) fn object(&self, key: &str) -> std::result::Result<Option<Self>, String> {
-        self.typed(key, "an object", |value| value.as_object().cloned().map(Self))
+        self.typed(key, "an object", |value| value.as_object().cloned().map(Self::from))
+    }
+
+    /// Reads a list of positive numbers.
+    pub(super) fn numbers(&self, key: &str, count: usize) -> std::result::Result<Option<Vec<f64>>, String> {
+        let number = |value: &Value| value.as_f64().filter(|n| n.is_finite() && *n > 0.0);
+        let numbers = |value: &Value| value.as_array()?.iter().map(number).collect::<Option<Vec<_>>>();
+        self.typed(key, &format!("a list of {count} numbers, each above 0"), |value| {
+            numbers(value).filter(|numbers| numbers.len() == count)
+        })
     }
 
     /// Reads a token id or a list of them.

@@ -2,11 +2,12 @@
 //! in training or a token with its caches. `decoder.rs` has its gradient, `work.rs` counts its cost, and on a device
 //! `device_decoding.rs` launches it as fused kernels.
 
-use super::weights::{Layer as Norms, Linear};
+use super::architecture::NormKind;
+use super::weights::{Layer as Norms, Linear, Norm};
 use super::{Architecture, Result};
 use crate::ops::panels::Panels;
 use crate::ops::rope::{Positions, Rotation};
-use crate::ops::{self, linear, norm, rope, swiglu};
+use crate::ops::{self, activation, columns, layer_norm, linear, norm, rope};
 use candle_core::Tensor;
 
 /// A linear map as it is applied.
@@ -31,33 +32,43 @@ impl Product for Panels {
     }
 }
 
-/// The linear maps of a layer.
+/// Multiplies values, unless by one.
+pub(super) fn multiplied(x: Tensor, factor: f32) -> ops::Result<Tensor> {
+    if factor == 1.0 { Ok(x) } else { ops::scaled(&x, factor) }
+}
+
+/// The linear maps of a layer; those that read the same may be joined.
 pub(super) struct Maps<P> {
-    pub q: P,
-    pub k: P,
-    pub v: P,
+    pub qkv: Vec<P>,
     pub o: P,
-    pub gate: P,
-    pub up: P,
+    pub mlp: Vec<P>,
     pub down: P,
 }
 
 impl<P> Maps<P> {
-    /// Borrows each of them.
+    /// Borrows them.
     pub(super) fn each(&self) -> Maps<&P> {
-        let Self { q, k, v, o, gate, up, down } = self;
-        Maps { q, k, v, o, gate, up, down }
+        Maps { qkv: self.qkv.iter().collect(), o: &self.o, mlp: self.mlp.iter().collect(), down: &self.down }
     }
 
     /// Applies a function to each of them.
     pub(super) fn map<T>(self, f: impl Fn(P) -> ops::Result<T>) -> ops::Result<Maps<T>> {
-        let Self { q, k, v, o, gate, up, down } = self;
-        Ok(Maps { q: f(q)?, k: f(k)?, v: f(v)?, o: f(o)?, gate: f(gate)?, up: f(up)?, down: f(down)? })
+        let Self { qkv, o, mlp, down } = self;
+        let all = |maps: Vec<P>| maps.into_iter().map(&f).collect::<ops::Result<Vec<T>>>();
+        Ok(Maps { qkv: all(qkv)?, o: f(o)?, mlp: all(mlp)?, down: f(down)? })
     }
 
     /// Splits them into those that read the layer's input and those after its attention.
-    pub(super) fn before_and_behind(self) -> ([P; 3], [P; 4]) {
-        ([self.q, self.k, self.v], [self.o, self.gate, self.up, self.down])
+    pub(super) fn before_and_behind(self) -> (Vec<P>, Vec<P>) {
+        (self.qkv, std::iter::once(self.o).chain(self.mlp).chain([self.down]).collect())
+    }
+}
+
+/// Applies maps that read the same, and takes joined results apart.
+fn products<P: Product>(maps: &[&P], x: &Tensor, widths: &[usize]) -> ops::Result<Vec<Tensor>> {
+    match maps {
+        [joined] if widths.len() > 1 => columns::split(&joined.product(x)?, widths),
+        _ => maps.iter().map(|map| map.product(x)).collect(),
     }
 }
 
@@ -78,9 +89,14 @@ pub(super) struct LayerKept {
     pub k: Tensor,
     pub v: Tensor,
     pub attended: Attended,
+    /// The attention's output before its norm, if it has one.
+    pub projected: Option<Tensor>,
     pub middle: Tensor,
     pub gate: Tensor,
-    pub up: Tensor,
+    /// What the gate is multiplied with, if anything.
+    pub up: Option<Tensor>,
+    /// The gated unit's output before its norm, if it has one and [`Layer::output`] was called.
+    pub lowered: Option<Tensor>,
 }
 
 /// A layer.
@@ -103,13 +119,12 @@ impl<P: Product> Layer<'_, P> {
         rows: Option<&[usize]>,
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Attended>,
     ) -> Result<LayerKept> {
-        let (maps, norms, eps) = (&self.maps, self.norms, self.architecture.rms_norm_eps);
+        let (maps, norms, a) = (&self.maps, self.norms, self.architecture);
         let positions = positions.into();
-        let h = norm::forward(&x, &norms.input_norm, eps)?;
-        let (mut q, mut k, v) = (maps.q.product(&h)?, maps.k.product(&h)?, maps.v.product(&h)?);
+        let [mut q, mut k, v] = three(products(&maps.qkv, &a.normed(&x, norms.input_norm.as_ref())?, &a.qkv_widths())?)?;
         let mut unnormed = None;
         if let Some((q_norm, k_norm)) = &norms.qk_norm {
-            let (normed_q, normed_k) = (self.head_norm(&q, q_norm)?, self.head_norm(&k, k_norm)?);
+            let (normed_q, normed_k) = (a.normed_heads(&q, q_norm)?, a.normed_heads(&k, k_norm)?);
             unnormed = Some((q, k));
             (q, k) = (normed_q, normed_k);
         }
@@ -118,33 +133,93 @@ impl<P: Product> Layer<'_, P> {
             rope::forward(&k, rotation, positions)?;
         }
         let attended = attend(&q, &k, &v)?;
-        let middle = match rows {
-            None => {
-                let middle = maps.o.product(&attended.out)?;
-                ops::add_into(&middle, &x)?;
-                middle
-            }
-            Some(rows) => {
-                let middle = maps.o.product(&ops::gather_rows(&attended.out, rows)?)?;
-                ops::add_into(&middle, &ops::gather_rows(&x, rows)?)?;
-                middle
-            }
+        let (out, residual) = match rows {
+            None => (attended.out.clone(), x.clone()),
+            Some(rows) => (ops::gather_rows(&attended.out, rows)?, ops::gather_rows(&x, rows)?),
         };
-        let h = norm::forward(&middle, &norms.post_norm, eps)?;
-        let (gate, up) = (maps.gate.product(&h)?, maps.up.product(&h)?);
-        Ok(LayerKept { input: x, unnormed, q, k, v, attended, middle, gate, up })
+        let (middle, projected) = self.added(maps.o.product(&out)?, norms.attended_norm.as_ref())?;
+        ops::add_into(&middle, &residual)?;
+        let h = a.normed(if a.parallel { &residual } else { &middle }, norms.mlp_norm.as_ref())?;
+        let mut wide = products(&maps.mlp, &h, &a.mlp_widths())?.into_iter();
+        let gate = wide.next().ok_or_else(none)?;
+        Ok(LayerKept { input: x, unnormed, q, k, v, attended, projected, middle, gate, up: wide.next(), lowered: None })
     }
 
     /// Returns the layer's output for the next layer.
-    pub(super) fn output(&self, kept: &LayerKept) -> Result<Tensor> {
-        let out = self.maps.down.product(&swiglu::forward(&kept.gate, &kept.up)?)?;
+    pub(super) fn output(&self, kept: &mut LayerKept) -> Result<Tensor> {
+        let active = activation::forward(&kept.gate, kept.up.as_ref(), self.architecture.activation)?;
+        let (out, lowered) = self.added(self.maps.down.product(&active)?, self.norms.added_norm.as_ref())?;
+        kept.lowered = lowered;
         ops::add_into(&out, &kept.middle)?;
         Ok(out)
     }
 
-    /// Normalises each head of packed heads `[N, heads * C]`.
-    fn head_norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-        let per_head = x.reshape(((), self.architecture.heads.head_dim))?;
-        Ok(norm::forward(&per_head, weight, self.architecture.rms_norm_eps)?.reshape(x.shape())?)
+    /// Returns what is added to the residual for a product's result, as new storage, and that result, if a norm's gradient needs it.
+    fn added(&self, product: Tensor, norm: Option<&Norm>) -> Result<(Tensor, Option<Tensor>)> {
+        let a = self.architecture;
+        let before = norm.is_some().then(|| product.clone());
+        Ok((multiplied(a.normed(&product, norm)?, a.factors.residual)?, before))
     }
 }
+
+fn none() -> ops::Error {
+    ops::Error::Shape { op: "layer", detail: "a layer without projections".into() }
+}
+
+fn three(all: Vec<Tensor>) -> ops::Result<[Tensor; 3]> {
+    all.try_into().map_err(|_| none())
+}
+
+impl Architecture {
+    /// Normalises `x`; without a norm, returns it as it is.
+    pub(super) fn normed(&self, x: &Tensor, norm: Option<&Norm>) -> ops::Result<Tensor> {
+        let Some(Norm { weight, bias }) = norm else { return Ok(x.clone()) };
+        match (self.norm, bias) {
+            (NormKind::RmsFromOne, _) => norm::forward(x, &ops::plus_one(weight)?, self.norm_eps),
+            (NormKind::Layer, Some(bias)) => layer_norm::forward(x, weight, bias, self.norm_eps),
+            _ => norm::forward(x, weight, self.norm_eps),
+        }
+    }
+
+    /// Adds the gradient of [`Architecture::normed`] to `dx`, and those of the parameters to `grad`.
+    pub(super) fn norm_backward(&self, x: &Tensor, norm: &Norm, dy: &Tensor, dx: &Tensor, grad: &Wanted<'_>) -> ops::Result<()> {
+        let (eps, d_weight) = (self.norm_eps, grad.and_then(|grad| grad.weight.as_ref()));
+        match self.norm {
+            NormKind::Rms => norm::backward(x, &norm.weight, eps, dy, dx, d_weight),
+            NormKind::RmsFromOne => norm::backward(x, &ops::plus_one(&norm.weight)?, eps, dy, dx, d_weight),
+            NormKind::Layer => {
+                let d_bias = grad.and_then(|grad| grad.bias.as_ref().and_then(Option::as_ref));
+                layer_norm::backward(x, &norm.weight, eps, dy, dx, d_weight.zip(d_bias))
+            }
+        }
+    }
+
+    /// Returns the logits at temperature one for products with the output matrix.
+    pub(super) fn logits_of(&self, products: Tensor) -> ops::Result<Tensor> {
+        let logits = multiplied(products, self.factors.logits.recip())?;
+        self.factors.logits_cap.map_or(Ok(logits.clone()), |cap| ops::bounded_by(&logits, cap))
+    }
+
+    /// Normalises packed heads `[N, heads * C]`: each, or all of a row together, by the size of the weight.
+    fn normed_heads(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+        let norm = Norm { weight: weight.clone(), bias: None };
+        Ok(self.normed(&x.reshape(((), weight.elem_count()))?, Some(&norm))?.reshape(x.shape())?)
+    }
+
+    /// Computes the gradient of [`Architecture::normed_heads`].
+    pub(super) fn normed_heads_backward(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        dy: &Tensor,
+        d_weight: &Option<Tensor>,
+    ) -> Result<Tensor> {
+        let (norm, grad) = (Norm { weight: weight.clone(), bias: None }, Norm { weight: d_weight.clone(), bias: None });
+        let (dx, parts) = (ops::zeros_like(x)?, |t: &Tensor| t.reshape(((), weight.elem_count())));
+        self.norm_backward(&parts(x)?, &norm, &parts(dy)?, &parts(&dx)?, &Some(&grad))?;
+        Ok(dx)
+    }
+}
+
+/// Where the gradient of a norm's parameters goes.
+type Wanted<'a> = Option<&'a Norm<Option<Tensor>>>;

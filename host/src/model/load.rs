@@ -2,8 +2,9 @@
 
 use super::shards::Shards;
 use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
-use super::{Architecture, Decoder, Error, Lora, Result, Weights, peft};
-
+use super::{Architecture, Decoder, Error, Lora, Result, Weights, peft, text_part};
+use crate::ops;
+use candle_core::Tensor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,6 +29,11 @@ pub struct ModelFolder {
 
 /// File of a critic's head.
 pub(super) const CRITIC: &str = "critic.safetensors";
+
+/// Ends of the names of tensors that change nothing: tables that follow from the configuration, masks, and the head of a value
+/// model, which a policy has no use for.
+const UNUSED: [&str; 5] =
+    [".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.masked_bias", super::value_model::SCORE];
 
 impl ModelFolder {
     /// Reads the configuration; [`ModelFolder::decoder`] reads the weights.
@@ -118,11 +124,20 @@ impl ModelFolder {
     }
 
     fn decoder_of(&self, shards: Shards) -> Result<Decoder> {
-        self.decoder_with(&self.architecture, shards)
+        self.decoder_with(&self.architecture, shards, |_| false)
     }
 
-    /// Reads a model of these sizes.
-    pub(super) fn decoder_with(&self, architecture: &Architecture, mut shards: Shards) -> Result<Decoder> {
+    /// Reads a model of these sizes. Tensors that it has no use for must be known to change nothing, or be left out on purpose.
+    pub(super) fn decoder_with(
+        &self,
+        architecture: &Architecture,
+        mut shards: Shards,
+        left_out: impl Fn(&str) -> bool,
+    ) -> Result<Decoder> {
+        if architecture.text_part {
+            shards = shards.renamed(text_part::name);
+        }
+        let left_out = |name: &str| left_out(name) || architecture.text_part && text_part::sees(name);
         let missing = |name: &str| {
             let detail = format!("the weights have no {name}, which config.json requires");
             Error::Weights { path: self.base.clone(), detail }
@@ -135,7 +150,30 @@ impl ModelFolder {
         }
         let weights =
             Weights::build(architecture, |name, shape| shards.take(name, shape, "config.json")?.ok_or_else(|| missing(name)))?;
+        let head = format!("{}.weight", architecture.family.described().names.head);
+        if architecture.tied && !left_out(&head) {
+            self.check_tied(&mut shards, &head, &weights.embedding)?;
+        }
+        if let Some(name) = shards.left_except(|name| left_out(name) || UNUSED.iter().any(|unused| name.ends_with(unused))) {
+            let detail = format!("the weights also have {name}, which a model of this config.json does not have");
+            return Err(Error::Weights { path: self.base.clone(), detail });
+        }
         Ok(Decoder::new(architecture.clone(), weights))
+    }
+
+    /// Returns an error if there is an output matrix that is not the embedding, where the configuration says that it is:
+    /// transformers would use it.
+    fn check_tied(&self, shards: &mut Shards, head: &str, embedding: &Tensor) -> Result<()> {
+        match shards.take(head, embedding.dims(), "tie_word_embeddings in config.json")? {
+            Some(own) if ops::to_vec(&own)? != ops::to_vec(embedding)? => {
+                let detail = format!(
+                    "{head} differs from the embedding, but config.json has tie_word_embeddings true; set it to false to use \
+                     {head}, or remove the tensor"
+                );
+                Err(Error::Weights { path: self.base.clone(), detail })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Adds a critic's head to a decoder: the folder's own, or one that values everything at zero.

@@ -1,5 +1,6 @@
 //! Creates low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685), removes them, and merges them into the weights.
 
+use super::families::Names;
 use super::weights::{Adapter, Layer, Linear};
 use super::{Result, Weights};
 use crate::ops;
@@ -44,16 +45,14 @@ impl Linear {
 }
 
 impl Layer {
-    fn linears(&mut self) -> [(&'static str, &mut Linear); 7] {
-        [
-            ("self_attn.q_proj", &mut self.q),
-            ("self_attn.k_proj", &mut self.k),
-            ("self_attn.v_proj", &mut self.v),
-            ("self_attn.o_proj", &mut self.o),
-            ("mlp.gate_proj", &mut self.gate),
-            ("mlp.up_proj", &mut self.up),
-            ("mlp.down_proj", &mut self.down),
-        ]
+    fn linears(&mut self, names: &'static Names) -> Vec<(&'static str, &mut Linear)> {
+        let Self { qkv, o, mlp, down, .. } = self;
+        let named = |names: &'static [&'static str]| names.iter().copied();
+        let mut all: Vec<_> = named(names.qkv).zip(qkv).collect();
+        all.push((names.o, o));
+        all.extend(named(names.mlp).zip(mlp));
+        all.push((names.down, down));
+        all
     }
 }
 
@@ -65,10 +64,11 @@ impl Weights {
         lora: Lora,
         mut part: impl FnMut(&str, usize, usize) -> Result<Option<(Tensor, Tensor)>>,
     ) -> Result<Self> {
+        let names = self.names;
         for (l, layer) in self.layers.iter_mut().enumerate() {
-            for (name, linear) in layer.linears() {
+            for (name, linear) in layer.linears(names) {
                 let (d_out, d_in) = linear.weight.dims2()?;
-                let found = part(&format!("model.layers.{l}.{name}"), d_in, d_out)?;
+                let found = part(&format!("{}.{l}.{name}", names.layers), d_in, d_out)?;
                 linear.adapter = found.map(|(a, b)| Adapter { a, b, scale: lora.scale() });
             }
         }
@@ -98,7 +98,7 @@ impl Weights {
     /// Returns the parameters without the adapter, in the same storage.
     pub fn without_adapter(&self) -> Self {
         let mut plain = Self { lora: None, ..self.clone() };
-        for (_, linear) in plain.layers.iter_mut().flat_map(Layer::linears) {
+        for (_, linear) in plain.layers.iter_mut().flat_map(|layer| layer.linears(self.names)) {
             linear.adapter = None;
         }
         plain
@@ -107,7 +107,7 @@ impl Weights {
     /// Returns the model with its adapter merged into the weights.
     pub fn merged(&self) -> Result<Self> {
         let mut plain = Self { lora: None, ..self.clone() };
-        for (_, linear) in plain.layers.iter_mut().flat_map(Layer::linears) {
+        for (_, linear) in plain.layers.iter_mut().flat_map(|layer| layer.linears(self.names)) {
             linear.weight = linear.merged()?;
             linear.adapter = None;
         }

@@ -12,9 +12,12 @@ mod decoder;
 mod decoding;
 #[cfg(feature = "cuda")]
 mod device_decoding;
+mod families;
 mod frozen;
+mod harmless;
 mod json;
 mod layer;
+mod layer_kinds;
 mod load;
 mod lora;
 mod peft;
@@ -24,26 +27,28 @@ mod random;
 mod rope_scaling;
 mod save;
 mod shards;
+mod text_part;
 mod value_model;
 mod weights;
 mod work;
 
-pub use architecture::{Architecture, Family};
+pub use architecture::{Architecture, Factors, HeadNorms, NormKind, Projections};
 pub use cache::{Cache, Prefix};
 pub use decoder::Decoder;
 pub use decoding::{Decode, Decoding};
 #[cfg(feature = "cuda")]
 pub use device_decoding::{DeviceDecoding, DevicePrefix, Room};
+pub use families::{Described, FAMILIES, Family};
 pub use frozen::Frozen;
 pub use load::{ModelFolder, has_critic};
 pub use lora::Lora;
 pub use place::Place;
 pub use policy::{Pass, Policy, Selected};
 pub use random::write_random;
-pub use rope_scaling::RopeScaling;
+pub use rope_scaling::{Rope, RopeScaling};
 pub use save::{Dtype, copy_companions, export, merge, save, write_tensors, write_weights};
 pub use value_model::{NewHead, ValuePass};
-pub use weights::{Gradients, Linear, Weights, of_critic};
+pub use weights::{Gradients, Linear, Norm, Weights, of_critic};
 pub use work::{Generated, Passed};
 
 use std::path::PathBuf;

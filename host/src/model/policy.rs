@@ -3,7 +3,7 @@
 use super::decoder::{Decoder, Kept};
 use super::{Architecture, Error, Frozen, Gradients, Place, Result, Weights, critic};
 use crate::ops::adamw::Parameter;
-use crate::ops::logprob::{self, TokenStats};
+use crate::ops::logprob::{self, Scale, TokenStats};
 use crate::ops::{self, Forest};
 use candle_core::{DType, Device, Tensor};
 
@@ -52,7 +52,7 @@ pub struct Pass<'a> {
     policy: &'a Policy,
     forest: &'a Forest,
     selected: &'a Selected,
-    temperature: f32,
+    scale: Scale,
     kept: Kept,
     hidden: Tensor,
     stats: TokenStats,
@@ -142,10 +142,11 @@ impl Policy {
     /// If an operation fails, or a log-probability is not finite.
     pub fn forward<'a>(&'a self, forest: &'a Forest, selected: &'a Selected, temperature: f32) -> Result<Pass<'a>> {
         let (hidden, kept) = self.decoder.forward(forest, &selected.rows, self.gradient_checkpointing)?;
-        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, temperature)?;
+        let scale = self.architecture().logits(temperature);
+        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale)?;
         finite(&stats)?;
         let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;
-        Ok(Pass { policy: self, forest, selected, temperature, kept, hidden, stats, values })
+        Ok(Pass { policy: self, forest, selected, scale, kept, hidden, stats, values })
     }
 }
 
@@ -165,9 +166,9 @@ impl Pass<'_> {
         self.values.as_deref()
     }
 
-    /// Computes the mean over the vocabulary of each selected prediction's raw logits.
+    /// Computes the mean over the vocabulary of each selected prediction's logits at temperature one.
     pub fn mean_logits(&self) -> Result<Vec<f32>> {
-        Ok(logprob::mean_logits(&self.hidden, self.policy.decoder.weights.output())?)
+        Ok(logprob::mean_logits(&self.hidden, self.policy.decoder.weights.output(), self.scale)?)
     }
 
     /// Adds the gradients of the trained parameters to `grads`, given the loss's derivatives with respect to each
@@ -185,8 +186,7 @@ impl Pass<'_> {
         let output = decoder.weights.output();
         let d_output = grads.head.as_ref().unwrap_or(&grads.embedding).as_ref();
         let targets = &self.selected.targets;
-        let d_hidden =
-            logprob::backward(&self.hidden, output, targets, self.temperature, &self.stats, d_logp, d_entropy, d_output)?;
+        let d_hidden = logprob::backward(&self.hidden, output, targets, self.scale, &self.stats, d_logp, d_entropy, d_output)?;
         if let (Some(d_values), Some(head), Some(d_head)) = (d_values, &decoder.weights.value_head, &grads.value_head) {
             critic::backward(&self.hidden, head, d_values, &d_hidden, d_head)?;
         }

@@ -1,5 +1,6 @@
 //! Creates models with random weights, to be trained from scratch.
 
+use super::architecture::NormKind;
 use super::{Architecture, Error, Result, Weights};
 use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;
@@ -28,7 +29,8 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
             let detail = format!("not enough memory for {name} of shape {shape:?}; use smaller sizes");
             return Err(Error::Config { path: "config.json".into(), detail });
         }
-        if name.ends_with(".bias") {
+        // A norm's weight that counts from one is no bias, and begins as one.
+        if name.ends_with(".bias") || shape.len() == 1 && a.norm == NormKind::RmsFromOne {
             values.resize(n, 0.0);
         } else if shape.len() == 1 {
             values.resize(n, 1.0);

@@ -1,15 +1,30 @@
 //! Computes rotary frequencies and their scalings from both forms of `config.json`: `rope_theta` with `rope_scaling`, and
 //! transformers 5's `rope_parameters`.
 
+use super::families::Family;
 use super::json::Object;
 use crate::config::printable;
 use crate::ops::rope::Rotation;
 use std::f64::consts::TAU;
 
+/// Greatest number of positions of an original training; see the architecture's bounds.
+const MOST_POSITIONS: usize = 1 << 24;
+
+/// A rotary embedding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// The base of its frequencies.
+    pub theta: f64,
+    /// How they are scaled.
+    pub scaling: RopeScaling,
+    /// Dimensions of a head that are rotated, the first ones.
+    pub dims: usize,
+}
+
 /// How frequencies are scaled beyond the model's original training length.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// Not at all. Dynamic scaling is this, too: it changes nothing up to the model's context length.
     None,
     /// All frequencies divided by a factor.
     Linear {
@@ -27,79 +42,305 @@ pub enum RopeScaling {
         /// Number of positions in the original training.
         original: f64,
     },
+    /// `YaRN` (Peng et al. 2023, arXiv 2309.00071): frequencies are divided beyond some number of rotations, with a linear transition,
+    /// and queries and keys are scaled.
+    Yarn {
+        /// Divisor of the frequencies.
+        factor: f64,
+        /// First and last dimension of the transition.
+        ramp: (f64, f64),
+        /// Factor of queries and keys.
+        attention_factor: f64,
+    },
+    /// `LongRoPE` (Ding et al. 2024, arXiv 2402.13753) within the original training length: a divisor for each frequency.
+    Long {
+        /// The divisors.
+        factors: Vec<f64>,
+        /// Factor of queries and keys.
+        attention_factor: f64,
+    },
 }
 
-/// Reads base and scaling from a `config.json`; the error names the field.
-pub(super) fn resolve(config: &Object, head_dim: usize, default_theta: f64) -> Result<(f64, RopeScaling), String> {
+/// What a `config.json` says about rotary embeddings.
+#[derive(Debug, PartialEq)]
+pub(super) struct Resolved {
+    /// Of layers that attend to everything, or of all.
+    pub full: Rope,
+    /// Of layers with sliding windows, if they have one of their own.
+    pub sliding: Option<Rope>,
+    /// Most positions for which the frequencies hold, if they are fewer than the model's.
+    pub limit: Option<usize>,
+}
+
+/// What the keys of rotary embeddings are read with.
+pub(super) struct Context {
+    pub family: Family,
+    pub head_dim: usize,
+    pub max_positions: usize,
+}
+
+/// Values where an object of parameters has none.
+struct Defaults {
+    theta: f64,
+    partial: f64,
+}
+
+/// Reads bases and scalings from a `config.json`; the error names the field.
+pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, String> {
     let (new, old) = (config.object("rope_parameters")?, config.object("rope_scaling")?);
+    let scaling = old.as_ref().filter(|old| old.all().next().is_some());
+    if let (Some(_), Some(_)) = (&new, scaling) {
+        return Err(
+            "rope_scaling and rope_parameters are both given; transformers ignores one of them, so keep only the other".into()
+        );
+    }
+    let two = matches!(context.family, Family::Gemma3 | Family::Olmo3);
     let (key, p) = match (new, old) {
+        (Some(new), _) if two => return nested(config, &new, context),
         (Some(new), _) => ("rope_parameters", new),
         (None, Some(old)) => ("rope_scaling", old),
         (None, None) => ("rope_scaling", Object::default()),
     };
-    let inside = |e: String| format!("{key}: {e}");
-    let theta = p.number("rope_theta").map_err(inside)?.or(config.number("rope_theta")?).unwrap_or(default_theta);
-    let need = |name: &str| {
-        let value = p.number(name).map_err(inside)?;
-        value.filter(|v| *v > 0.0).ok_or_else(|| format!("{key}: rope scaling needs a positive {name}"))
+    let (theta_key, partial_key) = match context.family {
+        Family::GptNeoX => ("rotary_emb_base", "rotary_pct"),
+        _ => ("rope_theta", "partial_rotary_factor"),
     };
+    let theta = config.number(theta_key)?;
+    if let (Some(outer), Some(inner)) = (theta, p.number("rope_theta").map_err(|e| format!("{key}: {e}"))?)
+        && outer != inner
+    {
+        return Err(format!("{theta_key} is {outer}, but {key} has rope_theta {inner}; keep one of them"));
+    }
+    let partial = match context.family {
+        family if turns_partly(family) => config.number(partial_key)?,
+        _ => None,
+    };
+    let described = context.family.described();
+    let quarter = matches!(context.family, Family::GptNeoX | Family::StableLm);
+    let partial = partial.unwrap_or(if quarter { 0.25 } else { 1.0 });
+    let original = config.size("original_max_position_embeddings", MOST_POSITIONS)?;
+    let defaults = Defaults { theta: theta.unwrap_or(described.theta), partial };
+    let (full, limit) = one(&p, key, &defaults, original, context)?;
+    let sliding = match context.family {
+        Family::Gemma3 => Some(plain(config.number("rope_local_base_freq")?.unwrap_or(1e4), context)?),
+        // transformers 5 gives layers with windows the default here, whatever rope_theta says.
+        Family::Olmo3 if full.theta != described.theta => {
+            return Err(format!("rope_theta is {}; write rope_parameters, which say it for both kinds of layers", full.theta));
+        }
+        Family::Olmo3 => Some(plain(described.theta, context)?),
+        _ => None,
+    };
+    Ok(Resolved { full, sliding, limit })
+}
+
+/// Reads `rope_parameters` with an object for each kind of layer.
+fn nested(config: &Object, all: &Object, context: &Context) -> Result<Resolved, String> {
+    let theta = context.family.described().theta;
+    let local = if context.family == Family::Gemma3 { 1e4 } else { theta };
+    let kind = |key: &str, theta: f64| {
+        let within = |e: String| format!("rope_parameters: {e}");
+        let p = all.object(key).map_err(within)?.unwrap_or_default();
+        one(&p, &format!("rope_parameters: {key}"), &Defaults { theta, partial: 1.0 }, None, context)
+    };
+    let full_default = config.number("rope_theta")?.unwrap_or(theta);
+    let ((full, limit), (sliding, shorter)) = (
+        kind("full_attention", full_default)?,
+        kind("sliding_attention", config.number("rope_local_base_freq")?.unwrap_or(local))?,
+    );
+    if let Some((key, _)) = all.unread().next() {
+        let key = printable(key, 80);
+        return Err(format!("rope_parameters: {key:?} is neither full_attention nor sliding_attention"));
+    }
+    Ok(Resolved { full, sliding: Some(sliding), limit: [limit, shorter].into_iter().flatten().min() })
+}
+
+/// Returns an embedding without scaling.
+fn plain(theta: f64, context: &Context) -> Result<Rope, String> {
+    let none = Defaults { theta, partial: 1.0 };
+    one(&Object::default(), "rope_local_base_freq", &none, None, context).map(|(rope, _)| rope)
+}
+
+/// Reads one object of parameters; returns the embedding and the most positions that it holds for, if there is such a limit.
+fn one(
+    p: &Object,
+    key: &str,
+    defaults: &Defaults,
+    original: Option<usize>,
+    context: &Context,
+) -> Result<(Rope, Option<usize>), String> {
+    let inside = |e: String| format!("{key}: {e}");
+    let theta = p.number("rope_theta").map_err(inside)?.unwrap_or(defaults.theta);
+    let partial = match context.family {
+        family if turns_partly(family) => p.number("partial_rotary_factor").map_err(inside)?.unwrap_or(defaults.partial),
+        _ => 1.0,
+    };
+    let dims = (context.head_dim as f64 * partial) as usize;
+    if !(partial > 0.0 && partial <= 1.0) || dims < 2 || !dims.is_multiple_of(2) {
+        return Err(inside(format!(
+            "partial_rotary_factor {partial} must give an even number of dimensions of a head, up to all"
+        )));
+    }
+    let inner = p.size("original_max_position_embeddings", MOST_POSITIONS).map_err(inside)?;
+    let original = original.or(inner).unwrap_or(context.max_positions);
     let kind = p.text("rope_type").map_err(inside)?.or(p.text("type").map_err(inside)?);
+    let kind = match (kind, context.family) {
+        (Some("su" | "yarn"), Family::Phi3) => Some("longrope"),
+        (kind, _) => kind,
+    };
+    let mut limit = None;
     let scaling = match kind {
         None | Some("default") => RopeScaling::None,
-        Some("linear") => RopeScaling::Linear { factor: need("factor")? },
-        Some("llama3") => {
-            let (low_freq_factor, high_freq_factor) = (need("low_freq_factor")?, need("high_freq_factor")?);
-            if low_freq_factor >= high_freq_factor {
-                let detail = format!("low_freq_factor {low_freq_factor} must be less than high_freq_factor {high_freq_factor}");
-                return Err(inside(detail));
-            }
-            let original = need("original_max_position_embeddings")?;
-            RopeScaling::Llama3 { factor: need("factor")?, low_freq_factor, high_freq_factor, original }
+        Some("linear") => RopeScaling::Linear { factor: needed(p, key, "factor")? },
+        Some("dynamic") => {
+            needed(p, key, "factor")?;
+            RopeScaling::None
+        }
+        Some("llama3") => llama3(p, key, original as f64)?,
+        Some("yarn") => yarn(p, key, (theta, dims, original as f64))?,
+        Some("longrope") => {
+            limit = Some(original).filter(|original| *original < context.max_positions);
+            long(p, key, dims, (original, context.max_positions))?
         }
         Some(other) => {
             let other = printable(other, 80);
-            return Err(inside(format!("rope type {other:?} is not supported; default, linear and llama3 are")));
+            let known = "default, linear, dynamic, llama3, yarn and longrope are";
+            return Err(inside(format!("rope type {other:?} is not supported; {known}")));
         }
     };
-    if theta <= 0.0 || !frequencies(theta, scaling, head_dim).iter().all(|f| f.is_finite()) {
+    if let Some((unknown, _)) = p.unread().next() {
+        let unknown = printable(unknown, 80);
+        return Err(inside(format!(
+            "{unknown:?} is not a parameter of rope type {:?} that is known here",
+            kind.unwrap_or("default")
+        )));
+    }
+    let rope = Rope { theta, scaling, dims };
+    let finite = rope.frequencies().iter().all(|f| f.is_finite()) && rope.attention_factor().is_finite();
+    if theta <= 0.0 || !finite {
         return Err(format!("rope_theta {theta} and the scaling in {key} don't give finite frequencies"));
     }
-    Ok((theta, scaling))
+    Ok((rope, limit))
 }
 
-/// Returns the frequency of each pair of dimensions, `[head_dim / 2]`.
-fn frequencies(theta: f64, scaling: RopeScaling, head_dim: usize) -> Vec<f32> {
-    let scaled = |f: f64| match scaling {
-        RopeScaling::None => f,
-        RopeScaling::Linear { factor } => f / factor,
-        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original } => {
-            let wave = TAU / f;
-            if wave < original / high_freq_factor {
-                f
-            } else if wave > original / low_freq_factor {
-                f / factor
-            } else {
-                let smooth = (original / wave - low_freq_factor) / (high_freq_factor - low_freq_factor);
-                (1.0 - smooth) * f / factor + smooth * f
-            }
-        }
+/// Returns whether models of this family may rotate only the first dimensions of a head.
+fn turns_partly(family: Family) -> bool {
+    matches!(family, Family::GptNeoX | Family::Phi3 | Family::StableLm)
+}
+
+fn needed(p: &Object, key: &str, name: &str) -> Result<f64, String> {
+    let value = p.number(name).map_err(|e| format!("{key}: {e}"))?;
+    value.filter(|v| *v > 0.0).ok_or_else(|| format!("{key}: rope scaling needs a positive {name}"))
+}
+
+fn llama3(p: &Object, key: &str, original: f64) -> Result<RopeScaling, String> {
+    let (low_freq_factor, high_freq_factor) = (needed(p, key, "low_freq_factor")?, needed(p, key, "high_freq_factor")?);
+    if low_freq_factor >= high_freq_factor {
+        return Err(format!("{key}: low_freq_factor {low_freq_factor} must be less than high_freq_factor {high_freq_factor}"));
+    }
+    Ok(RopeScaling::Llama3 { factor: needed(p, key, "factor")?, low_freq_factor, high_freq_factor, original })
+}
+
+/// Reads YaRN's parameters as transformers does.
+fn yarn(p: &Object, key: &str, (theta, dims, original): (f64, usize, f64)) -> Result<RopeScaling, String> {
+    let inside = |e: String| format!("{key}: {e}");
+    let number = |name: &str| p.number(name).map_err(inside).map(|value| value.filter(|v| *v != 0.0));
+    let factor = needed(p, key, "factor")?;
+    let scale = |by: f64| if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 };
+    let inferred = match (number("mscale")?, number("mscale_all_dim")?) {
+        (Some(own), Some(all)) => scale(own) / scale(all),
+        _ => scale(1.0),
     };
-    (0..head_dim / 2).map(|i| scaled(theta.powf(-2.0 * i as f64 / head_dim as f64)) as f32).collect()
+    let attention_factor = p.number("attention_factor").map_err(inside)?.unwrap_or(inferred);
+    let rotations = |name: &str, default: f64| number(name).map(|value| value.unwrap_or(default));
+    let (fast, slow) = (rotations("beta_fast", 32.0)?, rotations("beta_slow", 1.0)?);
+    if !(fast > 0.0 && slow > 0.0 && attention_factor > 0.0) {
+        return Err(inside("beta_fast, beta_slow and attention_factor must be positive".into()));
+    }
+    let dimension = |rotations: f64| dims as f64 * (original / (rotations * TAU)).ln() / (2.0 * theta.ln());
+    let (mut low, mut high) = (dimension(fast), dimension(slow));
+    if p.flag("truncate").map_err(inside)?.unwrap_or(true) {
+        (low, high) = (low.floor(), high.ceil());
+    }
+    Ok(RopeScaling::Yarn { factor, ramp: (low.max(0.0), high.min(dims as f64 - 1.0)), attention_factor })
 }
 
-/// Returns the rotation tables of a decoder.
-pub(super) fn rotation(theta: f64, scaling: RopeScaling, head_dim: usize, positions: usize) -> Rotation {
-    Rotation::new(&frequencies(theta, scaling, head_dim), positions, 1.0)
+/// Reads LongRoPE's parameters: those for texts up to the original length. Longer texts have other divisors, for all of their
+/// positions, so a prompt's keys would depend on how long its completions become.
+fn long(p: &Object, key: &str, dims: usize, (original, positions): (usize, usize)) -> Result<RopeScaling, String> {
+    let inside = |e: String| format!("{key}: {e}");
+    let factors = |name: &str| {
+        let missing = || format!("{key}: longrope needs a {name} of {} numbers", dims / 2);
+        p.numbers(name, dims / 2).map_err(inside)?.ok_or_else(missing)
+    };
+    let (short, _) = (factors("short_factor")?, factors("long_factor")?);
+    let factor = p.number("factor").map_err(inside)?.unwrap_or(positions as f64 / original as f64);
+    let inferred = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
+    let attention_factor = p.number("attention_factor").map_err(inside)?.unwrap_or(inferred);
+    Ok(RopeScaling::Long { factors: short, attention_factor })
+}
+
+impl Rope {
+    /// Returns the frequency of each pair of dimensions, `[dims / 2]`.
+    pub fn frequencies(&self) -> Vec<f32> {
+        let count = self.dims / 2;
+        let plain = |i: usize| self.theta.powf(-2.0 * i as f64 / self.dims as f64);
+        let scaled = |i: usize| {
+            let f = plain(i);
+            match &self.scaling {
+                RopeScaling::None => f,
+                RopeScaling::Linear { factor } => f / factor,
+                RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original } => {
+                    let wave = TAU / f;
+                    if wave < original / high_freq_factor {
+                        f
+                    } else if wave > original / low_freq_factor {
+                        f / factor
+                    } else {
+                        let smooth = (original / wave - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                        (1.0 - smooth) * f / factor + smooth * f
+                    }
+                }
+                RopeScaling::Yarn { factor, ramp: (low, high), .. } => {
+                    let width = if low == high { 0.001 } else { high - low };
+                    let divided = ((i as f64 - low) / width).clamp(0.0, 1.0);
+                    f / factor * divided + f * (1.0 - divided)
+                }
+                RopeScaling::Long { factors, .. } => f / factors.get(i).copied().unwrap_or(1.0),
+            }
+        };
+        (0..count).map(|i| scaled(i) as f32).collect()
+    }
+
+    /// Returns the factor of queries and keys.
+    pub fn attention_factor(&self) -> f32 {
+        match &self.scaling {
+            RopeScaling::Yarn { attention_factor, .. } | RopeScaling::Long { attention_factor, .. } => *attention_factor as f32,
+            _ => 1.0,
+        }
+    }
+
+    /// Returns the rotation tables for heads of this size.
+    pub(super) fn rotation(&self, head_dim: usize, positions: usize) -> Rotation {
+        Rotation::new(&self.frequencies(), positions, self.attention_factor()).within(head_dim)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn parsed(family: Family, text: &str) -> Result<Resolved, String> {
+        resolve(&Object::parse(text).unwrap(), &Context { family, head_dim: 16, max_positions: 64 })
+    }
+
+    fn of(scaling: RopeScaling) -> Vec<f32> {
+        Rope { theta: 1e4, scaling, dims: 16 }.frequencies()
+    }
+
     #[test]
     fn llama3_keeps_short_waves_divides_long_ones_and_blends_between() {
         let scaling = RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original: 32.0 };
-        let (plain, scaled) = (frequencies(1e4, RopeScaling::None, 16), frequencies(1e4, scaling, 16));
+        let (plain, scaled) = (of(RopeScaling::None), of(scaling));
         assert_eq!(plain[0], scaled[0], "a wave of 6.3 is shorter than 32 / 4");
         assert!((scaled[7] - plain[7] / 8.0).abs() < 1e-9, "the longest wave is divided by the factor");
         // The second wave, 19.87 positions, lies between 8 and 32.
@@ -109,8 +350,34 @@ mod tests {
     }
 
     #[test]
+    fn yarn_divides_slow_dimensions_and_scales_queries_and_keys() {
+        let text = r#"{"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}}"#;
+        let rope = parsed(Family::Llama, text).unwrap().full;
+        // 16 positions are 2.5 rotations of the fastest dimension: 32 rotations lie before the first, one lies at dimension
+        // 16 ln(16 / tau) / (2 ln 1e4) = 0.81.
+        assert_eq!(rope.scaling, RopeScaling::Yarn { factor: 4.0, ramp: (0.0, 1.0), attention_factor: 0.1 * 4f64.ln() + 1.0 });
+        let (plain, scaled) = (of(RopeScaling::None), rope.frequencies());
+        assert_eq!(scaled[0], plain[0]);
+        assert!(scaled[1..].iter().zip(&plain[1..]).all(|(s, p)| (s - p / 4.0).abs() < 1e-9));
+        assert!((rope.attention_factor() - 1.138_629_4).abs() < 1e-6);
+    }
+
+    #[test]
+    fn longrope_is_that_of_short_texts_and_ends_with_them() {
+        let text = r#"{"original_max_position_embeddings": 32, "partial_rotary_factor": 0.25,
+            "rope_scaling": {"type": "su", "short_factor": [1.0, 2.0], "long_factor": [3.0, 4.0]}}"#;
+        let resolved = parsed(Family::Phi3, text).unwrap();
+        assert_eq!((resolved.limit, resolved.full.dims), (Some(32), 4));
+        assert_eq!(resolved.full.frequencies(), [1.0, 0.005]);
+        // The root of 1 + ln 2 / ln 32.
+        assert!((resolved.full.attention_factor() - 1.2f32.sqrt()).abs() < 1e-6);
+        let short = text.replace("[3.0, 4.0]", "[3.0]");
+        assert!(parsed(Family::Phi3, &short).unwrap_err().contains("long_factor"));
+    }
+
+    #[test]
     fn both_spellings_resolve_alike() {
-        let parsed = |text: &str| resolve(&Object::parse(text).unwrap(), 16, 1e4);
+        let parsed = |text: &str| parsed(Family::Llama, text);
         let old = parsed(r#"{"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}"#);
         let new = parsed(r#"{"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}"#);
         assert_eq!(old.unwrap(), new.unwrap());
@@ -118,5 +385,41 @@ mod tests {
         let equal = r#"{"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4,
             "original_max_position_embeddings": 32}}"#;
         assert!(parsed(equal).unwrap_err().contains("high_freq_factor"));
+        // Up to the context's length, dynamic scaling is none.
+        let dynamic = parsed(r#"{"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}"#).unwrap();
+        assert_eq!(dynamic.full.scaling, RopeScaling::None);
+    }
+
+    #[test]
+    fn layers_with_windows_may_have_a_base_of_their_own() {
+        let old = r#"{"rope_theta": 1e6, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}"#;
+        let new = r#"{"rope_parameters": {"full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
+            "sliding_attention": {"rope_theta": 2e4, "rope_type": "default"}}}"#;
+        let (old, new) = (parsed(Family::Gemma3, old).unwrap(), parsed(Family::Gemma3, new).unwrap());
+        assert_eq!(old, new);
+        assert_eq!(old.full.scaling, RopeScaling::Linear { factor: 8.0 });
+        assert_eq!(old.sliding, Some(Rope { theta: 2e4, scaling: RopeScaling::None, dims: 16 }));
+    }
+
+    #[test]
+    fn what_contradicts_itself_or_is_not_known_is_refused() {
+        for (family, text, named) in [
+            (
+                Family::Llama,
+                r#"{"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear", "factor": 2}}"#,
+                "rope_scaling",
+            ),
+            (Family::Llama, r#"{"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}}"#, "rope_theta"),
+            (Family::Llama, r#"{"rope_parameters": {"rope_type": "default", "mrope_section": [1]}}"#, "mrope_section"),
+            (Family::Llama, r#"{"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}"#, "partial_rotary_factor"),
+            (Family::GptNeoX, r#"{"rotary_pct": 0.01}"#, "partial_rotary_factor"),
+            (Family::Gemma3, r#"{"rope_parameters": {"rope_theta": 1e4}}"#, "rope_theta"),
+            (Family::Olmo3, r#"{"rope_theta": 1e4}"#, "rope_theta"),
+            (Family::Llama, r#"{"rope_scaling": {"type": "yarn"}}"#, "factor"),
+        ] {
+            let error = parsed(family, text).unwrap_err();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+        assert!(parsed(Family::Llama, r#"{"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": {}}"#).is_ok());
     }
 }

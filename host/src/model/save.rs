@@ -182,6 +182,10 @@ pub(super) fn write_config(
     let text = super::json::read_text(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
     let mut config: serde_json::Value =
         serde_json::from_str(&text).map_err(|e| Error::Config { path: path.clone(), detail: e.to_string() })?;
+    if let (true, Some(whole)) = (source.architecture().text_part, config.as_object()) {
+        let text = super::text_part::config(whole.iter().map(|(key, value)| (key.as_str(), value)));
+        config = text.map_err(|detail| Error::Config { path, detail })?.into();
+    }
     for key in ["dtype", "torch_dtype"] {
         if let Some(value) = config.get_mut(key) {
             *value = dtype.name().into();

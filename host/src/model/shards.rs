@@ -133,6 +133,12 @@ impl Shards {
         Ok(Some(values))
     }
 
+    /// Gives all tensors other names.
+    pub(super) fn renamed(mut self, rename: impl Fn(&str) -> String) -> Self {
+        self.tensors = self.tensors.into_iter().map(|(name, place)| (rename(&name), place)).collect();
+        self
+    }
+
     /// Counts a tensor as taken.
     pub(super) fn forget(&mut self, name: &str) {
         self.tensors.remove(name);
@@ -140,7 +146,12 @@ impl Shards {
 
     /// Returns the first name among the tensors that were not taken, made printable.
     pub(super) fn left(&self) -> Option<String> {
-        self.tensors.keys().min().map(|name| printable(name, SHOWN))
+        self.left_except(|_| false)
+    }
+
+    /// Does the same, except for some names.
+    pub(super) fn left_except(&self, except: impl Fn(&str) -> bool) -> Option<String> {
+        self.tensors.keys().filter(|name| !except(name)).min().map(|name| printable(name, SHOWN))
     }
 }
 

@@ -100,7 +100,8 @@ impl ModelFolder {
     /// # Errors
     /// As [`ModelFolder::decoder`].
     pub fn trunk(&self) -> Result<Decoder> {
-        self.decoder_with(&self.architecture().trunk(), Shards::of_model(self.base())?)
+        let head = format!("{}.weight", self.architecture().family.described().names.head);
+        self.decoder_with(&self.architecture().trunk(), Shards::of_model(self.base())?, |name| name == head)
     }
 
     /// Makes a value model of this folder's trunk, sharing its storage: adds the folder's adapter, if any, and its head, or a new

@@ -1,5 +1,7 @@
 //! All parameters of a decoder under their Hugging Face names, and their gradients.
 
+use super::architecture::{HeadNorms, NormKind};
+use super::families::Names;
 use super::layer::Maps;
 use super::lora::Lora;
 use super::{Architecture, Result};
@@ -33,29 +35,36 @@ pub struct Adapter<T = Tensor> {
     pub scale: f32,
 }
 
+/// A norm's parameters.
+#[derive(Clone, Debug)]
+pub struct Norm<T = Tensor> {
+    /// Factor of each value.
+    pub weight: T,
+    /// Added to each value.
+    pub bias: Option<T>,
+}
+
 /// Parameters of one layer.
 #[derive(Clone, Debug)]
 pub struct Layer<T = Tensor> {
-    /// Norm before attention.
-    pub input_norm: T,
-    /// Query projection.
-    pub q: Linear<T>,
-    /// Key projection.
-    pub k: Linear<T>,
-    /// Value projection.
-    pub v: Linear<T>,
+    /// Query, key and value projections, or one that joins them.
+    pub qkv: Vec<Linear<T>>,
     /// Attention output.
     pub o: Linear<T>,
-    /// Norms of each query head and each key head.
-    pub qk_norm: Option<(T, T)>,
-    /// Norm before the gated unit.
-    pub post_norm: T,
-    /// Gate.
-    pub gate: Linear<T>,
-    /// Up projection, which is gated.
-    pub up: Linear<T>,
+    /// Gate and up projections of the gated unit, one that joins them, or the only one of a unit without a gate.
+    pub mlp: Vec<Linear<T>>,
     /// Down projection, back to the hidden size.
     pub down: Linear<T>,
+    /// Norms of query heads and of key heads: of each by itself, or of all together.
+    pub qk_norm: Option<(T, T)>,
+    /// Norm before attention.
+    pub input_norm: Option<Norm<T>>,
+    /// Norm of what attention adds.
+    pub attended_norm: Option<Norm<T>>,
+    /// Norm before the gated unit.
+    pub mlp_norm: Option<Norm<T>>,
+    /// Norm of what the gated unit adds.
+    pub added_norm: Option<Norm<T>>,
 }
 
 /// Parameters of a decoder, or something for each of them.
@@ -66,13 +75,15 @@ pub struct Weights<T = Tensor> {
     /// Layers from first to last.
     pub layers: Vec<Layer<T>>,
     /// Last norm.
-    pub norm: T,
+    pub norm: Norm<T>,
     /// Output matrix `[V, D]`, unless it is the embedding.
     pub head: Option<T>,
     /// A critic's head on the last hidden states, `[1, hidden]` and `[1]`.
     pub value_head: Option<Linear<T>>,
     /// Settings of the adapter, if there is one. Then only it and a critic's head are trained.
     pub lora: Option<Lora>,
+    /// Names of the parameters.
+    pub(super) names: &'static Names,
 }
 
 /// The gradient of each trained parameter.
@@ -111,17 +122,28 @@ impl<T> Linear<T> {
     }
 }
 
+impl<T> Norm<T> {
+    fn map<'a, U, E>(
+        &'a self,
+        norm: &str,
+        f: &mut impl FnMut(String, &'a T) -> std::result::Result<U, E>,
+    ) -> std::result::Result<Norm<U>, E> {
+        let weight = f(format!("{norm}.weight"), &self.weight)?;
+        Ok(Norm { weight, bias: self.bias.as_ref().map(|bias| f(format!("{norm}.bias"), bias)).transpose()? })
+    }
+}
+
 impl<T> Layer<T> {
     /// Returns its linear maps.
     pub(super) fn maps(&self) -> Maps<&Linear<T>> {
-        let Self { q, k, v, o, gate, up, down, .. } = self;
-        Maps { q, k, v, o, gate, up, down }
+        let Self { qkv, o, mlp, down, .. } = self;
+        Maps { qkv: qkv.iter().collect(), o, mlp: mlp.iter().collect(), down }
     }
 
     /// Returns all parts, in the order of [`Layer::map`].
-    fn parts(&self) -> Vec<&T> {
+    fn parts(&self, names: &Names) -> Vec<&T> {
         let mut all = Vec::new();
-        let Ok(_) = self.map("", &mut |_, part| {
+        let Ok(_) = self.map("", names, &mut |_, part| {
             all.push(part);
             Ok::<(), Infallible>(())
         });
@@ -131,24 +153,30 @@ impl<T> Layer<T> {
     fn map<'a, U, E>(
         &'a self,
         layer: &str,
+        names: &Names,
         f: &mut impl FnMut(String, &'a T) -> std::result::Result<U, E>,
     ) -> std::result::Result<Layer<U>, E> {
         let name = |part: &str| format!("{layer}.{part}");
         // In this order random weights are drawn.
+        let qkv = self.qkv.iter().zip(names.qkv).map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
+        let o = self.o.map(&name(names.o), f)?;
+        let mlp = self.mlp.iter().zip(names.mlp).map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
+        let down = self.down.map(&name(names.down), f)?;
+        let qk_norm = match &self.qk_norm {
+            None => None,
+            Some((q, k)) => Some((f(name("self_attn.q_norm.weight"), q)?, f(name("self_attn.k_norm.weight"), k)?)),
+        };
+        let mut norm = |of: &'a Option<Norm<T>>, part: &str| of.as_ref().map(|norm| norm.map(&name(part), f)).transpose();
         Ok(Layer {
-            q: self.q.map(&name("self_attn.q_proj"), f)?,
-            k: self.k.map(&name("self_attn.k_proj"), f)?,
-            v: self.v.map(&name("self_attn.v_proj"), f)?,
-            o: self.o.map(&name("self_attn.o_proj"), f)?,
-            gate: self.gate.map(&name("mlp.gate_proj"), f)?,
-            up: self.up.map(&name("mlp.up_proj"), f)?,
-            down: self.down.map(&name("mlp.down_proj"), f)?,
-            qk_norm: match &self.qk_norm {
-                None => None,
-                Some((q, k)) => Some((f(name("self_attn.q_norm.weight"), q)?, f(name("self_attn.k_norm.weight"), k)?)),
-            },
-            input_norm: f(name("input_layernorm.weight"), &self.input_norm)?,
-            post_norm: f(name("post_attention_layernorm.weight"), &self.post_norm)?,
+            qkv,
+            o,
+            mlp,
+            down,
+            qk_norm,
+            input_norm: norm(&self.input_norm, names.norms[0])?,
+            attended_norm: norm(&self.attended_norm, names.norms[1])?,
+            mlp_norm: norm(&self.mlp_norm, names.norms[2])?,
+            added_norm: norm(&self.added_norm, names.norms[3])?,
         })
     }
 }
@@ -159,13 +187,15 @@ impl<T> Weights<T> {
         &'a self,
         mut f: impl FnMut(String, &'a T) -> std::result::Result<U, E>,
     ) -> std::result::Result<Weights<U>, E> {
-        let embedding = f("model.embed_tokens.weight".to_owned(), &self.embedding)?;
-        let layers = self.layers.iter().enumerate().map(|(l, layer)| layer.map(&format!("model.layers.{l}"), &mut f));
+        let names = self.names;
+        let embedding = f(format!("{}.weight", names.embedding), &self.embedding)?;
+        let layers = self.layers.iter().enumerate();
+        let layers = layers.map(|(l, layer)| layer.map(&format!("{}.{l}", names.layers), names, &mut f));
         let layers = layers.collect::<std::result::Result<_, E>>()?;
-        let norm = f("model.norm.weight".to_owned(), &self.norm)?;
-        let head = self.head.as_ref().map(|head| f("lm_head.weight".to_owned(), head)).transpose()?;
+        let norm = self.norm.map(names.norm, &mut f)?;
+        let head = self.head.as_ref().map(|head| f(format!("{}.weight", names.head), head)).transpose()?;
         let value_head = self.value_head.as_ref().map(|head| head.map("value_head", &mut f)).transpose()?;
-        Ok(Weights { embedding, layers, norm, head, value_head, lora: self.lora })
+        Ok(Weights { embedding, layers, norm, head, value_head, lora: self.lora, names })
     }
 
     /// Returns every parameter with its name, in the order of [`Weights::map`].
@@ -196,28 +226,38 @@ pub fn of_critic(name: &str) -> bool {
 
 /// Returns the shape of every parameter.
 fn shapes(a: &Architecture) -> Weights<Vec<usize>> {
-    let (d, i, c) = (a.hidden_size, a.intermediate_size, a.heads.head_dim);
+    let (d, i, c, names) = (a.hidden_size, a.intermediate_size, a.heads.head_dim, a.family.described().names);
     let linear =
         |out: usize, input: usize, bias: bool| Linear { weight: vec![out, input], bias: bias.then(|| vec![out]), adapter: None };
+    let joined = |widths: &[usize], bias: bool, apart: bool| match apart {
+        true => widths.iter().map(|width| linear(*width, d, bias)).collect(),
+        false => vec![linear(widths.iter().sum(), d, bias)],
+    };
+    let norm = || Norm { weight: vec![d], bias: (a.norm == NormKind::Layer).then(|| vec![d]) };
+    let [input_norm, attended_norm, mlp_norm, added_norm] = names.norms.map(|name| (!name.is_empty()).then(norm));
     let layer = Layer {
-        input_norm: vec![d],
-        q: linear(a.query_width(), d, a.qkv_bias),
-        k: linear(a.kv_width(), d, a.qkv_bias),
-        v: linear(a.kv_width(), d, a.qkv_bias),
+        qkv: joined(&[a.query_width(), a.kv_width(), a.kv_width()], a.qkv_bias, names.qkv.len() == 3),
         o: linear(d, a.query_width(), a.output_bias),
-        qk_norm: a.qk_norm.then(|| (vec![c], vec![c])),
-        post_norm: vec![d],
-        gate: linear(i, d, a.mlp_bias),
-        up: linear(i, d, a.mlp_bias),
+        mlp: joined(&a.mlp_widths(), a.mlp_bias, names.mlp.len() == 2),
         down: linear(d, i, a.mlp_bias),
+        qk_norm: match a.head_norms {
+            HeadNorms::None => None,
+            HeadNorms::Each => Some((vec![c], vec![c])),
+            HeadNorms::All => Some((vec![a.query_width()], vec![a.kv_width()])),
+        },
+        input_norm,
+        attended_norm,
+        mlp_norm,
+        added_norm,
     };
     Weights {
         embedding: vec![a.vocab_size, d],
         layers: vec![layer; a.layers],
-        norm: vec![d],
+        norm: norm(),
         head: (!a.tied).then(|| vec![a.vocab_size, d]),
         value_head: None,
         lora: None,
+        names,
     }
 }
 
@@ -282,10 +322,11 @@ impl Gradients {
     /// Returns the gradients in groups, in the order in which a backward pass finishes them: everything after the layers, each
     /// layer from last to first, and the embedding.
     pub fn in_backward_order(&self) -> Vec<Vec<&Tensor>> {
-        let Weights { embedding, layers, norm, head, value_head, lora: _ } = &self.0;
-        let after = [Some(norm), head.as_ref()].into_iter().flatten().chain(value_head.iter().flat_map(Linear::parts));
+        let Weights { embedding, layers, norm, head, value_head, lora: _, names } = &self.0;
+        let after = [Some(&norm.weight), norm.bias.as_ref(), head.as_ref()].into_iter().flatten();
+        let after = after.chain(value_head.iter().flat_map(Linear::parts));
         let mut groups = vec![after.flatten().collect::<Vec<_>>()];
-        groups.extend(layers.iter().rev().map(|layer| layer.parts().into_iter().flatten().collect()));
+        groups.extend(layers.iter().rev().map(|layer| layer.parts(names).into_iter().flatten().collect()));
         groups.push(embedding.iter().collect());
         groups
     }

@@ -74,7 +74,7 @@ impl Weights {
             let all = forest.len();
             let behind = if i + 1 == self.layers.len() { selected } else { all };
             let (reading, rest) = layer.maps().before_and_behind();
-            let rows = reading.map(|l| (l, all)).into_iter().chain(rest.map(|l| (l, behind)));
+            let rows = reading.into_iter().map(|l| (l, all)).chain(rest.into_iter().map(|l| (l, behind)));
             for (Linear { weight, adapter, .. }, rows) in rows {
                 matrix(weight.elem_count(), rows, trained);
                 if let Some(Adapter { a, b, .. }) = adapter {

@@ -1,7 +1,10 @@
-//! AdamW over named parameters, learning-rate schedules and gradient clipping.
+//! Optimizers over named parameters, learning-rate schedules and gradient clipping.
 
-mod adamw;
+mod moments;
+mod optimizer;
+mod plateau;
 mod schedule;
 
-pub use adamw::{AdamW, Named, Prepared, Ready, Settings, Update};
+pub use optimizer::{Named, Optimizer, Prepared, Ready, Settings, Update};
+pub use plateau::Plateau;
 pub use schedule::Schedule;

@@ -4,7 +4,8 @@ use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::compile;
 use super::world::Role;
-use super::{Error, LONGEST_TEXT, PolicyPlugin, PreferencePlugin, Result, RewardModelPlugin, RewardPlugin, Source, wrap};
+use super::{Error, LONGEST_TEXT, Result, Source, wrap};
+use super::{LabelledPlugin, PolicyPlugin, PreferencePlugin, RewardModelPlugin, RewardPlugin};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -17,6 +18,8 @@ pub enum AnyPlugin {
     Policy(Box<PolicyPlugin>),
     /// Computes a loss for pairs, and chooses the pairs if it is online.
     Preference(Box<PreferencePlugin>),
+    /// Computes a loss for labelled completions.
+    Labelled(Box<LabelledPlugin>),
     /// Computes a loss for pairs of completions with one value each.
     RewardModel(Box<RewardModelPlugin>),
 }
@@ -38,6 +41,7 @@ impl AnyPlugin {
                 let online = role == Role::OnlinePreference;
                 Self::Preference(Box::new(PreferencePlugin::load(engine, source, online, config, limits, seed)?))
             }
+            Role::Labelled => Self::Labelled(Box::new(LabelledPlugin::load(engine, source, config, limits, seed)?)),
             Role::RewardModel => Self::RewardModel(Box::new(RewardModelPlugin::load(engine, source, config, limits, seed)?)),
         })
     }
@@ -55,6 +59,14 @@ impl AnyPlugin {
         match self {
             Self::Preference(plugin) => Ok(plugin),
             other => Err(other.not(Role::Preference)),
+        }
+    }
+
+    /// Returns the plugin as an algorithm for labelled completions.
+    pub fn as_labelled(&mut self) -> Result<&mut LabelledPlugin> {
+        match self {
+            Self::Labelled(plugin) => Ok(plugin),
+            other => Err(other.not(Role::Labelled)),
         }
     }
 
@@ -77,6 +89,7 @@ impl AnyPlugin {
             Self::Reward(plugin) => plugin,
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
+            Self::Labelled(plugin) => plugin,
             Self::RewardModel(plugin) => plugin,
         }
     }
@@ -87,6 +100,7 @@ impl AnyPlugin {
             Self::Reward(plugin) => plugin,
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
+            Self::Labelled(plugin) => plugin,
             Self::RewardModel(plugin) => plugin,
         }
     }
@@ -128,10 +142,7 @@ impl Outline {
             name: source.name().to_owned(),
             wanted: "a plugin",
             detail: printable(
-                &format!(
-                    "it exports neither reward, policy, preference nor reward-model; it exports {}",
-                    self.exports.join(", ")
-                ),
+                &format!("it exports neither a reward nor an algorithm; it exports {}", self.exports.join(", ")),
                 LONGEST_TEXT,
             ),
         })

@@ -15,11 +15,13 @@ pub struct Hints {
     pub learning_rate: f64,
     /// Whether given pairs begin and end with the tokenizer's tokens for that, whatever a chat template writes.
     pub framed: bool,
+    /// Whether labelled completions are also scored after each other's prompts.
+    pub mismatched: bool,
 }
 
 impl Default for Hints {
     fn default() -> Self {
-        Self { learning_rate: 1e-6, framed: false }
+        Self { learning_rate: 1e-6, framed: false, mismatched: false }
     }
 }
 
@@ -37,9 +39,9 @@ impl Hints {
                 format!("has {KEYWORD}.learning_rate {rate}; it must be a number above 0 and at most {GREATEST_RATE}")
             })?;
         }
-        if let Some(framed) = members.get("framed") {
-            let fits = framed.as_bool();
-            hints.framed = fits.ok_or_else(|| format!("has {KEYWORD}.framed {framed}; it must be true or false"))?;
+        for (name, hint) in [("framed", &mut hints.framed), ("mismatched", &mut hints.mismatched)] {
+            let Some(given) = members.get(name) else { continue };
+            *hint = given.as_bool().ok_or_else(|| format!("has {KEYWORD}.{name} {given}; it must be true or false"))?;
         }
         Ok(hints)
     }

@@ -1,6 +1,7 @@
 //! A plugin with its warm instances. Calls run under limits, in parallel if the plugin is stateless. Instances that fail are
 //! replaced, and a state survives them.
 
+use super::asking::Asker;
 use super::deadline::Deadline;
 use super::engine::Engine;
 use super::loaded::{Call, Info, Loaded, said};
@@ -96,6 +97,11 @@ impl Plugin {
         self.loaded.beside.store(false, Ordering::Relaxed);
     }
 
+    /// Returns what asks servers for it, if it sends requests.
+    pub fn asker(&self) -> Option<&Asker> {
+        self.loaded.asker.as_deref()
+    }
+
     /// Checks the metrics that it reported.
     pub(super) fn checked_metrics(&self, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
         self.loaded.checked_metrics(given)
@@ -181,6 +187,11 @@ impl Plugin {
         self.loaded.deadline()
     }
 
+    /// Returns the deadline of several calls that start now and together have the time of one.
+    pub(super) fn deadline_of_several(&self) -> Deadline {
+        self.loaded.deadline_with_servers()
+    }
+
     /// Returns whether a deadline has passed.
     pub(super) fn is_over(&self, deadline: Deadline) -> bool {
         self.loaded.is_over(deadline)
@@ -248,10 +259,12 @@ impl Loaded {
             Ok(running) => running,
             Err(error) => return (None, Err(error)),
         };
-        match self.bounded(&mut running, call, deadline, f) {
+        let answer = self.bounded(&mut running, call, deadline, f);
+        let settled = self.settle(call, &mut running, matches!(answer, Ok(Ok(_))));
+        match answer {
             Ok(answer) => {
                 running.store.data_mut().printed();
-                (Some(running), answer.map_err(|e| self.error(call, said(e))))
+                (Some(running), settled.and_then(|()| answer.map_err(|e| self.error(call, said(e)))))
             }
             Err(error) => (None, Err(error)),
         }

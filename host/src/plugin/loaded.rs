@@ -1,6 +1,7 @@
 //! Takes a plugin from bytes to something that can be instantiated: compiles, checks and describes it, and validates its
 //! configuration.
 
+use super::asking::{self, Asker, Line};
 use super::census::Refusal;
 use super::deadline::Deadline;
 use super::engine::Engine;
@@ -13,7 +14,9 @@ use super::{Error, LONGEST_TEXT, Metric, Needs, Result, Source, schema, wasi};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use wasmtime::component::{Component, Instance as Linked, InstancePre};
 use wasmtime::{Store, Trap};
 
@@ -56,6 +59,8 @@ pub(super) struct Loaded {
     engine: Engine,
     /// Whether a run continues without it if it hangs.
     pub beside: AtomicBool,
+    /// Asks servers for it.
+    pub asker: Option<Arc<Asker>>,
 }
 
 /// A call about to be made, as errors name it.
@@ -125,7 +130,10 @@ impl Loaded {
         let component = compile(engine, source, limits)?;
         role.check(name, &component, &engine.wasmtime)?;
         let mut linker = engine.linker.clone();
-        let linked = wasi::offer(&mut linker, &component).and_then(|()| linker.instantiate_pre(&component));
+        let asker = asker_for(engine, name, role, &component)?;
+        let offered = if asker.is_some() { asking::offer(&mut linker) } else { Ok(()) };
+        let offered = offered.and_then(|()| wasi::offer(&mut linker, &component));
+        let linked = offered.and_then(|()| linker.instantiate_pre(&component));
         let pre = linked.map_err(|e| Error::Config {
             name: name.to_owned(),
             detail: printable(&format!("its imports don't fit what rlhost offers: {e:#}"), LONGEST_TEXT),
@@ -152,6 +160,7 @@ impl Loaded {
             together: Together::new(limits),
             engine: engine.clone(),
             beside: AtomicBool::new(engine.beside),
+            asker,
         };
         let deadline = this.deadline();
         let mut plain = this.instantiate(deadline)?;
@@ -162,6 +171,27 @@ impl Loaded {
     /// Returns the deadline of a call that starts now.
     pub(super) fn deadline(&self) -> Deadline {
         self.engine.clock.after(self.limits.call_timeout())
+    }
+
+    /// Returns the time that servers may take in a call, beside the plugin's own.
+    pub(super) fn time_of_servers(&self) -> Duration {
+        self.asker.as_ref().map_or(Duration::ZERO, |asker| asker.grants().http.call_timeout())
+    }
+
+    /// Returns the deadline of several calls that start now and together have the time of one.
+    pub(super) fn deadline_with_servers(&self) -> Deadline {
+        self.engine.clock.after(self.limits.call_timeout().saturating_add(self.time_of_servers()))
+    }
+
+    /// Records the answers of a call, unless it was only a trial beside the run.
+    pub(super) fn settle(&self, call: Call, running: &mut Running, succeeded: bool) -> Result<()> {
+        let entries = running.store.data_mut().line.as_mut().map(Line::taken).unwrap_or_default();
+        match &self.asker {
+            Some(asker) if !entries.is_empty() && !self.beside.load(Ordering::Relaxed) => {
+                asker.commit(entries, succeeded).map_err(|detail| self.error(call, detail))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns whether a deadline has passed.
@@ -209,7 +239,8 @@ impl Loaded {
     }
 
     fn instantiate(&self, deadline: Deadline) -> Result<Running> {
-        let sandbox = Sandbox::new(&self.name, &self.limits, self.together.clone(), self.engine.logged.clone(), self.seed);
+        let mut sandbox = Sandbox::new(&self.name, &self.limits, self.together.clone(), self.engine.logged.clone(), self.seed);
+        sandbox.line = self.asker.clone().map(|asker| Line::new(asker, self.engine.clock.clone()));
         let mut store = Store::new(self.pre.engine(), sandbox);
         store.set_hostcall_fuel(CARRIED);
         store.set_max_component_handles(MOST_HANDLES);
@@ -257,8 +288,12 @@ impl Loaded {
     ) -> Result<R> {
         // One more, because part of the first tick has already passed.
         store.set_epoch_deadline(self.engine.clock.until(deadline) + 1);
+        if let Some(line) = &mut store.data_mut().line {
+            line.begin(deadline, call.step.filter(|_| call.function == "score"));
+        }
         let what = format!("plugin {}, {}", self.name, call.function);
-        let watched = self.engine.watchdog.watch(what, self.limits.call_timeout(), self.beside.load(Ordering::Relaxed));
+        let limit = self.limits.call_timeout().saturating_add(self.time_of_servers());
+        let watched = self.engine.watchdog.watch(what, limit, self.beside.load(Ordering::Relaxed));
         let answer = f(store);
         drop(watched);
         store.data_mut().write_log();
@@ -307,6 +342,22 @@ impl Loaded {
             detail.push_str(&printable(&lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" "), LONGEST_TEXT));
         }
         self.error(call, detail)
+    }
+}
+
+/// Returns what asks servers for a plugin that imports the means to.
+fn asker_for(engine: &Engine, name: &str, role: Role, component: &Component) -> Result<Option<Arc<Asker>>> {
+    if !world::imports(component, &engine.wasmtime, asking::INTERFACE) {
+        return Ok(None);
+    }
+    match engine.askers.get(name) {
+        _ if role != Role::Reward => Err(Error::WrongWorld {
+            name: name.to_owned(),
+            wanted: role.name(),
+            detail: format!("it imports {}; only rewards may send requests", asking::INTERFACE),
+        }),
+        None => Err(Error::NotGranted { name: name.to_owned() }),
+        some => Ok(some.cloned()),
     }
 }
 

@@ -73,6 +73,12 @@ impl RewardPlugin {
         Ok(Self { plugin: Plugin::load(engine, source, Role::Reward, config, limits, seed)? })
     }
 
+    /// Returns whether a batch may be divided. One that asks servers gets it whole: its requests go out side by side anyway, and
+    /// equal ones get one answer.
+    pub fn is_divisible(&self) -> bool {
+        self.info().stateless && self.asker().is_none()
+    }
+
     /// Scores a batch. Sends only the columns that the plugin asks for. Returns one finite score, or none, for each row. The rows
     /// of a stateless plugin are split among threads and scored in parallel.
     pub fn score(&mut self, batch: &RewardBatch) -> Result<Scores> {
@@ -84,8 +90,10 @@ impl RewardPlugin {
             return Ok(Scores::default());
         }
         let call = Call::at("score", batch.step);
-        let parts =
-            if self.info().stateless { (rows.len() / ROWS_AN_INSTANCE).clamp(1, self.plugin.most_side_by_side()) } else { 1 };
+        let parts = match self.is_divisible() {
+            true => (rows.len() / ROWS_AN_INSTANCE).clamp(1, self.plugin.most_side_by_side()),
+            false => 1,
+        };
         if parts == 1 {
             let sent = self.columns(batch, rows.clone());
             let given = self.plugin.call(call, |store, linked| ask(&sent, store, linked))?;
@@ -139,7 +147,7 @@ impl RewardPlugin {
 
     /// Scores row by row, all within the time of one call.
     fn row_by_row(&mut self, batch: &RewardBatch, rows: Range<usize>) -> (Scores, Vec<(usize, Error)>) {
-        let deadline = self.plugin.deadline();
+        let deadline = self.plugin.deadline_of_several();
         let (mut scores, mut failed) = (Scores::default(), Vec::new());
         for row in rows {
             let call = Call::at("score", batch.step);
@@ -147,7 +155,8 @@ impl RewardPlugin {
             let outcome = if self.plugin.is_over(deadline) {
                 Err(self.error(call, "the call's time ran out before this row".into()))
             } else {
-                let given = self.plugin.call_until(deadline, call, |store, linked| ask(&sent, store, linked));
+                let own = deadline.min(self.plugin.deadline());
+                let given = self.plugin.call_until(own, call, |store, linked| ask(&sent, store, linked));
                 given.and_then(|given| self.checked(call, given, row..row + 1))
             };
             match outcome {

@@ -125,12 +125,29 @@ mod remembering {
     });
 }
 
+#[allow(missing_docs)]
+mod labelling {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world labelling {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/labelled@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+    });
+}
+
 // One set of bindings per interface, so that an instance is asked only for what its role has.
 pub(super) use described::Described;
 pub(super) use described::exports::rlhost::plugin::plugin;
 pub(super) use described::rlhost::plugin::{host, types};
 pub(super) use guiding::Guiding;
 pub(super) use guiding::exports::rlhost::plugin::policy;
+pub(super) use labelling::Labelling;
+pub(super) use labelling::exports::rlhost::plugin0_2_0::labelled;
 pub(super) use observing::Observing;
 pub(super) use pairing_up::PairingUp;
 pub(super) use pairing_up::exports::rlhost::plugin::pairing;
@@ -153,6 +170,8 @@ pub enum Role {
     Preference,
     /// Chooses pairs of completions and computes a loss for them.
     OnlinePreference,
+    /// Computes a loss for labelled completions.
+    Labelled,
     /// Computes a loss for pairs of completions with one value each.
     RewardModel,
 }
@@ -169,7 +188,8 @@ fn version(interface: &str) -> &'static str {
 
 impl Role {
     /// All roles. Those whose exports include another's come first.
-    const ALL: [Self; 5] = [Self::OnlinePreference, Self::Preference, Self::Policy, Self::RewardModel, Self::Reward];
+    const ALL: [Self; 6] =
+        [Self::OnlinePreference, Self::Preference, Self::Labelled, Self::Policy, Self::RewardModel, Self::Reward];
 
     fn interfaces(self) -> &'static [&'static str] {
         match self {
@@ -177,6 +197,7 @@ impl Role {
             Self::Policy => &["policy"],
             Self::Preference => &["preference"],
             Self::OnlinePreference => &["preference", "pairing"],
+            Self::Labelled => &["labelled"],
             Self::RewardModel => &["reward-model"],
         }
     }
@@ -188,6 +209,7 @@ impl Role {
             Self::Policy => "an algorithm",
             Self::Preference => "a preference algorithm",
             Self::OnlinePreference => "an online preference algorithm",
+            Self::Labelled => "an algorithm for labelled completions",
             Self::RewardModel => "a loss of reward models",
         }
     }
@@ -236,6 +258,11 @@ impl Role {
 pub(super) fn exports(component: &Component, engine: &wasmtime::Engine, interface: &str) -> bool {
     let name = format!("{PACKAGE}{interface}@{}.", version(interface));
     component.component_type().exports(engine).any(|(export, _)| export.starts_with(&name))
+}
+
+/// Returns whether a component imports an interface.
+pub(super) fn imports(component: &Component, engine: &wasmtime::Engine, interface: &str) -> bool {
+    component.component_type().imports(engine).any(|(import, _)| import == interface)
 }
 
 fn listed(exports: &[String]) -> String {

@@ -1,7 +1,7 @@
 //! Renders a run's folder as one self-contained HTML page: metrics over the steps with marks for events, completions, plugins,
 //! events and configuration.
 //!
-//! It reads only the folder's files, during or after the run, and uses nothing else of the host. The page loads nothing.
+//! It reads only the folder's files, during or after the run, and uses nothing else of the host but the signs in `diagnosis`. The page loads nothing.
 //! Everything from the run is treated as text: the template escapes it, and the metrics are in a block of JSON in which no tag
 //! can start.
 
@@ -16,6 +16,7 @@ mod story;
 mod tests;
 mod words;
 
+use crate::diagnosis::{self, Diagnosis};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -65,6 +66,7 @@ struct Run {
     figures: figures::Figures,
     story: story::Story,
     samples: Vec<samples::Sample>,
+    diagnosis: Diagnosis,
     /// Steps whose checkpoints still exist.
     kept: Vec<u64>,
     /// Whether a process is running the run, if that can be known.
@@ -117,14 +119,18 @@ impl Run {
         let figures = figures::Figures::read(&run.join("metrics.jsonl"), &mut notes)?;
         let changes: Vec<u64> = story.marks.iter().filter(|m| ["swap", "settings"].contains(&m.kind)).map(|m| m.step).collect();
         let samples = samples::read(&run.join("completions.jsonl"), &changes, &mut notes)?;
+        let diagnosis = diagnosis::read(run);
         let path = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        Ok(Self { name, config, settings, figures, story, samples, kept, at_work, notes })
+        Ok(Self { name, config, settings, figures, story, samples, diagnosis, kept, at_work, notes })
     }
 }
 
 /// Rejects a path that is not a run's folder. Says what it seems to be instead.
-fn check(path: &Path) -> Result<(), Error> {
+///
+/// # Errors
+/// If it is not one.
+pub fn check(path: &Path) -> Result<(), Error> {
     let refuse = |detail: String| Err(Error::NotARun { path: path.to_owned(), detail });
     let is_run = |path: &Path| path.join("config.toml").is_file() || path.join("events.jsonl").is_file();
     if !path.exists() {

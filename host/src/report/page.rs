@@ -5,6 +5,7 @@ use super::figures::{Figures, Series};
 use super::sentences;
 use super::story::{Event, Mark, State, Version};
 use super::{Error, Run, charts, words};
+use crate::diagnosis::Held;
 use jiff::Timestamp;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -148,6 +149,7 @@ pub(super) fn render(run: &Run) -> Result<String, Error> {
         rewards => plain(weights.iter().map(|(name, weight)| (name, words::number(*weight))).collect::<Vec<_>>()),
         notes => plain(&run.notes),
         key_figures => plain(key_figures(&run.figures)),
+        diagnosis => plain(diagnosis(run)),
         marks => plain(&run.story.marks),
         checkpoints => run.story.checkpoints.len(),
         logged_from => step(run.figures.steps.first()),
@@ -255,6 +257,29 @@ fn facts(run: &Run, state: &State) -> Vec<Fact> {
         fact("Forked from", parts.into_iter().rev().collect::<Vec<_>>().join("/"), fork.text("checkpoint"));
     }
     facts
+}
+
+/// A finding, as shown to the reader.
+#[derive(Serialize)]
+struct FindingView<'a> {
+    held: &'a Held,
+    when: String,
+}
+
+/// What `rlhost diagnose` says of the run.
+#[derive(Serialize)]
+struct DiagnosisView<'a> {
+    findings: Vec<FindingView<'a>>,
+    enough: bool,
+}
+
+fn diagnosis(run: &Run) -> DiagnosisView<'_> {
+    let when = |held: &Held| match held.until {
+        None => format!("since step {}", words::count(held.since)),
+        Some(until) => format!("from step {} to step {}", words::count(held.since), words::count(until)),
+    };
+    let findings = run.diagnosis.findings.iter().map(|held| FindingView { held, when: when(held) });
+    DiagnosisView { findings: findings.collect(), enough: run.diagnosis.enough }
 }
 
 /// Says how many checkpoints were written and kept.

@@ -10,7 +10,9 @@ pub(super) fn about(event: &Event) -> String {
     match event.name.as_str() {
         "started" | "resumed" | "forked" => beginning(event),
         "plugin_loaded" => {
-            format!("{} {name} {}, {}", text("role"), text("version"), words::hash(text("hash")))
+            let granted = text("granted");
+            let granted = if granted.is_empty() { String::new() } else { format!(", granted {granted}") };
+            format!("{} {name} {}, {}{granted}", text("role"), text("version"), words::hash(text("hash")))
         }
         "plugin_swapped" => {
             let (from, to) = (words::hash(text("from")), words::hash(text("to")));
@@ -43,7 +45,7 @@ pub(super) fn about(event: &Event) -> String {
             let steps: Vec<String> = steps.map(words::value).collect();
             format!("step{} {}", if steps.len() == 1 { "" } else { "s" }, steps.join(", "))
         }
-        "warning" => text("text").to_owned(),
+        "warning" | "finding" => text("text").to_owned(),
         "finished" | "stopped" => took(event, "after "),
         _ => {
             let rest = event.fields.iter().filter(|(key, _)| *key != "step");

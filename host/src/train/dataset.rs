@@ -2,7 +2,8 @@
 
 use super::{Error, Result};
 use crate::data::{
-    self, CompletionRow, Dataset, Extras, Message, Place, PreferenceRow, Prompt as Asked, PromptRow, Refused, Scored, Tokenizer,
+    self, CompletionRow, Dataset, Extras, LabelledRow, Message, Place, PreferenceRow, Prompt as Asked, PromptRow, Refused,
+    Scored, Tokenizer,
 };
 use rayon::prelude::*;
 use serde_json::{Map, Value};
@@ -55,6 +56,8 @@ pub(super) struct Answers {
     /// Mask of the learned tokens; none if all are learned.
     pub learned: Option<Vec<u8>>,
     pub rejected: Vec<u32>,
+    /// A labelled answer's own.
+    pub label: Option<Label>,
     /// For reward models: where in the prompt with each answer the token stands whose state has the value.
     pub valued: [usize; 2],
     /// For reward models: by how much the chosen answer is better, if the dataset says so.
@@ -63,8 +66,16 @@ pub(super) struct Answers {
 
 impl Answers {
     fn new(chosen: Vec<u32>, learned: Option<Vec<u8>>, rejected: Vec<u32>) -> Self {
-        Self { chosen, learned, rejected, valued: [0; 2], margin: None }
+        Self { chosen, learned, rejected, label: None, valued: [0; 2], margin: None }
     }
+}
+
+/// What labelled answers have besides.
+pub(super) struct Label {
+    /// Whether the answer is desirable.
+    pub desirable: bool,
+    /// The answer's tokens beyond `max_length`: behind a shorter prompt there may be room for them.
+    pub beyond: Vec<u32>,
 }
 
 /// The prompts of a dataset, and a warning that names rows that are left out.
@@ -243,11 +254,31 @@ impl Reader<'_> {
         }
         let mut refused = Refused::new(self.strict);
         let rows = data::read_completions(dataset, &mut refused)?;
-        all(rows, |row| self.completion(row, what), refused)
+        all(rows, |row| self.completion(row, what).map(|(prompt, _)| prompt), refused)
     }
 
-    /// Prepares a row of given completions.
-    fn completion(&self, row: CompletionRow, what: Learned) -> data::Result<Prompt> {
+    /// Reads labelled completions, which are limited and truncated like those without a label.
+    pub(super) fn labelled(&self, given: Option<&Dataset>) -> Result<Read> {
+        let Some(dataset) = given else {
+            let detail =
+                "is missing: this algorithm learns from a dataset with \"prompt\", \"completion\" and \"label\", or pairs";
+            return Err(Error::Unfit(format!("dataset: {detail}")));
+        };
+        let mut refused = Refused::new(self.strict);
+        let rows = data::read_labelled(dataset, &mut refused)?;
+        let prepare = |LabelledRow { row, label }: LabelledRow| {
+            let (mut prompt, beyond) = self.completion(row, Learned { whole: false, turns: false })?;
+            prompt
+                .answers
+                .iter_mut()
+                .for_each(|answers| answers.label = Some(Label { desirable: label, beyond: beyond.clone() }));
+            Ok(prompt)
+        };
+        all(rows, prepare, refused)
+    }
+
+    /// Prepares a row of given completions. Also returns the tokens for which there is no room.
+    fn completion(&self, row: CompletionRow, what: Learned) -> data::Result<(Prompt, Vec<u32>)> {
         let (tokenizer, place) = (self.tokenizer, row.place.clone());
         let parts = match &row.prompt {
             Some(prompt) => answered(prompt, [&row.completion], &row.extras, tokenizer)
@@ -259,12 +290,13 @@ impl Reader<'_> {
         if what.whole {
             chosen.splice(0..0, tokens.drain(..));
         }
+        self.shorten(&mut tokens);
         if tokens.is_empty() && !chosen.is_empty() {
             tokens.push(chosen.remove(0));
             learned = learned.map(|mask| mask[1..].to_vec());
         }
         let room = self.room(&place, &tokens)?;
-        chosen.truncate(room);
+        let beyond = chosen.split_off(room.min(chosen.len()));
         learned.iter_mut().for_each(|mask| mask.truncate(room));
         if chosen.is_empty() {
             return Err(place.wrong("has no tokens to learn"));
@@ -273,7 +305,7 @@ impl Reader<'_> {
             return Err(place.wrong(format!("the assistant says nothing in its first {} tokens", self.longest)));
         }
         let answers = Some(Answers::new(chosen, learned, Vec::new()));
-        Ok(Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) })
+        Ok((Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) }, beyond))
     }
 }
 
@@ -297,6 +329,12 @@ impl Numbered for PreferenceRow {
 impl Numbered for CompletionRow {
     fn number(&self) -> usize {
         self.row
+    }
+}
+
+impl Numbered for LabelledRow {
+    fn number(&self) -> usize {
+        self.row.row
     }
 }
 
@@ -456,7 +494,13 @@ pub(super) fn fingerprint(prompts: &[Arc<Prompt>]) -> Result<String> {
     let mut hash = Sha256::new();
     for prompt in prompts {
         let answers = prompt.answers.as_ref().map(|a| (&a.chosen, &a.learned, &a.rejected));
-        let row = serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers)).map_err(|e| Error::Unfit(e.to_string()))?;
+        let label = prompt.answers.as_ref().and_then(|a| a.label.as_ref()).map(|label| (label.desirable, &label.beyond));
+        // A dataset without labels keeps the hash that it had before there were any.
+        let row = match label {
+            None => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers)),
+            Some(label) => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers, label)),
+        };
+        let row = row.map_err(|e| Error::Unfit(e.to_string()))?;
         hash.update((row.len() as u64).to_le_bytes());
         hash.update(&row);
     }

@@ -53,6 +53,7 @@ impl Trainer {
         let Some(figures) = figures else { return Ok(()) };
         self.journal.log(step, self.epoch(), &figures)?;
         self.journal.add_evaluation(&figures)?;
+        self.follow_evaluation(&figures)?;
         if owed && self.saves_at(step) {
             self.journal.compare_with_best(step);
         }

@@ -29,6 +29,8 @@ pub(super) struct Experience {
     pub advantages: Advantages,
     /// For algorithms that learn from pairs.
     pub pairs: Option<Vec<Pair>>,
+    /// For algorithms that ask for it: each prompt with another row's completion.
+    pub mismatched: Option<Box<Experience>>,
 }
 
 impl Experience {
@@ -42,7 +44,10 @@ impl Experience {
     pub(super) fn joined(parts: impl IntoIterator<Item = Self>) -> Self {
         let mut parts = parts.into_iter();
         let mut all = parts.next().unwrap_or_default();
-        for part in parts {
+        for mut part in parts {
+            if let (Some(mismatched), Some(more)) = (all.mismatched.take(), part.mismatched.take()) {
+                all.mismatched = Some(Box::new(Self::joined([*mismatched, *more])));
+            }
             let before = all.prompts.len();
             all.prompts.extend(part.prompts);
             all.rollouts.extend(part.rollouts.into_iter().map(|rollout| Rollout { prompt: before + rollout.prompt, ..rollout }));
@@ -91,6 +96,13 @@ impl Experience {
         let length = |row: usize| self.rollouts[row].tokens.len();
         let prompt = |item: usize| self.item(item).next().map_or(0, |row| self.rollouts[row].prompt);
         items.map(|item| (prompt(item), self.item(item).map(length).sum())).collect()
+    }
+
+    /// Returns the sum of a flat column over each of these rows' tokens.
+    pub(super) fn sums(&self, column: &[f32], rows: Range<usize>) -> Vec<f32> {
+        let first = self.offsets[rows.start] as usize;
+        let of = |row: usize| self.tokens(&(row..row + 1)).map(|at| f64::from(column[at - first])).sum::<f64>() as f32;
+        rows.map(of).collect()
     }
 
     /// Counts the tokens of these completions, each with its prompt.

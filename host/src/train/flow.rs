@@ -14,6 +14,8 @@ pub(super) enum Flow {
     Given,
     /// A dataset's pairs: DPO, CPO.
     GivenPairs,
+    /// A dataset's completions with a label each: KTO.
+    Labelled,
     /// A dataset's pairs, of which each answer gets one value: reward models.
     ValuedPairs,
 }
@@ -26,6 +28,7 @@ impl Flow {
             Role::Policy => Some(if learn_from == LearnFrom::Generation { Self::Generated } else { Self::Given }),
             Role::OnlinePreference => Some(Self::GeneratedPairs),
             Role::Preference => Some(Self::GivenPairs),
+            Role::Labelled => Some(Self::Labelled),
             Role::RewardModel => Some(Self::ValuedPairs),
         }
     }

@@ -17,6 +17,7 @@ use crate::config::files;
 use crate::data::Cursor;
 use crate::metrics::Window;
 use crate::model::{self, Architecture, Frozen, ModelFolder, Weights};
+use crate::optim::Plateau;
 use crate::plugin::{Advantages, LARGEST_STATE, Memory, RewardColumn};
 use crate::rollout::Rollout;
 use candle_core::{Device, Tensor};
@@ -95,6 +96,8 @@ struct Counts {
     unscored: u64,
     #[serde(default)]
     owes_evaluation: bool,
+    #[serde(default)]
+    plateau: Plateau,
 }
 
 /// An [`Experience`] without what can be recomputed from the dataset or its own columns.
@@ -325,10 +328,10 @@ impl Trainer {
         let Position { cursor, pending, counters } = self.collector.position();
         let (experiences, pending) = told_apart(&pending);
         let Counters { generation, num_tokens, unscored } = counters;
-        let State { global_step, moved, owes_evaluation } = self.state;
+        let State { global_step, moved, owes_evaluation, plateau } = self.state;
         let Kept { window, since_save, best, parents } = self.journal.kept();
         let rest = Rest {
-            state: Counts { global_step, generation, num_tokens, moved, unscored, owes_evaluation },
+            state: Counts { global_step, generation, num_tokens, moved, unscored, owes_evaluation, plateau },
             cursor,
             dataset: self.collector.data().fingerprint().to_owned(),
             optimizer_updates,
@@ -363,8 +366,9 @@ impl Trainer {
         };
         self.plugins.recall(saved, changed)?;
 
-        let Counts { global_step, moved, owes_evaluation, .. } = rest.state;
-        self.state = State { global_step, moved, owes_evaluation };
+        let Counts { global_step, moved, owes_evaluation, plateau, .. } = rest.state;
+        self.state = State { global_step, moved, owes_evaluation, plateau };
+        self.learner.reduce_rates(plateau.plateaus);
         self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen));
         let (window, since_save) = (std::mem::take(&mut rest.window), std::mem::take(&mut rest.since_save));
         let kept = Kept { window, since_save, best: rest.best, parents: std::mem::take(&mut rest.parents) };

@@ -12,6 +12,7 @@ use super::{Error, Result};
 use crate::config::Config;
 use crate::dist::World;
 use crate::model::ModelFolder;
+use crate::optim::Plateau;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -30,6 +31,8 @@ pub(super) struct State {
     pub moved: bool,
     /// Whether the evaluation after this step was interrupted, so that a resumed run begins with it.
     pub owes_evaluation: bool,
+    /// What a schedule that follows the evaluations knows of them.
+    pub plateau: Plateau,
 }
 
 /// A run: the source of experience, the learner, the plugins and the journal. No part knows the trainer.

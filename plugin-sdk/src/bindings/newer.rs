@@ -2195,8 +2195,8 @@ pub mod exports {
                 pub type Error = super::super::super::super::__with_name0::Error;
                 pub type Metric = super::super::super::super::__with_name0::Metric;
                 pub type Scale = super::super::super::super::__with_name0::Scale;
-                /// Log-probabilities of mismatched completions, summed over tokens, one per row of the micro-batch on all ranks: each
-                /// prompt with another row's completion. They have no gradient.
+                /// Log-probabilities of mismatched completions, summed over tokens: each prompt with another row's completion. One per row of
+                /// the whole micro-batch, of which other calls may get the other rows. They have no gradient.
                 #[derive(Clone)]
                 pub struct Mismatched {
                     pub logp: _rt::Vec<f32>,
@@ -2218,10 +2218,15 @@ pub mod exports {
                     pub step: u64,
                     /// One entry per row.
                     pub labels: _rt::Vec<bool>,
+                    /// Rows with each label in the whole micro-batch, of which other calls may get the other rows.
+                    pub desirable: u32,
+                    pub undesirable: u32,
                     /// Per token.
                     pub offsets: _rt::Vec<u32>,
                     pub logp: _rt::Vec<f32>,
                     pub ref_logp: Option<_rt::Vec<f32>>,
+                    /// Mean over the vocabulary of the raw logits.
+                    pub mean_logits: Option<_rt::Vec<f32>>,
                     /// Only if the plugin's configuration schema asks for it: `"x-rlhost": {"mismatched": true}`.
                     pub mismatched: Option<Mismatched>,
                     pub scale: Scale,
@@ -2234,9 +2239,12 @@ pub mod exports {
                         f.debug_struct("Examples")
                             .field("step", &self.step)
                             .field("labels", &self.labels)
+                            .field("desirable", &self.desirable)
+                            .field("undesirable", &self.undesirable)
                             .field("offsets", &self.offsets)
                             .field("logp", &self.logp)
                             .field("ref-logp", &self.ref_logp)
+                            .field("mean-logits", &self.mean_logits)
                             .field("mismatched", &self.mismatched)
                             .field("scale", &self.scale)
                             .finish()
@@ -2267,7 +2275,7 @@ pub mod exports {
                 pub unsafe fn _export_loss_cabi<T_: Guest>(arg0: *mut u8) -> *mut u8 {
                     unsafe {
                         #[cfg(target_arch = "wasm32")] _rt::run_ctors_once();
-                        let result25 = {
+                        let result31 = {
                             let l0 = *arg0.add(0).cast::<i64>();
                             let l1 = *arg0.add(8).cast::<*mut u8>();
                             let l2 = *arg0
@@ -2287,92 +2295,126 @@ pub mod exports {
                             _rt::cabi_dealloc(base4, len4 * 1, 1);
                             let l5 = *arg0
                                 .add(8 + 2 * ::core::mem::size_of::<*const u8>())
-                                .cast::<*mut u8>();
-                            let l6 = *arg0
-                                .add(8 + 3 * ::core::mem::size_of::<*const u8>())
-                                .cast::<usize>();
-                            let len7 = l6;
-                            let l8 = *arg0
-                                .add(8 + 4 * ::core::mem::size_of::<*const u8>())
-                                .cast::<*mut u8>();
-                            let l9 = *arg0
-                                .add(8 + 5 * ::core::mem::size_of::<*const u8>())
-                                .cast::<usize>();
-                            let len10 = l9;
-                            let l11 = i32::from(
-                                *arg0
-                                    .add(8 + 6 * ::core::mem::size_of::<*const u8>())
-                                    .cast::<u8>(),
-                            );
-                            let l15 = i32::from(
-                                *arg0
-                                    .add(8 + 9 * ::core::mem::size_of::<*const u8>())
-                                    .cast::<u8>(),
-                            );
-                            let l22 = *arg0
-                                .add(8 + 14 * ::core::mem::size_of::<*const u8>())
                                 .cast::<i32>();
-                            let l23 = *arg0
-                                .add(16 + 14 * ::core::mem::size_of::<*const u8>())
+                            let l6 = *arg0
+                                .add(12 + 2 * ::core::mem::size_of::<*const u8>())
+                                .cast::<i32>();
+                            let l7 = *arg0
+                                .add(16 + 2 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l8 = *arg0
+                                .add(16 + 3 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len9 = l8;
+                            let l10 = *arg0
+                                .add(16 + 4 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l11 = *arg0
+                                .add(16 + 5 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len12 = l11;
+                            let l13 = i32::from(
+                                *arg0
+                                    .add(16 + 6 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<u8>(),
+                            );
+                            let l17 = i32::from(
+                                *arg0
+                                    .add(16 + 9 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<u8>(),
+                            );
+                            let l21 = i32::from(
+                                *arg0
+                                    .add(16 + 12 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<u8>(),
+                            );
+                            let l28 = *arg0
+                                .add(24 + 16 * ::core::mem::size_of::<*const u8>())
+                                .cast::<i32>();
+                            let l29 = *arg0
+                                .add(32 + 16 * ::core::mem::size_of::<*const u8>())
                                 .cast::<i64>();
-                            let l24 = *arg0
-                                .add(24 + 14 * ::core::mem::size_of::<*const u8>())
+                            let l30 = *arg0
+                                .add(40 + 16 * ::core::mem::size_of::<*const u8>())
                                 .cast::<i32>();
                             T_::loss(Examples {
                                 step: l0 as u64,
                                 labels: result4,
+                                desirable: l5 as u32,
+                                undesirable: l6 as u32,
                                 offsets: <_ as From<
                                     _rt::Vec<_>,
-                                >>::from(_rt::Vec::from_raw_parts(l5.cast(), len7, len7)),
+                                >>::from(_rt::Vec::from_raw_parts(l7.cast(), len9, len9)),
                                 logp: <_ as From<
                                     _rt::Vec<_>,
-                                >>::from(_rt::Vec::from_raw_parts(l8.cast(), len10, len10)),
-                                ref_logp: match l11 {
+                                >>::from(
+                                    _rt::Vec::from_raw_parts(l10.cast(), len12, len12),
+                                ),
+                                ref_logp: match l13 {
                                     0 => None,
                                     1 => {
                                         let e = {
-                                            let l12 = *arg0
-                                                .add(8 + 7 * ::core::mem::size_of::<*const u8>())
+                                            let l14 = *arg0
+                                                .add(16 + 7 * ::core::mem::size_of::<*const u8>())
                                                 .cast::<*mut u8>();
-                                            let l13 = *arg0
-                                                .add(8 + 8 * ::core::mem::size_of::<*const u8>())
+                                            let l15 = *arg0
+                                                .add(16 + 8 * ::core::mem::size_of::<*const u8>())
                                                 .cast::<usize>();
-                                            let len14 = l13;
+                                            let len16 = l15;
                                             <_ as From<
                                                 _rt::Vec<_>,
-                                            >>::from(_rt::Vec::from_raw_parts(l12.cast(), len14, len14))
+                                            >>::from(_rt::Vec::from_raw_parts(l14.cast(), len16, len16))
                                         };
                                         Some(e)
                                     }
                                     _ => _rt::invalid_enum_discriminant(),
                                 },
-                                mismatched: match l15 {
+                                mean_logits: match l17 {
                                     0 => None,
                                     1 => {
                                         let e = {
-                                            let l16 = *arg0
-                                                .add(8 + 10 * ::core::mem::size_of::<*const u8>())
+                                            let l18 = *arg0
+                                                .add(16 + 10 * ::core::mem::size_of::<*const u8>())
                                                 .cast::<*mut u8>();
-                                            let l17 = *arg0
-                                                .add(8 + 11 * ::core::mem::size_of::<*const u8>())
-                                                .cast::<usize>();
-                                            let len18 = l17;
                                             let l19 = *arg0
-                                                .add(8 + 12 * ::core::mem::size_of::<*const u8>())
-                                                .cast::<*mut u8>();
-                                            let l20 = *arg0
-                                                .add(8 + 13 * ::core::mem::size_of::<*const u8>())
+                                                .add(16 + 11 * ::core::mem::size_of::<*const u8>())
                                                 .cast::<usize>();
-                                            let len21 = l20;
+                                            let len20 = l19;
+                                            <_ as From<
+                                                _rt::Vec<_>,
+                                            >>::from(_rt::Vec::from_raw_parts(l18.cast(), len20, len20))
+                                        };
+                                        Some(e)
+                                    }
+                                    _ => _rt::invalid_enum_discriminant(),
+                                },
+                                mismatched: match l21 {
+                                    0 => None,
+                                    1 => {
+                                        let e = {
+                                            let l22 = *arg0
+                                                .add(16 + 13 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l23 = *arg0
+                                                .add(16 + 14 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len24 = l23;
+                                            let l25 = *arg0
+                                                .add(16 + 15 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l26 = *arg0
+                                                .add(16 + 16 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len27 = l26;
                                             Mismatched {
                                                 logp: <_ as From<
                                                     _rt::Vec<_>,
                                                 >>::from(
-                                                    _rt::Vec::from_raw_parts(l16.cast(), len18, len18),
+                                                    _rt::Vec::from_raw_parts(l22.cast(), len24, len24),
                                                 ),
                                                 ref_logp: <_ as From<
                                                     _rt::Vec<_>,
-                                                >>::from(_rt::Vec::from_raw_parts(l19.cast(), len21, len21)),
+                                                >>::from(_rt::Vec::from_raw_parts(l25.cast(), len27, len27)),
                                             }
                                         };
                                         Some(e)
@@ -2380,146 +2422,146 @@ pub mod exports {
                                     _ => _rt::invalid_enum_discriminant(),
                                 },
                                 scale: super::super::super::super::__with_name0::Scale {
-                                    rows: l22 as u32,
-                                    tokens: l23 as u64,
-                                    max_completion_length: l24 as u32,
+                                    rows: l28 as u32,
+                                    tokens: l29 as u64,
+                                    max_completion_length: l30 as u32,
                                 },
                             })
                         };
                         _rt::cabi_dealloc(
                             arg0,
-                            32 + 14 * ::core::mem::size_of::<*const u8>(),
+                            48 + 16 * ::core::mem::size_of::<*const u8>(),
                             8,
                         );
-                        let ptr26 = (&raw mut _RET_AREA.0).cast::<u8>();
-                        match result25 {
+                        let ptr32 = (&raw mut _RET_AREA.0).cast::<u8>();
+                        match result31 {
                             Ok(e) => {
-                                *ptr26.add(0).cast::<u8>() = (0i32) as u8;
+                                *ptr32.add(0).cast::<u8>() = (0i32) as u8;
                                 let Gradient {
-                                    loss: loss27,
-                                    d_logp: d_logp27,
-                                    metrics: metrics27,
+                                    loss: loss33,
+                                    d_logp: d_logp33,
+                                    metrics: metrics33,
                                 } = e;
-                                *ptr26.add(8).cast::<f64>() = _rt::as_f64(loss27);
-                                let vec28 = <_ as Into<_rt::Vec<_>>>::into(d_logp27)
+                                *ptr32.add(8).cast::<f64>() = _rt::as_f64(loss33);
+                                let vec34 = <_ as Into<_rt::Vec<_>>>::into(d_logp33)
                                     .into_boxed_slice();
-                                let ptr28 = vec28.as_ptr().cast::<u8>();
-                                let len28 = vec28.len();
-                                ::core::mem::forget(vec28);
-                                *ptr26
+                                let ptr34 = vec34.as_ptr().cast::<u8>();
+                                let len34 = vec34.len();
+                                ::core::mem::forget(vec34);
+                                *ptr32
                                     .add(16 + 1 * ::core::mem::size_of::<*const u8>())
-                                    .cast::<usize>() = len28;
-                                *ptr26.add(16).cast::<*mut u8>() = ptr28.cast_mut();
-                                let vec31 = metrics27;
-                                let len31 = vec31.len();
-                                let layout31 = _rt::alloc::Layout::from_size_align(
-                                        vec31.len()
+                                    .cast::<usize>() = len34;
+                                *ptr32.add(16).cast::<*mut u8>() = ptr34.cast_mut();
+                                let vec37 = metrics33;
+                                let len37 = vec37.len();
+                                let layout37 = _rt::alloc::Layout::from_size_align(
+                                        vec37.len()
                                             * (24 + 2 * ::core::mem::size_of::<*const u8>()),
                                         8,
                                     )
                                     .unwrap();
-                                let (result31, _cleanup31) = wit_bindgen::rt::Cleanup::new(
-                                    layout31,
+                                let (result37, _cleanup37) = wit_bindgen::rt::Cleanup::new(
+                                    layout37,
                                 );
-                                if let Some(cleanup) = _cleanup31 {
+                                if let Some(cleanup) = _cleanup37 {
                                     cleanup.forget();
                                 }
-                                for (i, e) in vec31.into_iter().enumerate() {
-                                    let base = result31
+                                for (i, e) in vec37.into_iter().enumerate() {
+                                    let base = result37
                                         .add(i * (24 + 2 * ::core::mem::size_of::<*const u8>()));
                                     {
                                         let super::super::super::super::__with_name0::Metric {
-                                            name: name29,
-                                            value: value29,
-                                            weight: weight29,
-                                            reduction: reduction29,
+                                            name: name35,
+                                            value: value35,
+                                            weight: weight35,
+                                            reduction: reduction35,
                                         } = e;
-                                        let vec30 = (name29.into_bytes()).into_boxed_slice();
-                                        let ptr30 = vec30.as_ptr().cast::<u8>();
-                                        let len30 = vec30.len();
-                                        ::core::mem::forget(vec30);
+                                        let vec36 = (name35.into_bytes()).into_boxed_slice();
+                                        let ptr36 = vec36.as_ptr().cast::<u8>();
+                                        let len36 = vec36.len();
+                                        ::core::mem::forget(vec36);
                                         *base
                                             .add(::core::mem::size_of::<*const u8>())
-                                            .cast::<usize>() = len30;
-                                        *base.add(0).cast::<*mut u8>() = ptr30.cast_mut();
+                                            .cast::<usize>() = len36;
+                                        *base.add(0).cast::<*mut u8>() = ptr36.cast_mut();
                                         *base
                                             .add(2 * ::core::mem::size_of::<*const u8>())
-                                            .cast::<f64>() = _rt::as_f64(value29);
+                                            .cast::<f64>() = _rt::as_f64(value35);
                                         *base
                                             .add(8 + 2 * ::core::mem::size_of::<*const u8>())
-                                            .cast::<f64>() = _rt::as_f64(weight29);
+                                            .cast::<f64>() = _rt::as_f64(weight35);
                                         *base
                                             .add(16 + 2 * ::core::mem::size_of::<*const u8>())
-                                            .cast::<u8>() = (reduction29.clone() as i32) as u8;
+                                            .cast::<u8>() = (reduction35.clone() as i32) as u8;
                                     }
                                 }
-                                *ptr26
+                                *ptr32
                                     .add(16 + 3 * ::core::mem::size_of::<*const u8>())
-                                    .cast::<usize>() = len31;
-                                *ptr26
+                                    .cast::<usize>() = len37;
+                                *ptr32
                                     .add(16 + 2 * ::core::mem::size_of::<*const u8>())
-                                    .cast::<*mut u8>() = result31;
+                                    .cast::<*mut u8>() = result37;
                             }
                             Err(e) => {
-                                *ptr26.add(0).cast::<u8>() = (1i32) as u8;
-                                use super::super::super::super::__with_name0::Error as V36;
+                                *ptr32.add(0).cast::<u8>() = (1i32) as u8;
+                                use super::super::super::super::__with_name0::Error as V42;
                                 match e {
-                                    V36::Config(e) => {
-                                        *ptr26.add(8).cast::<u8>() = (0i32) as u8;
-                                        let vec32 = (e.into_bytes()).into_boxed_slice();
-                                        let ptr32 = vec32.as_ptr().cast::<u8>();
-                                        let len32 = vec32.len();
-                                        ::core::mem::forget(vec32);
-                                        *ptr26
+                                    V42::Config(e) => {
+                                        *ptr32.add(8).cast::<u8>() = (0i32) as u8;
+                                        let vec38 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr38 = vec38.as_ptr().cast::<u8>();
+                                        let len38 = vec38.len();
+                                        ::core::mem::forget(vec38);
+                                        *ptr32
                                             .add(8 + 2 * ::core::mem::size_of::<*const u8>())
-                                            .cast::<usize>() = len32;
-                                        *ptr26
+                                            .cast::<usize>() = len38;
+                                        *ptr32
                                             .add(8 + 1 * ::core::mem::size_of::<*const u8>())
-                                            .cast::<*mut u8>() = ptr32.cast_mut();
+                                            .cast::<*mut u8>() = ptr38.cast_mut();
                                     }
-                                    V36::Input(e) => {
-                                        *ptr26.add(8).cast::<u8>() = (1i32) as u8;
-                                        let vec33 = (e.into_bytes()).into_boxed_slice();
-                                        let ptr33 = vec33.as_ptr().cast::<u8>();
-                                        let len33 = vec33.len();
-                                        ::core::mem::forget(vec33);
-                                        *ptr26
+                                    V42::Input(e) => {
+                                        *ptr32.add(8).cast::<u8>() = (1i32) as u8;
+                                        let vec39 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr39 = vec39.as_ptr().cast::<u8>();
+                                        let len39 = vec39.len();
+                                        ::core::mem::forget(vec39);
+                                        *ptr32
                                             .add(8 + 2 * ::core::mem::size_of::<*const u8>())
-                                            .cast::<usize>() = len33;
-                                        *ptr26
+                                            .cast::<usize>() = len39;
+                                        *ptr32
                                             .add(8 + 1 * ::core::mem::size_of::<*const u8>())
-                                            .cast::<*mut u8>() = ptr33.cast_mut();
+                                            .cast::<*mut u8>() = ptr39.cast_mut();
                                     }
-                                    V36::Unsupported(e) => {
-                                        *ptr26.add(8).cast::<u8>() = (2i32) as u8;
-                                        let vec34 = (e.into_bytes()).into_boxed_slice();
-                                        let ptr34 = vec34.as_ptr().cast::<u8>();
-                                        let len34 = vec34.len();
-                                        ::core::mem::forget(vec34);
-                                        *ptr26
+                                    V42::Unsupported(e) => {
+                                        *ptr32.add(8).cast::<u8>() = (2i32) as u8;
+                                        let vec40 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr40 = vec40.as_ptr().cast::<u8>();
+                                        let len40 = vec40.len();
+                                        ::core::mem::forget(vec40);
+                                        *ptr32
                                             .add(8 + 2 * ::core::mem::size_of::<*const u8>())
-                                            .cast::<usize>() = len34;
-                                        *ptr26
+                                            .cast::<usize>() = len40;
+                                        *ptr32
                                             .add(8 + 1 * ::core::mem::size_of::<*const u8>())
-                                            .cast::<*mut u8>() = ptr34.cast_mut();
+                                            .cast::<*mut u8>() = ptr40.cast_mut();
                                     }
-                                    V36::Internal(e) => {
-                                        *ptr26.add(8).cast::<u8>() = (3i32) as u8;
-                                        let vec35 = (e.into_bytes()).into_boxed_slice();
-                                        let ptr35 = vec35.as_ptr().cast::<u8>();
-                                        let len35 = vec35.len();
-                                        ::core::mem::forget(vec35);
-                                        *ptr26
+                                    V42::Internal(e) => {
+                                        *ptr32.add(8).cast::<u8>() = (3i32) as u8;
+                                        let vec41 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr41 = vec41.as_ptr().cast::<u8>();
+                                        let len41 = vec41.len();
+                                        ::core::mem::forget(vec41);
+                                        *ptr32
                                             .add(8 + 2 * ::core::mem::size_of::<*const u8>())
-                                            .cast::<usize>() = len35;
-                                        *ptr26
+                                            .cast::<usize>() = len41;
+                                        *ptr32
                                             .add(8 + 1 * ::core::mem::size_of::<*const u8>())
-                                            .cast::<*mut u8>() = ptr35.cast_mut();
+                                            .cast::<*mut u8>() = ptr41.cast_mut();
                                     }
                                 }
                             }
                         };
-                        ptr26
+                        ptr32
                     }
                 }
                 #[doc(hidden)]
@@ -2816,9 +2858,9 @@ macro_rules! __export_newer_impl {
         (link_section =
         "component-type:wit-bindgen:0.60.0:rlhost:newer:newer:imports and exports")]
         #[doc(hidden)] #[allow(clippy::octal_escapes)] pub static
-        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 1763] = *
+        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 1800] = *
         b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xe7\x0c\x01A\x02\x01\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\x8c\x0d\x01A\x02\x01\
 A\x0d\x01B\x0c\x01o\x02ss\x01p\0\x01p}\x01r\x05\x06methods\x03urls\x07headers\x01\
 \x04body\x02\x0atimeout-msy\x04\0\x07request\x03\0\x03\x01r\x03\x06status{\x07he\
 aders\x01\x04body\x02\x04\0\x08response\x03\0\x05\x01p\x04\x01j\x01\x06\x01s\x01\
@@ -2854,13 +2896,14 @@ ejected\x06\x07metrics\x0a\x04\0\x08gradient\x03\0\x0b\x01j\x01\x0c\x01\x01\x01@
 l@0.2.0\x05\x06\x01B\x15\x02\x03\x02\x01\x02\x04\0\x05error\x03\0\0\x02\x03\x02\x01\
 \x03\x04\0\x06metric\x03\0\x02\x02\x03\x02\x01\x05\x04\0\x05scale\x03\0\x04\x01p\
 v\x01r\x02\x04logp\x06\x08ref-logp\x06\x04\0\x0amismatched\x03\0\x07\x01p\x7f\x01\
-py\x01k\x06\x01k\x08\x01r\x07\x04stepw\x06labels\x09\x07offsets\x0a\x04logp\x06\x08\
-ref-logp\x0b\x0amismatched\x0c\x05scale\x05\x04\0\x08examples\x03\0\x0d\x01p\x03\
-\x01r\x03\x04lossu\x06d-logp\x06\x07metrics\x0f\x04\0\x08gradient\x03\0\x10\x01j\
-\x01\x11\x01\x01\x01@\x01\x08examples\x0e\0\x12\x04\0\x04loss\x01\x13\x04\0\x1cr\
-lhost:plugin/labelled@0.2.0\x05\x07\x04\0\x12rlhost:newer/newer\x04\0\x0b\x0b\x01\
-\0\x05newer\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\x07\
-0.254.2\x10wit-bindgen-rust\x060.60.0";
+py\x01k\x06\x01k\x08\x01r\x0a\x04stepw\x06labels\x09\x09desirabley\x0bundesirabl\
+ey\x07offsets\x0a\x04logp\x06\x08ref-logp\x0b\x0bmean-logits\x0b\x0amismatched\x0c\
+\x05scale\x05\x04\0\x08examples\x03\0\x0d\x01p\x03\x01r\x03\x04lossu\x06d-logp\x06\
+\x07metrics\x0f\x04\0\x08gradient\x03\0\x10\x01j\x01\x11\x01\x01\x01@\x01\x08exa\
+mples\x0e\0\x12\x04\0\x04loss\x01\x13\x04\0\x1crlhost:plugin/labelled@0.2.0\x05\x07\
+\x04\0\x12rlhost:newer/newer\x04\0\x0b\x0b\x01\0\x05newer\x03\0\0\0G\x09producer\
+s\x01\x0cprocessed-by\x02\x0dwit-component\x070.254.2\x10wit-bindgen-rust\x060.6\
+0.0";
         };
     };
 }

@@ -56,7 +56,7 @@ pub(super) fn command() -> Command {
             path("model-config", "FILE")
                 .alias("model_config")
                 .conflicts_with("model")
-                .help("Measure a model with random weights and the sizes in this config.json (Llama, Mistral, Qwen2, Qwen3 or SmolLM3)"),
+                .help("Measure a model with random weights and the sizes in this config.json (see `rlhost models`)"),
         )
         .arg(switch("random-weights").alias("random_weights").help("Measure --model with random weights; its folder needs no weights"))
         .arg(path("tokenizer", "FOLDER").help("Folder of the tokenizer for random weights [default: train one]"))

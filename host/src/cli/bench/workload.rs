@@ -21,12 +21,14 @@ pub(super) enum Kind {
     Prompts,
     Completions,
     Pairs,
+    Labelled,
 }
 
 impl Kind {
     pub(super) fn of(role: Role, from: LearnFrom) -> Self {
         match role {
             Role::Preference | Role::RewardModel => Self::Pairs,
+            Role::Labelled => Self::Labelled,
             Role::OnlinePreference => Self::Prompts,
             Role::Policy | Role::Reward if from == LearnFrom::Generation => Self::Prompts,
             Role::Policy | Role::Reward => Self::Completions,
@@ -85,6 +87,7 @@ pub(super) fn rows(kind: Kind, tokenizer: &Tokenizer, count: usize, prompt: usiz
         let row = match kind {
             Kind::Prompts => json!({ "prompt": asked }),
             Kind::Completions => json!({ "prompt": asked, "completion": answers[0] }),
+            Kind::Labelled => json!({ "prompt": asked, "completion": answers[0], "label": i.is_multiple_of(2) }),
             Kind::Pairs => json!({ "prompt": asked, "chosen": answers[0], "rejected": answers[1] }),
         };
         Ok(format!("{row}\n"))

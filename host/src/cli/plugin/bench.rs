@@ -2,7 +2,7 @@
 
 use super::{Given, samples};
 use crate::config::Limits;
-use crate::plugin::{AnyPlugin, Engine, Outline, Source};
+use crate::plugin::{AnyPlugin, Outline};
 use std::time::{Duration, Instant};
 
 /// Time spent on each line.
@@ -28,7 +28,7 @@ fn line(what: &str, units: usize, unit: &str, time: Duration) {
 }
 
 pub(super) fn run(given: &Given) -> anyhow::Result<()> {
-    let (engine, source) = (Engine::new()?, Source::open(&given.plugin)?);
+    let (engine, source) = given.open()?;
     let role = Outline::of(&engine, &source, &Limits::default())?.role(&source)?;
     let begun = Instant::now();
     let mut any = given.load(&engine, &source, role)?;
@@ -58,6 +58,12 @@ pub(super) fn times(any: &mut AnyPlugin, given: &Given) -> anyhow::Result<()> {
             let pairs = samples::pairs(64, 512);
             let n = pairs.chosen.logp.len() + pairs.rejected.logp.len();
             let time = median(|| Ok(plugin.loss(&pairs).map(drop)?))?;
+            line(&format!("loss, {n} tokens"), n, "token", time);
+        }
+        AnyPlugin::Labelled(plugin) => {
+            let examples = samples::examples(plugin.info(), 64, 512);
+            let n = examples.logp.len();
+            let time = median(|| Ok(plugin.loss(&examples).map(drop)?))?;
             line(&format!("loss, {n} tokens"), n, "token", time);
         }
         AnyPlugin::RewardModel(plugin) => {

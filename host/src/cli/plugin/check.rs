@@ -4,8 +4,9 @@ use super::gradient::{self, Verdict};
 use super::{Given, bench, samples};
 use crate::cli::Failure;
 use crate::config::Limits;
-use crate::plugin::{AnyPlugin, Engine, Outline, Source};
-use crate::plugin::{PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin, RewardPlugin};
+use crate::plugin::{
+    AnyPlugin, LabelledPlugin, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin, RewardPlugin,
+};
 use anyhow::anyhow;
 
 /// Completions that a reward is tried on.
@@ -37,8 +38,7 @@ impl Report {
 }
 
 pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
-    let engine = Engine::new().map_err(Failure::mistake)?;
-    let source = Source::open(&given.plugin).map_err(Failure::mistake)?;
+    let (engine, source) = given.open().map_err(Failure::Mistake)?;
     let outline = Outline::of(&engine, &source, &Limits::default()).map_err(Failure::mistake)?;
     let role = outline.role(&source).map_err(Failure::mistake)?;
     let mut report = Report { failures: 0, stop_gradient };
@@ -53,6 +53,7 @@ pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
         }
         (AnyPlugin::Policy(plugin), AnyPlugin::Policy(other)) => check_policy(&mut report, plugin, other),
         (AnyPlugin::Preference(plugin), AnyPlugin::Preference(other)) => check_preference(&mut report, plugin, other),
+        (AnyPlugin::Labelled(plugin), AnyPlugin::Labelled(other)) => check_labelled(&mut report, plugin, other),
         (AnyPlugin::RewardModel(plugin), AnyPlugin::RewardModel(other)) => check_reward_model(&mut report, plugin, other),
         _ => {}
     }
@@ -148,6 +149,19 @@ fn check_preference(report: &mut Report, plugin: &mut PreferencePlugin, other: &
     }
     if let Some(verdicts) = report.call("gradient", gradient::preference(plugin, &pairs)) {
         gradients(report, &verdicts);
+    }
+}
+
+fn check_labelled(report: &mut Report, plugin: &mut LabelledPlugin, other: &mut LabelledPlugin) {
+    let examples = samples::examples(plugin.info(), 10, 20);
+    let Some(first) = report.call("loss", plugin.loss(&examples)) else { return };
+    report.line(true, "loss", &format!("{:.6} for random completions", first.loss));
+    if let Some(again) = report.call("determinism", other.loss(&examples)) {
+        let same = first.loss == again.loss && first.d_logp == again.d_logp;
+        deterministic(report, same);
+    }
+    if let Some(verdict) = report.call("gradient", gradient::labelled(plugin, &examples)) {
+        gradients(report, &[verdict]);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Compares the derivatives that a loss plugin returns with finite differences of its loss.
 
-use crate::plugin::{PairGradient, Pairs, PolicyPlugin, PreferencePlugin, Result, RewardModelPlugin, Tokens, ValuedPairs};
+use crate::plugin::{Examples, LabelledPlugin, PairGradient, Pairs, PolicyPlugin, PreferencePlugin, Result};
+use crate::plugin::{RewardModelPlugin, Tokens, ValuedPairs};
 
 /// Step of the central difference to each side.
 const STEP: f32 = 1.0 / 512.0;
@@ -99,6 +100,19 @@ pub(super) fn policy(plugin: &mut PolicyPlugin, tokens: &Tokens) -> Result<(Vec<
         })?);
     }
     Ok((verdicts, detached))
+}
+
+/// Compares the derivatives of an algorithm for labelled completions.
+pub(super) fn labelled(plugin: &mut LabelledPlugin, examples: &Examples) -> Result<Verdict> {
+    let given = plugin.loss(examples)?;
+    let mut examples = examples.clone();
+    compare("d_logp", &given.d_logp, |at, by| {
+        let was = examples.logp[at];
+        examples.logp[at] += by;
+        let loss = plugin.loss(&examples).map(|g| g.loss);
+        examples.logp[at] = was;
+        loss
+    })
 }
 
 /// Compares a preference algorithm's derivatives.

@@ -1,7 +1,8 @@
 //! Samples to try plugins on: completions of many shapes, and columns of random numbers.
 
 use crate::data::{self, Prompt};
-use crate::plugin::{Column, Pairs, RewardBatch, RewardColumn, Rollouts, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::{Column, RewardBatch, RewardColumn, Rollouts, Scale, Tokens};
+use crate::plugin::{Examples, Info, Mismatched, Pairs, Side, ValuedPairs};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -145,6 +146,29 @@ pub(super) fn pairs(rows: usize, longest: u32) -> Pairs {
     let (chosen, rejected) = (side(), side());
     let tokens = 2 * chosen.logp.len() as u64;
     Pairs { step: 3, chosen, rejected, scale: Scale { rows: 2 * rows as u32, tokens, max_completion_length: longest } }
+}
+
+/// Returns `rows` labelled completions with what the plugin asks for.
+pub(super) fn examples(info: &Info, rows: usize, longest: u32) -> Examples {
+    let mut random = Random(ChaCha8Rng::seed_from_u64(7));
+    let offsets = random.offsets(rows, longest);
+    let n = offsets.last().copied().unwrap_or(0) as usize;
+    let (logp, sums) = (random.column(n, -3.0, -0.1), random.column(rows, -60.0, -20.0));
+    let scale = Scale { rows: 2 * rows as u32, tokens: 2 * n as u64, max_completion_length: longest };
+    let labels: Vec<bool> = (0..rows).map(|row| row % 3 != 1).collect();
+    let desirable = labels.iter().filter(|label| **label).count() as u32;
+    Examples {
+        step: 3,
+        desirable,
+        undesirable: rows as u32 - desirable,
+        labels,
+        offsets,
+        ref_logp: info.needs.ref_logp.then(|| random.near(&logp, 0.3)),
+        mean_logits: info.needs.mean_logits.then(|| random.column(n, -1.0, 1.0)),
+        mismatched: info.hints.mismatched.then(|| Mismatched { ref_logp: random.near(&sums, 3.0), logp: sums }),
+        logp,
+        scale,
+    }
 }
 
 /// Returns `rows` pairs with a value of each completion.

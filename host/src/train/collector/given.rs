@@ -10,17 +10,39 @@ use crate::train::{Error, Result};
 use std::sync::Arc;
 
 impl Collector {
-    /// Makes experience from the dataset's answers to these prompts.
-    pub(super) fn given(&self, prompts: Vec<Arc<Prompt>>, at: Moment) -> Result<(Experience, Figures)> {
+    /// Makes experience from the dataset's answers to these prompts, if asked for with `mismatched` ones.
+    pub(super) fn given(&self, prompts: Vec<Arc<Prompt>>, at: Moment, mismatched: bool) -> Result<(Experience, Figures)> {
         let mut figures = Figures::begin();
         let rollouts = answers(&prompts, if self.flow.has_pairs() { 2 } else { 1 })?;
         let mut experience = Experience::new(at.step, prompts, rollouts);
         figures.lap("data");
         experience.ref_logp = self.reference_logp(&experience)?;
+        if mismatched {
+            experience.mismatched = Some(Box::new(self.mismatched(&experience)?));
+        }
         if experience.ref_logp.is_some() {
             figures.lap("reference");
         }
         Ok((experience, figures))
+    }
+
+    /// Puts each completion behind the next row's prompt, the last behind the first's, within each process's part of a batch, as
+    /// in TRL.
+    fn mismatched(&self, e: &Experience) -> Result<Experience> {
+        let (size, count) = (self.settings.per_device_train_batch_size, e.rollouts.len());
+        let context = self.reference.as_ref().map_or(usize::MAX, |reference| reference.architecture().max_positions);
+        let longest = self.settings.max_length.unwrap_or(context).min(context);
+        let follows = |row: usize| if row.is_multiple_of(size) { (row + size).min(count) - 1 } else { row - 1 };
+        let mismatch = |row: usize| {
+            let (own, other) = (&e.rollouts[row], &e.rollouts[follows(row)]);
+            let label = e.prompts[other.prompt].answers.as_ref().and_then(|answers| answers.label.as_ref());
+            let mut tokens = [&other.tokens[..], label.map_or(&[], |label| &label.beyond)].concat();
+            tokens.truncate(longest.saturating_sub(e.prompts[own.prompt].tokens.len()));
+            Rollout { tokens, ..own.clone() }
+        };
+        let mut all = Experience::new(e.generated_at, e.prompts.clone(), (0..count).map(mismatch).collect());
+        all.ref_logp = self.reference_logp(&all)?;
+        Ok(all)
     }
 
     /// Pairs the dataset's answers, or gives them equal advantages.

@@ -139,7 +139,11 @@ impl Collector {
         generation: u64,
         with: &mut With<'_>,
     ) -> Result<(Experience, Figures)> {
-        if self.flow.generates() { self.generated(prompts, generation, with) } else { self.given(prompts, with.at) }
+        if self.flow.generates() {
+            self.generated(prompts, generation, with)
+        } else {
+            self.given(prompts, with.at, with.plugins.hints().mismatched)
+        }
     }
 
     /// Gives an experience its advantages or pairs.

@@ -27,7 +27,7 @@ impl Collector {
         }
         let all: Vec<Arc<Prompt>> = self.data.prompts().iter().chain(evaluated).cloned().collect();
         for some in all.chunks(self.settings.batch_size()) {
-            let (experience, _) = self.given(some.to_vec(), at)?;
+            let (experience, _) = self.given(some.to_vec(), at, false)?;
             let Some(logp) = &experience.ref_logp else { continue };
             for (i, prompt) in some.iter().enumerate() {
                 let rows = experience.rollouts.iter().enumerate().filter(|(_, rollout)| rollout.prompt == i);

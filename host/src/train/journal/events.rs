@@ -1,6 +1,7 @@
 //! The lines of events.jsonl.
 
 use crate::config::OnError;
+use crate::diagnosis::Figure;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -15,7 +16,16 @@ pub(in crate::train) enum Event<'a> {
     /// A run started from another run's state.
     Forked(Begun<'a>),
     /// A plugin was loaded at the start.
-    PluginLoaded { role: &'a str, plugin: &'a str, version: &'a str, hash: &'a str, config: &'a Value },
+    PluginLoaded {
+        role: &'a str,
+        plugin: &'a str,
+        version: &'a str,
+        hash: &'a str,
+        config: &'a Value,
+        /// What it may reach besides computing.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        granted: Option<String>,
+    },
     /// A plugin replaced another.
     PluginSwapped {
         plugin: &'a str,
@@ -60,6 +70,8 @@ pub(in crate::train) enum Event<'a> {
     CheckpointFailed { step: u64, reason: String },
     /// A checkpoint of an abandoned future was set aside.
     CheckpointSuperseded { step: u64, path: String },
+    /// A sign of why the run does not learn begins to hold.
+    Finding { finding: &'a str, step: u64, text: &'a str, figures: &'a [Figure], advice: &'a [String] },
     /// A warning to the user.
     Warning { text: &'a str },
     /// The run ended with an error.
@@ -82,6 +94,8 @@ pub(in crate::train) struct Begun<'a> {
     pub model: String,
     pub max_steps: u64,
     pub device: &'a str,
+    /// The learning rate that the run would have by default.
+    pub usual_learning_rate: f64,
 }
 
 /// The weight of a reward's scores, and its error policy.

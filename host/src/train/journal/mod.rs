@@ -2,12 +2,13 @@
 
 mod best;
 mod events;
+mod findings;
 mod run_folder;
 mod saving;
 
 pub(super) use best::Best;
 pub(super) use events::{Begun, Event, Scoring};
-pub use run_folder::{INBOX, RunFolder};
+pub use run_folder::{INBOX, RunFolder, answers_of};
 pub(super) use run_folder::{MADE_MODEL, WRITTEN_CONFIG, keep_bytes, put};
 
 use super::experience::Experience;
@@ -16,6 +17,7 @@ use super::{Error, Result};
 use crate::config::{self, Config};
 use crate::metrics::{self, Metric, Prometheus, Reduction, Window};
 use crate::plugin::Source;
+use findings::Findings;
 use saving::Saves;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -47,6 +49,7 @@ pub(super) struct Journal {
     begun: Instant,
     /// Episodes and seconds from which their rate is taken; unknown until the first line of a resumed run.
     counted_from: Option<(f64, f64)>,
+    findings: Findings,
 }
 
 /// The part of the journal that a checkpoint holds.
@@ -61,10 +64,11 @@ pub(super) struct Kept {
 
 impl Journal {
     /// Creates the journal of a run in this folder.
-    pub(super) fn new(settings: Rc<Config>, folder: RunFolder, scraped: Option<Prometheus>) -> Self {
+    pub(super) fn new(settings: Rc<Config>, folder: RunFolder, scraped: Option<Prometheus>, usual_rate: f64) -> Self {
         let saves = Saves::new(folder.path().to_owned());
         let (window, parents, begun) = (Window::default(), Vec::new(), Instant::now());
-        Self { settings, folder, window, scraped, saves, parents, begun, counted_from: Some((0.0, 0.0)) }
+        let findings = Findings::new(&folder, usual_rate);
+        Self { settings, folder, window, scraped, saves, parents, begun, counted_from: Some((0.0, 0.0)), findings }
     }
 
     /// Marks the start of training.
@@ -89,6 +93,7 @@ impl Journal {
 
     /// Appends an event to events.jsonl.
     pub(super) fn event(&mut self, event: &Event<'_>) -> Result<()> {
+        self.findings.notice(event);
         self.folder.event(event)
     }
 
@@ -169,7 +174,9 @@ impl Journal {
         if let Some(scraped) = &self.scraped {
             scraped.figures(&line);
         }
-        self.folder.metrics(line)
+        let begun = self.findings.see(step, &line, self.folder.config());
+        self.folder.metrics(line)?;
+        self.tell(step, &begun)
     }
 
     /// Returns what TRL's PPO logs beside the number of episodes, if the algorithm logs that: whole episodes per second, and the

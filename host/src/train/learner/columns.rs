@@ -3,16 +3,22 @@
 use crate::metrics::Metric;
 use crate::model::{self, Pass};
 use crate::ops::logprob::TokenStats;
-use crate::plugin::{Needs, Pairs, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::{Examples, Mismatched, Needs, Pairs, Scale, Side, Tokens, ValuedPairs};
 use crate::train::collector::Moment;
 use crate::train::experience::{Experience, MicroBatch};
+use crate::train::flow::Flow;
 use crate::train::plugins::LossBatch;
 
 /// The inputs of a micro-batch's columns, besides its own.
 pub(super) struct Asked {
+    pub flow: Flow,
     pub needs: Needs,
     pub at: Moment,
     pub scale: Scale,
+    /// Of the whole micro-batch.
+    pub mismatched: Option<Mismatched>,
+    /// Its desirable and its undesirable rows.
+    pub labelled: (u32, u32),
 }
 
 /// Returns the columns of a micro-batch after its forward pass, with the critic's `values`.
@@ -22,12 +28,14 @@ pub(super) fn columns(
     values: Option<&[f32]>,
     asked: &Asked,
 ) -> model::Result<LossBatch> {
-    Ok(match &micro_batch.experience.pairs {
-        None => LossBatch::Tokens(tokens(micro_batch, pass.stats(), values, asked)),
-        Some(_) => {
-            let mean_logits = if asked.needs.mean_logits { Some(pass.mean_logits()?) } else { None };
-            LossBatch::Pairs(pairs(micro_batch, pass.stats(), mean_logits.as_deref(), asked))
+    let mean_logits = || if asked.needs.mean_logits { pass.mean_logits().map(Some) } else { Ok(None) };
+    Ok(match asked.flow {
+        Flow::Generated | Flow::Given => LossBatch::Tokens(tokens(micro_batch, pass.stats(), values, asked)),
+        Flow::GeneratedPairs | Flow::GivenPairs => {
+            LossBatch::Pairs(pairs(micro_batch, pass.stats(), mean_logits()?.as_deref(), asked))
         }
+        Flow::ValuedPairs => LossBatch::Values(valued_pairs(micro_batch, values.unwrap_or_default(), asked)),
+        Flow::Labelled => LossBatch::Labelled(examples(micro_batch, pass.stats(), mean_logits()?, asked)),
     })
 }
 
@@ -35,7 +43,7 @@ pub(super) fn columns(
 /// serve as the old ones, so the first update's ratios are exactly one.
 fn tokens(micro_batch: &MicroBatch, stats: &TokenStats, values: Option<&[f32]>, asked: &Asked) -> Tokens {
     let MicroBatch { experience: e, items: rows } = micro_batch;
-    let Asked { needs, at, scale } = asked;
+    let Asked { needs, at, scale, .. } = asked;
     let range = e.tokens(rows);
     let first = e.offsets[rows.start];
     let on_policy = e.generated_at == at.step;
@@ -54,6 +62,33 @@ fn tokens(micro_batch: &MicroBatch, stats: &TokenStats, values: Option<&[f32]>, 
         old_values: old_values.map(<[f32]>::to_vec),
         returns: e.advantages.returns.as_ref().map(|r| r[range].to_vec()),
         scale: *scale,
+    }
+}
+
+/// Returns whether each completion is desirable.
+pub(super) fn labels(micro_batch: &MicroBatch) -> impl Iterator<Item = bool> {
+    let e = &micro_batch.experience;
+    let label = |row: usize| e.prompts[e.rollouts[row].prompt].answers.as_ref()?.label.as_ref();
+    micro_batch.items.clone().map(move |row| label(row).is_some_and(|label| label.desirable))
+}
+
+/// Returns the columns of labelled completions.
+fn examples(micro_batch: &MicroBatch, stats: &TokenStats, mean_logits: Option<Vec<f32>>, asked: &Asked) -> Examples {
+    let MicroBatch { experience: e, items: rows } = micro_batch;
+    let (range, first) = (e.tokens(rows), e.offsets[rows.start]);
+    // As long as both are one model, they differ by rounding alone.
+    let reference = |r: &Vec<f32>| if asked.at.is_reference { stats.logp.clone() } else { r[range].to_vec() };
+    Examples {
+        step: asked.at.step,
+        labels: labels(micro_batch).collect(),
+        desirable: asked.labelled.0,
+        undesirable: asked.labelled.1,
+        offsets: e.offsets[rows.start..=rows.end].iter().map(|o| o - first).collect(),
+        logp: stats.logp.clone(),
+        ref_logp: e.ref_logp.as_ref().map(reference),
+        mean_logits,
+        mismatched: asked.mismatched.clone(),
+        scale: asked.scale,
     }
 }
 
@@ -88,24 +123,30 @@ fn pairs(micro_batch: &MicroBatch, stats: &TokenStats, mean_logits: Option<&[f32
 }
 
 /// Returns the columns of pairs for a reward model's loss, given the value of each completion; chosen and rejected alternate.
-pub(super) fn valued_pairs(micro_batch: &MicroBatch, values: &[f32], step: u64, scale: Scale) -> ValuedPairs {
+pub(super) fn valued_pairs(micro_batch: &MicroBatch, values: &[f32], asked: &Asked) -> ValuedPairs {
     let e = &micro_batch.experience;
     let side = |side: usize| values.iter().skip(side).step_by(2).copied().collect();
     let answers = |row: usize| e.prompts[e.rollouts[row].prompt].answers.as_ref();
     let margins = micro_batch.rows().into_iter().step_by(2).map(|row| answers(row)?.margin);
+    let (step, scale) = (asked.at.step, asked.scale);
     ValuedPairs { step, chosen: side(0), rejected: side(1), margin: margins.collect(), scale }
 }
 
-/// Returns the host's own metrics of a pass: token accuracy for given and chosen completions, and the entropy for pairs.
-pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, generates: bool) -> Vec<Metric> {
+/// Returns the host's own metrics of a pass: token accuracy for given and chosen completions, and the entropy for pairs and labelled
+/// completions.
+pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, flow: Flow) -> Vec<Metric> {
     let e = &micro_batch.experience;
-    if e.pairs.is_some() {
+    let entropy = || {
         let tokens = stats.entropy.len() as f64;
-        let entropy = stats.entropy.iter().map(|h| f64::from(*h)).sum::<f64>() / tokens;
-        return vec![Metric::mean("entropy", entropy, tokens), token_accuracy(&chosen(micro_batch, &stats.top))];
-    }
-    if generates {
-        return Vec::new();
+        Metric::mean("entropy", stats.entropy.iter().map(|h| f64::from(*h)).sum::<f64>() / tokens, tokens)
+    };
+    match flow {
+        Flow::Generated | Flow::ValuedPairs => return Vec::new(),
+        Flow::Labelled => return vec![entropy()],
+        Flow::GeneratedPairs | Flow::GivenPairs => {
+            return vec![entropy(), token_accuracy(&chosen(micro_batch, &stats.top))];
+        }
+        Flow::Given => {}
     }
     let mask = &e.advantages.mask[e.tokens(&micro_batch.items)];
     let counted: Vec<bool> = stats.top.iter().zip(mask).filter(|(_, m)| **m == 1).map(|(top, _)| *top).collect();

@@ -56,6 +56,11 @@ impl Critic {
         self.trained.plan(self.model(), step)
     }
 
+    /// Sets the number of times that evaluations have stopped improving.
+    pub(super) fn reduce_rates(&mut self, plateaus: u32) {
+        self.trained.reduce_rates(plateaus);
+    }
+
     /// Makes a planned update.
     pub(super) fn update(&mut self, planned: Planned) -> Result<Updated> {
         self.trained.update(&self.begun.model, planned)

@@ -24,11 +24,12 @@ use crate::metrics::Metric;
 use crate::model::{self, ModelFolder, Passed, Policy, Weights};
 use crate::ops;
 use crate::optim::Settings;
-use crate::plugin::Scale;
+use crate::plugin::Mismatched;
 use candle_core::Tensor;
 use columns::{Asked, columns};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use trained::{Trained, Updated};
 
 /// What to do with a micro-batch's gradients.
@@ -69,6 +70,12 @@ pub(super) struct Optimizers {
     pub moments: HashMap<String, Tensor>,
 }
 
+/// Returns what was asked for the micro-batch that this one is a part of.
+fn of<'a>(asked: &'a [Asked], whole: &[MicroBatch], part: &MicroBatch) -> &'a Asked {
+    let contains = |m: &MicroBatch| Arc::ptr_eq(&m.experience, &part.experience) && m.items.contains(&part.items.start);
+    &asked[whole.iter().position(contains).unwrap_or_default()]
+}
+
 /// See the module documentation.
 pub(super) struct Learner {
     world: Rc<World>,
@@ -97,10 +104,10 @@ impl Learner {
     /// the backward pass of this rank's last micro-batch.
     pub(super) fn learn(&mut self, micro_batches: &[MicroBatch], plugins: &mut Plugins, at: Moment) -> Result<(f64, Figures)> {
         let mut figures = Figures::begin();
-        let scale = scale(micro_batches, self.settings.max_completion_length);
         self.trained.zero()?;
         self.critic.as_ref().map_or(Ok(()), Critic::zero)?;
         figures.lap("optimizer");
+        let asked = self.asked(micro_batches, plugins, at)?;
         let own = packing::packed(micro_batches, &self.world, self.settings.max_tokens_per_microbatch);
         let mut loss = 0.0;
         match own.split_last() {
@@ -108,7 +115,7 @@ impl Learner {
             Some((last, others)) => {
                 let all = others.iter().map(|m| (m, Learn::Add)).chain([(last, Learn::AddAndSum)]);
                 for (micro_batch, learn) in all {
-                    let (part, of_pass) = self.pass(micro_batch, scale, learn, plugins, at)?;
+                    let (part, of_pass) = self.pass(micro_batch, learn, of(&asked, micro_batches, micro_batch), plugins)?;
                     loss += part;
                     figures.merge(of_pass);
                 }
@@ -125,27 +132,50 @@ impl Learner {
     /// Computes this rank's part of the loss of micro-batches without learning from them.
     pub(super) fn evaluate(&self, micro_batches: &[MicroBatch], plugins: &mut Plugins, at: Moment) -> Result<(f64, Figures)> {
         let (mut figures, mut loss) = (Figures::begin(), 0.0);
-        let scale = scale(micro_batches, self.settings.max_completion_length);
+        let asked = self.asked(micro_batches, plugins, at)?;
         for micro_batch in packing::packed(micro_batches, &self.world, self.settings.max_tokens_per_microbatch) {
-            let (part, of_pass) = self.pass(&micro_batch, scale, Learn::Nothing, plugins, at)?;
+            let (part, of_pass) = self.pass(&micro_batch, Learn::Nothing, of(&asked, micro_batches, &micro_batch), plugins)?;
             loss += part;
             figures.merge(of_pass);
         }
         Ok((loss, figures))
     }
 
+    /// Returns what the columns of each micro-batch are made from besides its own pass.
+    fn asked(&self, micro_batches: &[MicroBatch], plugins: &Plugins, at: Moment) -> Result<Vec<Asked>> {
+        let scale = scale(micro_batches, self.settings.max_completion_length);
+        let asked = |micro_batch: &MicroBatch| {
+            let mismatched = self.mismatched(micro_batch, at)?;
+            let (desirable, undesirable): (Vec<bool>, Vec<bool>) = columns::labels(micro_batch).partition(|desirable| *desirable);
+            let labelled = (desirable.len() as u32, undesirable.len() as u32);
+            Ok(Asked { flow: self.flow, needs: plugins.needs(), at, scale, mismatched, labelled })
+        };
+        micro_batches.iter().map(asked).collect()
+    }
+
+    /// Computes the log-probabilities of a micro-batch's mismatched completions, if it has any: each rank its part.
+    fn mismatched(&self, micro_batch: &MicroBatch, at: Moment) -> Result<Option<Mismatched>> {
+        let Some(e) = micro_batch.experience.mismatched.as_deref() else { return Ok(None) };
+        let (rows, frozen) = (micro_batch.items.clone(), self.policy.frozen());
+        let mut own = Vec::new();
+        let (size, most) = (self.settings.per_device_train_batch_size, self.settings.max_tokens_per_microbatch);
+        for part in together(e, micro_batch.own(&self.world).items, size, most) {
+            let packed = Packed::new(e, part.clone());
+            let logp = frozen.score(&packed.forest, &packed.selected, self.flow.temperature(&self.settings))?.logp;
+            own.extend(e.sums(&logp, part));
+        }
+        let logp = self.world.concat("mismatched completions", own)?;
+        let of_reference = |column: &Vec<f32>| e.sums(&column[e.tokens(&rows)], rows.clone());
+        // As long as both are one model, they differ by rounding alone.
+        let ref_logp = if at.is_reference { logp.clone() } else { e.ref_logp.as_ref().map(of_reference).unwrap_or_default() };
+        Ok(Some(Mismatched { logp, ref_logp }))
+    }
+
     /// Runs one micro-batch forward and through the algorithm's loss. Returns its part of the loss; runs the backward pass, which
     /// adds to the gradients, unless `learn` is `Nothing`.
-    fn pass(
-        &self,
-        micro_batch: &MicroBatch,
-        scale: Scale,
-        learn: Learn,
-        plugins: &mut Plugins,
-        at: Moment,
-    ) -> Result<(f64, Figures)> {
+    fn pass(&self, micro_batch: &MicroBatch, learn: Learn, asked: &Asked, plugins: &mut Plugins) -> Result<(f64, Figures)> {
         if self.flow == Flow::ValuedPairs {
-            return self.pass_of_values(micro_batch, scale, learn, plugins, at);
+            return self.pass_of_values(micro_batch, learn, asked, plugins);
         }
         let mut figures = Figures::begin();
         let packed = Packed::new(&micro_batch.experience, micro_batch.rows());
@@ -153,12 +183,12 @@ impl Learner {
         let pass = self.policy.forward(&packed.forest, &packed.selected, self.flow.temperature(&self.settings))?;
         let valued = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(&packed)?))).transpose()?;
         let values = valued.as_ref().map_or(pass.values(), |(_, valued)| Some(valued.values()));
-        let batch = columns(micro_batch, &pass, values, &Asked { needs: plugins.needs(), at, scale })?;
+        let batch = columns(micro_batch, &pass, values, asked)?;
         figures.lap("forward");
 
         let (gradient, of_algorithm) = plugins.loss(batch)?;
         figures.add(of_algorithm);
-        figures.add(columns::figures(micro_batch, pass.stats(), self.flow.generates()));
+        figures.add(columns::figures(micro_batch, pass.stats(), self.flow));
         figures.lap("loss");
 
         let (d_logp, d_entropy, d_values) = (&gradient.d_logp, gradient.d_entropy.as_deref(), gradient.d_values.as_deref());
@@ -179,16 +209,15 @@ impl Learner {
     fn pass_of_values(
         &self,
         micro_batch: &MicroBatch,
-        scale: Scale,
         learn: Learn,
+        asked: &Asked,
         plugins: &mut Plugins,
-        at: Moment,
     ) -> Result<(f64, Figures)> {
         let mut figures = Figures::begin();
         let packed = Packed::valued(&micro_batch.experience, micro_batch.rows());
         figures.did(self.work(&packed));
         let pass = self.policy.forward_values(&packed.forest, &packed.selected.rows)?;
-        let batch = columns::valued_pairs(micro_batch, pass.values(), at.step, scale);
+        let batch = columns::valued_pairs(micro_batch, pass.values(), asked);
         figures.lap("forward");
 
         let (gradient, of_algorithm) = plugins.loss(LossBatch::Values(batch))?;
@@ -238,6 +267,12 @@ impl Learner {
         let critic = self.critic.as_mut().zip(of_critic).map(|(critic, planned)| critic.update(planned)).transpose()?;
         figures.lap("optimizer");
         Ok((Updates { policy, critic }, figures))
+    }
+
+    /// Sets the number of times that evaluations have stopped improving, for schedules that follow them.
+    pub(super) fn reduce_rates(&mut self, plateaus: u32) {
+        self.trained.reduce_rates(plateaus);
+        self.critic.iter_mut().for_each(|critic| critic.reduce_rates(plateaus));
     }
 
     /// Returns the cost of a forward and backward pass.

@@ -45,6 +45,8 @@ pub(super) fn packed(micro_batches: &[MicroBatch], world: &World, most: Option<u
         Some(most) => {
             let adjoin =
                 |a: &MicroBatch, b: &MicroBatch| Arc::ptr_eq(&a.experience, &b.experience) && a.items.end == b.items.start;
+            // The mismatched completions of a micro-batch are a column of all its rows.
+            let adjoin = |a: &MicroBatch, b: &MicroBatch| adjoin(a, b) && a.experience.mismatched.is_none();
             let joined = micro_batches.chunk_by(adjoin).filter_map(|run| Some((run.first()?, run.last()?)));
             let own = joined.map(|(first, last)| first.part(first.items.start..last.items.end).own(world));
             own.flat_map(|whole| parted(&whole, most)).collect()

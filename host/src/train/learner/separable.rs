@@ -1,6 +1,6 @@
 //! Tests whether a loss can be computed on any split of a micro-batch.
 
-use crate::plugin::{self, AnyPlugin, Needs, Pairs, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::{self, AnyPlugin, Examples, Info, Mismatched, Needs, Pairs, Scale, Side, Tokens, ValuedPairs};
 use std::ops::Range;
 
 /// Number of rows or pairs, and of tokens in each, on which a loss is tried.
@@ -27,6 +27,7 @@ pub(in crate::train) fn is_separable(algorithm: &mut AnyPlugin, needs: &Needs) -
                     .flat_map(|(c, r)| [c, r].concat())
                     .collect()
             }
+            AnyPlugin::Labelled(labelled) => labelled.loss(&made_up_examples(rows, labelled.info()))?.d_logp,
             AnyPlugin::RewardModel(plugin) => {
                 let gradient = plugin.loss(&made_up_values(rows))?;
                 gradient.d_chosen.into_iter().zip(gradient.d_rejected).flat_map(|(c, r)| [c, r]).collect()
@@ -72,6 +73,23 @@ fn made_up_tokens(rows: Range<usize>, needs: &Needs) -> Tokens {
         values: critic(6.0),
         old_values: critic(7.0),
         returns: critic(8.0),
+        scale: SCALE,
+    }
+}
+
+fn made_up_examples(rows: Range<usize>, info: &Info) -> Examples {
+    // A micro-batch's mismatched completions are the same however it is split.
+    let column = |kind: f32| wave(&(0..TRIED), kind).into_iter().step_by(LENGTH).collect();
+    Examples {
+        step: 0,
+        offsets: offsets(&rows),
+        logp: logp(&rows, 1.0, 1.0),
+        ref_logp: info.needs.ref_logp.then(|| logp(&rows, 2.0, 1.0)),
+        mean_logits: info.needs.mean_logits.then(|| wave(&rows, 3.0)),
+        mismatched: info.hints.mismatched.then(|| Mismatched { logp: column(4.0), ref_logp: column(5.0) }),
+        labels: rows.map(|row| row % 3 != 1).collect(),
+        desirable: 4,
+        undesirable: 2,
         scale: SCALE,
     }
 }

@@ -3,7 +3,7 @@
 use crate::metrics::{Metric, Reduction};
 use crate::model::{Gradients, Policy, of_critic};
 use crate::ops;
-use crate::optim::{AdamW, Prepared, Ready, Schedule, Settings};
+use crate::optim::{Optimizer, Prepared, Ready, Schedule, Settings};
 use crate::train::{Error, Result};
 use candle_core::Tensor;
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ pub(super) struct Trained {
     /// What its errors and metrics begin with.
     prefix: &'static str,
     gradients: Gradients,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     rates: Rates,
 }
 
@@ -68,7 +68,7 @@ impl Updated {
 
 impl Trained {
     pub(super) fn new(prefix: &'static str, model: &Policy, settings: Settings, rates: Rates) -> Result<Self> {
-        let optimizer = AdamW::new(settings, &model.weights().trained())?;
+        let optimizer = Optimizer::new(settings, &model.weights().trained())?;
         Ok(Self { prefix, gradients: model.zero_gradients()?, optimizer, rates })
     }
 
@@ -96,6 +96,12 @@ impl Trained {
                 Err(Error::Overflow { step: step + 1, parameter, lr, prefix })
             }
         }
+    }
+
+    /// Sets the number of times that evaluations have stopped improving.
+    pub(super) fn reduce_rates(&mut self, plateaus: u32) {
+        self.rates.schedule.plateaus = plateaus;
+        self.rates.of_head.iter_mut().for_each(|schedule| schedule.plateaus = plateaus);
     }
 
     /// Makes a planned update.

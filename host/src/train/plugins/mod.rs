@@ -13,8 +13,8 @@ use super::{Error, Result};
 use crate::config::Config;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, Advantages, AnyPlugin, Gradient, Memory, Needs, Plugin, Rollouts, Tokens};
-use crate::plugin::{PairGradient, Pairs, ValueGradient, ValuedPairs};
+use crate::plugin::{self, Advantages, AnyPlugin, Gradient, Hints, Memory, Needs, Plugin, Rollouts, Tokens};
+use crate::plugin::{Examples, PairGradient, Pairs, ValueGradient, ValuedPairs};
 use std::rc::Rc;
 use std::sync::Arc;
 use swap::Swaps;
@@ -28,6 +28,8 @@ pub(super) enum LossBatch {
     Tokens(Tokens),
     /// Pairs of completions.
     Pairs(Pairs),
+    /// Completions with labels.
+    Labelled(Examples),
     /// Pairs of completions with one value each.
     Values(ValuedPairs),
 }
@@ -72,6 +74,11 @@ impl Plugins {
         self.algorithm.plugin().info().needs
     }
 
+    /// Returns what the algorithm tells besides.
+    pub(super) fn hints(&self) -> Hints {
+        self.algorithm.plugin().info().hints
+    }
+
     /// Returns the algorithm's advantages for a generation, and its metrics, which are the same on all ranks.
     pub(super) fn estimate(&mut self, rollouts: Rollouts) -> Result<(Advantages, Vec<Metric>)> {
         let rollouts = Arc::new(rollouts);
@@ -105,6 +112,12 @@ impl Plugins {
                 let gradient = self.algorithm.as_preference()?.loss(&pairs)?;
                 let gradient = in_turn(&pairs, gradient);
                 self.swaps.saw_pairs(pairs);
+                gradient
+            }
+            LossBatch::Labelled(examples) => {
+                let examples = Arc::new(examples);
+                let gradient = self.algorithm.as_labelled()?.loss(&examples)?;
+                self.swaps.saw_examples(examples);
                 gradient
             }
             LossBatch::Values(pairs) => {

@@ -85,10 +85,10 @@ impl Reward {
         (self.weight, self.on_error) = (weight, on_error);
     }
 
-    /// Returns the rows of a batch that this rank scores: those of its prompts. A stateful reward scores all rows at once, on the
-    /// first rank.
+    /// Returns the rows of a batch that this rank scores: those of its prompts. A reward that is stateful or asks servers scores
+    /// all rows at once, on the first rank.
     fn rows(&self, world: &World, batch: &RewardBatch) -> Range<usize> {
-        if self.plugin().is_none_or(|plugin| plugin.info().stateless) {
+        if self.plugin().is_none_or(RewardPlugin::is_divisible) {
             let prompts = world.share(batch.prompts.len());
             let first = |prompt: usize| batch.prompt_of.partition_point(|of| (*of as usize) < prompt);
             first(prompts.start)..first(prompts.end)

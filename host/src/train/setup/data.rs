@@ -40,6 +40,7 @@ pub(super) fn read(
     let read = |path: Option<&Dataset>| match flow {
         Flow::Generated | Flow::GeneratedPairs => reader.prompts(path),
         Flow::GivenPairs => reader.pairs(path),
+        Flow::Labelled => reader.labelled(path),
         Flow::ValuedPairs => reader.valued_pairs(path),
         Flow::Given => {
             let (whole, turns) = (!config.completion_only_loss, config.assistant_only_loss);
@@ -76,5 +77,7 @@ fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
         let detail = format!("the dataset has {rows} prompts, but one generation takes {batch}");
         return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
     }
-    Ok(Loader::new(rows, batch, config.seed, config.shuffle_dataset, !generates))
+    // Labelled rows go in the dataset's order, as in TRL.
+    let shuffled = config.shuffle_dataset.unwrap_or(flow != Flow::Labelled);
+    Ok(Loader::new(rows, batch, config.seed, shuffled, !generates))
 }

@@ -19,11 +19,11 @@ use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{self, Config, Overrides};
+use crate::config::{self, Config, Overrides, Rule};
 use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Frozen, ModelFolder, Place, Policy};
-use crate::optim::{Schedule, Settings};
+use crate::optim::Settings;
 use data::Datasets;
 use model::Opened;
 use models::policy_and_reference;
@@ -42,6 +42,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     world.set_patience(config.dist_timeout_s);
     let place = Place::choose(config.device, config.bf16, world.local_rank())?;
     let (config, mut plugins) = plugins::load(config, beginning, &world, &place)?;
+    check(&config, &plugins)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, opened) = model::open(config, &folder, beginning, &world)?;
     plugins.meet(&opened.tokenizer);
@@ -53,9 +54,9 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
 
     world.meet_on(place.device())?;
     let max_steps = max_steps(&config, data.batches_per_epoch() * micro_batches_per_batch(plugins.flow, &config));
-    let (config, learner, reference) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;
+    let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, max_steps));
-    let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: place.describe() };
+    let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: place.describe(), usual_rate };
     let restored = run.restored(&data)?;
     let (journal, source, turns) = run.begin(folder, &plugins, opened, warnings)?;
 
@@ -78,11 +79,23 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
         _ => RunFolder::choose(&config, plugins.algorithm_source.name()),
     })?;
     config.output_dir = Some(folder.display().to_string());
-    if config.precompute_ref_log_probs && plugins.flow.generates() {
-        let detail = "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training";
-        return Err(Error::Unfit(detail.into()));
-    }
     Ok((config, folder))
+}
+
+/// Refuses settings that the algorithm can't work with.
+fn check(config: &Config, plugins: &Loaded) -> Result<()> {
+    let mismatched = plugins.about().hints.mismatched;
+    let fault = if config.precompute_ref_log_probs && plugins.flow.generates() {
+        "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training"
+    } else if config.precompute_ref_log_probs && mismatched {
+        "precompute_ref_log_probs: this algorithm's baseline needs the reference model for the completions of each batch"
+    } else if config.per_device_train_batch_size == 1 && mismatched {
+        "per_device_train_batch_size: this algorithm puts each completion behind another row's prompt, so a process needs at \
+         least 2 rows at a time"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Unfit(fault.to_owned()))
 }
 
 /// Warns of completions that the model's context will cut short.
@@ -106,7 +119,7 @@ fn max_steps(config: &Config, micro_batches: usize) -> u64 {
     ((config.num_train_epochs * updates as f64).ceil() as u64).max(1)
 }
 
-/// Creates the learner and the reference model. Returns the configuration with the learning rates set.
+/// Creates the learner and the reference model. Returns the configuration with the learning rates set, and the usual rate.
 fn learner(
     config: Config,
     plugins: &Loaded,
@@ -115,7 +128,7 @@ fn learner(
     place: &Place,
     max_steps: u64,
     world: &Rc<World>,
-) -> Result<(Config, Learner, Option<Frozen>)> {
+) -> Result<(Config, Learner, Option<Frozen>, f64)> {
     let (needs, rate) = (plugins.about().needs, plugins.about().hints.learning_rate);
     let (config, mut values) = value_model::settle(config, needs.values, opened, beginning, world)?;
     if plugins.flow == Flow::ValuedPairs {
@@ -124,10 +137,13 @@ fn learner(
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&needs, &values), beginning, place)?;
     let adapter = opened.lora.is_some();
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
-    let (mut config, schedule) = schedule::of_policy(config, plugins.flow, rate, size(&policy), max_steps);
+    let usual_rate = schedule::usual(plugins.flow, rate, size(&policy));
+    let (mut config, schedule) = schedule::of_policy(config, plugins.flow, rate, size(&policy), max_steps)?;
     let shared = config.critic_learning_rate.filter(|_| matches!(values, Values::Shared));
-    let rates = Rates { schedule, of_head: shared.map(|peak| Schedule { peak, ..schedule }) };
+    let of_head = shared.map(|peak| schedule::with_peak(&config, peak, max_steps)).transpose()?;
+    let rates = Rates { schedule, of_head };
     let optimizer = Settings {
+        rule: rule(&config, place)?,
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
         eps: config.adam_epsilon,
@@ -138,12 +154,26 @@ fn learner(
     if let Values::Model(own) = values {
         let begun = value_model::open(own, opened, &config, beginning, place, &policy)?;
         let schedule;
-        (config, schedule) = schedule::of_critic(config, plugins.flow, size(&begun.model), max_steps);
+        (config, schedule) = schedule::of_critic(config, plugins.flow, size(&begun.model), max_steps)?;
         critic = Some(Critic::new(begun, optimizer, schedule)?);
     }
     let settings = Rc::new(config.clone());
     let learner = Learner::new(world.clone(), settings, plugins.flow, policy, (optimizer, rates), critic)?;
-    Ok((config, learner, reference))
+    Ok((config, learner, reference, usual_rate))
+}
+
+/// Returns the optimizer.
+///
+/// # Errors
+/// If it has no kernel for the place.
+fn rule(config: &Config, place: &Place) -> Result<Rule> {
+    let invalid = |place: &str, detail: String| config::Error::Invalid { place: place.to_owned(), detail };
+    let rule = config.rule().map_err(|(key, detail)| invalid(key, detail))?;
+    if rule != Rule::AdamW && !place.device().is_cpu() {
+        let detail = format!("{} has no kernel for a device yet; use adamw_torch there, or --device cpu", config.optim_name());
+        return Err(invalid("optim", detail).into());
+    }
+    Ok(rule)
 }
 
 /// A run with all settings resolved.
@@ -154,6 +184,8 @@ struct Run<'a> {
     max_steps: u64,
     /// Where it computes.
     device: String,
+    /// The learning rate that it would have by default.
+    usual_rate: f64,
 }
 
 impl Run<'_> {
@@ -186,12 +218,12 @@ impl Run<'_> {
         let pad = opened.tokenizer.pad_id().filter(|_| plugins.flow == Flow::ValuedPairs);
         let source = opened.keep(folder.path(), self.world.is_first())?.padding_with(pad);
         folder.event(&self.event(&source, changes))?;
-        plugins.keep(&self.settings, &mut folder)?;
+        plugins.keep(&mut folder)?;
         for text in warnings {
             tracing::warn!("{text}");
             folder.event(&Event::Warning { text: &text })?;
         }
-        Ok((Journal::new(self.settings.clone(), folder, scraped), source, turns))
+        Ok((Journal::new(self.settings.clone(), folder, scraped, self.usual_rate), source, turns))
     }
 
     /// Returns the run's first event.
@@ -204,6 +236,7 @@ impl Run<'_> {
             model: source.path().display().to_string(),
             max_steps: self.max_steps,
             device: &self.device,
+            usual_learning_rate: self.usual_rate,
         };
         match self.beginning {
             Beginning::New | Beginning::Over => Event::Started(begun),

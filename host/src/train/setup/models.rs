@@ -35,6 +35,11 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             };
         }
     };
+    if source.architecture().text_part {
+        let detail = "is set, and the model is the text part of one that also sees images, whose adapters peft names otherwise; make \
+                      a model of the text part with rlhost export --dtype f32, and adapt that";
+        return invalid("use_peft", detail.to_owned());
+    }
     if source.lora().is_some() {
         let differs = [
             ("lora_r", config.lora_r.is_some_and(|r| r != lora.r), lora.r.to_string()),
@@ -46,7 +51,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             return invalid(key, format!("the adapter in {} has {own}, and training continues with it", source.path().display()));
         }
     } else {
-        config.lora_target_modules = Some(config.lora_targets());
+        config.lora_target_modules = Some(targets(config, source)?);
     }
     if config.sync_ref_model {
         let detail = "would change the reference model, which with an adapter is the base model".to_owned();
@@ -55,6 +60,18 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
     config.use_peft = true;
     (config.lora_r, config.lora_alpha, config.use_rslora) = (Some(lora.r), Some(lora.alpha), Some(lora.use_rslora));
     Ok(Some(lora))
+}
+
+/// Returns the linear layers of a model that a new adapter has a part in.
+///
+/// # Errors
+/// If a name was given that the model does not have.
+pub(super) fn targets(config: &Config, model: &ModelFolder) -> Result<Vec<String>> {
+    let refused = |detail: String| config::Error::Invalid {
+        place: "lora_target_modules".to_owned(),
+        detail: format!("{detail} ({})", model.base().display()),
+    };
+    Ok(config.lora_targets(&model.architecture().modules()).map_err(refused)?)
 }
 
 /// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the algorithm asks for
@@ -88,7 +105,7 @@ pub(super) fn policy_and_reference(
         let began = whole(source)?;
         if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
             let began = began.at(place)?;
-            let adapted = began.clone().with_new_adapter(lora, &config.lora_targets(), config.seed)?;
+            let adapted = began.clone().with_new_adapter(lora, &targets(config, source)?, config.seed)?;
             return Ok((policy(source, adapted)?, needs.ref_logp.then(|| Frozen::new(began))));
         }
         let policy = policy(source, began)?;

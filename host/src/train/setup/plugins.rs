@@ -4,7 +4,7 @@ use crate::config::{self, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::Place;
-use crate::plugin::{AnyPlugin, Engine, Info, Outline, RewardPlugin, Role, Source};
+use crate::plugin::{AnyPlugin, Asker, Asking, Engine, Info, Outline, RewardPlugin, Role, Source};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
 use crate::train::learner::is_separable;
@@ -12,9 +12,10 @@ use crate::train::origin::Beginning;
 use crate::train::plugins::{AskedModel, Plugins, Reward, Scorer, Slot, Trial, dry_run};
 use crate::train::ranks::{after_the_first, same_source};
 use crate::train::reward_model::{RewardModel, model_or_run};
-use crate::train::{Error, Result, RunFolder};
-use serde_json::Value;
+use crate::train::{Error, Result, RunFolder, answers_of};
+use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The plugins that a configuration names.
 pub(super) struct Loaded {
@@ -30,7 +31,7 @@ pub(super) struct Loaded {
 /// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, those of the
 /// rewards, and the group size.
 pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, place: &Place) -> Result<(Config, Loaded)> {
-    let engine = Engine::new()?;
+    let mut engine = Engine::new()?;
     let algorithm_source = same_source(world, || beginning.plugin(&config.algorithm))?;
     let role = Outline::of(&engine, &algorithm_source, &config.loss_limits)?.role(&algorithm_source)?;
     // One that is no algorithm is refused when it is loaded as one, in words.
@@ -46,20 +47,40 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
     } else {
         settle_rewards(&mut config, flow, algorithm_source.name(), beginning)?;
     }
+    for entry in &config.plugin {
+        grant(&mut engine, entry, &config, beginning, world)
+            .map_err(|detail| config::Error::Invalid { place: format!("plugin.{}", entry.name()), detail })?;
+    }
     let (mut rewards, mut reward_sources) = (Vec::with_capacity(config.plugin.len()), Vec::new());
     for entry in &mut config.plugin {
         let by = if entry.model {
             Scorer::Model(Box::new(asked_model(entry, beginning, world, place)?))
         } else {
             let source = same_source(world, || beginning.plugin(&entry.path))?;
-            let plugin = RewardPlugin::load(&engine, &source, &entry.config, &entry.limits, config.seed)?;
-            entry.config = plugin.config();
+            let plugin = asked_plugin(&engine, &source, entry, config.seed, beginning)?;
             reward_sources.push(source);
             Scorer::Plugin(Box::new(plugin))
         };
         rewards.push(Reward::new(by, entry));
     }
     Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources }))
+}
+
+/// Loads a reward plugin, and sets in its entry the settings that it defines.
+fn asked_plugin(
+    engine: &Engine,
+    source: &Source,
+    entry: &mut PluginEntry,
+    seed: u64,
+    beginning: &Beginning,
+) -> Result<RewardPlugin> {
+    let plugin = RewardPlugin::load(engine, source, &entry.config, &entry.limits, seed)?;
+    if matches!(beginning, Beginning::New) && plugin.asker().is_none() && !entry.hosts.is_empty() {
+        let detail = "this plugin sends no requests; leave its hosts out".to_owned();
+        return Err(config::Error::Invalid { place: format!("plugin.{}.hosts", entry.name()), detail }.into());
+    }
+    entry.config = plugin.config();
+    Ok(plugin)
 }
 
 /// Opens a reward model, and sets in its entry a name that stays valid wherever the run resumes, and the hash of its files.
@@ -79,6 +100,35 @@ fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, pl
 
 fn shortened(hash: &str) -> String {
     hash.chars().take(12).collect()
+}
+
+/// Lets a reward send requests as its entry says. The first rank asks for all; a run that resumes has the answers it had.
+fn grant(
+    engine: &mut Engine,
+    entry: &PluginEntry,
+    config: &Config,
+    beginning: &Beginning,
+    world: &World,
+) -> std::result::Result<(), String> {
+    if entry.hosts.is_empty() {
+        return Ok(());
+    }
+    let asking = match (world.is_first(), config.replay_only) {
+        (false, _) => Asking::Never("the first process sends the requests of all"),
+        (true, true) => Asking::ReplayOnly,
+        (true, false) => Asking::Freely,
+    };
+    let asker = Asker::new(entry.grants(), asking)?;
+    if world.is_first() {
+        let run = match beginning {
+            Beginning::Resume { origin, .. } => Some(origin.run.clone()),
+            Beginning::Over => config.output_dir.as_ref().map(PathBuf::from),
+            Beginning::New | Beginning::Fork { .. } => None,
+        };
+        run.map_or(Ok(()), |run| asker.read(&answers_of(&run, entry.name())))?;
+    }
+    engine.grant(entry.name(), Arc::new(asker));
+    Ok(())
 }
 
 /// Refuses rewards for an algorithm that has nothing scored. Those of a run that this one forks from stay behind.
@@ -130,11 +180,10 @@ impl Loaded {
     }
 
     /// Stores the plugins in the run's folder and records that they were loaded.
-    pub(super) fn keep(&self, config: &Config, folder: &mut RunFolder) -> Result<()> {
-        let settings = Value::Object(config.loss.clone());
-        folder.keep_plugin(&self.algorithm_source, "algorithm", &self.about().version, &settings)?;
+    pub(super) fn keep(&self, folder: &mut RunFolder) -> Result<()> {
+        folder.keep_plugin(&self.algorithm_source, "algorithm", self.algorithm.plugin())?;
         for (plugin, source) in self.rewards.iter().filter_map(Reward::plugin).zip(&self.reward_sources) {
-            folder.keep_plugin(source, "reward", &plugin.info().version, &Value::Object(plugin.config()))?;
+            folder.keep_plugin(source, "reward", plugin)?;
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! Sets the learning rate schedule.
 
-use crate::config::Config;
+use crate::config::{self, Config, LrShape};
 use crate::optim::Schedule;
+use crate::train::Result;
 use crate::train::flow::Flow;
 
 /// Number of parameters from which an algorithm's own learning rate is used.
@@ -29,26 +30,48 @@ impl Size {
     }
 }
 
+/// Returns the peak rate of a run's policy by default: the algorithm's own `rate`, for its size.
+pub(super) fn usual(flow: Flow, rate: f64, size: Size) -> f64 {
+    rate * size.factor(flow)
+}
+
 /// Returns the schedule of a run's policy, and the configuration with the peak rate set: by default the algorithm's own `rate`.
-pub(super) fn of_policy(mut config: Config, flow: Flow, rate: f64, size: Size, total: u64) -> (Config, Schedule) {
-    let peak = *config.learning_rate.get_or_insert(rate * size.factor(flow));
-    let schedule = with_peak(&config, peak, total);
-    (config, schedule)
+pub(super) fn of_policy(mut config: Config, flow: Flow, rate: f64, size: Size, total: u64) -> Result<(Config, Schedule)> {
+    let peak = *config.learning_rate.get_or_insert(usual(flow, rate, size));
+    let schedule = with_peak(&config, peak, total)?;
+    warn_of_warmup(&config, &schedule);
+    Ok((config, schedule))
 }
 
 /// Returns the schedule of a run's value model in the same way.
-pub(super) fn of_critic(mut config: Config, flow: Flow, size: Size, total: u64) -> (Config, Schedule) {
+pub(super) fn of_critic(mut config: Config, flow: Flow, size: Size, total: u64) -> Result<(Config, Schedule)> {
     let peak = *config.critic_learning_rate.get_or_insert(OF_CRITIC * size.factor(flow));
-    let schedule = with_peak(&config, peak, total);
-    (config, schedule)
+    let schedule = with_peak(&config, peak, total)?;
+    Ok((config, schedule))
 }
 
-fn with_peak(config: &Config, peak: f64, total: u64) -> Schedule {
+/// Returns a run's schedule with another peak.
+pub(super) fn with_peak(config: &Config, peak: f64, total: u64) -> Result<Schedule> {
+    let invalid = |place: &str, detail: String| config::Error::Invalid { place: place.to_owned(), detail };
+    let shape = config.lr_shape().map_err(|(key, detail)| invalid(key, detail))?;
     let warmup = if config.warmup_steps >= 1.0 {
         config.warmup_steps as u64
     } else {
         let fraction = if config.warmup_steps > 0.0 { config.warmup_steps } else { config.warmup_ratio };
         (fraction * total as f64).ceil() as u64
     };
-    Schedule { kind: config.lr_scheduler_type, peak, warmup, total }
+    let schedule = Schedule { shape, peak, warmup, total, plateaus: 0 };
+    match schedule.fault() {
+        Some(fault) => Err(invalid("lr_scheduler_kwargs", fault).into()),
+        None => Ok(schedule),
+    }
+}
+
+/// Warns of a warmup that the schedule does not have.
+fn warn_of_warmup(config: &Config, schedule: &Schedule) {
+    if schedule.warmup > 0 && matches!(schedule.shape, LrShape::Constant | LrShape::ReduceLrOnPlateau(_)) {
+        let key = if config.warmup_steps > 0.0 { "warmup_steps" } else { "warmup_ratio" };
+        let advice = "the schedule has no warmup, as in transformers; constant_with_warmup has one";
+        tracing::warn!("{key} has no effect: {advice}");
+    }
 }

@@ -2,7 +2,7 @@
 //! here.
 
 use super::model::Opened;
-use super::models::same_place;
+use super::models::{same_place, targets};
 use crate::config::{self, Config, Overrides, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
@@ -125,7 +125,7 @@ pub(super) fn open(
     };
     let mut decoder = folder.value_model_over(trunk, NewHead::Zero)?;
     if let Some(lora) = opened.lora.filter(|_| folder.lora().is_none()) {
-        decoder = decoder.with_new_adapter(lora, &config.lora_targets(), config.seed)?;
+        decoder = decoder.with_new_adapter(lora, &targets(config, &folder)?, config.seed)?;
     }
     let model = Policy::new(decoder).at(place)?.with_gradient_checkpointing(config.gradient_checkpointing);
     Ok(Begun { model, source: own, continued: kept.is_some() })

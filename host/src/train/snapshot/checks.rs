@@ -8,9 +8,12 @@ const MOST: u64 = 1 << 52;
 impl Rest {
     /// Returns what is wrong with its counters, if anything, in the checkpoint of this step.
     pub(super) fn fault(&self, step: u64) -> Option<String> {
-        let Counts { global_step, generation, num_tokens, unscored, .. } = self.state;
+        let Counts { global_step, generation, num_tokens, unscored, plateau, .. } = self.state;
         if global_step != step {
             return Some(format!("it is from step {global_step}, but the checkpoint is from step {step}"));
+        }
+        if u64::from(plateau.plateaus) > step {
+            return Some(format!("evaluations stopped improving {} times in {step} steps", plateau.plateaus));
         }
         let counts = [
             ("generation", generation),

@@ -13,7 +13,8 @@ pub(in crate::train) use watching::{LIVE, cant_change};
 use super::Plugins;
 use crate::config::{OnError, printable};
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{AnyPlugin, Engine, Pairs, Plugin, RewardBatch, RewardColumn, Rollouts, Tokens, ValuedPairs};
+use crate::plugin::{AnyPlugin, Engine, Plugin, RewardBatch, RewardColumn, Rollouts};
+use crate::plugin::{Examples, Pairs, Tokens, ValuedPairs};
 use crate::train::journal::{Event, Journal, Scoring};
 use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,11 @@ impl Swaps {
     /// Records the newest micro-batch as the algorithm saw it.
     pub(super) fn saw_tokens(&self, tokens: Arc<Tokens>) {
         self.with(|board| board.trial.tokens = tokens);
+    }
+
+    /// Records the newest micro-batch of labelled completions.
+    pub(super) fn saw_examples(&self, examples: Arc<Examples>) {
+        self.with(|board| board.trial.examples = examples);
     }
 
     /// Records the newest micro-batch of pairs.
@@ -264,7 +270,7 @@ impl Plugins {
                 (entry.config, entry.limits) = (new.config(), new.limits().clone());
                 AnyPlugin::Reward(Box::new(self.rewards[index].exchange(*new)))
             }
-            new @ (AnyPlugin::Policy(_) | AnyPlugin::Preference(_) | AnyPlugin::RewardModel(_)) => {
+            new => {
                 (self.config.loss, self.config.loss_limits) = (new.plugin().config(), new.plugin().limits().clone());
                 std::mem::replace(&mut self.algorithm, new)
             }

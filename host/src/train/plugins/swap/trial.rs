@@ -1,7 +1,7 @@
 //! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
 
 use crate::metrics::Comparison;
-use crate::plugin::{AnyPlugin, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::{AnyPlugin, Asking, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
 use crate::plugin::{RewardBatch, RewardColumn, RewardPlugin, Rollouts};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
@@ -18,6 +18,7 @@ pub(in crate::train) struct Trial {
     pub(super) rollouts: Arc<Rollouts>,
     pub(super) tokens: Arc<Tokens>,
     pub(super) pairs: Arc<Pairs>,
+    pub(super) examples: Arc<Examples>,
     pub(super) values: Arc<ValuedPairs>,
 }
 
@@ -81,8 +82,15 @@ impl Trial {
         let has_margin = prompts.iter().flat_map(|prompt| &prompt.answers).any(|answers| answers.margin.is_some());
         let margin = has_margin.then(|| vec![0.5]);
         let values = ValuedPairs { step: 0, chosen: vec![0.5], rejected: vec![-0.25], margin, scale };
-        let (scored, rollouts) = ((Arc::new(batch), BTreeMap::new()), Arc::new(seen));
-        Self { scored, rollouts, tokens: Arc::new(tokens), pairs: Arc::new(pairs), values: Arc::new(values) }
+        let scored = (Arc::new(batch), BTreeMap::new());
+        Self {
+            scored,
+            rollouts: Arc::new(seen),
+            tokens: Arc::new(tokens),
+            pairs: Arc::new(pairs),
+            examples: Arc::new(made_up_examples(needs)),
+            values: Arc::new(values),
+        }
     }
 
     /// Tries a plugin and reports how it differs from the one it would replace. Its state is restored afterwards.
@@ -97,6 +105,10 @@ impl Trial {
                 let chosen = if plugin.is_online() { plugin.choose(&self.rollouts).map(drop) } else { Ok(()) };
                 let pairs = pairs_for(&plugin.info().needs, &self.pairs);
                 chosen.and_then(|()| plugin.loss(&pairs)).map(|_| Value::Null)
+            }
+            AnyPlugin::Labelled(plugin) => {
+                let examples = examples_for(plugin.info(), &self.examples);
+                plugin.loss(&examples).map(|_| Value::Null)
             }
             AnyPlugin::RewardModel(plugin) => plugin.loss(&self.values).map(|_| Value::Null),
         };
@@ -124,6 +136,32 @@ fn tokens_for(needs: &Needs, tokens: &Tokens) -> Tokens {
     tokens
 }
 
+/// Makes two synthetic rows, one of them undesirable.
+fn made_up_examples(needs: &Needs) -> Examples {
+    Examples {
+        step: 0,
+        labels: vec![true, false],
+        desirable: 1,
+        undesirable: 1,
+        offsets: vec![0, 3, 5],
+        logp: vec![-1.0; 5],
+        ref_logp: needs.ref_logp.then(|| vec![-1.1; 5]),
+        mean_logits: needs.mean_logits.then(|| vec![0.0; 5]),
+        mismatched: None,
+        scale: Scale { rows: 2, tokens: 5, max_completion_length: 4 },
+    }
+}
+
+/// Does the same for labelled completions.
+fn examples_for(info: &Info, examples: &Examples) -> Examples {
+    let mut examples = examples.clone();
+    let (tokens, rows) = (examples.logp.len(), examples.labels.len());
+    examples.mean_logits = info.needs.mean_logits.then(|| examples.mean_logits.take().unwrap_or_else(|| vec![0.0; tokens]));
+    let made_up = || Mismatched { logp: vec![-3.0; rows], ref_logp: vec![-3.5; rows] };
+    examples.mismatched = info.hints.mismatched.then(|| examples.mismatched.take().unwrap_or_else(made_up));
+    examples
+}
+
 /// Does the same for pairs.
 fn pairs_for(needs: &Needs, pairs: &Pairs) -> Pairs {
     let mut pairs = pairs.clone();
@@ -137,7 +175,9 @@ fn pairs_for(needs: &Needs, pairs: &Pairs) -> Pairs {
 /// Tries the plugins that a run starts with.
 pub(in crate::train) fn dry_run(trial: &Trial, algorithm: &mut AnyPlugin, rewards: &mut [Reward]) -> Result<()> {
     trial.run(algorithm)?;
-    for reward in rewards.iter_mut().filter_map(Reward::plugin_mut) {
+    // Where servers may not be asked, on other ranks or in a replay, there is no answer about synthetic completions.
+    let can_be_tried = |plugin: &&mut RewardPlugin| plugin.asker().is_none_or(|asker| asker.asking() == Asking::Freely);
+    for reward in rewards.iter_mut().filter_map(Reward::plugin_mut).filter(can_be_tried) {
         trial.reward(reward)?;
         reward.rewind(None);
     }

@@ -333,7 +333,7 @@ fn fits(loaded: &AnyPlugin, trial: &super::Trial) -> Result<(), String> {
         AnyPlugin::Policy(_) if needs.values && !critic => {
             Err("it needs a critic's values, but this run was started without a critic".to_owned())
         }
-        AnyPlugin::Policy(_) | AnyPlugin::Preference(_) if needs.ref_logp && !reference => {
+        AnyPlugin::Policy(_) | AnyPlugin::Preference(_) | AnyPlugin::Labelled(_) if needs.ref_logp && !reference => {
             Err("it needs log-probabilities of the reference model, but this run was started without one".to_owned())
         }
         _ => Ok(()),
@@ -374,6 +374,9 @@ fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     if paths(now) != paths(new) {
         return Err(cant_change("the list of plugins"));
     }
+    if let Some((is, _)) = new.plugin.iter().zip(&now.plugin).find(|(is, was)| is.grants() != was.grants()) {
+        return Err(cant_change(&format!("what {} is granted", is.name())));
+    }
     let mut edits = Vec::new();
     if now.loss != new.loss || now.loss_limits != new.loss_limits {
         edits.push(Edit::Plugin { name: None, config: new.loss.clone(), limits: new.loss_limits.clone() });
@@ -405,6 +408,9 @@ mod tests {
         let made = edits_between(&now, &new).unwrap();
         assert_eq!(made.len(), 2);
         assert_eq!(made[1], Edit::Settings { name: "a".into(), weight: 2.0, on_error: OnError::Fail });
+        let granted = PluginEntry { hosts: vec!["a".into()], ..new.plugin[0].clone() };
+        let granted = Config { plugin: vec![granted], ..new.clone() };
+        assert!(edits_between(&now, &granted).unwrap_err().starts_with("what a is granted can't change"));
         new.temperature = 0.5;
         assert!(edits_between(&now, &new).unwrap_err().starts_with("temperature can't change"));
         let other = Config { plugin: vec![PluginEntry::new("b.wasm".into())], ..Config::default() };

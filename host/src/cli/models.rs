@@ -1,0 +1,48 @@
+//! `rlhost models`: lists the families of models.
+
+use crate::model::FAMILIES;
+
+/// Width of a line of features.
+const WIDTH: usize = 96;
+
+/// Arguments of `models`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Print the table of the guide, in Markdown
+    #[arg(long)]
+    markdown: bool,
+}
+
+pub(super) fn run(args: &Args) {
+    if args.markdown {
+        say!("| model_type | family | beside what a Llama has | where |\n|---|---|---|---|");
+    }
+    for family in &FAMILIES {
+        let place = if family.on_devices() { "CPU, NVIDIA devices" } else { "CPU" };
+        if args.markdown {
+            say!("| `{}` | {} | {} | {place} |", family.model_type, family.name, family.features);
+            continue;
+        }
+        say!("{:<12} {} ({place})", family.model_type, family.name);
+        wrapped(family.features).iter().for_each(|line| say!("             {line}"));
+    }
+    if !args.markdown {
+        say!(
+            "\nEach is tested against transformers: logits, decoding token by token, all gradients, three steps of SFT, greedy\n\
+             text, and its folders opened there. Rotary scalings: linear, dynamic, llama3, yarn, and longrope up to the original\n\
+             context. With a window in use, or a switch that has no kernel, a model needs --device cpu."
+        );
+    }
+}
+
+/// Breaks a text into lines.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.len() + word.len() < WIDTH => *line = format!("{line} {word}"),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}

@@ -1,0 +1,166 @@
+//! Plugins as a configuration names them, and their limits.
+
+use super::{Grants, HttpLimits};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What to do when a reward fails, and fails again on a fresh instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnError {
+    /// The run saves a checkpoint and ends.
+    #[default]
+    Fail,
+    /// Rows that fail on their own get no score.
+    Unscorable,
+}
+
+/// Resource limits of a plugin.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Maximum memory of one instance, in MiB.
+    pub memory_mb: u64,
+    /// Maximum duration of one call, in seconds.
+    pub call_timeout_s: f64,
+    /// Maximum number of elements of each table.
+    pub table_elements: u32,
+    /// Amount of printed output kept for error messages, in KiB.
+    pub output_kb: u32,
+    /// Maximum memory of all its instances together, in MiB.
+    pub total_memory_mb: u64,
+    /// Maximum address space of the process that compiles it, in MiB.
+    pub compile_memory_mb: u64,
+    /// Maximum CPU time for compiling it, in seconds; wall-clock time may be four times that.
+    pub compile_timeout_s: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory_mb: 512,
+            call_timeout_s: 60.0,
+            table_elements: 100_000,
+            output_kb: 16,
+            total_memory_mb: 768,
+            compile_memory_mb: 4096,
+            compile_timeout_s: 300,
+        }
+    }
+}
+
+impl Limits {
+    /// Converts MiB to bytes.
+    fn bytes(mebibytes: u64) -> usize {
+        usize::try_from(mebibytes).unwrap_or(usize::MAX).saturating_mul(1 << 20)
+    }
+
+    /// Returns the maximum memory of one instance, in bytes.
+    pub fn memory(&self) -> usize {
+        Self::bytes(self.memory_mb)
+    }
+
+    /// Returns the maximum memory of all instances together, in bytes.
+    pub fn total_memory(&self) -> usize {
+        Self::bytes(self.total_memory_mb)
+    }
+
+    /// Returns the maximum address space of the compiler process, in bytes.
+    pub fn compile_memory(&self) -> usize {
+        Self::bytes(self.compile_memory_mb)
+    }
+
+    /// Returns the maximum duration of a call.
+    pub fn call_timeout(&self) -> Duration {
+        Duration::try_from_secs_f64(self.call_timeout_s).unwrap_or(Duration::MAX).min(LONGEST_CALL)
+    }
+
+    /// Returns an error that names the limit that is out of range.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        if self.call_timeout_s.is_nan() || self.call_timeout_s <= 0.0 {
+            return Err("limits.call_timeout_s must be greater than 0");
+        }
+        if self.compile_timeout_s == 0 {
+            return Err("limits.compile_timeout_s must be greater than 0");
+        }
+        Ok(())
+    }
+}
+
+/// The largest call timeout; larger ones are reduced to it.
+const LONGEST_CALL: Duration = Duration::from_secs(1 << 32);
+
+/// A reward of the run: a plugin, or a model.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PluginEntry {
+    /// Path of the plugin, or the file name of an embedded one; or a reward model's folder or name on the hub.
+    pub path: String,
+    /// Whether it is a reward model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub model: bool,
+    /// Hash of the reward model's files; the run sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+    /// Weight of its rewards in the sum.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// The plugin's own settings.
+    #[serde(default)]
+    pub config: Map<String, Value>,
+    /// What to do if it fails: fail (save and end the run) or unscorable (give its rows no score).
+    #[serde(default)]
+    pub on_error: OnError,
+    /// Its resource limits.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Servers that it may send requests to, as in ["judge.internal:8000"].
+    #[serde(default, deserialize_with = "super::grants::one_or_several", skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+    /// Secrets that are put into the headers of its requests, as in { JUDGE_KEY = "env:JUDGE_KEY" }.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, String>,
+    /// Limits on its requests.
+    #[serde(default, skip_serializing_if = "HttpLimits::is_default")]
+    pub http: HttpLimits,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl PluginEntry {
+    /// Creates a plugin's entry with default settings.
+    pub fn new(path: String) -> Self {
+        let (limits, http) = (Limits::default(), HttpLimits::default());
+        let (config, on_error) = (Map::new(), OnError::Fail);
+        let (hosts, secrets) = (Vec::new(), BTreeMap::new());
+        Self { path, model: false, hash: None, weight: 1.0, config, on_error, limits, hosts, secrets, http }
+    }
+
+    /// Creates a reward model's entry.
+    pub fn of_model(path: String) -> Self {
+        Self { model: true, ..Self::new(path) }
+    }
+
+    /// Returns what it is granted.
+    pub fn grants(&self) -> Grants {
+        Grants { hosts: self.hosts.clone(), secrets: self.secrets.clone(), http: self.http.clone() }
+    }
+
+    /// Returns the name used in metrics and in `--set plugin.NAME...`: the file name without its extension; for a reward model
+    /// that of its folder, or of the run whose checkpoint that is.
+    pub fn name(&self) -> &str {
+        let mut parts = self.path.trim_end_matches(['/', '\\']).rsplit(['/', '\\']);
+        let file = parts.next().unwrap_or(&self.path);
+        if !self.model {
+            return file.strip_suffix(".wasm").unwrap_or(file);
+        }
+        let of_run = file.strip_prefix("checkpoint-").is_some_and(|step| step.bytes().all(|byte| byte.is_ascii_digit()));
+        let named = if of_run { parts.next().unwrap_or(file) } else { file };
+        named.split('@').next().unwrap_or(named)
+    }
+}

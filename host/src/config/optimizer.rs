@@ -1,0 +1,225 @@
+//! The keys of the optimizer, together: its name and what `optim_args` may hold for it.
+
+use super::Config;
+use super::values::reworded;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The optimizer, by transformers' name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Optim {
+    /// AdamW (arXiv 1711.05101).
+    #[serde(
+        alias = "adamw_torch_fused",
+        alias = "adamw_hf",
+        alias = "adamw_apex_fused",
+        alias = "adamw",
+        alias = "paged_adamw",
+        alias = "paged_adamw_32bit"
+    )]
+    AdamwTorch,
+    /// Stochastic gradient descent.
+    Sgd,
+    /// Lion (arXiv 2302.06675).
+    #[serde(rename = "lion_32bit", alias = "lion", alias = "paged_lion", alias = "paged_lion_32bit")]
+    Lion32Bit,
+    /// Adafactor (arXiv 1804.04235) with a rate from the schedule.
+    Adafactor,
+    /// Muon for the layers' matrices, and AdamW for everything else.
+    Muon,
+}
+
+/// An optimizer with its settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(missing_docs, reason = "each is the optimizer of its name")]
+pub enum Rule {
+    AdamW,
+    Sgd(SgdArgs),
+    Lion,
+    Adafactor(AdafactorArgs),
+    Muon(MuonArgs),
+}
+
+/// Settings of [`Optim::Sgd`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SgdArgs {
+    /// Decay of the momentum; 0 for none.
+    pub momentum: f64,
+    /// What a gradient lacks in the momentum.
+    pub dampening: f64,
+    /// Whether momentum is Nesterov's.
+    pub nesterov: bool,
+}
+
+/// Settings of [`Optim::Adafactor`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdafactorArgs {
+    /// Decay of a first moment; none without.
+    pub beta1: Option<f64>,
+    /// Largest root mean square of an update.
+    pub clip_threshold: f64,
+    /// Exponent of the second moment's decay.
+    pub decay_rate: f64,
+    /// Whether the rate is multiplied by each parameter's root mean square.
+    pub scale_parameter: bool,
+}
+
+/// Settings of [`Optim::Muon`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MuonArgs {
+    /// Decay of the momentum.
+    pub momentum: f64,
+    /// Whether momentum is Nesterov's.
+    pub nesterov: bool,
+    /// Number of iterations of the orthogonalization.
+    pub ns_steps: usize,
+    /// How the rate depends on a matrix's sizes.
+    pub adjust_lr_fn: AdjustLr,
+}
+
+/// How Muon's rate depends on a matrix's outputs and inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdjustLr {
+    /// The square root of their ratio, at least one.
+    Original,
+    /// 0.2 times the square root of the larger, so that updates are as large as AdamW's.
+    MatchRmsAdamw,
+    /// The square root of their ratio.
+    SpectralUnclamped,
+}
+
+impl Default for AdafactorArgs {
+    fn default() -> Self {
+        Self { beta1: None, clip_threshold: 1.0, decay_rate: -0.8, scale_parameter: false }
+    }
+}
+
+impl Default for MuonArgs {
+    fn default() -> Self {
+        Self { momentum: 0.95, nesterov: true, ns_steps: 5, adjust_lr_fn: AdjustLr::Original }
+    }
+}
+
+type Fault = (&'static str, String);
+
+/// Most iterations of an orthogonalization.
+const MOST_NS_STEPS: usize = 99;
+
+impl Config {
+    /// Returns the optimizer with its settings.
+    ///
+    /// # Errors
+    /// If `optim_args` does not fit `optim`: the key, and what would be right.
+    pub fn rule(&self) -> Result<Rule, Fault> {
+        let rule = match self.optim {
+            Optim::AdamwTorch => self.without_args("--adam-beta1, --adam-beta2 and --adam-epsilon").map(|()| Rule::AdamW),
+            Optim::Lion32Bit => self.without_args("--adam-beta1 and --adam-beta2").map(|()| Rule::Lion),
+            Optim::Sgd => self.args().and_then(|s: SgdArgs| {
+                below_one("momentum", s.momentum)?;
+                below_one("dampening", s.dampening)?;
+                match s.nesterov && (s.momentum == 0.0 || s.dampening != 0.0) {
+                    true => Err("nesterov needs a momentum, and no dampening".to_owned()),
+                    false => Ok(Rule::Sgd(s)),
+                }
+            }),
+            Optim::Adafactor => self.args().and_then(|s: AdafactorArgs| {
+                s.beta1.map_or(Ok(()), |beta1| below_one("beta1", beta1))?;
+                if s.clip_threshold.is_nan() || s.clip_threshold <= 0.0 {
+                    return Err(format!("clip_threshold is {}; it must be greater than 0", s.clip_threshold));
+                }
+                match (-1.0..0.0).contains(&s.decay_rate) {
+                    true => Ok(Rule::Adafactor(s)),
+                    false => Err(format!("decay_rate is {}; it must be at least -1 and less than 0", s.decay_rate)),
+                }
+            }),
+            Optim::Muon => self.args().and_then(|s: MuonArgs| {
+                below_one("momentum", s.momentum)?;
+                match s.ns_steps > MOST_NS_STEPS {
+                    true => Err(format!("ns_steps is {}; the maximum is {MOST_NS_STEPS}", s.ns_steps)),
+                    false => Ok(Rule::Muon(s)),
+                }
+            }),
+        };
+        rule.map_err(|detail| ("optim_args", detail))
+    }
+
+    /// Checks the optimizer's keys, and that none is given that it does not have.
+    pub(super) fn check_rule(&self) -> Result<(), Fault> {
+        let rule = self.rule()?;
+        let default = Self::default();
+        let betas = !matches!(rule, Rule::Sgd(_) | Rule::Adafactor(_));
+        let epsilon = betas && rule != Rule::Lion;
+        for (key, has, differs) in [
+            ("adam_beta1", betas, self.adam_beta1 != default.adam_beta1),
+            ("adam_beta2", betas, self.adam_beta2 != default.adam_beta2),
+            ("adam_epsilon", epsilon, self.adam_epsilon != default.adam_epsilon),
+        ] {
+            if differs && !has {
+                return Err((key, format!("{} has none; leave it out", self.optim_name())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the optimizer's name.
+    pub fn optim_name(&self) -> String {
+        let name = serde_json::to_value(self.optim).unwrap_or_default();
+        name.as_str().unwrap_or_default().to_owned()
+    }
+
+    fn without_args(&self, keys: &str) -> Result<(), String> {
+        match self.optim_args.keys().next() {
+            None => Ok(()),
+            Some(key) => Err(format!("{key}: {} is set by {keys}", self.optim_name())),
+        }
+    }
+
+    fn args<T: DeserializeOwned>(&self) -> Result<T, String> {
+        if self.optim_args.contains_key("weight_decay") {
+            return Err("weight_decay: use the key weight_decay, as for every optimizer".into());
+        }
+        let args = serde_json::from_value(Value::Object(self.optim_args.clone()));
+        args.map_err(|e| format!("{}: {}", self.optim_name(), reworded(&e.to_string())))
+    }
+}
+
+fn below_one(key: &str, value: f64) -> Result<(), String> {
+    match (0.0..1.0).contains(&value) {
+        true => Ok(()),
+        false => Err(format!("{key} is {value}; it must be at least 0 and less than 1")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn settings_that_an_optimizer_does_not_have_are_named() {
+        for (optim, args, expected) in [
+            (Optim::AdamwTorch, json!({"momentum": 0.9}), "momentum: adamw_torch is set by --adam-beta1"),
+            (Optim::Sgd, json!({"nesterov": true}), "nesterov needs a momentum"),
+            (Optim::Sgd, json!({"momentum": 1}), "less than 1"),
+            (Optim::Sgd, json!({"momentun": 0.9}), "unknown key `momentun`"),
+            (Optim::Sgd, json!({"weight_decay": 0.9}), "use the key weight_decay"),
+            (Optim::Adafactor, json!({"decay_rate": 0.8}), "less than 0"),
+            (Optim::Muon, json!({"ns_steps": 100}), "the maximum is 99"),
+            (Optim::Muon, json!({"adjust_lr_fn": "spectral"}), "not one of original, match_rms_adamw"),
+        ] {
+            let Value::Object(optim_args) = args else { panic!("{args}") };
+            let (key, detail) = Config { optim, optim_args, ..Config::default() }.check().unwrap_err();
+            assert!(key == "optim_args" && detail.contains(expected), "{detail}");
+        }
+        let beta = Config { optim: Optim::Sgd, adam_beta1: 0.8, ..Config::default() }.check().unwrap_err();
+        assert_eq!(beta, ("adam_beta1", "sgd has none; leave it out".to_owned()));
+        assert!(Config { optim: Optim::Muon, adam_beta1: 0.8, ..Config::default() }.check().is_ok());
+    }
+}

@@ -1,0 +1,382 @@
+//! The keys of the learning rate's schedule, together: its name and what transformers' function of that name takes.
+
+use super::Config;
+use super::values::reworded;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The learning rate schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LrSchedule {
+    /// Decays linearly to zero at the end of the run.
+    Linear,
+    /// Decays along half a cosine to zero at the end of the run.
+    Cosine,
+    /// Constant, without warmup.
+    Constant,
+    /// Constant after the warmup.
+    ConstantWithWarmup,
+    /// Decays along half a cosine several times, each time from the peak.
+    CosineWithRestarts,
+    /// Decays along half a cosine to a minimum.
+    CosineWithMinLr,
+    /// The same, with a warmup that does not start at zero.
+    CosineWarmupWithMinLr,
+    /// Decays as a power of what is left of the run.
+    Polynomial,
+    /// Decays with the inverse square root of the step.
+    InverseSqrt,
+    /// Constant after the warmup, and decays at the end.
+    WarmupStableDecay,
+    /// Is multiplied by a factor whenever evaluations have stopped improving.
+    ReduceLrOnPlateau,
+}
+
+/// A schedule's shape with its settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(missing_docs, reason = "each is the schedule of its name")]
+pub enum LrShape {
+    Linear,
+    Cosine(Waves),
+    Constant,
+    ConstantWithWarmup,
+    CosineWithRestarts(Restarts),
+    CosineWithMinLr(MinLr),
+    CosineWarmupWithMinLr(WarmedMinLr),
+    Polynomial(Polynomial),
+    InverseSqrt(InverseSqrt),
+    WarmupStableDecay(StableDecay),
+    ReduceLrOnPlateau(OnPlateau),
+}
+
+/// Settings of [`LrSchedule::Cosine`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Waves {
+    /// Number of waves; half a wave decays to zero.
+    pub num_cycles: f64,
+}
+
+/// Settings of [`LrSchedule::CosineWithRestarts`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Restarts {
+    /// Number of decays.
+    pub num_cycles: f64,
+}
+
+/// Settings of [`LrSchedule::CosineWithMinLr`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MinLr {
+    /// Number of waves; half a wave decays to the minimum.
+    pub num_cycles: f64,
+    /// The minimum.
+    pub min_lr: Option<f64>,
+    /// The minimum, as a fraction of the peak.
+    pub min_lr_rate: Option<f64>,
+}
+
+/// Settings of [`LrSchedule::CosineWarmupWithMinLr`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WarmedMinLr {
+    /// Number of waves; half a wave decays to the minimum.
+    pub num_cycles: f64,
+    /// The minimum.
+    pub min_lr: Option<f64>,
+    /// The minimum, as a fraction of the peak.
+    pub min_lr_rate: Option<f64>,
+    /// The start of the warmup, as a fraction of the peak; by default its first step is as long as the others.
+    pub warmup_lr_rate: Option<f64>,
+}
+
+/// Settings of [`LrSchedule::Polynomial`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Polynomial {
+    /// The rate at the end.
+    pub lr_end: f64,
+    /// The exponent.
+    pub power: f64,
+}
+
+/// Settings of [`LrSchedule::InverseSqrt`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InverseSqrt {
+    /// Steps at the end of which the rate is the peak divided by the square root of two, counted from the warmup's end; by
+    /// default the warmup's steps, or 10,000.
+    pub timescale: Option<u32>,
+}
+
+/// Settings of [`LrSchedule::WarmupStableDecay`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StableDecay {
+    /// Number of steps of the decay; must be given.
+    pub num_decay_steps: Option<u32>,
+    /// Number of steps between; by default what is left of the run.
+    pub num_stable_steps: Option<u32>,
+    /// Shape of the warmup.
+    pub warmup_type: Slope,
+    /// Shape of the decay.
+    pub decay_type: Slope,
+    /// The rate at both ends, as a fraction of the peak.
+    pub min_lr_ratio: f64,
+    /// Number of waves of a decay along a cosine.
+    pub num_cycles: f64,
+}
+
+/// The shape of a rise or a fall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum Slope {
+    /// A straight line.
+    #[serde(rename = "linear")]
+    Linear,
+    /// Along a cosine.
+    #[serde(rename = "cosine")]
+    Cosine,
+    /// One minus a square root.
+    #[serde(rename = "1-sqrt")]
+    OneMinusSqrt,
+}
+
+/// Settings of [`LrSchedule::ReduceLrOnPlateau`], as of torch's class of that name.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OnPlateau {
+    /// Whether less or more is better; by default what the metric's name says.
+    pub mode: Option<Better>,
+    /// Factor of the rate.
+    pub factor: f64,
+    /// Number of evaluations without improvement that are let pass.
+    pub patience: u32,
+    /// Smallest improvement.
+    pub threshold: f64,
+    /// Whether that is relative to the best value.
+    pub threshold_mode: Threshold,
+    /// Number of evaluations after a reduction that don't count.
+    pub cooldown: u32,
+    /// The smallest rate.
+    pub min_lr: f64,
+    /// Smallest difference that is worth a reduction.
+    pub eps: f64,
+}
+
+/// Which values are better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Better {
+    /// Smaller ones.
+    Min,
+    /// Greater ones.
+    Max,
+}
+
+/// How an improvement is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Threshold {
+    /// As a fraction of the best value.
+    Rel,
+    /// As a difference.
+    Abs,
+}
+
+impl Default for Waves {
+    fn default() -> Self {
+        Self { num_cycles: 0.5 }
+    }
+}
+
+impl Default for Restarts {
+    fn default() -> Self {
+        Self { num_cycles: 1.0 }
+    }
+}
+
+impl Default for MinLr {
+    fn default() -> Self {
+        Self { num_cycles: 0.5, min_lr: None, min_lr_rate: None }
+    }
+}
+
+impl Default for WarmedMinLr {
+    fn default() -> Self {
+        Self { num_cycles: 0.5, min_lr: None, min_lr_rate: None, warmup_lr_rate: None }
+    }
+}
+
+impl Default for Polynomial {
+    fn default() -> Self {
+        Self { lr_end: 1e-7, power: 1.0 }
+    }
+}
+
+impl Default for StableDecay {
+    fn default() -> Self {
+        Self {
+            num_decay_steps: None,
+            num_stable_steps: None,
+            warmup_type: Slope::Linear,
+            decay_type: Slope::Cosine,
+            min_lr_ratio: 0.0,
+            num_cycles: 0.5,
+        }
+    }
+}
+
+impl Default for OnPlateau {
+    fn default() -> Self {
+        Self {
+            mode: None,
+            factor: 0.1,
+            patience: 10,
+            threshold: 1e-4,
+            threshold_mode: Threshold::Rel,
+            cooldown: 0,
+            min_lr: 0.0,
+            eps: 1e-8,
+        }
+    }
+}
+
+/// What a key of a schedule may not be.
+type Fault = (&'static str, String);
+
+impl Config {
+    /// Returns the shape of the schedule.
+    ///
+    /// # Errors
+    /// If `lr_scheduler_kwargs` does not fit `lr_scheduler_type`: the key, and what would be right.
+    pub fn lr_shape(&self) -> Result<LrShape, Fault> {
+        let shape = match self.lr_scheduler_type {
+            LrSchedule::Linear => self.without_kwargs(LrShape::Linear),
+            LrSchedule::Constant => self.without_kwargs(LrShape::Constant),
+            LrSchedule::ConstantWithWarmup => self.without_kwargs(LrShape::ConstantWithWarmup),
+            LrSchedule::Cosine => self.kwargs().map(LrShape::Cosine),
+            LrSchedule::CosineWithRestarts => self.kwargs().map(LrShape::CosineWithRestarts),
+            LrSchedule::CosineWithMinLr => self.kwargs().and_then(|s: MinLr| {
+                one_minimum(s.min_lr, s.min_lr_rate)?;
+                Ok(LrShape::CosineWithMinLr(s))
+            }),
+            LrSchedule::CosineWarmupWithMinLr => self.kwargs().and_then(|s: WarmedMinLr| {
+                one_minimum(s.min_lr, s.min_lr_rate)?;
+                not_negative("warmup_lr_rate", s.warmup_lr_rate)?;
+                Ok(LrShape::CosineWarmupWithMinLr(s))
+            }),
+            LrSchedule::Polynomial => self.kwargs().and_then(|s: Polynomial| {
+                not_negative("lr_end", Some(s.lr_end))?;
+                not_negative("power", Some(s.power))?;
+                Ok(LrShape::Polynomial(s))
+            }),
+            LrSchedule::InverseSqrt => self.kwargs().and_then(|s: InverseSqrt| match s.timescale {
+                Some(0) => Err("timescale is 0; it must be at least 1".to_owned()),
+                _ => Ok(LrShape::InverseSqrt(s)),
+            }),
+            LrSchedule::WarmupStableDecay => self.kwargs().and_then(|s: StableDecay| {
+                not_negative("min_lr_ratio", Some(s.min_lr_ratio))?;
+                match s.num_decay_steps {
+                    None => Err("num_decay_steps is missing: the number of steps of the decay at the end".to_owned()),
+                    Some(_) => Ok(LrShape::WarmupStableDecay(s)),
+                }
+            }),
+            LrSchedule::ReduceLrOnPlateau => self.kwargs().and_then(on_plateau),
+        };
+        shape.map_err(|detail| ("lr_scheduler_kwargs", detail))
+    }
+
+    /// Checks the keys of the schedule.
+    pub(super) fn check_schedule(&self) -> Result<(), Fault> {
+        let shape = self.lr_shape()?;
+        if matches!(shape, LrShape::ReduceLrOnPlateau(_)) && self.eval_dataset.is_none() {
+            let detail = "reduce_lr_on_plateau follows the evaluations; set eval_dataset".to_owned();
+            return Err(("lr_scheduler_type", detail));
+        }
+        Ok(())
+    }
+
+    fn without_kwargs(&self, shape: LrShape) -> Result<LrShape, String> {
+        match self.lr_scheduler_kwargs.keys().next() {
+            None => Ok(shape),
+            Some(key) => Err(format!("{key}: {} has no settings of its own", self.schedule_name())),
+        }
+    }
+
+    fn kwargs<T: DeserializeOwned>(&self) -> Result<T, String> {
+        serde_json::from_value(Value::Object(self.lr_scheduler_kwargs.clone())).map_err(|e| {
+            let said = reworded(&e.to_string());
+            format!("{}: {said}", self.schedule_name())
+        })
+    }
+
+    fn schedule_name(&self) -> String {
+        let name = serde_json::to_value(self.lr_scheduler_type).unwrap_or_default();
+        name.as_str().unwrap_or_default().to_owned()
+    }
+}
+
+fn one_minimum(min_lr: Option<f64>, min_lr_rate: Option<f64>) -> Result<(), String> {
+    not_negative("min_lr", min_lr)?;
+    not_negative("min_lr_rate", min_lr_rate)?;
+    match (min_lr, min_lr_rate) {
+        (None, None) => Err("set min_lr, or min_lr_rate, the minimum as a fraction of the peak".into()),
+        (Some(_), Some(_)) => Err("min_lr and min_lr_rate are the same minimum; set one of them".into()),
+        _ => Ok(()),
+    }
+}
+
+fn on_plateau(s: OnPlateau) -> Result<LrShape, String> {
+    if !(0.0..1.0).contains(&s.factor) {
+        return Err(format!("factor is {}; it must be at least 0 and less than 1", s.factor));
+    }
+    for (key, value) in [("threshold", s.threshold), ("min_lr", s.min_lr), ("eps", s.eps)] {
+        not_negative(key, Some(value))?;
+    }
+    Ok(LrShape::ReduceLrOnPlateau(s))
+}
+
+fn not_negative(key: &str, value: Option<f64>) -> Result<(), String> {
+    match value.filter(|value| !(*value >= 0.0 && value.is_finite())) {
+        Some(value) => Err(format!("{key} is {value}; it must be 0 or greater")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn with(kind: LrSchedule, kwargs: Value) -> Config {
+        let Value::Object(lr_scheduler_kwargs) = kwargs else { panic!("{kwargs}") };
+        Config { lr_scheduler_type: kind, lr_scheduler_kwargs, ..Config::default() }
+    }
+
+    #[test]
+    fn settings_that_a_schedule_does_not_have_or_needs_are_named() {
+        for (kind, kwargs, expected) in [
+            (LrSchedule::Linear, json!({"num_cycles": 2}), "num_cycles: linear has no settings"),
+            (LrSchedule::Cosine, json!({"num_cycle": 2}), "unknown key `num_cycle`"),
+            (LrSchedule::CosineWithMinLr, json!({}), "set min_lr, or min_lr_rate"),
+            (LrSchedule::CosineWithMinLr, json!({"min_lr": 1e-6, "min_lr_rate": 0.1}), "set one of them"),
+            (LrSchedule::CosineWarmupWithMinLr, json!({"min_lr": -1.0}), "min_lr is -1; it must be 0 or greater"),
+            (LrSchedule::WarmupStableDecay, json!({}), "num_decay_steps is missing"),
+            (LrSchedule::WarmupStableDecay, json!({"decay_type": "sqrt"}), "\"sqrt\" is not one of linear, cosine, 1-sqrt"),
+            (LrSchedule::InverseSqrt, json!({"timescale": 0}), "at least 1"),
+            (LrSchedule::ReduceLrOnPlateau, json!({"factor": 1}), "less than 1"),
+            (LrSchedule::ReduceLrOnPlateau, json!({"mode": "most"}), "is not one of min, max"),
+        ] {
+            let (key, detail) = with(kind, kwargs).lr_shape().unwrap_err();
+            assert!(key == "lr_scheduler_kwargs" && detail.contains(expected), "{detail}");
+        }
+        let (key, detail) = with(LrSchedule::ReduceLrOnPlateau, json!({})).check().unwrap_err();
+        assert!(key == "lr_scheduler_type" && detail.contains("eval_dataset"), "{detail}");
+        let shape = with(LrSchedule::Polynomial, json!({"power": 2})).lr_shape();
+        assert_eq!(shape, Ok(LrShape::Polynomial(Polynomial { lr_end: 1e-7, power: 2.0 })));
+    }
+}

@@ -1,0 +1,129 @@
+//! Says why a run does not learn: signs in its metrics, with the figures they rest on and what to try.
+//!
+//! [`signs`] are pure functions over the history of the metrics. A [`Watch`] is given the rows of metrics.jsonl one by one and tells
+//! which findings begin to hold. A live run, `rlhost diagnose` and the report all use it, the latter two through [`read`], so they
+//! agree. A finding must hold over a window of steps, and in several rows one after another, before it is told.
+
+mod folder;
+mod history;
+mod settings;
+mod signs;
+#[cfg(test)]
+mod tests;
+mod words;
+
+pub use folder::{Diagnosis, read, resume};
+pub use settings::Settings;
+
+use history::History;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use signs::SIGNS;
+
+/// Rows in a row in which a sign must be seen before it counts as a finding.
+const ROWS_IN_A_ROW: usize = 3;
+
+/// A figure that a finding rests on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// The metric or the setting.
+    pub name: String,
+    /// Its value, in words.
+    pub value: String,
+}
+
+/// What a sign says when it is seen.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// A name that stays the same.
+    pub name: &'static str,
+    /// What is wrong, in one sentence.
+    pub sentence: String,
+    /// The figures it rests on.
+    pub figures: Vec<Figure>,
+    /// What to try.
+    pub advice: Vec<String>,
+}
+
+/// A finding, and the steps at which it held.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Held {
+    /// As last seen.
+    #[serde(flatten)]
+    pub finding: Finding,
+    /// The step at which it began to hold.
+    pub since: u64,
+    /// The step at which it no longer held, if it does not hold any more.
+    pub until: Option<u64>,
+}
+
+/// The state of one sign.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    rows: usize,
+    held: Option<Held>,
+}
+
+/// Watches a run's metrics as they are logged.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    settings: Settings,
+    history: History,
+    seen: Vec<Seen>,
+}
+
+impl Watch {
+    /// Creates the watch of a run with these settings.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, history: History::default(), seen: vec![Seen::default(); SIGNS.len()] }
+    }
+
+    /// Goes on with other settings, and forgets the metrics under the old ones: they are not comparable.
+    pub fn change(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.history = History::default();
+    }
+
+    /// Adds a line of metrics.jsonl. Returns findings that begin to hold with it; none a second time.
+    pub fn see(&mut self, step: u64, line: &Map<String, Value>) -> Vec<Held> {
+        if !self.history.add(step, line, &self.settings) {
+            return Vec::new();
+        }
+        let mut begun = Vec::new();
+        for (sign, seen) in SIGNS.iter().zip(&mut self.seen) {
+            let Some(finding) = sign(&self.history, &self.settings) else {
+                seen.rows = 0;
+                if let Some(held) = &mut seen.held {
+                    held.until.get_or_insert(step);
+                }
+                continue;
+            };
+            seen.rows += 1;
+            match &mut seen.held {
+                Some(held) => (held.finding, held.until) = (finding, None),
+                None if seen.rows >= ROWS_IN_A_ROW => {
+                    let held = Held { finding, since: step, until: None };
+                    begun.push(held.clone());
+                    seen.held = Some(held);
+                }
+                None => {}
+            }
+        }
+        begun
+    }
+
+    /// Returns all findings, those that hold first.
+    #[must_use]
+    pub fn findings(&self) -> Vec<Held> {
+        let mut all: Vec<Held> = self.seen.iter().filter_map(|seen| seen.held.clone()).collect();
+        all.sort_by_key(|held| (held.until.is_some(), held.since));
+        all
+    }
+
+    /// Returns whether there were enough steps to see anything.
+    #[must_use]
+    pub fn has_enough(&self) -> bool {
+        self.history.has_enough()
+    }
+}

@@ -1,0 +1,71 @@
+//! The settings of a run that signs use.
+
+use toml::{Table, Value};
+
+/// Most rewards of a run that are watched.
+const MOST_REWARDS: usize = 64;
+
+/// A reward of the run.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Reward {
+    pub name: String,
+    pub weight: f64,
+    /// The dataset's column that it compares completions with.
+    pub column: Option<String>,
+}
+
+/// See the module documentation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    pub(super) learning_rate: Option<f64>,
+    /// The rate that the run would have by default.
+    pub(super) usual_learning_rate: Option<f64>,
+    pub(super) max_completion_length: Option<u64>,
+    pub(super) beta: Option<f64>,
+    pub(super) rewards: Vec<Reward>,
+    /// Whether each reward is normalised before they are added up.
+    pub(super) normalised: bool,
+}
+
+impl Settings {
+    /// Reads them from the text of config.toml; what can't be understood is left out.
+    #[must_use]
+    pub fn of(config: &str, usual_learning_rate: Option<f64>) -> Self {
+        let table: Table = config.parse().unwrap_or_default();
+        let number = |table: &Table, key: &str| match table.get(key)? {
+            Value::Float(v) => Some(*v).filter(|v| v.is_finite()),
+            Value::Integer(v) => Some(*v as f64),
+            _ => None,
+        };
+        let loss = table.get("loss").and_then(Value::as_table).cloned().unwrap_or_default();
+        let of_loss = |key: &str| loss.get(key).and_then(Value::as_str).unwrap_or_default();
+        let plugins = table.get("plugin").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table);
+        let reward = |plugin: &Table| {
+            let path = plugin.get("path")?.as_str()?;
+            let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
+            let config = plugin.get("config").and_then(Value::as_table);
+            let column = config.and_then(|config| config.get("column")?.as_str()).map(str::to_owned);
+            let name = file.strip_suffix(".wasm").unwrap_or(file).to_owned();
+            Some(Reward { name, weight: number(plugin, "weight").unwrap_or(1.0), column })
+        };
+        Self {
+            learning_rate: number(&table, "learning_rate"),
+            usual_learning_rate: usual_learning_rate.filter(|rate| *rate > 0.0 && rate.is_finite()),
+            max_completion_length: number(&table, "max_completion_length").map(|v| v as u64),
+            beta: number(&loss, "beta"),
+            rewards: plugins.filter_map(reward).take(MOST_REWARDS).collect(),
+            normalised: of_loss("multi_objective_aggregation").starts_with("normalize"),
+        }
+    }
+
+    /// Returns whether this is the mean or the deviation of a reward of the run.
+    pub(super) fn has_reward_metric(&self, name: &str) -> bool {
+        let of = name.strip_prefix("rewards/").and_then(|rest| rest.rsplit_once('/'));
+        of.is_some_and(|(name, what)| ["mean", "std"].contains(&what) && self.rewards.iter().any(|r| r.name == name))
+    }
+
+    /// Returns the learning rate over the usual one.
+    pub(super) fn rate_ratio(&self) -> Option<f64> {
+        Some(self.learning_rate? / self.usual_learning_rate?)
+    }
+}

@@ -1,0 +1,364 @@
+//! The signs: pure functions over a run's history. Each needs effects that are large against the noise of the metric itself, since
+//! a sign that is seen in healthy runs is worse than none.
+
+use super::history::{History, Level};
+use super::settings::{Reward, Settings};
+use super::words::{change, figure, number, percent};
+use super::{Figure, Finding};
+use crate::config::printable;
+
+/// Sees a finding in a history, or does not.
+pub(super) type Sign = fn(&History, &Settings) -> Option<Finding>;
+
+/// All signs.
+pub(super) const SIGNS: [Sign; 11] = [
+    rate_too_high,
+    rate_too_low,
+    completions_cut_off,
+    answers_never_found,
+    reward_constant,
+    groups_without_spread,
+    reward_dominates,
+    divergence_runs_away,
+    entropy_collapses,
+    length_exploited,
+    ratios_clipped,
+];
+
+const REWARD: [&str; 2] = ["reward", "objective/scores"];
+const ENTROPY: [&str; 2] = ["entropy", "policy/entropy_avg"];
+const LENGTH: &str = "completions/mean_length";
+const CUT_OFF: &str = "completions/clipped_ratio";
+const EQUAL: &str = "frac_reward_zero_std";
+
+/// Rates this many times the usual one may be too high, and those below the inverse of the second too low.
+const HIGH_RATE: f64 = 3.0;
+const LOW_RATE: f64 = 1.0 / 30.0;
+/// Share of completions cut off, of groups with equal rewards, and of ratios outside of the clipping range.
+const MANY_CUT_OFF: f64 = 0.5;
+const MANY_EQUAL: f64 = 0.8;
+const MANY_CLIPPED: f64 = 0.4;
+/// Share of a reward in the weighted deviations of all.
+const DOMINANT: f64 = 0.95;
+/// Divergence per token that is high while it grows, and high in any case.
+const FAR: f64 = 1.0;
+const VERY_FAR: f64 = 3.0;
+/// Entropy per token, and as a part of the first.
+const LITTLE_ENTROPY: f64 = 0.1;
+const PART_OF_ENTROPY: f64 = 0.2;
+/// Relative deviation of rewards that differ only by rounding.
+const ROUNDING: f64 = 1e-6;
+/// Longest text, in bytes.
+const LONGEST: usize = 400;
+
+/// A finding. Names come from the configuration, and from anyone's folder.
+fn finding(name: &'static str, sentence: String, figures: Vec<Figure>, advice: &[&str]) -> Option<Finding> {
+    let shown = |text: &str| printable(text, LONGEST);
+    let figures = figures.iter().map(|figure| Figure { name: shown(&figure.name), value: shown(&figure.value) }).collect();
+    Some(Finding { name, sentence: shown(&sentence), figures, advice: advice.iter().map(|text| shown(text)).collect() })
+}
+
+fn mean_of(name: &str) -> String {
+    format!("rewards/{name}/mean")
+}
+
+fn std_of(name: &str) -> String {
+    format!("rewards/{name}/std")
+}
+
+/// Rewards that count.
+fn counted(settings: &Settings) -> impl Iterator<Item = &Reward> {
+    settings.rewards.iter().filter(|reward| reward.weight != 0.0)
+}
+
+/// Returns how far apart the rewards of completions were at first.
+fn first_spread(history: &History, settings: &Settings) -> Option<f64> {
+    let of_all = || {
+        let stds = counted(settings).filter_map(|r| Some(r.weight * history.first(&std_of(&r.name))?));
+        stds.map(|std| std * std).sum::<f64>().sqrt()
+    };
+    let spread = history.first("reward_std").unwrap_or_else(of_all);
+    (spread > 0.0).then_some(spread)
+}
+
+/// Returns name, first value and newest level of the reward.
+fn reward(history: &History) -> Option<(&'static str, f64, Level)> {
+    let (name, newest) = history.newest_of(&REWARD)?;
+    Some((name, history.first(name)?, newest))
+}
+
+/// Returns whether the reward has risen by this part of its first spread.
+fn reward_rose(history: &History, settings: &Settings, part: f64) -> Option<Figure> {
+    let (name, first, newest) = reward(history)?;
+    let least = part * first_spread(history, settings)?;
+    (newest.mean - 3.0 * newest.error - first > least).then(|| change(name, first, newest.mean))
+}
+
+fn rate_figure(settings: &Settings) -> Option<Figure> {
+    let rate = number(settings.learning_rate?);
+    let usual = settings.usual_learning_rate.map(|usual| format!("; usual for this model and algorithm: {}", number(usual)));
+    Some(figure("learning_rate", rate + &usual.unwrap_or_default()))
+}
+
+fn usual_rate(settings: &Settings, otherwise: &str) -> String {
+    settings.usual_learning_rate.map_or_else(|| otherwise.to_owned(), |usual| format!("--learning-rate {}", number(usual)))
+}
+
+/// The reward fell, or the loss rose, by more than completions or batches differ, at a rate above the usual one.
+fn rate_too_high(history: &History, settings: &Settings) -> Option<Finding> {
+    // Where the usual rate is not known, the effect must be larger.
+    let factor = match settings.rate_ratio() {
+        Some(ratio) if ratio < HIGH_RATE => return None,
+        Some(_) => 1.0,
+        None => 2.0,
+    };
+    let symptom = if let Some((name, first, newest)) = reward(history) {
+        let fall = first - newest.mean - 3.0 * newest.error;
+        let fell = fall > factor * first_spread(history, settings)?;
+        let equal = history.newest(EQUAL).filter(|newest| newest.mean >= MANY_EQUAL);
+        let lost = equal.filter(|_| factor < 2.0 && history.first(EQUAL).is_some_and(|first| first < 0.5));
+        match lost {
+            _ if fell => change(name, first, newest.mean),
+            Some(equal) => change(EQUAL, history.first(EQUAL)?, equal.mean),
+            None => return None,
+        }
+    } else {
+        let (first, newest) = (history.first("loss")?, history.newest("loss")?);
+        let rose = newest.mean - 3.0 * newest.error > first + factor * (0.2 * first.abs()).max(0.2);
+        rose.then(|| change("loss", first, newest.mean))?
+    };
+    let sentence = format!("The learning rate seems too high: {} is {}.", symptom.name, symptom.value);
+    let advice = usual_rate(settings, "a learning rate ten times lower");
+    let figures = std::iter::once(symptom).chain(rate_figure(settings)).collect();
+    finding("rate_too_high", sentence, figures, &[&advice, "more --warmup-steps", "a lower --max-grad-norm"])
+}
+
+/// Nothing has moved, at a rate far below the usual one.
+fn rate_too_low(history: &History, settings: &Settings) -> Option<Finding> {
+    settings.rate_ratio().filter(|ratio| *ratio <= LOW_RATE)?;
+    let generates = history.newest(LENGTH).is_some();
+    let names: &[&'static str] =
+        if generates { &["reward", "objective/scores", "entropy", "policy/entropy_avg", LENGTH] } else { &["loss"] };
+    let levels = names.iter().filter_map(|name| Some((*name, history.early(name)?, history.newest(name)?)));
+    let levels: Vec<(&str, Level, Level)> = levels.collect();
+    let moved = |(_, early, newest): &(&str, Level, Level)| {
+        (newest.mean - early.mean).abs() > 3.0 * (early.error.powi(2) + newest.error.powi(2)).sqrt().max(1e-9)
+    };
+    if levels.is_empty() || levels.iter().any(moved) {
+        return None;
+    }
+    let sentence = "The learning rate seems too low: nothing has moved since the first steps.".to_owned();
+    let figures = levels.iter().map(|(name, early, newest)| change(*name, early.mean, newest.mean));
+    let advice = usual_rate(settings, "a learning rate ten times higher");
+    finding("rate_too_low", sentence, figures.chain(rate_figure(settings)).collect(), &[&advice])
+}
+
+/// Many completions end at the maximum length, and not fewer and fewer.
+fn completions_cut_off(history: &History, settings: &Settings) -> Option<Finding> {
+    let cut = history.newest(CUT_OFF)?;
+    let falling = cut.halves[1] < cut.halves[0] - 0.1;
+    if cut.mean < MANY_CUT_OFF || falling {
+        return None;
+    }
+    let sentence = format!(
+        "{} of the completions are cut off at the maximum length, so that their ends are neither written nor learned.",
+        percent(cut.mean)
+    );
+    let most = settings.max_completion_length.map(|most| figure("max_completion_length", most.to_string()));
+    let ended = history.newest("completions/mean_terminated_length");
+    let ended = ended.map(|ended| figure("completions/mean_terminated_length", number(ended.mean)));
+    let figures = std::iter::once(figure(CUT_OFF, number(cut.mean))).chain(most).chain(ended).collect();
+    let advice = [
+        "a larger --max-completion-length",
+        "overlong_reward.wasm, which makes long completions cost something",
+        "a model or chat template whose completions end: look at the end tokens in completions.jsonl",
+    ];
+    finding("completions_cut_off", sentence, figures, &advice)
+}
+
+/// Returns whether a reward has given every completion the same score from the beginning.
+fn is_constant(history: &History, reward: &Reward) -> Option<f64> {
+    let level = history.newest(&mean_of(&reward.name))?;
+    let (_, widest) = history.extremes(&std_of(&reward.name))?;
+    let (least, greatest) = history.extremes(&mean_of(&reward.name))?;
+    let rounding = ROUNDING * level.mean.abs().max(1.0);
+    (widest <= rounding && greatest - least <= rounding).then_some(level.mean)
+}
+
+/// A reward that compares completions with a column has never given anything but 0.
+fn is_never_found(history: &History, reward: &Reward) -> bool {
+    reward.column.is_some() && is_constant(history, reward) == Some(0.0)
+}
+
+fn answers_never_found(history: &History, settings: &Settings) -> Option<Finding> {
+    let reward = counted(settings).find(|reward| is_never_found(history, reward))?;
+    let (name, column) = (&reward.name, reward.column.as_deref().unwrap_or_default());
+    let sentence = format!("{name} has not found the answer of the column {column:?} in any completion.");
+    let figures = vec![figure(mean_of(name), "0 in every step"), figure("column", column)];
+    let check = format!("look at {column:?} in the dataset and at what completions.jsonl has in its place");
+    let advice = [
+        check.as_str(),
+        "a prompt or system message that says how the answer is to be written",
+        "the reward's `extract` and `mode` settings",
+        "easier prompts, or an SFT run before, if the model can't solve any",
+    ];
+    finding("answers_never_found", sentence, figures, &advice)
+}
+
+fn reward_constant(history: &History, settings: &Settings) -> Option<Finding> {
+    let constant = counted(settings).filter(|reward| !is_never_found(history, reward));
+    let constant: Vec<(&str, f64)> =
+        constant.filter_map(|reward| Some((reward.name.as_str(), is_constant(history, reward)?))).collect();
+    let names: Vec<&str> = constant.iter().map(|(name, _)| *name).collect();
+    if names.is_empty() {
+        return None;
+    }
+    let sentence = format!("{} gives every completion the same score, so that nothing is learned from it.", names.join(", "));
+    let figures = constant.iter().map(|(name, v)| figure(mean_of(name), format!("{} in every step", number(*v)))).collect();
+    let advice = [
+        "score some completions by hand with `rlhost replay RUN --plugin REWARD`",
+        "a reward that also gives a part of the score for a part of the task",
+        "a --max-completion-length that lets completions reach what is rewarded",
+    ];
+    finding("reward_constant", sentence, figures, &advice)
+}
+
+fn groups_without_spread(history: &History, settings: &Settings) -> Option<Finding> {
+    let equal = history.newest(EQUAL).filter(|equal| equal.mean >= MANY_EQUAL)?;
+    // Where no reward ever varies, that says it all.
+    if counted(settings).all(|reward| is_constant(history, reward).is_some()) {
+        return None;
+    }
+    let sentence =
+        format!("In {} of the groups all completions have the same reward, so that they teach nothing.", percent(equal.mean));
+    let level = reward(history).map(|(name, first, newest)| change(name, first, newest.mean));
+    let figures = std::iter::once(figure(EQUAL, number(equal.mean))).chain(level).collect();
+    let advice = [
+        "easier prompts if nothing is solved, harder ones if everything is",
+        "more --num-generations",
+        "a higher --temperature",
+        "a reward with more than two values",
+    ];
+    finding("groups_without_spread", sentence, figures, &advice)
+}
+
+/// One reward's weighted deviation is nearly all of the sum's, although another is still undecided.
+fn reward_dominates(history: &History, settings: &Settings) -> Option<Finding> {
+    if settings.normalised {
+        return None;
+    }
+    let spread = |level: fn(&History, &str) -> Option<Level>, reward: &Reward| {
+        Some(reward.weight.abs() * level(history, &std_of(&reward.name))?.mean)
+    };
+    let shares = |level: fn(&History, &str) -> Option<Level>| {
+        let all: Vec<(&Reward, f64)> = counted(settings).filter_map(|reward| Some((reward, spread(level, reward)?))).collect();
+        let sum: f64 = all.iter().map(|(_, spread)| spread).sum();
+        (all.len() > 1 && sum > 0.0).then(|| all.into_iter().map(|(reward, spread)| (reward, spread / sum)).collect::<Vec<_>>())
+    };
+    let (early, newest) = (shares(|h, name| h.early(name))?, shares(|h, name| h.newest(name))?);
+    let (largest, share) = newest.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, share)| *share >= DOMINANT)?;
+    early.iter().find(|(reward, share)| reward.name == largest.name && *share >= DOMINANT)?;
+    // A reward that is nearly always fulfilled has little spread and is not drowned by the others.
+    let undecided = |reward: &Reward| {
+        let (mean, std) = (history.newest(&mean_of(&reward.name))?.mean, history.newest(&std_of(&reward.name))?.mean);
+        (std > ROUNDING && std > 0.1 * (mean.abs() + std)).then_some(())
+    };
+    let drowned = newest.iter().find(|(reward, _)| reward.name != largest.name && undecided(reward).is_some())?.0;
+    let sentence = format!(
+        "{} decides the advantages alone, and {} has no effect: {} of the weighted deviation is the former's.",
+        largest.name,
+        drowned.name,
+        percent(share)
+    );
+    let of = |reward: &Reward| {
+        let std = history.newest(&std_of(&reward.name)).map_or(0.0, |level| level.mean);
+        figure(std_of(&reward.name), format!("{}, times a weight of {}", number(std), number(reward.weight)))
+    };
+    let weight = format!("another weight, as in --set plugin.{}.weight=...", drowned.name);
+    let advice = [weight.as_str(), "--multi-objective-aggregation normalize_then_sum, with grpo"];
+    finding("reward_dominates", sentence, vec![of(largest), of(drowned)], &advice)
+}
+
+fn divergence_runs_away(history: &History, settings: &Settings) -> Option<Finding> {
+    let per_completion = || Some((history.newest("objective/kl")?, history.newest(LENGTH)?.mean.max(1.0)));
+    let (name, level, tokens) = match history.newest("kl").filter(|_| history.newest(LENGTH).is_some()) {
+        Some(level) => ("kl", level, 1.0),
+        None => per_completion().map(|(level, tokens)| ("objective/kl", level, tokens))?,
+    };
+    let (per_token, grows) = (level.mean / tokens, level.halves[1] > 1.2 * level.halves[0]);
+    if per_token < FAR || per_token < VERY_FAR && !grows {
+        return None;
+    }
+    let sentence = format!(
+        "The policy is running away from the reference model: the divergence is {} nats per token{}.",
+        number(per_token),
+        if grows { " and grows" } else { "" }
+    );
+    let levels = figure(name, format!("{}, then {}", number(level.halves[0]), number(level.halves[1])));
+    let beta = settings.beta.map(|beta| figure("beta", number(beta)));
+    let figures = std::iter::once(levels).chain(beta).chain(rate_figure(settings)).collect();
+    let advice =
+        ["a larger --beta (--kl-coef for ppo)", "a lower --learning-rate", "what the rewarded completions look like now"];
+    finding("divergence_runs_away", sentence, figures, &advice)
+}
+
+fn entropy_collapses(history: &History, _: &Settings) -> Option<Finding> {
+    let (name, newest) = history.newest_of(&ENTROPY).filter(|_| history.newest(LENGTH).is_some())?;
+    let first = history.first(name)?;
+    if newest.mean > LITTLE_ENTROPY || newest.mean > PART_OF_ENTROPY * first {
+        return None;
+    }
+    let sentence = format!(
+        "The policy's entropy has collapsed from {} to {} nats per token: it writes nearly the same every time.",
+        number(first),
+        number(newest.mean)
+    );
+    let equal = history.newest(EQUAL).map(|equal| figure(EQUAL, number(equal.mean)));
+    let figures = std::iter::once(change(name, first, newest.mean)).chain(equal).collect();
+    let advice = [
+        "a lower --learning-rate",
+        "a higher --temperature",
+        "--epsilon-high 0.28, or an --entropy-coef, with grpo",
+        "a --beta above 0",
+    ];
+    finding("entropy_collapses", sentence, figures, &advice)
+}
+
+/// The reward rose while completions went to one end of the possible lengths.
+fn length_exploited(history: &History, settings: &Settings) -> Option<Finding> {
+    let (first, newest) = (history.first(LENGTH)?, history.newest(LENGTH)?);
+    let cut = history.newest(CUT_OFF).map_or(0.0, |cut| cut.mean);
+    let longer = newest.mean > 1.3 * first && cut >= MANY_CUT_OFF && history.first(CUT_OFF)? <= 0.3;
+    let shorter = newest.mean < 0.25 * first && newest.mean <= 6.0;
+    if !longer && !shorter {
+        return None;
+    }
+    let rose = reward_rose(history, settings, 0.5)?;
+    let sentence = format!(
+        "The reward rises with {} completions alone: their mean length went from {} to {} tokens.",
+        if longer { "longer" } else { "shorter" },
+        number(first),
+        number(newest.mean)
+    );
+    let figures = vec![change(LENGTH, first, newest.mean), rose, figure(CUT_OFF, number(cut))];
+    let advice = [
+        "read some completions: does the reward measure what it is meant to?",
+        if longer {
+            "overlong_reward.wasm, or a score per token"
+        } else {
+            "a reward for content, or a least length in the reward"
+        },
+        "a --beta above 0",
+    ];
+    finding("length_exploited", sentence, figures, &advice)
+}
+
+fn ratios_clipped(history: &History, settings: &Settings) -> Option<Finding> {
+    let names = ["clip_ratio/region_mean", "policy/clipfrac_avg", "cispo_clip_ratio"];
+    let (name, clipped) = history.newest_of(&names).filter(|(_, clipped)| clipped.mean >= MANY_CLIPPED)?;
+    let sentence =
+        format!("{} of the probability ratios are clipped, so that their tokens are no longer learned.", percent(clipped.mean));
+    let figures = std::iter::once(figure(name, number(clipped.mean))).chain(rate_figure(settings)).collect();
+    let advice = ["fewer --num-iterations", "fewer --steps-per-generation", "a lower --learning-rate", "a larger --epsilon"];
+    finding("ratios_clipped", sentence, figures, &advice)
+}

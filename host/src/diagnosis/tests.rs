@@ -1,0 +1,183 @@
+//! Signs on rows that the tests write, and folders that nobody would want to read.
+
+use super::{Held, Settings, Watch, read};
+use serde_json::{Map, Value, json};
+use std::fs;
+
+const CONFIG: &str = "learning_rate = 1e-5\nmax_completion_length = 64\n[loss]\nbeta = 0.04\n[[plugin]]\npath = \"a/right.wasm\"\n\
+                      weight = 1.0\nconfig = { column = \"answer\" }\n[[plugin]]\npath = \"long.wasm\"\nweight = 2.0\n";
+
+/// A number between -1 and 1 that depends on the step and on what it is for.
+fn noise(step: u64, of: u64) -> f64 {
+    let mut x = (step * 31 + of).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x ^= x >> 29;
+    x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (x >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+}
+
+/// The row of a run that learns: a reward that rises in noise, with lengths, entropy and divergence as they usually are.
+fn healthy(step: u64) -> Value {
+    let at = step as f64 / 60.0;
+    json!({
+        "reward": 0.2 + 0.4 * at + 0.1 * noise(step, 1), "reward_std": 0.4 + 0.05 * noise(step, 2),
+        "frac_reward_zero_std": 0.4 + 0.2 * noise(step, 3), "kl": 0.1 * at + 0.01 * noise(step, 4).abs(),
+        "entropy": 1.0 - 0.3 * at + 0.1 * noise(step, 5), "completions/mean_length": 40.0 - 10.0 * at + 5.0 * noise(step, 6),
+        "completions/clipped_ratio": 0.2 + 0.1 * noise(step, 7), "clip_ratio/region_mean": 0.05 + 0.02 * noise(step, 8),
+        "rewards/right/mean": 0.2 + 0.4 * at + 0.1 * noise(step, 9), "rewards/right/std": 0.4 + 0.05 * noise(step, 10),
+        "rewards/long/mean": -0.5 + 0.2 * at + 0.1 * noise(step, 11), "rewards/long/std": 0.2 + 0.05 * noise(step, 12),
+        "loss": 0.01 * noise(step, 13), "grad_norm": 1.0, "time/rollout": 3.0, "eval_reward": 1e9,
+    })
+}
+
+/// Watches sixty rows, one every `every` steps, of a run with this configuration.
+fn watch(config: &str, usual: f64, every: u64, row: impl Fn(u64) -> Value) -> (Watch, Vec<Held>) {
+    let mut watch = Watch::new(Settings::of(config, Some(usual)));
+    let mut begun = Vec::new();
+    for i in 1..=60 {
+        let line: Map<String, Value> = row(i).as_object().unwrap().clone();
+        begun.extend(watch.see(i * every, &line));
+    }
+    (watch, begun)
+}
+
+fn names(held: &[Held]) -> Vec<&'static str> {
+    held.iter().map(|held| held.finding.name).collect()
+}
+
+/// The names of what is found where some metrics of a healthy run are others.
+fn found(config: &str, usual: f64, change: impl Fn(u64, &mut Value)) -> Vec<&'static str> {
+    let row = |step| {
+        let mut row = healthy(step);
+        change(step, &mut row);
+        row
+    };
+    let (watch, begun) = watch(config, usual, 1, row);
+    assert!(begun.iter().all(|held| held.since >= 15 && !held.finding.figures.is_empty() && !held.finding.advice.is_empty()));
+    assert_eq!(begun.len(), watch.findings().len());
+    names(&begun)
+}
+
+#[test]
+fn a_run_that_learns_shows_no_sign_however_often_it_logs() {
+    for every in [1, 3, 10, 500] {
+        let (watch, begun) = watch(CONFIG, 1e-5, every, healthy);
+        assert!(begun.is_empty() && watch.has_enough(), "{begun:?}");
+    }
+}
+
+#[test]
+fn each_fault_shows_its_sign() {
+    let same = |_: u64, _: &mut Value| {};
+    assert_eq!(found(CONFIG, 1e-5, same), [""; 0]);
+    let falls = |step: u64, row: &mut Value| row["reward"] = json!(if step < 3 { 0.3 } else { -0.9 });
+    assert_eq!(found(CONFIG, 1e-6, falls), ["rate_too_high"]);
+    assert_eq!(found(CONFIG, 1e-5, falls), [""; 0], "not at the usual rate");
+    let still = |step: u64, row: &mut Value| {
+        for (i, (name, level)) in [("reward", 0.2), ("entropy", 1.0), ("completions/mean_length", 30.0)].iter().enumerate() {
+            row[*name] = json!(level * (1.0 + 0.1 * noise(step, 20 + i as u64)));
+        }
+    };
+    assert_eq!(found(CONFIG, 1e-2, still), ["rate_too_low"]);
+    let moves = |step: u64, row: &mut Value| row["entropy"] = json!(1.0 - 0.01 * step as f64 + 0.05 * noise(step, 5));
+    assert_eq!(found(CONFIG, 1e-2, moves), [""; 0], "it moves");
+    let cut = |step: u64, row: &mut Value| row["completions/clipped_ratio"] = json!(0.7 + 0.1 * noise(step, 1));
+    assert_eq!(found(CONFIG, 1e-5, cut), ["completions_cut_off"]);
+    let constant = |_: u64, row: &mut Value| (row["rewards/long/mean"], row["rewards/long/std"]) = (json!(-0.5), json!(1e-9));
+    assert_eq!(found(CONFIG, 1e-5, constant), ["reward_constant"]);
+    let never = |_: u64, row: &mut Value| (row["rewards/right/mean"], row["rewards/right/std"]) = (json!(0.0), json!(0.0));
+    assert_eq!(found(CONFIG, 1e-5, never), ["answers_never_found"]);
+    let equal = |_: u64, row: &mut Value| row["frac_reward_zero_std"] = json!(0.9);
+    assert_eq!(found(CONFIG, 1e-5, equal), ["groups_without_spread"]);
+    let small = |_: u64, row: &mut Value| (row["rewards/long/mean"], row["rewards/long/std"]) = (json!(-0.002), json!(0.003));
+    assert_eq!(found(CONFIG, 1e-5, small), ["reward_dominates"]);
+    let normalised = CONFIG.replace("beta", "multi_objective_aggregation = \"normalize_then_sum\"\nbeta");
+    assert_eq!(found(&normalised, 1e-5, small), [""; 0]);
+    let fulfilled = |_: u64, row: &mut Value| (row["rewards/long/mean"], row["rewards/long/std"]) = (json!(0.999), json!(0.003));
+    assert_eq!(found(CONFIG, 1e-5, fulfilled), [""; 0], "a reward that is nearly always given has little spread");
+    let diverges = |step: u64, row: &mut Value| row["kl"] = json!(0.05 * step as f64);
+    assert_eq!(found(CONFIG, 1e-5, diverges), ["divergence_runs_away"]);
+    let collapses = |step: u64, row: &mut Value| row["entropy"] = json!(0.02f64.max(1.0 - 0.05 * step as f64));
+    assert_eq!(found(CONFIG, 1e-5, collapses), ["entropy_collapses"]);
+    let short = |step: u64, row: &mut Value| {
+        row["completions/mean_length"] = json!(2f64.max(40.0 - 2.0 * step as f64));
+        row["reward"] = json!(0.3 + 0.03 * step as f64);
+    };
+    assert_eq!(found(CONFIG, 1e-5, short), ["length_exploited"]);
+    let clipped = |step: u64, row: &mut Value| row["clip_ratio/region_mean"] = json!(0.5 + 0.1 * noise(step, 1));
+    assert_eq!(found(CONFIG, 1e-5, clipped), ["ratios_clipped"]);
+    let sft = |step: u64| json!({ "loss": if step < 3 { 2.0 } else { 6.0 }, "entropy": 0.01, "learning_rate": 1e-5 });
+    assert_eq!(names(&watch(CONFIG, 1e-6, 1, sft).1), ["rate_too_high"]);
+}
+
+#[test]
+fn a_finding_is_told_once_and_knows_when_it_ended() {
+    let cut = |again: u64| {
+        let row = |step: u64| {
+            let mut row = healthy(step);
+            row["completions/clipped_ratio"] = json!(if (10..30).contains(&step) || step >= again { 0.9 } else { 0.1 });
+            row
+        };
+        let (watch, begun) = watch(CONFIG, 1e-5, 1, row);
+        assert_eq!(names(&begun), ["completions_cut_off"]);
+        assert!((17..30).contains(&begun[0].since), "{begun:?}");
+        assert_eq!(watch.findings()[0].since, begun[0].since);
+        watch.findings()[0].until
+    };
+    assert!(cut(99).is_some_and(|until| (30..45).contains(&until)));
+    assert_eq!(cut(45), None, "it holds again, and is not told again");
+}
+
+#[test]
+fn metrics_before_a_swap_are_not_compared_with_those_after() {
+    let falls = |step: u64| {
+        let mut row = healthy(step);
+        row["reward"] = json!(if step <= 30 { 0.3 } else { -9.0 });
+        row.as_object().unwrap().clone()
+    };
+    for swapped in [false, true] {
+        let mut watch = Watch::new(Settings::of(CONFIG, Some(1e-6)));
+        for step in 1..=60 {
+            if swapped && step == 31 {
+                watch.change(Settings::of(CONFIG, Some(1e-6)));
+            }
+            watch.see(step, &falls(step));
+        }
+        assert_eq!(watch.findings().is_empty(), swapped, "{:?}", watch.findings());
+    }
+}
+
+#[test]
+fn a_folder_that_is_damaged_empty_huge_or_hostile_is_read_up_to_a_size() {
+    let run = tempfile::tempdir().unwrap();
+    let empty = read(run.path());
+    assert_eq!((empty.rows, empty.enough, empty.notes.len()), (0, false, 3), "{:?}", empty.notes);
+    fs::write(run.path().join("config.toml"), b"learning_rate = \xff\n[[plugin]]\npath = 3").unwrap();
+    fs::write(run.path().join("events.jsonl"), "[]\n{\"event\": 7, \"usual_learning_rate\": 1e999}\n").unwrap();
+    let mut metrics = String::from("nonsense\n\0\n{\"step\": -1}\n{\"step\": \"1\"}\n");
+    metrics.push_str(&"[".repeat(100_000));
+    metrics.push('\n');
+    // A line larger than any is allowed to be, and one whose values are no figures.
+    metrics.push_str(&format!("{{\"step\": 1, \"reward\": 1, \"x\": \"{}\"}}\n", "y".repeat(3 << 20)));
+    metrics.push_str("{\"step\": 2, \"reward\": null, \"entropy\": \"\\u001b[2J\", \"kl\": 1e308}\n");
+    for step in 3..60u64 {
+        let mut row = healthy(step);
+        row["step"] = json!(if step == 40 { u64::MAX } else { step });
+        row["completions/clipped_ratio"] = json!(0.9);
+        metrics.push_str(&format!("{row}\n"));
+    }
+    metrics.push_str("{\"step\": 61, \"rew");
+    fs::write(run.path().join("metrics.jsonl"), metrics).unwrap();
+    let found = read(run.path());
+    assert_eq!(names(&found.findings), ["completions_cut_off"], "{found:?}");
+    assert_eq!(found.rows, 58);
+    assert!(found.notes.iter().any(|note| note.contains("metrics.jsonl: 4 lines")), "{:?}", found.notes);
+    let named = "path = \"\u{1b}[2J\u{202e}.wasm\"\nconfig = { column = \"\\u001b[2J\" }";
+    let settings = Settings::of(&format!("[[plugin]]\n{}", named.replace('\u{1b}', "\\u001b")), None);
+    let mut watch = Watch::new(settings);
+    for step in 1..=40 {
+        let row = json!({ "rewards/\u{1b}[2J\u{202e}/mean": 0.0, "rewards/\u{1b}[2J\u{202e}/std": 0.0 });
+        watch.see(step, row.as_object().unwrap());
+    }
+    let [held] = &watch.findings()[..] else { panic!("{:?}", watch.findings()) };
+    assert!(!held.finding.sentence.chars().any(crate::config::is_hidden), "{held:?}");
+}

@@ -1,0 +1,161 @@
+//! Which layers of a decoder have sliding windows, and which rotary embedding each has.
+
+use super::architecture::{MOST_LAYERS, MOST_POSITIONS};
+use super::families::Family;
+use super::json::Object;
+
+const SLIDING: &str = "sliding_attention";
+
+/// What differs between the layers of a decoder.
+pub(super) struct Kinds {
+    /// Sliding window of each layer.
+    pub windows: Vec<Option<usize>>,
+    /// Rotary embedding of each layer: the first, the second, or none.
+    pub rotary: Vec<Option<usize>>,
+}
+
+/// Reads the kinds of layers, by the family's rules. With `two` rotary embeddings, the second is that of layers with windows.
+pub(super) fn kinds(config: &Object, family: Family, layers: usize, two: bool) -> Result<Kinds, String> {
+    let rotates = rotates(config, family, layers)?;
+    let sliding = sliding(config, family, &rotates)?;
+    let rope = |layer: usize| match sliding[layer] {
+        _ if !rotates[layer] => None,
+        Some(_) if two => Some(1),
+        _ => Some(0),
+    };
+    let rotary = (0..layers).map(rope).collect();
+    Ok(Kinds { windows: sliding, rotary })
+}
+
+/// Returns each layer's sliding window.
+fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Option<usize>>, String> {
+    let layers = rotates.len();
+    let size = || config.size("sliding_window", MOST_POSITIONS);
+    // Null turns windows off, and a missing key does not.
+    let size_or = |default: usize| Ok::<_, String>(size()?.or((!config.has("sliding_window")).then_some(default)));
+    let if_in_use = |size: Option<usize>| {
+        let in_use = config.flag("use_sliding_window")? == Some(true);
+        Ok::<_, String>(size.filter(|_| in_use))
+    };
+    let size = match family {
+        Family::Gemma2 | Family::Gemma3 | Family::Ministral | Family::Mistral | Family::Olmo3 => size_or(4096)?,
+        Family::Phi3 | Family::Starcoder2 => size()?,
+        Family::Qwen2 | Family::Qwen3 => if_in_use(size_or(4096)?)?,
+        Family::SmolLm3 => if_in_use(size()?)?,
+        Family::GptNeoX | Family::Granite | Family::Llama | Family::Olmo2 | Family::StableLm => return Ok(vec![None; layers]),
+    };
+    let pattern = match family {
+        Family::Gemma3 => gemma3_pattern(config)?,
+        Family::Gemma2 => 2,
+        _ => 4,
+    };
+    let first = match family {
+        Family::Qwen2 | Family::Qwen3 => config.count("max_window_layers", MOST_LAYERS)?.unwrap_or(28),
+        // Without effect: its windows follow from the layers without a rotary embedding.
+        Family::SmolLm3 => config.count("max_window_layers", MOST_LAYERS)?.map_or(0, |_| 0),
+        _ => 0,
+    };
+    let types = match family {
+        Family::Phi3 | Family::Starcoder2 => None,
+        _ => config.words("layer_types", &["full_attention", SLIDING], layers)?,
+    };
+    let by_default = |layer: usize| match family {
+        Family::Gemma2 | Family::Gemma3 | Family::Olmo3 => !(layer + 1).is_multiple_of(pattern),
+        Family::SmolLm3 => !rotates[layer],
+        _ => layer >= first,
+    };
+    let slides = |layer: usize| types.as_ref().map_or_else(|| by_default(layer), |types| types[layer] == SLIDING);
+    let patterned = matches!(family, Family::Gemma2 | Family::Gemma3 | Family::Olmo3);
+    if size.is_none() && (types.is_some() || patterned) && (0..layers).any(slides) {
+        return Err(format!("layer_types has {SLIDING:?}, but there is no sliding_window"));
+    }
+    Ok((0..layers).map(|layer| size.filter(|_| slides(layer))).collect())
+}
+
+/// Returns after how many layers one of Gemma 3 attends to everything, where there are no `layer_types`.
+fn gemma3_pattern(config: &Object) -> Result<usize, String> {
+    let pattern = config.size("sliding_window_pattern", MOST_LAYERS)?.unwrap_or(6);
+    match config.size("_sliding_window_pattern", MOST_LAYERS)? {
+        Some(other) if other != pattern && config.get("layer_types").is_none() => {
+            Err(format!("_sliding_window_pattern is {other}, which transformers ignores; write layer_types"))
+        }
+        _ => Ok(pattern),
+    }
+}
+
+/// Returns whether each layer has a rotary embedding.
+fn rotates(config: &Object, family: Family, layers: usize) -> Result<Vec<bool>, String> {
+    if family != Family::SmolLm3 {
+        return Ok(vec![true; layers]);
+    }
+    let interval = config.size("no_rope_layer_interval", MOST_LAYERS)?.unwrap_or(4);
+    let given = config.bits("no_rope_layers", layers)?;
+    Ok(given.unwrap_or_else(|| (1..=layers).map(|layer| layer % interval != 0).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::Architecture;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn each_layer_has_the_window_that_its_family_says() {
+        let windows = |more: Value| {
+            let mut config = json!({
+                "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 257,
+                "max_position_embeddings": 128, "sliding_window": 16,
+            });
+            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            Architecture::parse(&config.to_string()).unwrap().windows
+        };
+        assert_eq!(windows(json!({ "model_type": "llama", "sliding_window": null })), [None; 3]);
+        assert_eq!(windows(json!({ "model_type": "mistral" })), [Some(16); 3]);
+        assert_eq!(windows(json!({ "model_type": "mistral", "sliding_window": null })), [None; 3]);
+        // Of texts that are no longer than it, it hides nothing.
+        assert_eq!(windows(json!({ "model_type": "mistral", "sliding_window": 128 })), [None; 3]);
+        assert_eq!(windows(json!({ "model_type": "qwen2", "max_window_layers": 1 })), [None; 3]);
+        let sliding = json!({ "model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 1 });
+        assert_eq!(windows(sliding), [None, Some(16), Some(16)]);
+        let types = ["sliding_attention", "full_attention", "sliding_attention"];
+        assert_eq!(windows(json!({ "model_type": "mistral", "layer_types": types })), [Some(16), None, Some(16)]);
+        let smollm3 = json!({ "model_type": "smollm3", "use_sliding_window": true, "no_rope_layer_interval": 2 });
+        assert_eq!(windows(smollm3), [None, Some(16), None]);
+        let gemma = |kind: &str| json!({ "model_type": kind, "head_dim": 16 });
+        assert_eq!(windows(gemma("gemma2")), [Some(16), None, Some(16)]);
+        assert_eq!(windows(gemma("gemma3_text")), [Some(16); 3]);
+        assert_eq!(windows(json!({ "model_type": "gemma3_text", "sliding_window_pattern": 3 })), [Some(16), Some(16), None]);
+        let long = json!({ "model_type": "olmo3", "num_hidden_layers": 4, "sliding_window": 100 });
+        assert_eq!(windows(long), [Some(100), Some(100), Some(100), None]);
+        assert_eq!(windows(json!({ "model_type": "phi3" })), [Some(16); 3]);
+    }
+
+    #[test]
+    fn each_layer_is_rotated_unless_its_family_says_otherwise() {
+        let rotates = |more: Value| {
+            let mut config = json!({
+                "model_type": "smollm3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 5,
+                "num_attention_heads": 4, "vocab_size": 257,
+            });
+            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            Architecture::parse(&config.to_string()).map(|a| a.rotary.into_iter().map(|rope| rope.is_some()).collect::<Vec<_>>())
+        };
+        assert_eq!(rotates(json!({})).unwrap(), [true, true, true, false, true]);
+        assert_eq!(rotates(json!({ "no_rope_layer_interval": 2 })).unwrap(), [true, false, true, false, true]);
+        let given = json!({ "no_rope_layers": [0, 1, 1, 1, 0], "no_rope_layer_interval": 2 });
+        assert_eq!(rotates(given).unwrap(), [false, true, true, true, false]);
+        assert_eq!(rotates(json!({ "model_type": "llama" })).unwrap(), [true; 5]);
+        for (key, value) in [
+            ("no_rope_layers", json!([0, 1])),
+            ("no_rope_layers", json!([0, 1, 1, 1, 2])),
+            ("no_rope_layers", json!("all")),
+            ("no_rope_layer_interval", json!(0)),
+            // Not of other families.
+            ("use_nope", json!(true)),
+            // Only some readers would obey it without use_sliding_window.
+            ("layer_types", json!(vec!["sliding_attention"; 5])),
+        ] {
+            let error = rotates(json!({ key: value })).unwrap_err();
+            assert!(error.contains(key), "{key}: {error}");
+        }
+    }
+}

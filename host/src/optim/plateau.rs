@@ -1,0 +1,42 @@
+//! Notices when evaluations stop improving.
+
+use crate::config::{Better, OnPlateau, Threshold};
+use serde::{Deserialize, Serialize};
+
+/// What is known from the evaluations so far, as torch's `ReduceLROnPlateau` counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub struct Plateau {
+    best: Option<f64>,
+    /// Evaluations without improvement.
+    bad: u32,
+    /// Evaluations that don't count yet.
+    cooldown: u32,
+    /// Number of times that they stopped improving.
+    pub plateaus: u32,
+}
+
+impl Plateau {
+    /// Takes a value of the metric into account. `greater` says whether more is better, unless the settings do.
+    pub fn observe(&mut self, value: f64, s: OnPlateau, greater: bool) {
+        let greater = s.mode.map_or(greater, |mode| mode == Better::Max);
+        let sign = if greater { 1.0 } else { -1.0 };
+        let improves = |best: f64| {
+            let enough = match s.threshold_mode {
+                Threshold::Rel => best * (1.0 + sign * s.threshold),
+                Threshold::Abs => best + sign * s.threshold,
+            };
+            if greater { value > enough } else { value < enough }
+        };
+        if self.best.is_none_or(improves) && !value.is_nan() {
+            (self.best, self.bad) = (Some(value), 0);
+        } else {
+            self.bad = self.bad.saturating_add(1);
+        }
+        if self.cooldown > 0 {
+            (self.cooldown, self.bad) = (self.cooldown - 1, 0);
+        }
+        if self.bad > s.patience {
+            (self.plateaus, self.cooldown, self.bad) = (self.plateaus.saturating_add(1), s.cooldown, 0);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Plugins for labelled completions: compute a loss over completions that are desirable or not, with its derivatives.
+
+use super::engine::Engine;
+use super::instance::Plugin;
+use super::loaded::Call;
+use super::policy::Check;
+use super::world::{Labelling, Role, labelled};
+use super::{Error, Gradient, Result, Source};
+use crate::config::Limits;
+use serde_json::{Map, Value};
+use std::ops::{Deref, DerefMut};
+
+pub use super::world::labelled::{Examples, Mismatched};
+
+/// A loaded algorithm for labelled completions.
+pub struct LabelledPlugin {
+    plugin: Plugin,
+}
+
+impl Deref for LabelledPlugin {
+    type Target = Plugin;
+
+    fn deref(&self) -> &Plugin {
+        &self.plugin
+    }
+}
+
+impl DerefMut for LabelledPlugin {
+    fn deref_mut(&mut self) -> &mut Plugin {
+        &mut self.plugin
+    }
+}
+
+impl LabelledPlugin {
+    /// Loads and configures a plugin; `seed` is the run's.
+    pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
+        let plugin = Plugin::load(engine, source, Role::Labelled, config, limits, seed)?;
+        if plugin.info().hints.mismatched && !plugin.info().needs.ref_logp {
+            let detail = "it asks for mismatched completions but not for ref-logp, which they have a column of".to_owned();
+            return Err(Error::Config { name: source.name().to_owned(), detail });
+        }
+        Ok(Self { plugin })
+    }
+
+    /// Returns one micro-batch's part of the loss.
+    pub fn loss(&mut self, examples: &Examples) -> Result<Gradient> {
+        let given: labelled::Gradient = self.plugin.call(Call::at("loss", examples.step), |store, linked| {
+            Labelling::new(&mut *store, linked)?.rlhost_plugin0_2_0_labelled().call_loss(&mut *store, examples)
+        })?;
+        let check = |tokens| Check { name: self.name(), function: "loss", step: examples.step, tokens };
+        check(0).number("a loss", given.loss)?;
+        check(examples.logp.len()).column("d_logp", &given.d_logp)?;
+        let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check(0).wrong(e))?;
+        Ok(Gradient { loss: given.loss, d_logp: given.d_logp, metrics, ..Gradient::default() })
+    }
+}

@@ -1,0 +1,54 @@
+//! Tells of findings when they begin to hold.
+
+use super::{Event, Journal, RunFolder};
+use crate::diagnosis::{self, Held, Settings, Watch};
+use crate::train::Result;
+use serde_json::{Map, Value};
+
+/// The watch over a run's metrics, on the process that writes them.
+pub(super) struct Findings {
+    watch: Option<Watch>,
+    usual_rate: f64,
+    /// Whether plugins or their weights have changed since the last line of metrics.
+    changed: bool,
+}
+
+impl Findings {
+    /// Begins to watch a run; one that goes on has its earlier metrics in its folder.
+    pub(super) fn new(folder: &RunFolder, usual_rate: f64) -> Self {
+        let watch = (!folder.config().is_empty()).then(|| {
+            let settings = Settings::of(folder.config(), Some(usual_rate));
+            diagnosis::resume(folder.path(), settings)
+        });
+        Self { watch, usual_rate, changed: false }
+    }
+
+    /// Notes an event after which metrics are not comparable with those before.
+    pub(super) fn notice(&mut self, event: &Event<'_>) {
+        let changes =
+            matches!(event, Event::PluginSwapped { .. } | Event::PluginRolledBack { .. } | Event::SettingsChanged { .. });
+        self.changed |= changes;
+    }
+
+    /// Adds a line of metrics, under this configuration. Returns findings that begin to hold.
+    pub(super) fn see(&mut self, step: u64, line: &Map<String, Value>, config: &str) -> Vec<Held> {
+        let Some(watch) = &mut self.watch else { return Vec::new() };
+        if std::mem::take(&mut self.changed) {
+            watch.change(Settings::of(config, Some(self.usual_rate)));
+        }
+        watch.see(step, line)
+    }
+}
+
+impl Journal {
+    /// Writes a line for each finding to the log and to events.jsonl.
+    pub(super) fn tell(&mut self, step: u64, begun: &[Held]) -> Result<()> {
+        for Held { finding, .. } in begun {
+            let advice = finding.advice.join("; ");
+            tracing::warn!("{} Try {advice}. `rlhost diagnose {}` says more", finding.sentence, self.path().display());
+            let (text, figures) = (finding.sentence.as_str(), finding.figures.as_slice());
+            self.event(&Event::Finding { finding: finding.name, step, text, figures, advice: &finding.advice })?;
+        }
+        Ok(())
+    }
+}

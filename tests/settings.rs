@@ -1,0 +1,134 @@
+//! Settings of TRL and transformers that change training: each does what it says, and a run that has them resumes exactly.
+
+use rlhost_tests::{Place, tiny};
+use std::fs;
+
+/// A run of SFT that logs and saves every step.
+fn sft(run: &str) -> Vec<&str> {
+    let mut all = vec!["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--output-dir", run, "--max-steps", "6"];
+    all.extend(["--logging-steps", "1", "--save-steps", "1", "--learning-rate", "0.002", "--per-device-train-batch-size", "4"]);
+    all
+}
+
+/// Resumes copies of a run from each step and compares their ends with its own.
+fn resumes_exactly(place: &Place, run: &str, steps: u64) {
+    for step in 1..steps {
+        let name = format!("{run}-from-{step}");
+        place.copy(run, &name);
+        for later in step + 1..=steps {
+            fs::remove_dir_all(place.path(&name).join(format!("checkpoint-{later}"))).unwrap();
+        }
+        place.run(&["resume", &name]).succeeded();
+        place.assert_same_end(&name, run, steps, "model.safetensors");
+    }
+}
+
+#[test]
+fn a_rate_that_follows_evaluations_falls_when_they_stop_improving_and_resumes() {
+    let place = Place::with_answers();
+    // No evaluation improves on the first by half, so that every second one is a plateau.
+    let kwargs = r#"{"patience": 1, "factor": 0.5, "threshold": 0.5, "min_lr": 6e-4}"#;
+    let plateau = ["--lr-scheduler-type", "reduce_lr_on_plateau", "--lr-scheduler-kwargs", kwargs, "--eval-dataset"];
+    let evaluated = ["answers.jsonl", "--eval-steps", "1", "--eval-on-start"];
+    place.run(&[&sft("run")[..], &plateau, &evaluated].concat()).succeeded();
+    let lines = place.lines("run/metrics.jsonl");
+    let rates: Vec<f64> = lines.iter().filter_map(|line| line["learning_rate"].as_f64()).collect();
+    assert_eq!(rates, [0.002, 0.002, 0.002, 0.001, 0.001, 6e-4]);
+    resumes_exactly(&place, "run", 6);
+
+    let alone = place.run(&[&sft("alone")[..], &plateau[..4]].concat());
+    assert!(alone.code == Some(2) && alone.error().contains("set eval_dataset"), "{}", alone.stderr);
+    let unknown = place.run(&[&sft("unknown")[..], &plateau, &evaluated, &["--metric-for-best-model", "eval_los"]].concat());
+    assert!(unknown.error().contains("eval_loss"), "{}", unknown.stderr);
+}
+
+#[test]
+fn a_schedule_takes_its_settings_from_a_flag_a_set_or_a_file_and_refuses_others() {
+    let place = Place::with_answers();
+    let minimum = ["--lr-scheduler-type", "cosine_with_min_lr", "--lr-scheduler-kwargs", "{\"min_lr_rate\": 0.5}"];
+    place.run(&[&sft("flag")[..], &minimum].concat()).succeeded();
+    let want: Vec<f64> = (0..6).map(|i| 0.002 * (0.75 + 0.25 * (std::f64::consts::PI * f64::from(i) / 6.0).cos())).collect();
+    for (got, want) in place.figure("flag", "learning_rate").iter().zip(&want) {
+        assert!((got - want).abs() < 1e-12, "{got} {want}");
+    }
+    let set = ["--lr-scheduler-type", "cosine_with_min_lr", "--set", "lr_scheduler_kwargs.min_lr_rate=0.5"];
+    place.run(&[&sft("set")[..], &set].concat()).succeeded();
+    place.write("run.toml", "lr_scheduler_type = 'cosine_with_min_lr'\nlr_scheduler_kwargs = { min_lr_rate = 0.5 }\n");
+    place.run(&[&sft("file")[..], &["--config", "run.toml"]].concat()).succeeded();
+    for run in ["set", "file"] {
+        place.assert_same_end(run, "flag", 6, "model.safetensors");
+    }
+    let wrong = place.run(&[&sft("wrong")[..], &["--lr-scheduler-kwargs", "{\"num_cycles\": 2}"]].concat());
+    assert!(wrong.code == Some(2) && wrong.error().contains("linear has no settings"), "{}", wrong.stderr);
+    let rising = ["--lr-scheduler-type", "polynomial", "--lr-scheduler-kwargs", "{\"lr_end\": 0.01}"];
+    let rising = place.run(&[&sft("rising")[..], &rising].concat());
+    assert!(rising.code == Some(2) && rising.error().contains("lr_end is 1e-2"), "{}", rising.stderr);
+}
+
+const OPTIMIZERS: [&[&str]; 6] = [
+    &["--optim", "sgd", "--optim-args", "momentum=0.9, nesterov=True", "--learning-rate", "0.5"],
+    &["--optim", "sgd", "--learning-rate", "0.5"],
+    &["--optim", "lion_32bit", "--learning-rate", "0.001"],
+    &["--optim", "adafactor", "--optim-args", "{\"beta1\": 0.9}", "--learning-rate", "0.005"],
+    &["--optim", "adafactor", "--learning-rate", "0.005"],
+    &["--optim", "muon", "--learning-rate", "0.01", "--weight-decay", "0.1"],
+];
+
+#[test]
+fn every_optimizer_learns_and_resumes() {
+    let place = Place::with_answers();
+    for (i, optimizer) in OPTIMIZERS.iter().enumerate() {
+        let run = format!("run-{i}");
+        place.run(&[&sft(&run)[..], optimizer, &["--per-device-train-batch-size", "32"]].concat()).succeeded();
+        let losses = place.figure(&run, "loss");
+        assert!(losses[5] < losses[0] - 0.05, "{optimizer:?}: {losses:?}");
+        resumes_exactly(&place, &run, 6);
+    }
+    let names: Vec<String> = place.tensors("run-4/checkpoint-6/optimizer.safetensors").into_keys().collect();
+    assert!(names.iter().any(|name| name.ends_with("q_proj.weight.rows")) && !names.iter().any(|name| name.ends_with(".m")));
+    let other = ["resume", "run-0", "--optim", "lion_32bit"];
+    let other = place.run(&other);
+    assert!(other.code == Some(2) && other.error().contains("optim"), "{}", other.stderr);
+}
+
+#[test]
+fn a_critic_is_trained_by_the_same_optimizer_and_resumes() {
+    let place = Place::with_answers();
+    for (kind, optim) in [("policy", "muon"), ("shared", "adafactor"), ("policy", "sgd")] {
+        let run = format!("{kind}-{optim}");
+        let mut ppo = vec!["ppo", "--model", tiny(), "--dataset", "answers.jsonl", "--plugin", "tldr_length_reward.wasm"];
+        ppo.extend([
+            "--output-dir",
+            &run,
+            "--value-model",
+            kind,
+            "--optim",
+            optim,
+            "--learning-rate",
+            "0.002",
+            "--max-steps",
+            "4",
+        ]);
+        ppo.extend(["--max-completion-length", "8", "--save-steps", "1", "--logging-steps", "1", "--num-ppo-epochs", "2"]);
+        place.run(&ppo).succeeded();
+        resumes_exactly(&place, &run, 4);
+    }
+}
+
+#[test]
+fn an_optimizer_takes_no_key_of_another() {
+    let place = Place::with_answers();
+    for (given, expected) in [
+        (&["--optim", "sgd", "--adam-beta1", "0.8"][..], "adam_beta1: sgd has none"),
+        (&["--optim", "adamw_8bit"], "\"adamw_8bit\" is not one of adamw, adamw_apex_fused"),
+        (&["--optim-args", "momentum=0.9"], "adamw_torch is set by --adam-beta1"),
+        (&["--optim", "sgd", "--optim-args", "momentum=0.9,nesterov"], "expected a table"),
+    ] {
+        let refused = place.run(&[&sft("refused")[..], given].concat());
+        assert!(refused.code == Some(2) && refused.error().contains(expected), "{given:?}: {}", refused.stderr);
+    }
+    // Names of one optimizer.
+    place.run(&[&sft("fused")[..], &["--optim", "adamw_torch_fused"]].concat()).succeeded();
+    place.run(&sft("plain")).succeeded();
+    place.assert_same_end("fused", "plain", 6, "model.safetensors");
+}
