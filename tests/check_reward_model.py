@@ -24,6 +24,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,12 +35,11 @@ os.environ |= {"TOKENIZERS_PARALLELISM": "false", "TRL_EXPERIMENTAL_SILENCE": "1
 import datasets
 import torch
 import transformers
-from peft import LoraConfig, PeftModel
-from safetensors.torch import load_file
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from trl import RewardConfig, RewardTrainer
 
-from check_pairs_step import EOS, MODELS, SHAPE, make_model, make_rows
+from check_pairs_step import EOS, MODELS, make_model, make_rows
 
 STEPS, BATCH, RATE, EPSILON = 10, 4, 1e-3, 1e-6
 # Name, settings of the loss, and what else is special.
@@ -50,7 +50,7 @@ CASES = [
     ("margin and centering", {"center_rewards_coefficient": 0.1}, {"margin": True}),
     ("chat", {}, {"template": "chat"}),
     ("no prompt column", {}, {"joined": True}),
-    ("max_length 30", {}, {"max_length": 30}),
+    ("max_length 120", {}, {"max_length": 120}),
     ("accumulation", {}, {"accumulation": 2, "margin": True}),
     ("adapter", {}, {"lora": True}),
 ]
@@ -190,9 +190,9 @@ def check(binary, kind, name, settings, special, folder, show):
         torch.manual_seed(5)
         lora = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj"], modules_to_save=["score"],
                           task_type="SEQ_CLS", init_lora_weights=False)
-        from peft import get_peft_model
         get_peft_model(open_model(base), lora).save_pretrained(start)
-        AutoTokenizer.from_pretrained(base).save_pretrained(start)
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(base / file, start / file)
     dataset.write_text("".join(json.dumps(row) + "\n" for row in rows))
     got = run_rlhost(binary, start, dataset, folder / "run", settings, special)
     want = train_trl(start, rows, folder / "trl", settings, special)

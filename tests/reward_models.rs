@@ -1,6 +1,6 @@
 //! Reward models: training them, what their folders hold, and what they say of texts.
 
-use rlhost_tests::{Outcome, Place, assert_near, tiny};
+use rlhost_tests::{Outcome, Place, STORIES, assert_near, tiny};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -183,4 +183,162 @@ fn what_does_not_fit_is_refused_by_name() {
     train(&place, "good", &["--max-steps", "1"]).succeeded();
     refused(&["score", "good", "--dataset", "long.jsonl"], &["401 tokens", "context of 192"]);
     assert!(!place.path("run").exists());
+}
+
+/// Trains a reward model for some steps and returns its folder.
+fn judge(place: &Place) -> String {
+    train(place, "judge", &["--max-steps", "12", "--learning-rate", "0.01"]).succeeded();
+    place.path("judge/checkpoint-12").display().to_string()
+}
+
+/// A short run with a reward model beside a plugin.
+fn asks<'a>(algorithm: &'a str, judge: &'a str, run: &'a str) -> Vec<&'a str> {
+    let mut all = vec!["--algorithm", algorithm, "--model", tiny(), "--dataset", STORIES, "--output-dir", run];
+    all.extend(["--reward-model", judge, "--plugin", "tldr_length_reward.wasm", "--max-completion-length", "8"]);
+    all.extend(["--max-steps", "4", "--save-steps", "1", "--logging-steps", "1", "--log-completions", "all"]);
+    all.extend(["--learning-rate", "0.001", "--per-device-train-batch-size", "8"]);
+    all
+}
+
+#[test]
+fn the_scores_in_a_run_are_those_that_the_model_gives_the_texts() {
+    let place = place();
+    let judge = judge(&place);
+    // Of a single byte, which is mostly a text.
+    place.run(&[&asks("grpo", &judge, "run")[..], &["--max-completion-length", "1"]].concat()).succeeded();
+    let completions = place.lines("run/completions.jsonl");
+    let rows = completions.iter().filter(|row| row["finished"] == false);
+    // One that did not end has no ending token, and no text says so: `score` adds one, but that is padding here.
+    let texts = rows.clone().map(|row| format!("{}\n", json!({"prompt": row["prompt"], "completion": row["completion"]})));
+    place.write("said.jsonl", texts.collect::<String>());
+    let scored = place.run(&["score", &judge, "--dataset", "said.jsonl", "--json"]);
+    let lines: Vec<&str> = scored.succeeded().stdout.lines().collect();
+    assert!(lines.len() > 8 && lines.len() == rows.clone().count());
+    let mut same = 0;
+    for (line, row) in lines.iter().zip(rows) {
+        // Bytes that are no text can't be read again.
+        if row["completion"].as_str().unwrap().contains('\u{fffd}') {
+            continue;
+        }
+        let line: Value = serde_json::from_str(line).unwrap();
+        let (alone, in_run) = (line["score"].as_f64().unwrap(), row["rewards"]["judge"].as_f64().unwrap());
+        assert!((alone - in_run).abs() < 1e-4, "{alone} and {in_run}");
+        same += 1;
+    }
+    assert!(same > 0, "no completion is a text");
+    for line in place.lines("run/metrics.jsonl") {
+        let sum = line["rewards/judge/mean"].as_f64().unwrap() + line["rewards/tldr_length_reward/mean"].as_f64().unwrap();
+        assert!((line["reward"].as_f64().unwrap() - sum).abs() < 1e-4, "{line}");
+    }
+    let config = fs::read_to_string(place.path("run/checkpoint-4/config.toml")).unwrap();
+    assert!(config.contains("model = true") && config.contains("hash = \""), "{config}");
+    let replayed = place.run(&["replay", "run", "--reward-model", &judge, "--with", "judge"]);
+    let shown = &replayed.succeeded().stdout;
+    let line = shown.lines().find(|line| line.starts_with("judge ")).expect("a line for the run's reward");
+    let ranks: f64 = line.split_whitespace().last().unwrap().parse().unwrap();
+    assert!(ranks > 0.9, "{shown}");
+}
+
+#[test]
+fn every_algorithm_that_scores_takes_a_reward_model_and_resumes_to_the_bit() {
+    let place = place();
+    let judge = judge(&place);
+    for algorithm in ["grpo", "rloo", "ppo", "online_dpo"] {
+        place.run(&asks(algorithm, &judge, algorithm)).succeeded();
+        for step in 1..4u64 {
+            let from = format!("{algorithm}-{step}");
+            place.copy(algorithm, &from);
+            place.run(&["resume", &from, "--step", &step.to_string()]).succeeded();
+            place.assert_same_end(&from, algorithm, 4, "model.safetensors");
+        }
+    }
+    // The critic starts from the reward model, as in OpenRLHF, unless another is named.
+    let config = fs::read_to_string(place.path("ppo/config.toml")).unwrap();
+    assert!(config.contains(&format!("value_model = \"{judge}\"")), "{config}");
+    let frozen = |run: &str, more: &[&str]| {
+        place.run(&[&asks("ppo", &judge, run)[..], &["--critic-learning-rate", "0"], more].concat()).succeeded();
+        place.tensors(&format!("{run}/checkpoint-1/value_model/model.safetensors"))["score.weight"].clone()
+    };
+    assert!(frozen("its", &[]) == place.tensors("judge/checkpoint-12/model.safetensors")["score.weight"]);
+    assert!(frozen("policys", &["--value-model", "policy"]).iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn weights_apply_and_an_evaluation_scores_too() {
+    let place = place();
+    let judge = judge(&place);
+    let weights = ["--reward-weights", "0.5", "2"];
+    place
+        .run(&[&asks("grpo", &judge, "run")[..], &weights, &["--eval-dataset", STORIES, "--max-steps", "1"]].concat())
+        .succeeded();
+    let lines = place.lines("run/metrics.jsonl");
+    let weighed = |line: &Value, of: &str| {
+        let mean = |name: &str| line[format!("{of}rewards/{name}/mean")].as_f64().unwrap();
+        0.5 * mean("tldr_length_reward") + 2.0 * mean("judge")
+    };
+    assert!((lines[0]["reward"].as_f64().unwrap() - weighed(&lines[0], "")).abs() < 1e-4, "{}", lines[0]);
+    assert!((lines[1]["eval_reward"].as_f64().unwrap() - weighed(&lines[1], "eval_")).abs() < 1e-4, "{}", lines[1]);
+    // The built-in run's own reward is for runs that name none.
+    let alone = ["--reward-model", &judge, "--max-steps", "1", "--output-dir", "alone", "--max-completion-length", "8"];
+    place.run(&[&alone[..], &["--model", tiny(), "--dataset", STORIES]].concat()).succeeded();
+    assert!(place.lines("alone/metrics.jsonl")[0]["rewards/tldr_length_reward/mean"].is_null());
+}
+
+#[test]
+fn a_conversation_goes_through_the_models_own_template() {
+    let place = place();
+    let judge = judge(&place);
+    let said = |role: &str, content: &str| json!({"role": role, "content": content});
+    let template = |open: &str| {
+        let turns = format!("{{% for m in messages %}}{open}{{{{ m.role }}}}:{{{{ m.content }}}};{{% endfor %}}");
+        json!({"eos_token": "<|endoftext|>", "chat_template": turns}).to_string()
+    };
+    for (from, to, open) in [(tiny(), "policy", "<"), (judge.as_str(), "critic", "[")] {
+        place.copy(from, to);
+        place.write(&format!("{to}/tokenizer_config.json"), template(open));
+    }
+    let prompts: String = (0..4).map(|i| format!("{}\n", json!({"prompt": [said("user", &format!("hi {i}"))]}))).collect();
+    place.write("chats.jsonl", prompts);
+    let run = ["grpo", "--model", "policy", "--dataset", "chats.jsonl", "--reward-model", "critic", "--output-dir", "run"];
+    let size = ["--max-steps", "1", "--max-completion-length", "4", "--log-completions", "all"];
+    place.run(&[&run[..], &size].concat()).succeeded();
+    let rows = place.lines("run/completions.jsonl");
+    let texts = rows.iter().map(|row| {
+        let asked = row["prompt"].as_str().unwrap().trim_start_matches("<user:").trim_end_matches(';').to_owned();
+        format!("{}\n", json!({"messages": [said("user", &asked), said("assistant", row["completion"].as_str().unwrap())]}))
+    });
+    place.write("said.jsonl", texts.collect::<String>());
+    let scored = place.run(&["score", "critic", "--dataset", "said.jsonl", "--json"]);
+    for (line, row) in scored.succeeded().stdout.lines().zip(&rows) {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let (alone, in_run) = (line["score"].as_f64().unwrap(), row["rewards"]["critic"].as_f64().unwrap());
+        assert!((alone - in_run).abs() < 1e-4, "{alone} and {in_run}");
+    }
+}
+
+#[test]
+fn what_can_not_be_asked_is_refused_by_name_and_changed_files_are_noticed() {
+    let place = place();
+    let judge = judge(&place);
+    let refused = |arguments: &[&str], words: &[&str]| {
+        let outcome = place.run(arguments);
+        assert!(outcome.code == Some(2) && words.iter().all(|word| outcome.error().contains(word)), "{}", outcome.stderr);
+    };
+    refused(&asks("grpo", tiny(), "none"), &["score.weight", "rlhost reward"]);
+    refused(&asks("grpo", "nowhere", "none"), &["nowhere"]);
+    refused(&[&asks("grpo", &judge, "none")[..], &["--reward-model", "other/judge"]].concat(), &["judge", "twice"]);
+    let pairs = ["dpo", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "none", "--reward-model", &judge];
+    refused(&pairs, &["nothing scored"]);
+    assert!(!place.path("none").exists());
+
+    place.run(&asks("grpo", &judge, "run")).succeeded();
+    let file = place.path("judge/checkpoint-12/model.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    place.copy("run", "again");
+    refused(&["resume", "again", "--step", "2"], &["reward model judge", "have changed", "--allow-changed"]);
+    let allowed = ["train", "--resume-from-checkpoint", "again/checkpoint-2", "--output-dir", "again", "--allow-changed"];
+    place.run(&allowed).succeeded();
 }

@@ -35,6 +35,7 @@ impl Given {
             flags,
             settings: settings.iter().filter_map(|setting| value_of(setting, matches)).collect(),
             plugins: texts(matches, "plugin"),
+            reward_models: texts(matches, "reward_model"),
             sets: texts(matches, "set"),
             ..Overrides::default()
         };

@@ -3,10 +3,11 @@
 use super::granted::Granted;
 use super::{Failure, settings_given};
 use crate::config::{Config, Limits, Overrides, PluginEntry, files, read};
-use crate::data;
+use crate::data::{self, Extras, Message, Prompt};
 use crate::metrics::Comparison;
+use crate::model::Place;
 use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, Source};
-use crate::train;
+use crate::train::{self, RewardModel, Said};
 use anyhow::anyhow;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -23,8 +24,11 @@ pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
     /// Reward plugin: a path, or the file name of an embedded plugin
-    #[arg(long)]
-    plugin: String,
+    #[arg(long, required_unless_present = "reward_model")]
+    plugin: Option<String>,
+    /// Reward model to score with instead: a folder, a run's folder, or a name on the hub
+    #[arg(long, alias = "reward_model", conflicts_with_all = ["plugin", "set"])]
+    reward_model: Option<String>,
     /// Setting of the plugin, as in --set target=8; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -64,18 +68,12 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     if recorded.is_empty() {
         return Err(anyhow!("{}: no completions (was log_completions = none?)", file.display()));
     }
-    let settings = settings_given(&args.set)?;
     let config = read([args.run.join("config.toml").as_path()], &Overrides::default())?;
-    let columns = dataset(&config)?;
-    let source = Source::open(&args.plugin)?;
-    let mut engine = Engine::new()?;
-    grant(&mut engine, args, &config, source.name())?;
-    let mut plugin = RewardPlugin::load(&engine, &source, &settings, &Limits::default(), config.seed)?;
-    let mut scores = Vec::with_capacity(recorded.len());
-    for generation in recorded.chunk_by(|a, b| a.step == b.step) {
-        let scored = plugin.score(&batch(generation, &columns)).map_err(|e| anyhow!("the new reward failed: {e}"))?;
-        scores.extend(scored.rewards);
-    }
+    let rows = dataset(&config)?;
+    let (scores, by) = match &args.reward_model {
+        Some(model) => by_model(model, &config, &recorded, &rows)?,
+        None => by_plugin(args, &config, &recorded, &rows)?,
+    };
 
     let names: BTreeSet<&String> = recorded.iter().flat_map(|r| r.rewards.keys()).collect();
     let wanted: Vec<&String> = names.into_iter().filter(|name| args.with.as_ref().is_none_or(|with| with == *name)).collect();
@@ -83,7 +81,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
         return Err(anyhow!("the run has no reward with that name"));
     }
     let steps = recorded.last().map_or(0, |r| r.step) + 1;
-    say!("{} completions of {steps} steps, scored by {} ({})", recorded.len(), source.name(), &source.hash()[..12]);
+    say!("{} completions of {steps} steps, scored by {by}", recorded.len());
     say!("{:<28} {:>10} {:>10} {:>10} {:>10} {:>8}", "compared with", "its mean", "new mean", "mean diff", "max diff", "ranks");
     for name in &wanted {
         let old: Vec<Option<f32>> = recorded.iter().map(|r| r.rewards.get(*name).copied().flatten()).collect();
@@ -121,18 +119,63 @@ fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyho
     Ok(())
 }
 
-/// Returns the columns of the dataset, by row; rows that can't be used have none.
-fn dataset(config: &Config) -> anyhow::Result<Vec<Map<String, Value>>> {
-    let Some((dataset, _)) = train::dataset_of(config)? else { return Ok(Vec::new()) };
-    let mut columns = Vec::new();
-    for row in data::read_prompts(&dataset, &mut data::Refused::default())? {
-        columns.resize(row.row, Map::new());
-        columns.push(row.columns);
+/// The scores of recorded completions, and what gave them.
+type Scores = (Vec<Option<f32>>, String);
+
+/// Scores completions with a plugin.
+fn by_plugin(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
+    let source = Source::open(args.plugin.as_deref().unwrap_or_default())?;
+    let settings = settings_given(&args.set)?;
+    let mut engine = Engine::new()?;
+    grant(&mut engine, args, config, source.name())?;
+    let mut plugin = RewardPlugin::load(&engine, &source, &settings, &Limits::default(), config.seed)?;
+    let mut scores = Vec::with_capacity(recorded.len());
+    for generation in recorded.chunk_by(|a, b| a.step == b.step) {
+        let scored = plugin.score(&batch(generation, rows)).map_err(|e| anyhow!("the new reward failed: {e}"))?;
+        scores.extend(scored.rewards);
     }
-    Ok(columns)
+    Ok((scores, format!("{} ({})", source.name(), &source.hash()[..12])))
 }
 
-fn batch(generation: &[Recorded], dataset: &[Map<String, Value>]) -> RewardBatch {
+/// Scores completions with a reward model.
+fn by_model(given: &str, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
+    let (folder, name) = train::model_or_run(given)?;
+    let model = RewardModel::open(name, &folder, &Place::choose(config.device, config.bf16, 0)?)?;
+    let said: Vec<Said<'_>> = recorded
+        .iter()
+        .map(|r| Said {
+            group: r.row,
+            prompt: &r.prompt,
+            asked: rows.get(r.row).and_then(|row| row.asked.as_ref()),
+            completion: &r.completion,
+            ended: r.finished,
+        })
+        .collect();
+    let scores = model.score(&said).map_err(|e| anyhow!("the new reward failed: {e}"))?.into_iter().map(Some).collect();
+    Ok((scores, model.name().to_owned()))
+}
+
+/// A row of the run's dataset; one that can't be used is empty.
+#[derive(Clone, Default)]
+struct Row {
+    /// Its conversation, if it is one.
+    asked: Option<(Vec<Message>, Extras)>,
+    columns: Map<String, Value>,
+}
+
+/// Returns the rows of the dataset.
+fn dataset(config: &Config) -> anyhow::Result<Vec<Row>> {
+    let Some((dataset, _)) = train::dataset_of(config)? else { return Ok(Vec::new()) };
+    let mut rows = Vec::new();
+    for row in data::read_prompts(&dataset, &mut data::Refused::default())? {
+        rows.resize(row.row, Row::default());
+        let asked = if let Prompt::Chat(messages) = row.prompt { Some((messages, row.extras)) } else { None };
+        rows.push(Row { asked, columns: row.columns });
+    }
+    Ok(rows)
+}
+
+fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
     let mut rows: Vec<usize> = Vec::new();
     let mut prompts = Vec::new();
     let mut prompt_of = Vec::new();
@@ -143,8 +186,9 @@ fn batch(generation: &[Recorded], dataset: &[Map<String, Value>]) -> RewardBatch
         }
         prompt_of.push(rows.len() as u32 - 1);
     }
-    let names: BTreeSet<&String> = dataset.iter().flat_map(Map::keys).collect();
-    let value = |row: &usize, name: &str| dataset.get(*row).and_then(|c| c.get(name)).unwrap_or(&Value::Null).to_string();
+    let names: BTreeSet<&String> = dataset.iter().flat_map(|row| row.columns.keys()).collect();
+    let value =
+        |row: &usize, name: &str| dataset.get(*row).and_then(|row| row.columns.get(name)).unwrap_or(&Value::Null).to_string();
     let column = |name: &&String| Column { name: (*name).clone(), values: rows.iter().map(|row| value(row, name)).collect() };
     let mut offsets = vec![0];
     for recorded in generation {

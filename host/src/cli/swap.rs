@@ -66,7 +66,11 @@ fn check(run: &Path, name: &str) -> anyhow::Result<()> {
         return Err(anyhow!("{}: this run was started with hot_reload = false", run.display()));
     }
     let algorithm = PluginEntry::new(config.algorithm.clone()).name().to_owned();
-    let names: Vec<&str> = config.plugin.iter().map(PluginEntry::name).chain([algorithm.as_str()]).collect();
+    if config.plugin.iter().any(|entry| entry.model && entry.name() == name) {
+        return Err(anyhow!("{name} is a reward model, which a running run keeps; a fork can start with another"));
+    }
+    let plugins = config.plugin.iter().filter(|entry| !entry.model);
+    let names: Vec<&str> = plugins.map(PluginEntry::name).chain([algorithm.as_str()]).collect();
     if !names.contains(&name) {
         let meant = did_you_mean(name, names.iter().copied());
         return Err(anyhow!("this run has no plugin {name:?}; it has {}{meant}", names.join(", ")));

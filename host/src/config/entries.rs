@@ -93,12 +93,18 @@ impl Limits {
 /// The largest call timeout; larger ones are reduced to it.
 const LONGEST_CALL: Duration = Duration::from_secs(1 << 32);
 
-/// A reward plugin of the run.
+/// A reward of the run: a plugin, or a model.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PluginEntry {
-    /// Path of the plugin, or the file name of an embedded one.
+    /// Path of the plugin, or the file name of an embedded one; or a reward model's folder or name on the hub.
     pub path: String,
+    /// Whether it is a reward model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub model: bool,
+    /// Hash of the reward model's files; the run sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
     /// Weight of its rewards in the sum.
     #[serde(default = "one")]
     pub weight: f64,
@@ -130,11 +136,17 @@ fn one() -> f64 {
 }
 
 impl PluginEntry {
-    /// Creates an entry with default settings.
+    /// Creates a plugin's entry with default settings.
     pub fn new(path: String) -> Self {
         let (limits, http) = (Limits::default(), HttpLimits::default());
         let (config, on_error, eval_only) = (Map::new(), OnError::Fail, false);
-        Self { path, weight: 1.0, config, on_error, eval_only, limits, hosts: Vec::new(), secrets: BTreeMap::new(), http }
+        let (hosts, secrets) = (Vec::new(), BTreeMap::new());
+        Self { path, model: false, hash: None, weight: 1.0, config, on_error, eval_only, limits, hosts, secrets, http }
+    }
+
+    /// Creates a reward model's entry.
+    pub fn of_model(path: String) -> Self {
+        Self { model: true, ..Self::new(path) }
     }
 
     /// Returns what it is granted.
@@ -142,9 +154,16 @@ impl PluginEntry {
         Grants { hosts: self.hosts.clone(), secrets: self.secrets.clone(), http: self.http.clone() }
     }
 
-    /// Returns the name used in metrics and in `--set plugin.NAME...`: the file name without its extension.
+    /// Returns the name used in metrics and in `--set plugin.NAME...`: the file name without its extension; for a reward model
+    /// that of its folder, or of the run whose checkpoint that is.
     pub fn name(&self) -> &str {
-        let file = self.path.rsplit(['/', '\\']).next().unwrap_or(&self.path);
-        file.strip_suffix(".wasm").unwrap_or(file)
+        let mut parts = self.path.trim_end_matches(['/', '\\']).rsplit(['/', '\\']);
+        let file = parts.next().unwrap_or(&self.path);
+        if !self.model {
+            return file.strip_suffix(".wasm").unwrap_or(file);
+        }
+        let of_run = file.strip_prefix("checkpoint-").is_some_and(|step| step.bytes().all(|byte| byte.is_ascii_digit()));
+        let named = if of_run { parts.next().unwrap_or(file) } else { file };
+        named.split('@').next().unwrap_or(named)
     }
 }

@@ -166,7 +166,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NONE, "use --gradient-checkpointing", &["activation_checkpointing", "activation_offloading"]),
     (NONE, "use --per-device-train-batch-size with --steps-per-generation", &["generation_batch_size"]),
     (NONE, "use --top-p, --top-k, --min-p, --repetition-penalty and --temperature", &["generation_kwargs"]),
-    (RewardWeights, "the weights of the reward plugins, in their order", &["reward_weights"]),
+    (RewardWeights, "the weights of the rewards: the plugins in their order, then the reward models", &["reward_weights"]),
     (NONE, "score the rejection in the reward plugin, or use a stop string with --stop", &["vllm_structured_outputs_regex"]),
     (NONE, "evaluations begin with the first --eval-steps; --eval-on-start adds one before", &["eval_delay"]),
     (
@@ -213,7 +213,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NONE, "it is for low-rank optimizers (GaLore, APOLLO); use LoRA", &["optim_target_modules"]),
     (NONE, "not supported yet", &["neftune_noise_alpha", "label_smoothing_factor", "use_weighting"]),
     (NONE, "mixtures of experts are not supported yet", &["router_aux_loss_coef"]),
-    (NONE, "rewards are WebAssembly plugins; use --plugin", &["reward_model_path", "reward_funcs"]),
+    (NONE, "use --reward-model for models, and --plugin for functions", &["reward_model_path", "reward_funcs"]),
     (NONE, "episodes have one turn", &["max_tool_calling_iterations"]),
     (NONE, "models are text decoders", &["is_encoder_decoder", "log_multimodal"]),
     (NONE, "completions of evaluations are not written", &["generate_during_eval"]),
@@ -291,8 +291,8 @@ impl Foreign {
         let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         match items.iter().map(number).collect::<Option<Vec<f64>>>() {
             Some(weights) if weights.len() == rewards => Ok(Some(weights)),
-            _ if rewards == 0 => Err("there is no reward plugin".to_owned()),
-            _ => Err(format!("is {value}; it must be {rewards} numbers, one for each reward plugin")),
+            _ if rewards == 0 => Err("there is no reward".to_owned()),
+            _ => Err(format!("is {value}; it must be {rewards} numbers, one for each reward")),
         }
     }
 

@@ -20,6 +20,8 @@ pub struct Overrides {
     pub foreign: Vec<(Foreign, Value)>,
     /// Paths of reward plugins.
     pub plugins: Vec<String>,
+    /// Folders and hub names of reward models.
+    pub reward_models: Vec<String>,
     /// `--set KEY=VALUE`.
     pub sets: Vec<String>,
 }
@@ -149,7 +151,9 @@ pub fn read_files<'a>(
     let set = |key: &str| overrides.sets.iter().any(|set| set.trim_start().starts_with(&format!("{key}=")));
     if !["model", "dataset"].iter().any(|key| names(key) || set(key)) {
         let own = ConfigFile { path: "run.toml".into(), text: BUILT_IN_RUN.to_owned() };
-        for (key, value) in checked(&own, &[], overrides, &mut foreign)? {
+        // Its reward is for runs that name none.
+        let other_reward = |key: &str| key == "plugin" && !overrides.reward_models.is_empty();
+        for (key, value) in checked(&own, &[], overrides, &mut foreign)?.into_iter().filter(|(key, _)| !other_reward(key)) {
             table.entry(key).or_insert(value);
         }
     }
@@ -158,14 +162,7 @@ pub fn read_files<'a>(
         option.put(value, &mut table);
     }
     let mut config = typed(table)?;
-    if !overrides.plugins.is_empty() {
-        let kept = std::mem::take(&mut config.plugin);
-        let entry = |path: &String| {
-            let new = PluginEntry::new(path.clone());
-            kept.iter().find(|e| e.name() == new.name()).map_or(new, |e| PluginEntry { path: path.clone(), ..e.clone() })
-        };
-        config.plugin = overrides.plugins.iter().map(entry).collect();
-    }
+    replace_rewards(&mut config, overrides);
     for (option, value) in &foreign {
         let invalid = |detail| Error::Invalid { place: option.name.to_owned(), detail };
         if let Some(weights) = option.weights(value, config.plugin.len()).map_err(invalid)? {
@@ -180,6 +177,29 @@ pub fn read_files<'a>(
         tracing::warn!("eval_strategy: nothing is evaluated without --eval-dataset, which may name the training dataset");
     }
     Ok(config)
+}
+
+/// Puts the plugins and reward models of the command line in place of those in the files. One of the same name keeps its settings.
+fn replace_rewards(config: &mut Config, overrides: &Overrides) {
+    let kept = std::mem::take(&mut config.plugin);
+    let (models, plugins): (Vec<_>, Vec<_>) = kept.iter().cloned().partition(|entry| entry.model);
+    let given = |paths: &[String], new: fn(String) -> PluginEntry, kept: Vec<PluginEntry>| {
+        if paths.is_empty() {
+            return kept;
+        }
+        let entry = |path: &String| {
+            let new = new(path.clone());
+            let same = kept.iter().find(|entry| entry.name() == new.name());
+            same.map_or(new, |entry| PluginEntry { path: path.clone(), ..entry.clone() })
+        };
+        paths.iter().map(entry).collect()
+    };
+    if overrides.plugins.is_empty() && overrides.reward_models.is_empty() {
+        config.plugin = kept;
+        return;
+    }
+    config.plugin = given(&overrides.plugins, PluginEntry::new, plugins);
+    config.plugin.extend(given(&overrides.reward_models, PluginEntry::of_model, models));
 }
 
 /// What must be known of a configuration before its settings are.

@@ -79,7 +79,8 @@ pub struct Config {
     pub model: Option<String>,
     /// Value model of algorithms with a critic, such as ppo: a model folder or a name on the hub, for instance that of a reward
     /// model, whose score.weight is then the value head; policy for a copy of the model that the policy starts from; or shared
-    /// for a head on the policy itself, whose loss then also trains the policy [default: policy]
+    /// for a head on the policy itself, whose loss then also trains the policy [default: the first reward model with the policy's
+    /// tokenizer, or else policy]
     #[schemars(extend("rank" = "own", "aliases" = ["critic_pretrain"]))]
     pub value_model: Option<String>,
     /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of

@@ -133,7 +133,8 @@ impl Config {
             return invalid("environment", detail.into());
         }
         if self.plugin.iter().all(|entry| entry.eval_only) && self.environment.is_none() {
-            let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm. To learn from the \
+            let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm, or --reward-model. To learn \
+                          from the \
                           dataset's own completions, as `rlhost sft` does, use --learn-from dataset";
             return invalid("plugin", detail.into());
         }
@@ -217,6 +218,14 @@ impl Config {
             entry.grants().check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
             if self.plugin[..i].iter().any(|other| other.name() == entry.name()) {
                 return Err((key, format!("{} is listed twice; plugins need different file names", entry.name())));
+            }
+            if entry.model && self.environment.is_some() {
+                let name = entry.name();
+                return Err(("plugin", format!("{name} is a reward model, which can't judge episodes yet; leave it out")));
+            }
+            if entry.model && !(entry.config.is_empty() && entry.hosts.is_empty() && entry.secrets.is_empty()) {
+                let name = entry.name();
+                return Err(("plugin", format!("{name} is a reward model, which has no settings and sends no requests")));
             }
         }
         Ok(())

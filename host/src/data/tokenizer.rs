@@ -8,6 +8,7 @@ use super::{ChatTemplate, Error, Extras, Message, RenderError, Result};
 use crate::config::{files, printable, printable_path};
 use crate::ops::bounded::{Bounds, quietly, within};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,8 @@ const SHOWN: usize = 500;
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     path: PathBuf,
+    /// Hash of its file.
+    hash: [u8; 32],
     inner: Arc<tokenizers::Tokenizer>,
     pace: Arc<Pace>,
     /// Whether its decoder may take long or make much of little.
@@ -44,12 +47,13 @@ pub struct Tokenizer {
 }
 
 /// Reads `tokenizer.json`. The library that does panics over some damage, and compiles any patterns that it finds.
-fn load(path: &Path) -> Result<tokenizers::Tokenizer> {
+fn load(path: &Path) -> Result<(tokenizers::Tokenizer, [u8; 32])> {
     let wrong = |detail: String| Error::Tokenizer { path: path.to_owned(), detail: printable(&detail, SHOWN) };
     let bytes = files::read(path, LARGEST).map_err(|source| match source.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => wrong("no such file; a model folder must contain its tokenizer".into()),
         _ => Error::Io { path: path.to_owned(), source },
     })?;
+    let hash = Sha256::digest(&bytes).into();
     let bounds = Bounds { memory: (256 << 20) + 32 * bytes.len(), time: Duration::from_secs(120) };
     let read = move || -> tokenizers::Result<(tokenizers::Tokenizer, usize)> {
         let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
@@ -66,7 +70,7 @@ fn load(path: &Path) -> Result<tokenizers::Tokenizer> {
     if longest > LONGEST_TOKEN {
         return Err(wrong(format!("it has a token of {longest} bytes; the maximum is {LONGEST_TOKEN}")));
     }
-    Ok(inner)
+    Ok((inner, hash))
 }
 
 /// Whether a decoder or a part of it replaces by a pattern, or by a long text.
@@ -93,7 +97,8 @@ impl Tokenizer {
     /// If the tokenizer can't be read, or has no such end token.
     pub fn open_as(folder: &Path, wording: &Wording) -> Result<Self> {
         let path = folder.join("tokenizer.json");
-        let inner = Arc::new(load(&path)?);
+        let (inner, hash) = load(&path)?;
+        let inner = Arc::new(inner);
         let config = wording::config_in(folder)?;
         let own = wording.eos.clone();
         if let Some(missing) = own.as_ref().filter(|text| inner.token_to_id(text).is_none()) {
@@ -110,7 +115,7 @@ impl Tokenizer {
         };
         let chat = found.map(compiled).transpose()?.map(|chat| chat.told(wording.kwargs.clone(), wording.now));
         let decodes_freely = serde_json::to_value(inner.get_decoder()).map_or(true, |decoder| replaces_freely(&decoder));
-        Ok(Self { path, inner, pace: Arc::default(), decodes_freely, chat, bos, eos, pad })
+        Ok(Self { path, hash, inner, pace: Arc::default(), decodes_freely, chat, bos, eos, pad })
     }
 
     /// Returns the files that a checkpoint of a model with these ending tokens has otherwise than the folder which was opened with
@@ -120,6 +125,11 @@ impl Tokenizer {
         let mut ends = self.eos_ids(model);
         ends.sort_by_key(|&id| Some(id) != self.eos);
         wording::changed_files(wording, folder, &ends)
+    }
+
+    /// Whether another tokenizer gives a text the same tokens.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        self.hash == other.hash
     }
 
     /// Whether it has a chat template.

@@ -27,9 +27,9 @@ pub(super) struct Prompt {
     pub text: String,
     /// Whether it belongs to a conversation.
     pub chat: bool,
+    /// The conversation as the dataset has it, where a reward model or an environment reads it.
+    pub messages: Option<Box<(Vec<Message>, Extras)>>,
     pub tokens: Vec<u32>,
-    /// Its conversation, if the run's environment is told of it.
-    conversation: Option<Vec<Message>>,
     /// The dataset's other columns.
     pub columns: Map<String, Value>,
     /// Its answers, if the dataset has them.
@@ -41,14 +41,14 @@ pub(super) struct Prompt {
 impl Prompt {
     fn new(row: usize, asked: &Asked, text: String, columns: Map<String, Value>) -> Self {
         let chat = matches!(asked, Asked::Chat(_));
-        let (tokens, conversation, answers) = (Vec::new(), None, None);
-        Self { row, index: 0, text, chat, tokens, conversation, columns, answers, ref_logp: OnceLock::new() }
+        let (messages, tokens, answers) = (None, Vec::new(), None);
+        Self { row, index: 0, text, chat, messages, tokens, columns, answers, ref_logp: OnceLock::new() }
     }
 
-    /// Returns its messages; a plain text is one of the user.
-    pub(super) fn messages(&self) -> Vec<Message> {
+    /// Returns its conversation; a plain text is a message of the user.
+    pub(super) fn conversation(&self) -> Vec<Message> {
         let plain = || vec![Message { role: "user".into(), content: self.text.clone(), ..Message::default() }];
-        self.conversation.clone().unwrap_or_else(plain)
+        self.messages.as_deref().map_or_else(plain, |(messages, _)| messages.clone())
     }
 
     /// Returns the number of tokens of the prompt and its first answer.
@@ -99,10 +99,10 @@ pub(super) struct Reader<'a> {
     pub longest_prompt: Option<usize>,
     /// Whether a row that can't be used is an error.
     pub strict: bool,
-    /// Whether prompts are the beginnings of episodes, and keep their conversations.
-    pub episodes: bool,
     /// Whether pairs begin and end with the tokenizer's tokens for that, whatever a chat template writes.
     pub framed: bool,
+    /// Whether prompts keep their conversations.
+    pub messages: bool,
 }
 
 impl Reader<'_> {
@@ -124,11 +124,12 @@ impl Reader<'_> {
                 let detail = format!("the prompt is {long} tokens long; the model's context is {context}, completion included");
                 return Err(place.wrong(format!("{detail}; max_prompt_length keeps a prompt's last tokens")));
             }
-            let conversation = match &prompt {
-                Asked::Chat(messages) if self.episodes => Some(messages.clone()),
+            let new = Prompt::new(row, &prompt, text, columns);
+            let messages = match prompt {
+                Asked::Chat(messages) if self.messages => Some(Box::new((messages, extras))),
                 _ => None,
             };
-            Ok(Prompt { tokens, conversation, ..Prompt::new(row, &prompt, text, columns) })
+            Ok(Prompt { tokens, messages, ..new })
         };
         all(rows, prepare, refused)
     }

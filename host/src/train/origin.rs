@@ -287,6 +287,9 @@ fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String
         if was.eval_only != entry.eval_only {
             other.insert(key("eval_only"), json!([was.eval_only, entry.eval_only]));
         }
+        if entry.model && (was.hash != entry.hash || was.path != entry.path && was.hash.is_none()) {
+            other.insert(key("hash"), json!([was.hash, entry.hash]));
+        }
         let (config, now) = (Value::Object(was.config.clone()), Value::Object(entry.config.clone()));
         if !same(&config, &now) {
             other.insert(key("config"), json!([config, now]));

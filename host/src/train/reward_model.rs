@@ -3,14 +3,20 @@
 use super::dataset::{self, valued_at};
 use super::{Error, Result, named};
 use crate::checkpoint;
-use crate::data::{self, Dataset, Refused, Tokenizer};
-use crate::model::{Frozen, ModelFolder, NewHead, Place};
+use crate::config;
+use crate::data::{self, Dataset, Extras, Message, Prompt, Refused, Tokenizer};
+use crate::model::{self, Frozen, ModelFolder, NewHead, Place};
 use crate::ops::Forest;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Most tokens that go through the model at once, unless one text has more.
 const MOST_TOKENS: usize = 8192;
+
+/// The number of each row of a dataset, with the scores of its texts.
+pub type ScoredRows = Vec<(usize, Vec<f32>)>;
 
 /// A text to score. Neighbours of one `group` are expected to begin alike, and their common beginning is computed once.
 pub(super) struct Text {
@@ -18,14 +24,27 @@ pub(super) struct Text {
     pub tokens: Vec<u32>,
 }
 
-/// The scores of rows, by their numbers.
-pub type RowScores = Vec<(usize, Vec<f32>)>;
+/// A completion with what it answers.
+pub struct Said<'a> {
+    /// Its prompt's number; those of one prompt are neighbours.
+    pub group: usize,
+    /// The prompt's text.
+    pub prompt: &'a str,
+    /// The conversation that it answers, if it does.
+    pub asked: Option<&'a (Vec<Message>, Extras)>,
+    /// Its text.
+    pub completion: &'a str,
+    /// Whether it ended by itself.
+    pub ended: bool,
+}
 
 /// See the module documentation.
 pub struct RewardModel {
     name: String,
     model: Frozen,
     tokenizer: Tokenizer,
+    /// Hash of its files.
+    hash: String,
     /// The token that ends no text: a text's value is that of its last other token.
     pad: Option<u32>,
 }
@@ -43,8 +62,8 @@ impl RewardModel {
         }
         let decoder = folder.value_model_over(folder.trunk()?, NewHead::Zero)?.at(place)?;
         let tokenizer = Tokenizer::open(folder.tokenizer())?;
-        let pad = folder.pad_token()?;
-        Ok(Self { name, model: Frozen::new(decoder), tokenizer, pad })
+        let (pad, hash) = (folder.pad_token()?, hash_of(&folder)?);
+        Ok(Self { name, model: Frozen::new(decoder), tokenizer, hash, pad })
     }
 
     /// Returns its name in metrics and errors.
@@ -52,12 +71,22 @@ impl RewardModel {
         &self.name
     }
 
+    /// Returns the hash of its files.
+    pub(super) fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// Returns its tokenizer.
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     /// Scores the rows of a dataset: completions, texts or conversations, each with one score, and pairs, with those of the chosen
     /// and of the rejected answer. Returns each row's number with its scores, and a warning that names rows that were left out.
     ///
     /// # Errors
     /// If the dataset can't be read, or a text is longer than the model's context.
-    pub fn score_dataset(&self, dataset: &Dataset) -> Result<(RowScores, Option<String>)> {
+    pub fn score_dataset(&self, dataset: &Dataset) -> Result<(ScoredRows, Option<String>)> {
         let mut refused = Refused::default();
         let rows = data::read_scored(dataset, &mut refused)?;
         let read = rows.into_iter().map(|row| {
@@ -71,6 +100,36 @@ impl RewardModel {
         let scored: Vec<_> = rows.iter().map(|(row, texts)| (*row, values.by_ref().take(texts.len()).collect())).collect();
         let warning = refused.warning(scored.len())?;
         Ok((scored, warning))
+    }
+
+    /// Returns a prompt with a completion in the model's tokens, as the model reads them in training: the conversation that the
+    /// completion answers in the model's own template, or the prompt's text followed by the completion and, if it ended, the ending
+    /// token.
+    ///
+    /// # Errors
+    /// If the model has no chat template for a conversation, or a text can't be tokenized.
+    pub(super) fn text(&self, said: &Said<'_>) -> Result<Text> {
+        let tokens = match said.asked {
+            Some((messages, extras)) => {
+                let answer = Message { role: "assistant".into(), content: said.completion.into(), ..Message::default() };
+                let (prompt, answer) = (Prompt::Chat(messages.clone()), Prompt::Chat(vec![answer]));
+                dataset::whole(Some(&prompt), &answer, said.ended, extras, &self.tokenizer)?
+            }
+            None => {
+                let [prompt, completion] = [said.prompt, said.completion].map(|text| Prompt::Text(text.to_owned()));
+                dataset::whole(Some(&prompt), &completion, said.ended, &Extras::default(), &self.tokenizer)?
+            }
+        };
+        Ok(Text { group: said.group, tokens })
+    }
+
+    /// Scores completions.
+    ///
+    /// # Errors
+    /// If one can't be tokenized, or is longer than the model's context.
+    pub fn score(&self, completions: &[Said<'_>]) -> Result<Vec<f32>> {
+        let texts = completions.iter().map(|said| self.text(said)).collect::<Result<Vec<Text>>>()?;
+        self.values(&texts)
     }
 
     /// Computes the values of texts.
@@ -87,7 +146,11 @@ impl RewardModel {
         Ok(values)
     }
 
-    fn check(&self, text: &Text) -> Result<()> {
+    /// Checks that a text can be scored.
+    ///
+    /// # Errors
+    /// As [`RewardModel::values`].
+    pub(super) fn check(&self, text: &Text) -> Result<()> {
         let a = self.model.architecture();
         let wrong = |detail: String| Err(Error::Unfit(format!("reward model {}: {detail}", self.name)));
         if text.tokens.is_empty() {
@@ -101,6 +164,49 @@ impl RewardModel {
             Some(token) => wrong(format!("its tokenizer gives token {token}, and the model has {}", a.vocab_size)),
             None => Ok(()),
         }
+    }
+}
+
+/// Computes the SHA-256 of the files that a model is read from, in the order of their names.
+fn hash_of(folder: &ModelFolder) -> Result<String> {
+    let read = |path: &Path| std::fs::read_dir(path).map_err(|source| model::Error::Io { path: path.to_owned(), source });
+    let mut files = Vec::new();
+    for from in BTreeSet::from([folder.base(), folder.path(), folder.tokenizer()]) {
+        let paths = read(from)?.filter_map(std::result::Result::ok).map(|entry| entry.path());
+        files.extend(paths.filter(|path| is_of_model(path)));
+    }
+    files.sort_by(|a, b| (a.file_name(), a).cmp(&(b.file_name(), b)));
+    let mut hash = Sha256::new();
+    for path in &files {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let fail = |source| model::Error::Io { path: path.clone(), source };
+        let mut file = config::files::open(path).map_err(fail)?;
+        hash.update((name.len() as u64).to_le_bytes());
+        hash.update(name.as_bytes());
+        hash.update(file.metadata().map_err(fail)?.len().to_le_bytes());
+        std::io::copy(&mut file, &mut Hashed(&mut hash)).map_err(fail)?;
+    }
+    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// Whether a file may be one that a model, its adapter or its tokenizer is read from.
+fn is_of_model(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let read = ["config.json", "adapter_config.json", "model.safetensors.index.json"].contains(&name);
+    let of_tokenizer = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"].contains(&name);
+    read || of_tokenizer || name.ends_with(".safetensors") && !["optimizer.safetensors", "reference.safetensors"].contains(&name)
+}
+
+struct Hashed<'a>(&'a mut Sha256);
+
+impl std::io::Write for Hashed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

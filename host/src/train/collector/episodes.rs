@@ -166,7 +166,7 @@ fn begun(tokenizer: &Tokenizer, prompt: &Prompt, opening: Opening, context: usiz
         extras.tools = opening.tools.iter().map(tool).collect();
     }
     let own = opening.prompt.is_some() || !opening.tools.is_empty();
-    let messages = opening.prompt.map_or_else(|| prompt.messages(), |messages| messages.into_iter().map(message).collect());
+    let messages = opening.prompt.map_or_else(|| prompt.conversation(), |messages| messages.into_iter().map(message).collect());
     let as_given = !own && (prompt.chat || !tokenizer.has_chat());
     let prompt = match as_given {
         true => (prompt.text.clone(), prompt.tokens.clone()),

@@ -10,7 +10,7 @@ use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
 use crate::train::figures::{Figures, Work};
 use crate::train::learner::Learner;
-use crate::train::plugins::{Scored, Trouble, batch, from_plugin};
+use crate::train::plugins::{Judged, Scored, Trouble, batch, from_plugin};
 use crate::train::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl Collector {
         let step = with.at.step;
         let mut batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
         by_episode(&mut batch, &e.episodes);
-        let scored = with.plugins.score(batch, self.evaluating.is_some())?;
+        let scored = with.plugins.score(Judged { batch, prompts: e.prompts.clone() }, self.evaluating.is_some())?;
         let Scored { mut columns, for_evaluation, mut troubles, mut figures } = scored;
         if let Some((_, entry)) = with.plugins.environment() {
             let values = e.episodes.iter().map(Episode::reward).collect();

@@ -4,7 +4,7 @@
 mod scoring;
 mod swap;
 
-pub(super) use scoring::{Reward, Scored, Trouble, batch, start};
+pub(super) use scoring::{AskedModel, Judged, Reward, Scored, Scorer, Trouble, batch, start};
 pub(super) use swap::{LIVE, Seen, Slot, Swap, Trial, cant_change, dry_run};
 
 use super::experience::Pair;
@@ -156,7 +156,7 @@ impl Plugins {
 
     /// Returns all plugins, the algorithm first, the environment last.
     fn all_mut(&mut self) -> impl Iterator<Item = &mut Plugin> {
-        let rewards = self.rewards.iter_mut().map(|reward| &mut **reward.plugin_mut());
+        let rewards = self.rewards.iter_mut().filter_map(Reward::plugin_mut).map(|plugin| &mut **plugin);
         std::iter::once(self.algorithm.plugin_mut()).chain(rewards).chain(self.environment.iter_mut().map(|e| &mut **e))
     }
 

@@ -1,5 +1,5 @@
 //! Computes the rewards of a generation's completions. [`Reward`] is the interface: anything that returns a column of scores for
-//! a batch can be behind it.
+//! a batch can be behind it, a plugin or a model.
 
 use super::{Plugins, from_plugin};
 use crate::config::{OnError, PluginEntry};
@@ -12,6 +12,7 @@ use crate::train::Result;
 use crate::train::dataset::Prompt;
 use crate::train::experience::offsets;
 use crate::train::figures::Figures;
+use crate::train::reward_model::{RewardModel, Said, Text};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::ops::Range;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 
 /// A reward of the run: what scores completions, and the weight of its scores.
 pub(in crate::train) struct Reward {
-    plugin: RewardPlugin,
+    by: Scorer,
     /// Weight of its scores.
     weight: f32,
     on_error: OnError,
@@ -27,30 +28,60 @@ pub(in crate::train) struct Reward {
     eval_only: bool,
 }
 
+/// What gives the scores.
+pub(in crate::train) enum Scorer {
+    Plugin(Box<RewardPlugin>),
+    Model(Box<AskedModel>),
+}
+
+/// A reward model, and what it must know of the policy.
+pub(in crate::train) struct AskedModel {
+    pub model: RewardModel,
+    /// Whether it reads the policy's tokens as they are.
+    pub shares_tokens: bool,
+}
+
+/// A generation as all rewards see it.
+pub(in crate::train) struct Judged {
+    pub batch: RewardBatch,
+    pub prompts: Vec<Arc<Prompt>>,
+}
+
 impl Reward {
-    /// Creates a reward from a plugin with the weight and error policy of its entry.
-    pub(in crate::train) fn new(plugin: RewardPlugin, entry: &PluginEntry) -> Self {
-        Self { plugin, weight: entry.weight as f32, on_error: entry.on_error, eval_only: entry.eval_only }
+    /// Creates a reward with the weight and error policy of its entry.
+    pub(in crate::train) fn new(by: Scorer, entry: &PluginEntry) -> Self {
+        Self { by, weight: entry.weight as f32, on_error: entry.on_error, eval_only: entry.eval_only }
     }
 
     /// Returns its name in metrics and events.
     pub(super) fn name(&self) -> &str {
-        self.plugin.name()
+        match &self.by {
+            Scorer::Plugin(plugin) => plugin.name(),
+            Scorer::Model(asked) => asked.model.name(),
+        }
     }
 
-    /// Returns the plugin that scores.
-    pub(in crate::train) fn plugin(&self) -> &RewardPlugin {
-        &self.plugin
+    /// Returns the plugin that scores, if it is one.
+    pub(in crate::train) fn plugin(&self) -> Option<&RewardPlugin> {
+        if let Scorer::Plugin(plugin) = &self.by { Some(plugin) } else { None }
     }
 
     /// Returns the plugin that scores, mutably.
-    pub(in crate::train) fn plugin_mut(&mut self) -> &mut RewardPlugin {
-        &mut self.plugin
+    pub(in crate::train) fn plugin_mut(&mut self) -> Option<&mut RewardPlugin> {
+        if let Scorer::Plugin(plugin) = &mut self.by { Some(plugin) } else { None }
     }
 
-    /// Replaces the plugin and returns the old one.
+    /// Returns the model that scores, if it is one.
+    pub(in crate::train) fn model_mut(&mut self) -> Option<&mut AskedModel> {
+        if let Scorer::Model(asked) = &mut self.by { Some(asked) } else { None }
+    }
+
+    /// Replaces the plugin and returns the old one; a model is not replaced.
     pub(super) fn exchange(&mut self, plugin: RewardPlugin) -> RewardPlugin {
-        std::mem::replace(&mut self.plugin, plugin)
+        match self.plugin_mut() {
+            Some(own) => std::mem::replace(own, plugin),
+            None => plugin,
+        }
     }
 
     /// Sets the weight and the error policy.
@@ -61,7 +92,7 @@ impl Reward {
     /// Returns the rows of a batch that this rank scores: those of its prompts. A reward that is stateful or asks servers scores
     /// all rows at once, on the first rank.
     fn rows(&self, world: &World, batch: &RewardBatch) -> Range<usize> {
-        if self.plugin.is_divisible() {
+        if self.plugin().is_none_or(RewardPlugin::is_divisible) {
             let prompts = world.share(batch.prompts.len());
             let first = |prompt: usize| batch.prompt_of.partition_point(|of| (*of as usize) < prompt);
             first(prompts.start)..first(prompts.end)
@@ -73,18 +104,69 @@ impl Reward {
     }
 
     /// Returns its scores of all completions, and its own metrics of those that this rank scored.
-    fn score(&mut self, world: &World, batch: &RewardBatch) -> Result<(Answers, Vec<Metric>)> {
-        let rows = self.rows(world, batch);
-        let Outcome { scores, first_error, failed } = self.plugin.score_or(batch, rows, self.on_error)?;
-        let failed = failed.into_iter().map(|(row, error)| (row, error.to_string())).collect();
-        let own = Answers { values: scores.rewards, first_error: first_error.map(|error| error.to_string()), failed };
+    fn score(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
+        let (rows, on_error) = (self.rows(world, &judged.batch), self.on_error);
+        let (own, metrics) = match &mut self.by {
+            Scorer::Model(asked) => (asked.score(judged, rows, on_error)?, Vec::new()),
+            Scorer::Plugin(plugin) => {
+                let Outcome { scores, first_error, failed } = plugin.score_or(&judged.batch, rows, on_error)?;
+                let failed = failed.into_iter().map(|(row, error)| (row, error.to_string())).collect();
+                let first_error = first_error.map(|error| error.to_string());
+                (Answers { values: scores.rewards, first_error, failed }, scores.metrics)
+            }
+        };
         let mut all = Answers::default();
         for part in world.gather("scores", own)? {
             all.values.extend(part.values);
             all.first_error = all.first_error.or(part.first_error);
             all.failed.extend(part.failed);
         }
-        Ok((all, from_plugin(scores.metrics)))
+        Ok((all, from_plugin(metrics)))
+    }
+}
+
+impl AskedModel {
+    /// Scores some rows of a generation.
+    fn score(&self, judged: &Judged, rows: Range<usize>, on_error: OnError) -> Result<Answers> {
+        let (mut texts, mut answers) = (Vec::with_capacity(rows.len()), Answers::default());
+        let mut scored = Vec::with_capacity(rows.len());
+        for row in rows.clone() {
+            let text = self.text(judged, row).and_then(|text| self.model.check(&text).map(|()| text));
+            match text {
+                Ok(text) => {
+                    scored.push(row);
+                    texts.push(text);
+                }
+                Err(error) if on_error == OnError::Fail => return Err(error),
+                Err(error) => {
+                    answers.first_error.get_or_insert_with(|| error.to_string());
+                    answers.failed.push((row, error.to_string()));
+                }
+            }
+        }
+        answers.values = vec![None; rows.len()];
+        for (row, value) in scored.into_iter().zip(self.model.values(&texts)?) {
+            answers.values[row - rows.start] = Some(value);
+        }
+        Ok(answers)
+    }
+
+    /// Returns a completion with its prompt in the model's tokens: the policy's own if the tokenizers are the same and the prompt
+    /// is a text. A conversation is rendered with the model's own template.
+    fn text(&self, Judged { batch, prompts }: &Judged, row: usize) -> Result<Text> {
+        let group = batch.prompt_of[row] as usize;
+        let prompt = &prompts[group];
+        let own = &batch.token_ids[batch.offsets[row] as usize..batch.offsets[row + 1] as usize];
+        if self.shares_tokens && !prompt.chat {
+            return Ok(Text { group, tokens: [&prompt.tokens, own].concat() });
+        }
+        self.model.text(&Said {
+            group,
+            prompt: &prompt.text,
+            asked: prompt.messages.as_deref(),
+            completion: &batch.completions[row],
+            ended: batch.finished[row],
+        })
     }
 }
 
@@ -156,18 +238,17 @@ pub(in crate::train) fn start(prompt: &Prompt, episode: u64, seed: u64) -> Start
         }
     };
     let columns = prompt.columns.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
-    Start { episode, seed, prompt: prompt.messages().iter().map(message).collect(), columns }
+    Start { episode, seed, prompt: prompt.conversation().iter().map(message).collect(), columns }
 }
 
 impl Plugins {
     /// Returns all rewards of all completions, with the host's metrics about them; those for evaluations alone only if it is one.
-    pub(in crate::train) fn score(&mut self, batch: RewardBatch, evaluating: bool) -> Result<Scored> {
-        let batch = Arc::new(batch);
+    pub(in crate::train) fn score(&mut self, judged: Judged, evaluating: bool) -> Result<Scored> {
         let mut figures = Figures::begin();
         let (mut columns, mut troubles) = (Vec::with_capacity(self.rewards.len()), Vec::new());
         let mut for_evaluation = Vec::new();
         for reward in self.rewards.iter_mut().filter(|reward| evaluating || !reward.eval_only) {
-            let (Answers { values, first_error, failed }, own) = reward.score(&self.world, &batch)?;
+            let (Answers { values, first_error, failed }, own) = reward.score(&self.world, &judged)?;
             let name = reward.name().to_owned();
             figures.add(own);
             let errors = Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, Reduction::Sum);
@@ -176,7 +257,7 @@ impl Plugins {
             let into = if reward.eval_only { &mut for_evaluation } else { &mut columns };
             into.push(RewardColumn { name, weight: reward.weight, values });
         }
-        self.swaps.saw_scores(batch, &columns);
+        self.swaps.saw_scores(Arc::new(judged.batch), &columns);
         Ok(Scored { columns, for_evaluation, troubles, figures })
     }
 }

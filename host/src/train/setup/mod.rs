@@ -41,17 +41,18 @@ use value_model::Values;
 pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
     config.ranks = world.size();
     world.set_patience(config.dist_timeout_s);
-    let (config, mut plugins) = plugins::load(config, beginning, &world)?;
+    let place = Place::choose(config.device, config.bf16, world.local_rank())?;
+    let (config, mut plugins) = plugins::load(config, beginning, &world, &place)?;
     check(&config, &plugins)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, opened) = model::open(config, &folder, beginning, &world)?;
+    plugins.meet(&opened.tokenizer);
     let (config, Datasets { data, evaluated, mut warnings }) =
         data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
     let (trial, more) = plugins.try_on(&data, &config)?;
     warnings.extend(more);
     warnings.extend(too_long(&config, &plugins, &data, &opened));
 
-    let place = Place::choose(config.device, config.bf16, world.local_rank())?;
     check_episodes(&config, &opened, &place)?;
     world.meet_on(place.device())?;
     let max_steps = max_steps(&config, data.batches_per_epoch() * micro_batches_per_batch(plugins.flow, &config));
@@ -143,7 +144,7 @@ fn learner(
     world: &Rc<World>,
 ) -> Result<(Config, Learner, Option<Frozen>, f64)> {
     let (needs, rate) = (plugins.about().needs, plugins.about().hints.learning_rate);
-    let (mut config, mut values) = value_model::settle(config, needs.values, beginning, world)?;
+    let (mut config, mut values) = value_model::settle(config, needs.values, opened, beginning, world)?;
     if plugins.flow == Flow::ValuedPairs {
         values = Values::Trained;
     }

@@ -1,14 +1,17 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
 use crate::config::{self, Config, PluginEntry};
+use crate::data::Tokenizer;
 use crate::dist::World;
+use crate::model::Place;
 use crate::plugin::{AnyPlugin, Asker, Asking, Engine, EnvironmentPlugin, Info, Outline, RewardPlugin, Role, Source};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
 use crate::train::learner::is_separable;
 use crate::train::origin::Beginning;
-use crate::train::plugins::{Plugins, Reward, Slot, Trial, dry_run};
-use crate::train::ranks::same_source;
+use crate::train::plugins::{AskedModel, Plugins, Reward, Scorer, Slot, Trial, dry_run};
+use crate::train::ranks::{after_the_first, same_source};
+use crate::train::reward_model::{RewardModel, model_or_run};
 use crate::train::{Error, Result, RunFolder, answers_of};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -28,7 +31,7 @@ pub(super) struct Loaded {
 
 /// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, those of the
 /// rewards, and the group size.
-pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World) -> Result<(Config, Loaded)> {
+pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, place: &Place) -> Result<(Config, Loaded)> {
     let mut engine = Engine::new()?;
     let algorithm_source = same_source(world, || beginning.plugin(&config.algorithm))?;
     let role = Outline::of(&engine, &algorithm_source, &config.loss_limits)?.role(&algorithm_source)?;
@@ -46,21 +49,21 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World) -> 
         config.check_no_generation()?;
         settle_rewards(&mut config, flow, algorithm_source.name(), beginning)?;
     }
-    let source = |entry: &PluginEntry| same_source(world, || beginning.plugin(&entry.path));
-    let reward_sources = config.plugin.iter().map(source).collect::<Result<Vec<_>>>()?;
-    let mut rewards = Vec::with_capacity(reward_sources.len());
     for entry in &config.plugin {
         grant(&mut engine, entry, &config, beginning, world)
             .map_err(|detail| config::Error::Invalid { place: format!("plugin.{}", entry.name()), detail })?;
     }
-    for (entry, source) in config.plugin.iter_mut().zip(&reward_sources) {
-        let plugin = RewardPlugin::load(&engine, source, &entry.config, &entry.limits, config.seed)?;
-        if matches!(beginning, Beginning::New) && plugin.asker().is_none() && !entry.hosts.is_empty() {
-            let detail = "this plugin sends no requests; leave its hosts out".to_owned();
-            return Err(config::Error::Invalid { place: format!("plugin.{}.hosts", entry.name()), detail }.into());
-        }
-        entry.config = plugin.config();
-        rewards.push(Reward::new(plugin, entry));
+    let (mut rewards, mut reward_sources) = (Vec::with_capacity(config.plugin.len()), Vec::new());
+    for entry in &mut config.plugin {
+        let by = if entry.model {
+            Scorer::Model(Box::new(asked_model(entry, beginning, world, place)?))
+        } else {
+            let source = same_source(world, || beginning.plugin(&entry.path))?;
+            let plugin = asked_plugin(&engine, &source, entry, config.seed, beginning)?;
+            reward_sources.push(source);
+            Scorer::Plugin(Box::new(plugin))
+        };
+        rewards.push(Reward::new(by, entry));
     }
     let environment = environment(&mut config, &engine, beginning, world)?;
     Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environment }))
@@ -79,6 +82,42 @@ fn environment(
     let plugin = EnvironmentPlugin::load(engine, &source, &entry.config, &entry.limits, seed)?;
     entry.config = plugin.config();
     Ok(Some((plugin, source)))
+}
+
+/// Loads a reward plugin, and sets in its entry the settings that it defines.
+fn asked_plugin(
+    engine: &Engine,
+    source: &Source,
+    entry: &mut PluginEntry,
+    seed: u64,
+    beginning: &Beginning,
+) -> Result<RewardPlugin> {
+    let plugin = RewardPlugin::load(engine, source, &entry.config, &entry.limits, seed)?;
+    if matches!(beginning, Beginning::New) && plugin.asker().is_none() && !entry.hosts.is_empty() {
+        let detail = "this plugin sends no requests; leave its hosts out".to_owned();
+        return Err(config::Error::Invalid { place: format!("plugin.{}.hosts", entry.name()), detail }.into());
+    }
+    entry.config = plugin.config();
+    Ok(plugin)
+}
+
+/// Opens a reward model, and sets in its entry a name that stays valid wherever the run resumes, and the hash of its files.
+fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, place: &Place) -> Result<AskedModel> {
+    let (folder, path) = after_the_first(world, || model_or_run(&entry.path))?;
+    entry.path = path;
+    let model = RewardModel::open(entry.name().to_owned(), &folder, place)?;
+    let resumed = matches!(beginning, Beginning::Resume { .. }) && !beginning.may_change();
+    if let Some(hash) = entry.hash.as_deref().filter(|hash| resumed && *hash != model.hash()) {
+        let (name, path, was, now) = (entry.name(), folder.display(), shortened(hash), shortened(model.hash()));
+        let detail = format!("reward model {name}: the files in {path} have changed since the run began ({was} to {now})");
+        return Err(Error::Unfit(format!("{detail}; --allow-changed goes on with what is there now")));
+    }
+    entry.hash = Some(model.hash().to_owned());
+    Ok(AskedModel { model, shares_tokens: false })
+}
+
+fn shortened(hash: &str) -> String {
+    hash.chars().take(12).collect()
 }
 
 /// Lets a reward send requests as its entry says. The first rank asks for all; a run that resumes has the answers it had.
@@ -136,6 +175,13 @@ impl Loaded {
         self.algorithm.plugin().info()
     }
 
+    /// Tells reward models which tokenizer the policy has.
+    pub(super) fn meet(&mut self, policys: &Tokenizer) {
+        for asked in self.rewards.iter_mut().filter_map(Reward::model_mut) {
+            asked.shares_tokens = asked.model.tokenizer().is_same_as(policys);
+        }
+    }
+
     /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial and any warnings.
     pub(super) fn try_on(&mut self, data: &Data, config: &Config) -> Result<(Trial, Vec<String>)> {
         let needs = self.about().needs;
@@ -159,7 +205,7 @@ impl Loaded {
     /// Stores the plugins in the run's folder and records that they were loaded.
     pub(super) fn keep(&self, folder: &mut RunFolder) -> Result<()> {
         folder.keep_plugin(&self.algorithm_source, "algorithm", self.algorithm.plugin())?;
-        for (plugin, source) in self.rewards.iter().map(Reward::plugin).zip(&self.reward_sources) {
+        for (plugin, source) in self.rewards.iter().filter_map(Reward::plugin).zip(&self.reward_sources) {
             folder.keep_plugin(source, "reward", plugin)?;
         }
         if let Some((plugin, source)) = &self.environment {
@@ -172,8 +218,9 @@ impl Loaded {
     pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> (Plugins, Engine) {
         let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, environment, .. } = self;
         let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin())];
-        let places = config.plugin.iter().zip(reward_sources).zip(&rewards);
-        slots.extend(places.map(|((entry, source), reward)| Slot::entry(Role::Reward, entry, source, reward.plugin())));
+        let plugins = config.plugin.iter().filter(|entry| !entry.model).zip(rewards.iter().filter_map(Reward::plugin));
+        let scoring = plugins.zip(reward_sources);
+        slots.extend(scoring.map(|((entry, plugin), source)| Slot::entry(Role::Reward, entry, source, plugin)));
         let acting = environment.as_ref().zip(config.environment.as_ref());
         slots.extend(acting.map(|((plugin, source), entry)| Slot::entry(Role::Environment, entry, source.clone(), plugin)));
         let environment = environment.map(|(plugin, _)| plugin);

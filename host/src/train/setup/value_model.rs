@@ -3,7 +3,8 @@
 
 use super::model::Opened;
 use super::models::{same_place, same_settings, targets};
-use crate::config::{self, Config, Overrides};
+use crate::config::{self, Config, Overrides, PluginEntry};
+use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{ModelFolder, NewHead, Place, Policy, has_critic};
 use crate::train::learner::Begun;
@@ -31,7 +32,13 @@ pub(super) enum Values {
 
 /// Decides it, for an algorithm that `asks` for values or does not. Returns the configuration with a name that stays valid wherever
 /// the run resumes.
-pub(super) fn settle(mut config: Config, asks: bool, beginning: &Beginning, world: &World) -> Result<(Config, Values)> {
+pub(super) fn settle(
+    mut config: Config,
+    asks: bool,
+    opened: &Opened,
+    beginning: &Beginning,
+    world: &World,
+) -> Result<(Config, Values)> {
     if !asks {
         // A run that continues may have had another version of its algorithm.
         let given =
@@ -47,7 +54,10 @@ pub(super) fn settle(mut config: Config, asks: bool, beginning: &Beginning, worl
         tracing::info!("{checkpoint} has its critic as a head on the policy and names no value_model: it stays \"{SHARED}\"");
         return Ok((config, Values::Shared));
     }
-    let name = config.value_model.get_or_insert_with(|| COPY.to_owned()).clone();
+    if config.value_model.is_none() {
+        config.value_model = Some(of_reward_model(&config, opened).unwrap_or_else(|| COPY.to_owned()));
+    }
+    let name = config.value_model.clone().unwrap_or_default();
     let values = match name.as_str() {
         COPY => Values::Model(None),
         SHARED => Values::Shared,
@@ -62,6 +72,18 @@ pub(super) fn settle(mut config: Config, asks: bool, beginning: &Beginning, worl
         }
     };
     Ok((config, values))
+}
+
+/// Returns the first reward model that the critic can start from, as OpenRLHF's does: one with the policy's tokenizer.
+fn of_reward_model(config: &Config, opened: &Opened) -> Option<String> {
+    let fits = |entry: &&PluginEntry| {
+        let folder = ModelFolder::open(named::model_of(&entry.path).ok()?.0).ok()?;
+        let same = Tokenizer::open(folder.tokenizer()).ok()?.is_same_as(&opened.tokenizer);
+        (same && check(&folder, opened).is_ok()).then_some(())
+    };
+    let entry = config.plugin.iter().filter(|entry| entry.model).find(|entry| fits(entry).is_some())?;
+    tracing::info!("the critic starts from the reward model {}; value_model = {COPY:?} starts it from the policy", entry.name());
+    Some(entry.path.clone())
 }
 
 fn invalid(key: &str, detail: String) -> Error {

@@ -190,8 +190,8 @@ fn pairs_for(needs: &Needs, pairs: &Pairs) -> Pairs {
 pub(in crate::train) fn dry_run(trial: &Trial, algorithm: &mut AnyPlugin, rewards: &mut [Reward]) -> Result<()> {
     trial.run(algorithm)?;
     // Where servers may not be asked, on other ranks or in a replay, there is no answer about synthetic completions.
-    let can_be_tried = |plugin: &RewardPlugin| plugin.asker().is_none_or(|asker| asker.asking() == Asking::Freely);
-    for reward in rewards.iter_mut().map(Reward::plugin_mut).filter(|plugin| can_be_tried(plugin)) {
+    let can_be_tried = |plugin: &&mut RewardPlugin| plugin.asker().is_none_or(|asker| asker.asking() == Asking::Freely);
+    for reward in rewards.iter_mut().filter_map(Reward::plugin_mut).filter(can_be_tried) {
         trial.reward(reward)?;
         reward.rewind(None);
     }
