@@ -16,6 +16,9 @@ pub const HOSTILE: &str = env!("HOSTILE_WASM");
 /// Path of the plugin whose scores depend on all that it has seen.
 pub const REMEMBERING: &str = env!("REMEMBERING_WASM");
 
+/// Path of the environment that misbehaves on request.
+pub const UNRULY: &str = env!("UNRULY_WASM");
+
 /// Path of the plugin that rewards with its version, which [`version`] changes.
 pub const VERSIONED: &str = env!("VERSIONED_WASM");
 

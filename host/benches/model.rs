@@ -67,11 +67,12 @@ fn generation(c: &mut Criterion) {
                 one.install(|| {
                     let mut own: Vec<Cache> = (0..rows).map(|_| decoding.empty_cache(COMPLETION)).collect();
                     for t in 0..COMPLETION {
-                        let positions = vec![(PROMPT + t) as u32; rows];
+                        let (positions, counts) = (vec![(PROMPT + t) as u32; rows], vec![1; rows]);
                         let mut own: Vec<&mut Cache> = own.iter_mut().collect();
                         let step = Decode {
                             tokens: &last,
                             positions: &positions,
+                            counts: &counts,
                             prompt_of: &prompt_of,
                             prompts: &prefixes,
                             own: &mut own,

@@ -1,5 +1,5 @@
 //! What the WebAssembly boundary costs: calls of plugins beside the same code called natively, and
-//! the same reward in every language that `examples/languages/build.sh` has built.
+//! the same reward in every language that `examples/languages/build.sh` has built; and what running a model's code costs.
 //!
 //!     cargo bench --workspace --profile dev --bench plugins
 //!
@@ -10,10 +10,10 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use grpo::{Grpo, Settings};
 use rlhost::config::Limits;
-use rlhost::plugin::{Engine, PolicyPlugin, RewardBatch, RewardPlugin, Scale, Source, Tokens};
+use rlhost::plugin::{Column, Engine, PolicyPlugin, RewardBatch, RewardPlugin, Scale, Source, Tokens};
 use rlhost_plugin_sdk::policy::{self, Policy};
 use rlhost_plugin_sdk::reward::testing::Case;
-use serde_json::Map;
+use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
 const WORDS: &str =
@@ -64,6 +64,32 @@ fn rewards(c: &mut Criterion) {
     }
 }
 
+/// Rewards that run code: 64 completions with three tests each, the answers of the tests' problems in turn.
+fn code(c: &mut Criterion) {
+    let engine = Engine::new().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = std::fs::read_to_string(root.join("host/tests/code/problems.jsonl")).unwrap();
+    let problems: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).take(64).collect();
+    let python = root.join("target/code-rewards/python_reward.wasm");
+    let mut group = c.benchmark_group("code");
+    group.sample_size(10);
+    for (language, location) in [("javascript", "javascript_reward.wasm".into()), ("python", python.display().to_string())] {
+        let Ok(source) = Source::open(&location) else { continue };
+        let mut plugin = RewardPlugin::load(&engine, &source, &Map::new(), &Limits::default(), 0).unwrap();
+        let values = problems.iter().map(|problem| problem[language]["tests"].to_string()).collect();
+        let answers = problems.iter().map(|problem| format!("```\n{}\n```", problem[language]["right"].as_str().unwrap()));
+        let batch = RewardBatch {
+            prompts: vec![String::new(); 64],
+            columns: vec![Column { name: "tests".to_owned(), values }],
+            prompt_of: (0..64).collect(),
+            completions: answers.collect(),
+            ..batch(64)
+        };
+        group.throughput(Throughput::Elements(64));
+        group.bench_function(source.name(), |b| b.iter(|| plugin.score(&batch).unwrap()));
+    }
+}
+
 /// GRPO's loss of 32,768 tokens, natively and as a plugin.
 fn losses(c: &mut Criterion) {
     let n = 32_768;
@@ -110,5 +136,5 @@ fn losses(c: &mut Criterion) {
     group.bench_function("plugin", |b| b.iter(|| plugin.loss(&tokens).unwrap()));
 }
 
-criterion_group!(benches, rewards, losses);
+criterion_group!(benches, rewards, code, losses);
 criterion_main!(benches);

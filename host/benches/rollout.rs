@@ -19,7 +19,7 @@ fn generation(c: &mut Criterion) {
         let a = architecture(config);
         let decoding = Frozen::new(decoder(&a)).decoding().unwrap();
         let prompts = if model == "3.4M" { 2 } else { 1 };
-        let request = |p: usize| Request { tokens: tokens(PROMPT, a.vocab_size, p), row: p as u64, samples: GROUP };
+        let request = |p: usize| Request { tokens: tokens(PROMPT, a.vocab_size, p), row: p as u64, first: 0, samples: GROUP };
         let requests: Vec<Request> = (0..prompts).map(request).collect();
         let generator = Generator {
             model: &decoding,
@@ -31,6 +31,7 @@ fn generation(c: &mut Criterion) {
             generation: 0,
             ends: &[],
             stops: &|_| false,
+            follow: None,
         };
         let mut group = c.benchmark_group(format!("rollout {model}"));
         group.throughput(Throughput::Elements((prompts * GROUP * COMPLETION) as u64));

@@ -1,5 +1,6 @@
 //! Compiles the first-party plugins of `plugins/` to WebAssembly components and writes the table of embedded plugins that
-//! `plugin/embedded.rs` includes, and that of the projects that `rlhost plugin new` makes.
+//! `plugin/embedded.rs` includes, and that of the projects that `rlhost plugin new` makes. A plugin that needs tools beyond cargo
+//! is kept compiled in its folder.
 
 mod templates;
 mod wasm;
@@ -25,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let table = if fuzzing {
         Ok("&[]".to_owned())
     } else {
-        wasm::compile(root, &names, &target_dir).and_then(|built| embedded(&names, &built))
+        wasm::compile(root, &names, &target_dir).and_then(|built| embedded(&names, &built, &root.join("plugins")))
     };
     match table {
         Ok(table) => std::fs::write(out.join("embedded.rs"), table)?,
@@ -37,10 +38,17 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// The table of plugins: name, bytes.
-fn embedded(names: &[String], built: &Path) -> Result<String, Box<dyn Error>> {
+fn embedded(names: &[String], built: &Path, folder: &Path) -> Result<String, Box<dyn Error>> {
     let mut table = String::from("&[\n");
-    for name in names {
-        writeln!(table, "    ({:?}, include_bytes!({:?})),", format!("{name}.wasm"), built.join(format!("{name}.wasm")))?;
+    let mut files: Vec<PathBuf> = names.iter().map(|name| built.join(format!("{name}.wasm"))).collect();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let file = path.join(path.file_name().unwrap_or_default()).with_extension("wasm");
+        files.extend(file.exists().then_some(file));
+    }
+    files.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
+    for file in files {
+        writeln!(table, "    ({:?}, include_bytes!({file:?})),", file.file_name().unwrap_or_default().to_string_lossy())?;
     }
     table.push_str("]\n");
     Ok(table)

@@ -17,7 +17,7 @@ fn requests(vocabulary: u32) -> Vec<Request> {
     [(1, 3), (45, 4), (9, 1), (30, 6), (12, 2)]
         .into_iter()
         .enumerate()
-        .map(|(i, (n, samples))| Request { tokens: tokens(n, i as u32), row: i as u64, samples })
+        .map(|(i, (n, samples))| Request { tokens: tokens(n, i as u32), row: i as u64, first: 0, samples })
         .collect()
 }
 
@@ -35,6 +35,7 @@ fn generate(name: &str, place: &Place, sampling: &Sampling, seqs: usize, ends: &
         generation: 2,
         ends,
         stops: &|tokens| tokens.ends_with(&[1, 2]),
+        follow: None,
     };
     generator.run(&requests(model.architecture().vocab_size as u32)).unwrap()
 }

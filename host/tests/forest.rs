@@ -415,6 +415,36 @@ fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_polic
     }
 }
 
+/// Derivatives of an episode's loss: 0 for the tokens of replies.
+fn of_turns(n: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    let turns = |column: Vec<f32>| column.into_iter().enumerate().map(|(i, d)| if i % 7 < 3 { d } else { 0.0 }).collect();
+    let (c, e, v) = coefficients(n);
+    (turns(c), turns(e), turns(v))
+}
+
+#[test]
+fn gradients_of_episodes_equal_the_naive_form_in_which_replies_have_no_loss() {
+    for name in ["llama", "qwen3"] {
+        let (policy, a) = policy(name);
+        let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), with_critic(policy.weights().copied().unwrap(), &a)));
+        let want = naive_of(&a, policy.weights(), of_turns).unwrap();
+        let all = naive(&a, policy.weights()).unwrap();
+        let (forest, selected) = packed();
+        let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
+        let gradients = policy.zero_gradients().unwrap();
+        let (c, e, v) = of_turns(selected.len());
+        pass.backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
+        for (parameter, gradient) in gradients.named() {
+            let got = ops::to_vec(gradient).unwrap();
+            let [want, all] = [&want, &all].map(|scored| scored.gradients[&parameter].flatten_all().unwrap());
+            let [want, all]: [Vec<f32>; 2] = [want, all].map(|t| t.to_vec1().unwrap());
+            let difference = relative(&got, &want);
+            assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+            assert!(relative(&got, &all) > 1e-3, "{name}: {parameter} has the gradient of replies, too");
+        }
+    }
+}
+
 #[test]
 fn running_layers_again_on_the_way_back_changes_no_bit() {
     for name in ["llama_biased", "qwen3"].into_iter().chain(FAMILIES) {

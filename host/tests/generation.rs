@@ -1,12 +1,14 @@
 //! Generation is the same on any number of threads, whether these share products or sequences.
 
 use candle_core::{Device, Tensor};
-use rlhost::model::{Architecture, Decoder, Decoding, Frozen, Weights};
+use rlhost::model::{Architecture, Decoder, Frozen, Selected, Weights};
+use rlhost::ops::Forest;
 use rlhost::ops::sampler::Sampling;
-use rlhost::rollout::{Generator, Request, Rollout};
+use rlhost::rollout::{Ended, Follow, Generator, Next, Request, Rollout};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A model whose products are large enough to be shared, with heads of which there is no even number.
-fn model() -> Decoding {
+fn model() -> Frozen {
     let config = r#"{"model_type": "qwen2", "hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 6,
         "num_key_value_heads": 3, "intermediate_size": 500, "vocab_size": 1111, "max_position_embeddings": 256}"#;
     let architecture = Architecture::parse(config).unwrap();
@@ -18,13 +20,27 @@ fn model() -> Decoding {
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
     };
     let weights = Weights::build(&architecture, scattered).unwrap();
-    Frozen::new(Decoder::new(architecture, weights)).decoding().unwrap()
+    Frozen::new(Decoder::new(architecture, weights))
 }
 
 /// Three prompts' completions, so many of each, on so many threads.
-fn generate(model: &Decoding, samples: usize, max_num_seqs: usize, threads: usize) -> Vec<Rollout> {
+fn generate(model: &Frozen, samples: usize, max_num_seqs: usize, threads: usize) -> Vec<Rollout> {
+    generate_with(model, samples, max_num_seqs, threads, None)
+}
+
+fn prompt(i: usize) -> Vec<u32> {
+    (0..20 + 31 * i).map(|t| (t * t * 7 + i) as u32 % 1111).collect()
+}
+
+fn generate_with(
+    model: &Frozen,
+    samples: usize,
+    max_num_seqs: usize,
+    threads: usize,
+    follow: Option<&dyn Follow>,
+) -> Vec<Rollout> {
     let generator = Generator {
-        model,
+        model: &model.decoding().unwrap(),
         sampling: Sampling { top_p: 0.9, ..Sampling::default() },
         logp_temperature: 1.0,
         max_new_tokens: 24,
@@ -33,9 +49,9 @@ fn generate(model: &Decoding, samples: usize, max_num_seqs: usize, threads: usiz
         generation: 1,
         ends: &[7, 8, 9, 10],
         stops: &|tokens| tokens.len() > 5 && tokens[tokens.len() - 1] % 16 == 0,
+        follow,
     };
-    let prompt = |i: usize| (0..20 + 31 * i).map(|t| (t * t * 7 + i) as u32 % 1111).collect();
-    let requests: Vec<Request> = (0..3).map(|i| Request { tokens: prompt(i), row: i as u64, samples }).collect();
+    let requests: Vec<Request> = (0..3).map(|i| Request { tokens: prompt(i), row: i as u64, first: 0, samples }).collect();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| generator.run(&requests).unwrap())
 }
@@ -63,5 +79,100 @@ fn many_sequences_are_the_same_but_for_rounding_and_to_the_bit_at_one_number_of_
             let apart = a.logp.iter().zip(&b.logp).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(a.tokens == b.tokens && apart < 1e-4, "prompt {}, sample {}: {apart}", a.prompt, a.sample);
         }
+    }
+}
+
+/// Replies to the first turns of a sequence, as its request, sample and tokens say, and counts how many are asked about together.
+struct Replies {
+    most_tokens: usize,
+    most_together: AtomicUsize,
+}
+
+impl Replies {
+    fn up_to(most_tokens: usize) -> Self {
+        Self { most_tokens, most_together: AtomicUsize::new(0) }
+    }
+}
+
+impl Follow for Replies {
+    fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
+        self.most_together.fetch_max(ended.len(), Ordering::Relaxed);
+        let next = |ended: &Ended<'_>| {
+            assert!(!ended.turn.is_empty() && ended.turn.end == ended.tokens.len());
+            let (kind, seen) = (ended.request + 2 * ended.sample, ended.tokens.len());
+            // A reply of one token, of a few, and one beyond a block of the cache.
+            let length = [1, 5, 40][kind % 3];
+            if ended.tokens.len() > 70 || kind % 5 == 4 && ended.turn.start > 0 {
+                return Next::Over(ended.finished);
+            }
+            Next::Read((0..length).map(|i| ((kind * 97 + seen * 13 + i * 7) % 1111) as u32).collect())
+        };
+        ended.iter().map(next).collect()
+    }
+
+    fn most_tokens(&self) -> usize {
+        self.most_tokens
+    }
+}
+
+#[test]
+fn episodes_are_what_a_pass_over_their_tokens_says_and_keep_the_tokens_of_turns_and_replies() {
+    let model = model();
+    let rollouts = generate_with(&model, 4, 64, 1, Some(&Replies::up_to(usize::MAX)));
+    assert!(rollouts.iter().any(|r| r.replies.len() > 2) && rollouts.iter().any(|r| r.finished));
+    for r in &rollouts {
+        let (mut forest, mut selected) = (Forest::new(), Selected::default());
+        let asked = forest.push(&prompt(r.prompt), None);
+        let said = forest.push(&r.tokens, Some(asked));
+        selected.push_segment(&forest, said);
+        let scored = model.score(&forest, &selected, 1.0).unwrap();
+        let mask = r.mask();
+        assert_eq!((mask.len(), r.logp.len()), (r.tokens.len(), r.tokens.len()));
+        assert_eq!(mask.iter().filter(|m| **m == 1).count(), r.sampled());
+        for (i, (&own, &scored)) in r.logp.iter().zip(&scored.logp).enumerate() {
+            // Sampled by what stands before them, replies included; replies were not sampled.
+            let want = if mask[i] == 1 { scored } else { 0.0 };
+            assert!((own - want).abs() < 1e-4, "prompt {}, sample {}, token {i}: {own} and {want}", r.prompt, r.sample);
+        }
+        let kind = r.prompt + 2 * r.sample;
+        for &(begin, end) in &r.replies {
+            let sent: Vec<u32> = (0..end - begin).map(|i| ((kind * 97 + begin * 13 + i * 7) % 1111) as u32).collect();
+            assert_eq!(r.tokens[begin..end], sent, "the reply stands as it came");
+            assert!(end < r.tokens.len(), "a reply is followed by a turn");
+        }
+    }
+}
+
+#[test]
+fn episodes_do_not_depend_on_who_waits_beside_them() {
+    let model = model();
+    let replies = Replies::up_to(usize::MAX);
+    let alone = generate_with(&model, 4, 64, 1, Some(&replies));
+    assert!(replies.most_together.load(Ordering::Relaxed) > 0);
+    for (places, threads) in [(1, 1), (3, 1), (64, 2), (2, 3)] {
+        let other = generate_with(&model, 4, places, threads, Some(&Replies::up_to(usize::MAX)));
+        for (a, b) in alone.iter().zip(&other) {
+            let apart = a.logp.iter().zip(&b.logp).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let same = (&a.tokens, &a.replies, a.finished) == (&b.tokens, &b.replies, b.finished);
+            assert!(
+                same && apart < 1e-4,
+                "{places} places, {threads} threads: prompt {}, sample {}: {apart}",
+                a.prompt,
+                a.sample
+            );
+        }
+        assert_eq!(generate_with(&model, 4, places, threads, Some(&Replies::up_to(usize::MAX))), other, "to the bit, again");
+    }
+}
+
+#[test]
+fn episodes_end_at_their_limit_of_tokens_and_at_the_context() {
+    let model = model();
+    for r in generate_with(&model, 6, 64, 1, Some(&Replies::up_to(30))) {
+        assert!(r.tokens.len() <= 30 && r.sampled() > 0, "{} tokens", r.tokens.len());
+        assert!(r.replies.iter().all(|(_, end)| *end < r.tokens.len()));
+    }
+    for r in generate_with(&model, 6, 64, 1, Some(&Replies::up_to(usize::MAX))) {
+        assert!(prompt(r.prompt).len() + r.tokens.len() <= 256);
     }
 }

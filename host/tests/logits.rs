@@ -89,6 +89,7 @@ fn decoding_token_by_token_after_a_shared_prompt_gives_the_same() {
             let step = Decode {
                 tokens: &[text[at], (text[at] + 1) % vocab as u32],
                 positions: &[at as u32, at as u32],
+                counts: &[1, 1],
                 prompt_of: &[0, 0],
                 prompts: &[&caches[0]],
                 own: &mut own,

@@ -131,6 +131,7 @@ fn merged_weights_and_generation_give_the_logits_of_base_and_adapter() {
             let step = Decode {
                 tokens: &forest.tokens()[at..=at],
                 positions: &[at as u32],
+                counts: &[1],
                 prompt_of: &[0],
                 prompts: &[&caches[0]],
                 own: &mut [&mut own],

@@ -1,5 +1,5 @@
-//! Attention of one new token per sequence over cached keys and values. Sequences that continue the same prompt share its cache
-//! and matrix products.
+//! Attention of the new tokens of sequences, mostly one each, over cached keys and values. Sequences that continue the same prompt
+//! share its cache and matrix products.
 
 use super::attention::{Attention, Heads};
 use super::cpu::{Shared, read, tensor};
@@ -84,11 +84,21 @@ impl SequenceCache {
         Ok(())
     }
 
-    /// Appends the score of each position: the product of `q: [C]` and head `kv`'s key, times `scale`.
+    /// Returns the number of its positions.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends the scores of the first `seen` positions: the product of `q: [C]` and head `kv`'s key, times `scale`.
     #[inline(always)]
-    fn scores(&self, q: &[f32], kv: usize, kv_width: usize, scale: f32, into: &mut Vec<f32>) {
+    fn scores(&self, seen: usize, q: &[f32], kv: usize, kv_width: usize, scale: f32, into: &mut Vec<f32>) {
         let c = q.len();
-        for (i, block) in self.k.chunks_exact(kv_width * BLOCK).enumerate() {
+        for (i, block) in self.k.chunks_exact(kv_width * BLOCK).take(seen.div_ceil(BLOCK)).enumerate() {
             let mut sums = [0f32; BLOCK];
             for (&q, keys) in q.iter().zip(block[kv * c * BLOCK..].as_chunks::<BLOCK>().0) {
                 for (sum, &k) in sums.iter_mut().zip(keys) {
@@ -96,17 +106,18 @@ impl SequenceCache {
                 }
             }
             sums.iter_mut().for_each(|sum| *sum *= scale);
-            into.extend_from_slice(&sums[..(self.len - i * BLOCK).min(BLOCK)]);
+            into.extend_from_slice(&sums[..(seen - i * BLOCK).min(BLOCK)]);
         }
     }
 }
 
-/// Sequences that continue the same prompt.
+/// Rows of sequences that continue the same prompt.
 pub struct Group<'a> {
     /// The prompt's cache.
     pub prompt: &'a PromptCache,
-    /// Each sequence's row in the batch and its own cache (including the new token).
-    pub sequences: Vec<(usize, &'a SequenceCache)>,
+    /// For each row of the batch: its index, the cache of its sequence, which includes all new tokens, and how many positions of
+    /// that it sees, itself included.
+    pub sequences: Vec<(usize, &'a SequenceCache, usize)>,
 }
 
 /// Computes the heads' outputs `[B, H * C]` from `q: [B, H * C]`. Every row of the batch is in exactly one group.
@@ -125,7 +136,7 @@ pub fn forward(q: &Tensor, groups: &[Group<'_>], attention: Attention) -> Result
         let ((group, kv), mut scratch) = (tasks[task], Scratch::default());
         scratch.attend(&qs, group, kv, attention);
         let (c, per_kv) = (h.head_dim, h.per_kv());
-        for (i, (row, _)) in group.sequences.iter().enumerate() {
+        for (i, (row, ..)) in group.sequences.iter().enumerate() {
             let from = &scratch.out[i * per_kv * c..(i + 1) * per_kv * c];
             // SAFETY: only this task writes this sequence's heads of this key/value head.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), out_at.at(row * width + kv * per_kv * c), from.len()) };
@@ -151,7 +162,7 @@ impl Scratch {
         let (c, per_kv, width, kv_width) = (h.head_dim, h.per_kv(), h.heads * h.head_dim, h.kv_heads * h.head_dim);
         let (heads, prompt_len) = (group.sequences.len() * per_kv, group.prompt.len);
         self.q.clear();
-        for (row, _) in &group.sequences {
+        for (row, ..) in &group.sequences {
             let at = row * width + kv * per_kv * c;
             self.q.extend_from_slice(&qs[at..at + per_kv * c]);
         }
@@ -162,12 +173,12 @@ impl Scratch {
         matmul(&mut self.shared, prompt_len, Dst::Replace, q, k, attention.scale, Parallelism::None);
 
         self.own.clear();
-        wide!(for (i, (_, cache)) in group.sequences.iter().enumerate() {
+        wide!(for (i, (_, cache, seen)) in group.sequences.iter().enumerate() {
             for index in i * per_kv..(i + 1) * per_kv {
                 let first = self.own.len();
-                cache.scores(&self.q[index * c..(index + 1) * c], kv, kv_width, attention.scale, &mut self.own);
+                cache.scores(*seen, &self.q[index * c..(index + 1) * c], kv, kv_width, attention.scale, &mut self.own);
                 let (shared, own) = (&mut self.shared[index * prompt_len..(index + 1) * prompt_len], &mut self.own[first..]);
-                let hidden = attention.hidden(prompt_len + cache.len - 1);
+                let hidden = attention.hidden(prompt_len + seen - 1);
                 let (far, shared) = shared.split_at_mut(hidden.min(prompt_len));
                 let (far_own, own) = own.split_at_mut(hidden.saturating_sub(prompt_len));
                 far.fill(0.0);
@@ -182,9 +193,9 @@ impl Scratch {
         matmul(&mut self.out, c, Dst::Replace, Mat::new(&self.shared, heads, prompt_len), v, 1.0, Parallelism::None);
         let mut at = 0;
         wide!(for (index, out) in self.out.chunks_mut(c).enumerate() {
-            let cache = group.sequences[index / per_kv].1;
-            add_weighted(out, &self.own[at..at + cache.len], &cache.v, kv_width, kv * c);
-            at += cache.len;
+            let (_, cache, seen) = group.sequences[index / per_kv];
+            add_weighted(out, &self.own[at..at + seen], &cache.v, kv_width, kv * c);
+            at += seen;
         });
     }
 }

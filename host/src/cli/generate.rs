@@ -102,8 +102,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         generation: 0,
         ends: &tokenizer.eos_ids(&model.architecture().eos_token_ids),
         stops: &|tokens| stops.end(tokens, &tokenizer),
+        follow: None,
     };
-    let requests = [Request { tokens: tokens.clone(), row: 0, samples: args.samples }];
+    let requests = [Request { tokens: tokens.clone(), row: 0, first: 0, samples: args.samples }];
     let rollouts = generator.run(&requests).map_err(Failure::failed)?;
     let terminal = std::io::stdout().is_terminal();
     for rollout in rollouts {

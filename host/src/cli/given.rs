@@ -1,9 +1,9 @@
 //! What a command line says of a run's configuration.
 
-use super::Failure;
 use super::algorithm::Known;
 use super::flags::{TABLES, negatable, negated, setting_id};
-use crate::config::{self, Config, ConfigFile, Key, Overrides, scalar};
+use super::{Failure, granted};
+use crate::config::{self, Config, ConfigFile, Key, Overrides, PluginEntry, scalar};
 use crate::plugin::{Setting, Takes};
 use crate::train::Beginning;
 use anyhow::anyhow;
@@ -72,7 +72,24 @@ impl Given {
     /// Returns the configuration of a run that begins so.
     pub(super) fn settle(&self, beginning: &Beginning) -> Result<Config, Failure> {
         let base = beginning.config_file().map_err(Failure::mistake)?;
-        self.config(base.as_deref())
+        let config = self.config(base.as_deref())?;
+        match base {
+            None => granted::remember_all(&config),
+            Some(_) => {
+                let own_file = self.file.as_ref().map_or(Ok(false), |file| file.has("plugin")).map_err(Failure::mistake)?;
+                granted::check(&config, |entry| own_file || self.grants(entry))?;
+            }
+        }
+        Ok(config)
+    }
+
+    /// Returns whether flags give all that a plugin is granted.
+    fn grants(&self, entry: &PluginEntry) -> bool {
+        let given = |key: &str| {
+            let begins = format!("plugin.{}.{key}", entry.name());
+            self.overrides.sets.iter().any(|set| set.trim_start().starts_with(&begins))
+        };
+        given("hosts") && (entry.secrets.is_empty() || given("secrets"))
     }
 
     /// Returns the configuration over that of a file, and sets the number of threads that it asks for.

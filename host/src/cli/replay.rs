@@ -1,16 +1,18 @@
 //! `rlhost replay`: scores a run's completions with another reward.
 
+use super::granted::Granted;
 use super::{Failure, settings_given};
-use crate::config::{Config, Limits, Overrides, files, read};
+use crate::config::{Config, Limits, Overrides, PluginEntry, files, read};
 use crate::data;
 use crate::metrics::Comparison;
-use crate::plugin::{Column, Engine, RewardBatch, RewardPlugin, Source};
+use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, Source};
 use crate::train;
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Completions shown at the end.
 const SHOWN: usize = 5;
@@ -29,6 +31,11 @@ pub(super) struct Args {
     /// Compare only with this reward of the run
     #[arg(long)]
     with: Option<String>,
+    #[command(flatten)]
+    granted: Granted,
+    /// Answer the plugin's requests from the run's record only, and ask no server
+    #[arg(long)]
+    replay_only: bool,
 }
 
 /// The parts of a line in completions.jsonl that rewards see.
@@ -61,10 +68,13 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     let config = read([args.run.join("config.toml").as_path()], &Overrides::default())?;
     let columns = dataset(&config)?;
     let source = Source::open(&args.plugin)?;
-    let mut plugin = RewardPlugin::load(&Engine::new()?, &source, &settings, &Limits::default(), config.seed)?;
+    let mut engine = Engine::new()?;
+    grant(&mut engine, args, &config, source.name())?;
+    let mut plugin = RewardPlugin::load(&engine, &source, &settings, &Limits::default(), config.seed)?;
     let mut scores = Vec::with_capacity(recorded.len());
     for generation in recorded.chunk_by(|a, b| a.step == b.step) {
-        scores.extend(plugin.score(&batch(generation, &columns)).with_context(|| "the new reward failed")?.rewards);
+        let scored = plugin.score(&batch(generation, &columns)).map_err(|e| anyhow!("the new reward failed: {e}"))?;
+        scores.extend(scored.rewards);
     }
 
     let names: BTreeSet<&String> = recorded.iter().flat_map(|r| r.rewards.keys()).collect();
@@ -91,6 +101,23 @@ fn replay(args: &Args) -> anyhow::Result<()> {
         }
     }
     show_furthest(&recorded, wanted[0], &scores);
+    Ok(())
+}
+
+/// Lets the plugin send requests as the run lets the reward of its name, or as flags say. The run's answers are there already.
+fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyhow::Result<()> {
+    let entry = config.plugin.iter().find(|entry| entry.name() == name);
+    let asking = if args.replay_only { Asking::ReplayOnly } else { Asking::Freely };
+    let grants = match args.replay_only {
+        true => entry.map(PluginEntry::grants).unwrap_or_default(),
+        false => args.granted.over(entry)?,
+    };
+    if grants.hosts.is_empty() && !args.replay_only {
+        return Ok(());
+    }
+    let asker = Asker::new(grants, asking).map_err(|detail| anyhow!("{name}: {detail}"))?;
+    asker.read(&train::answers_of(&args.run, name)).map_err(|detail| anyhow!("{detail}"))?;
+    engine.grant(name, Arc::new(asker));
     Ok(())
 }
 

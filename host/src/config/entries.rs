@@ -1,8 +1,10 @@
 //! Plugins as a configuration names them, and their limits.
 
+use super::{Grants, HttpLimits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What to do when a reward fails, and fails again on a fresh instance.
@@ -106,9 +108,21 @@ pub struct PluginEntry {
     /// What to do if it fails: fail (save and end the run) or unscorable (give its rows no score).
     #[serde(default)]
     pub on_error: OnError,
+    /// Score only in evaluations: its scores are logged and reach no algorithm.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub eval_only: bool,
     /// Its resource limits.
     #[serde(default)]
     pub limits: Limits,
+    /// Servers that it may send requests to, as in ["judge.internal:8000"].
+    #[serde(default, deserialize_with = "super::grants::one_or_several", skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+    /// Secrets that are put into the headers of its requests, as in { JUDGE_KEY = "env:JUDGE_KEY" }.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, String>,
+    /// Limits on its requests.
+    #[serde(default, skip_serializing_if = "HttpLimits::is_default")]
+    pub http: HttpLimits,
 }
 
 fn one() -> f64 {
@@ -118,7 +132,14 @@ fn one() -> f64 {
 impl PluginEntry {
     /// Creates an entry with default settings.
     pub fn new(path: String) -> Self {
-        Self { path, weight: 1.0, config: Map::new(), on_error: OnError::Fail, limits: Limits::default() }
+        let (limits, http) = (Limits::default(), HttpLimits::default());
+        let (config, on_error, eval_only) = (Map::new(), OnError::Fail, false);
+        Self { path, weight: 1.0, config, on_error, eval_only, limits, hosts: Vec::new(), secrets: BTreeMap::new(), http }
+    }
+
+    /// Returns what it is granted.
+    pub fn grants(&self) -> Grants {
+        Grants { hosts: self.hosts.clone(), secrets: self.secrets.clone(), http: self.http.clone() }
     }
 
     /// Returns the name used in metrics and in `--set plugin.NAME...`: the file name without its extension.

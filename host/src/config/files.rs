@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -43,6 +43,15 @@ fn kind(of: FileType) -> &'static str {
     } else {
         "not a file"
     }
+}
+
+/// Returns rlhost's folder in the user's cache: `RLHOST_CACHE_DIR`, or one in the cache directory.
+pub fn cache_folder() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    set("RLHOST_CACHE_DIR")
+        .or_else(|| set("XDG_CACHE_HOME").map(|d| d.join("rlhost")))
+        .or_else(|| set("HOME").map(|d| d.join(".cache").join("rlhost")))
+        .or_else(|| set("LOCALAPPDATA").map(|d| d.join("rlhost").join("cache")))
 }
 
 /// Fails, in words, on anything but a regular file.

@@ -207,7 +207,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NotNeeded, "weights are not quantized", &["bnb_4bit_quant_type", "bnb_4bit_quant_storage", "use_bnb_nested_quant"]),
     (NONE, "adapters are LoRA on linear layers, without DoRA", &["use_dora", "lora_modules_to_save", "lora_target_parameters"]),
     (NONE, "it is for low-rank optimizers (GaLore, APOLLO); use LoRA", &["optim_target_modules"]),
-    (NONE, "not supported yet", &["neftune_noise_alpha", "label_smoothing_factor", "use_weighting", "num_generations_eval"]),
+    (NONE, "not supported yet", &["neftune_noise_alpha", "label_smoothing_factor", "use_weighting"]),
     (NONE, "mixtures of experts are not supported yet", &["router_aux_loss_coef"]),
     (NONE, "rewards are WebAssembly plugins; use --plugin", &["reward_model_path", "reward_funcs"]),
     (NONE, "episodes have one turn", &["max_tool_calling_iterations"]),

@@ -1,7 +1,7 @@
 //! Makes a configuration from files, flags over them, and `--set` over both.
 
 use super::foreign::{self, Foreign};
-use super::values::{insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled};
+use super::values::{insert, not_finite, plugin_entries, plugin_entry, reported_to, reworded, scalar, spelled};
 use super::{Config, Error, Key, Limits, PluginEntry, Result, did_you_mean, files, keys, yaml};
 use serde::Deserialize;
 use std::io;
@@ -65,6 +65,14 @@ impl ConfigFile {
     /// If the file can't be parsed.
     pub fn text_of(&self, key: &str) -> Result<Option<String>> {
         Ok(self.table()?.get(key).and_then(Value::as_str).map(str::to_owned))
+    }
+
+    /// Returns whether the file has a top-level key.
+    ///
+    /// # Errors
+    /// If the file can't be parsed.
+    pub fn has(&self, key: &str) -> Result<bool> {
+        Ok(self.table()?.contains_key(key))
     }
 
     /// Returns the top-level keys that are not keys of rlhost.
@@ -256,11 +264,12 @@ fn checked(file: &ConfigFile, settings: &[String], overrides: &Overrides, foreig
 
 /// Applies the flags of keys and of the algorithm's settings.
 fn apply_flags(table: &mut Table, overrides: &Overrides) -> Result<()> {
-    for Key { name: key, kind, .. } in keys() {
+    for Key { name: key, kind, of_numbers, .. } in keys() {
         let given: Vec<&String> = overrides.flags.iter().filter(|(k, _)| k == key).map(|(_, text)| text).collect();
         let Some(last) = given.last() else { continue };
         let value = match *kind {
             "string" => Value::String((*last).clone()),
+            "array" if *of_numbers => Value::Array(given.into_iter().map(|text| scalar(text)).collect()),
             "array" => Value::Array(given.into_iter().map(|text| Value::String(text.clone())).collect()),
             _ => scalar(last),
         };
@@ -295,6 +304,7 @@ fn as_meant(own: &str, value: Value) -> std::result::Result<Value, String> {
     let kind = keys().iter().find(|key| key.name == own).map_or("", |key| key.kind);
     let value = match own {
         "plugin" => plugin_entries(value)?,
+        "environment" => plugin_entry(value),
         "report_to" => reported_to(value),
         _ => spelled(kind, value),
     };
@@ -354,7 +364,8 @@ fn apply_set(config: Config, set: &str, settings: &[String]) -> Result<Config> {
 }
 
 /// The tables that `--set` reaches into.
-const TABLES: [&str; 6] = ["loss", "loss_limits", "chat_template_kwargs", "lr_scheduler_kwargs", "optim_args", "plugin.NAME"];
+const TABLES: [&str; 7] =
+    ["loss", "loss_limits", "environment", "chat_template_kwargs", "lr_scheduler_kwargs", "optim_args", "plugin.NAME"];
 
 /// Applies `plugin.NAME.KEY=VALUE`.
 fn set_of_plugin(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {

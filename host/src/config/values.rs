@@ -100,50 +100,61 @@ fn pairs(text: &str) -> Option<Table> {
     text.split(',').map(pair).collect()
 }
 
-/// Returns where metrics are reported, of a list too, without the services of other programs.
+/// Returns where metrics are reported as a list, without what other programs alone can report to.
 pub(super) fn reported_to(value: Value) -> Value {
+    const OWN: [&str; 5] = ["none", "tensorboard", "wandb", "mlflow", "trackio"];
+    const FOREIGN: [&str; 5] = ["comet_ml", "swanlab", "clearml", "neptune", "dvclive"];
     let items = match value {
         Value::Array(items) => items,
         one => vec![one],
     };
-    let own = |item: &Value| item.as_str().is_some_and(|name| ["none", "tensorboard"].contains(&name));
-    let service = |item: &Value| {
-        let services = ["all", "wandb", "mlflow", "trackio", "comet_ml", "swanlab", "clearml", "neptune", "dvclive"];
-        item.as_str().is_some_and(|name| services.contains(&name))
-    };
-    if let Some(odd) = items.iter().find(|item| !own(item) && !service(item)) {
-        return odd.clone();
+    let parts = items.into_iter().flat_map(|item| match item {
+        Value::String(text) => text.split(',').map(|part| Value::String(part.trim().to_owned())).collect(),
+        other => vec![other],
+    });
+    let (mut own, mut others) = (Vec::new(), Vec::new());
+    for part in parts {
+        match part.as_str() {
+            Some("all") => own.extend(OWN[1..].iter().map(|name| Value::from(*name))),
+            Some(name) if FOREIGN.contains(&name) => others.push(name.to_owned()),
+            _ => own.push(part),
+        }
     }
-    let others: Vec<&str> =
-        items.iter().filter(|item| service(item)).filter_map(Value::as_str).filter(|name| *name != "all").collect();
     if !others.is_empty() {
-        tracing::warn!("report_to: {} is not supported; metrics go to metrics.jsonl and TensorBoard files", others.join(", "));
+        tracing::warn!("report_to: {} is not supported; it can be {} or all", others.join(", "), OWN.join(", "));
+        if own.is_empty() {
+            own.push("tensorboard".into());
+        }
     }
-    match items.iter().find(|item| own(item)) {
-        Some(own) => own.clone(),
-        None => Value::String(if items.is_empty() { "none" } else { "tensorboard" }.to_owned()),
+    let mut once: Vec<Value> = Vec::new();
+    for name in own {
+        if !once.contains(&name) {
+            once.push(name);
+        }
     }
+    Value::Array(once)
 }
 
 /// Returns the list of reward plugins that was meant: one path, a list of paths or tables, or a table for each plugin by its name
 /// (`[plugin.NAME.config]`).
 pub(super) fn plugin_entries(given: Value) -> Result<Value, String> {
-    let of_path = |path: String| Value::Table(Table::from_iter([("path".to_owned(), Value::String(path))]));
     let entries = match given {
-        Value::String(path) => vec![of_path(path)],
-        Value::Array(items) => items
-            .into_iter()
-            .map(|item| match item {
-                Value::String(path) => of_path(path),
-                other => other,
-            })
-            .collect(),
+        path @ Value::String(_) => vec![plugin_entry(path)],
+        Value::Array(items) => items.into_iter().map(plugin_entry).collect(),
         Value::Table(table) if table.values().all(Value::is_table) => table.into_iter().map(named_entry).collect(),
         other => return Err(format!("is {other}; it must be a list of paths, or [[plugin]] tables with a path")),
     };
     match entries.iter().find(|entry| !entry.is_table()) {
         Some(other) => Err(format!("contains {other}; each entry must be a path or a table with a path")),
         None => Ok(Value::Array(entries)),
+    }
+}
+
+/// Returns the entry of the plugin at a path, or the entry itself.
+pub(super) fn plugin_entry(given: Value) -> Value {
+    match given {
+        path @ Value::String(_) => Value::Table(Table::from_iter([("path".to_owned(), path)])),
+        other => other,
     }
 }
 
@@ -156,9 +167,10 @@ fn named_entry((name, mut entry): (String, Value)) -> Value {
 }
 
 /// The names of Rust's types, and what a person calls them.
-const TYPES: [(&str, &str); 10] = [
+const TYPES: [(&str, &str); 11] = [
     ("struct PluginEntry", "a path, or a table with a path"),
     ("struct Limits", "a table of limits"),
+    ("struct HttpLimits", "a table of limits on requests"),
     ("a map", "a table"),
     ("a sequence", "a list"),
     ("f64", "a number"),

@@ -4,9 +4,10 @@
 //! string of any size (`indent`, `x + x` again and again) or go through a list without an end, and the engine has no place where
 //! each could be stopped. So all of it runs where memory and time are bounded ([`Pace`]).
 
+use super::calls::Calls;
 use super::pace::Pace;
 use super::turns::Spoken;
-use super::{marks, percent, turns};
+use super::{continuing, marks, percent, turns};
 use crate::config::printable;
 use jiff::civil::DateTime;
 use jiff::fmt::strtime;
@@ -68,6 +69,8 @@ const MESSAGE: usize = 256;
 pub struct ChatTemplate {
     template: Arc<Template>,
     pace: Arc<Pace>,
+    /// How its models write tool calls.
+    pub(super) calls: Calls,
 }
 
 /// A compiled template with its tokenizer's tokens.
@@ -96,7 +99,10 @@ pub struct Extras {
 
 impl Extras {
     /// Reads the columns `tools`, a list of JSON schemas, and `chat_template_kwargs`; either may be written as JSON.
-    pub(super) fn of(columns: &Map<String, Json>) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// If one is something else.
+    pub fn of(columns: &Map<String, Json>) -> Result<Self, String> {
         let read = |name: &str| match columns.get(name) {
             None => Ok(Json::Null),
             Some(Json::String(text)) if text.trim().is_empty() => Ok(Json::Null),
@@ -138,9 +144,11 @@ impl ChatTemplate {
         }
         let pace = Arc::new(Pace::default());
         let dated = source.contains("strftime_now");
+        let calls = Calls::of(&source);
         let compiled = pace.run(source.len(), move || environment(&source)).map_err(|e| e.to_string())?;
         let (environment, marked) = compiled.map_err(|e| printable(&e, SHOWN))?;
-        Ok(Self { template: Arc::new(Template { environment, marked, bos, eos, kwargs: Map::new(), now: None, dated }), pace })
+        let template = Template { environment, marked, bos, eos, kwargs: Map::new(), now: None, dated };
+        Ok(Self { template: Arc::new(template), pace, calls })
     }
 
     /// The same template with further variables, and with the time that `strftime_now` tells. Without a time there is no such
@@ -163,6 +171,12 @@ impl ChatTemplate {
     /// The text of a conversation, and what the assistant says in it.
     pub(super) fn spoken(&self, messages: &[Message], extras: &Extras) -> Result<Spoken, RenderError> {
         self.within(messages, 2 + 5 * messages.len(), extras, turns::spoken)
+    }
+
+    /// What follows a turn of the assistant after these messages, once `replies` have come; see [`continuing`].
+    pub(super) fn following(&self, before: &[Message], replies: &[Message], extras: &Extras) -> Result<String, RenderError> {
+        let (all, count) = ([before, replies].concat(), before.len());
+        self.within(&all, 1, extras, move |template, all, extras| continuing::following(template, all, count, extras))
     }
 
     /// Does some work that renders a conversation up to so many times.

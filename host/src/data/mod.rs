@@ -1,8 +1,10 @@
 //! Rows of a dataset, texts and tokens: reading, chat templates, tokenizers, and the order in
 //! which prompts come.
 
+mod calls;
 mod chat;
 mod completions;
+mod continuing;
 mod dataset;
 mod labelled;
 mod loader;

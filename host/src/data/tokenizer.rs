@@ -1,5 +1,6 @@
 //! Text to tokens and back, by the tokenizer that the model folder brings.
 
+use super::calls::Calls;
 use super::pace::Pace;
 use super::turns::Spoken;
 use super::wording::{self, Wording, token_text};
@@ -181,12 +182,21 @@ impl Tokenizer {
 
     /// Text of token ids, special tokens left out.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.decoded(ids, true)
+    }
+
+    /// Text of token ids with special tokens.
+    pub(super) fn decode_marked(&self, ids: &[u32]) -> Result<String> {
+        self.decoded(ids, false)
+    }
+
+    fn decoded(&self, ids: &[u32], plain: bool) -> Result<String> {
         let decoded = if self.decodes_freely {
             let (inner, owned) = (Arc::clone(&self.inner), ids.to_vec());
-            let decode = move || inner.decode(&owned, true).map_err(|e| e.to_string());
+            let decode = move || inner.decode(&owned, plain).map_err(|e| e.to_string());
             self.pace.run(ids.len(), decode).map_err(|e| e.to_string()).flatten()
         } else {
-            quietly(|| self.inner.decode(ids, true).map_err(|e| e.to_string())).flatten()
+            quietly(|| self.inner.decode(ids, plain).map_err(|e| e.to_string())).flatten()
         };
         decoded.map_err(|e| self.wrong(&format!("{} tokens can't be decoded: {e}", ids.len())))
     }
@@ -216,6 +226,16 @@ impl Tokenizer {
     /// Text of a conversation; see [`ChatTemplate::render`].
     pub fn render_chat(&self, messages: &[Message], generate: bool, extras: &Extras) -> Result<String> {
         self.chat()?.render(messages, generate, extras).map_err(|e| self.unrendered(e))
+    }
+
+    /// Text that follows a turn of the model; see [`ChatTemplate::following`].
+    pub(super) fn render_following(&self, before: &[Message], replies: &[Message], extras: &Extras) -> Result<String> {
+        self.chat()?.following(before, replies, extras).map_err(|e| self.unrendered(e))
+    }
+
+    /// How the model writes tool calls.
+    pub(super) fn call_format(&self) -> Calls {
+        self.chat.as_ref().map(|chat| chat.calls).unwrap_or_default()
     }
 
     /// Tokens of a conversation, and for each whether the assistant says it: a token of which the template marks a part or, for a

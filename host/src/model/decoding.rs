@@ -26,17 +26,19 @@ enum LaidOut {
     Device(Vec<Joined>),
 }
 
-/// One new token of each of `B` sequences.
+/// New tokens of `B` sequences, sequence by sequence: one of each that generates, all that it reads of one that was replied to.
 pub struct Decode<'a> {
-    /// Token ids, `[B]`.
+    /// Token ids, `[N]`.
     pub tokens: &'a [u32],
-    /// Their positions, `[B]`.
+    /// Their positions, `[N]`.
     pub positions: &'a [u32],
+    /// Number of tokens of each sequence, at least one, `[B]`.
+    pub counts: &'a [usize],
     /// Each sequence's prompt, as an index into `prompts`.
     pub prompt_of: &'a [usize],
     /// Caches of the prompts.
     pub prompts: &'a [&'a Prefix],
-    /// Each sequence's own cache; the token is appended to it.
+    /// Each sequence's own cache; its tokens are appended to it.
     pub own: &'a mut [&'a mut Cache],
 }
 
@@ -102,27 +104,48 @@ impl Decoding {
         Ok((caches, self.logits(output.forward(&hidden)?)?))
     }
 
-    /// Advances each sequence by one token; returns logits `[B, V]`.
+    /// Advances each sequence by its tokens; returns the logits after its last one, `[B, V]`.
     pub fn decode(&self, step: Decode<'_>) -> Result<Tensor> {
         let (layers, output) = self.host_layout()?;
         let d = &self.decoder;
-        let Decode { tokens, positions, prompt_of, prompts, own } = step;
+        let Decode { tokens, positions, counts, prompt_of, prompts, own } = step;
+        if counts.iter().sum::<usize>() != tokens.len() || counts.len() != own.len() || counts.contains(&0) {
+            let detail = format!("{} tokens and caches of {} sequences for counts {counts:?}", tokens.len(), own.len());
+            return Err(ops::Error::Shape { op: "decode", detail }.into());
+        }
         let mut x = d.embedded(tokens)?;
         for (l, maps) in layers.iter().enumerate() {
             let layer = d.layer_of(l, maps.each());
             let mut kept = layer.forward(x, positions, None, |q, k, v| {
-                for (row, own) in own.iter_mut().enumerate() {
-                    own.layers[l].push(k, v, row)?;
+                let mut row = 0;
+                for (own, &count) in own.iter_mut().zip(counts) {
+                    for _ in 0..count {
+                        own.layers[l].push(k, v, row)?;
+                        row += 1;
+                    }
                 }
                 let mut groups: Vec<Group<'_>> =
                     prompts.iter().map(|p| Group { prompt: &p.layers[l], sequences: Vec::new() }).collect();
-                for (row, (own, &prompt)) in own.iter().zip(prompt_of).enumerate() {
-                    groups[prompt].sequences.push((row, &own.layers[l]));
+                let mut row = 0;
+                for ((own, &prompt), &count) in own.iter().zip(prompt_of).zip(counts) {
+                    let cache = &own.layers[l];
+                    for left in (0..count).rev() {
+                        groups[prompt].sequences.push((row, cache, cache.len() - left));
+                        row += 1;
+                    }
                 }
                 let out = cached_attention::forward(q, &groups, d.architecture.attention(l))?;
                 Ok(Attended { out, log_sum: None })
             })?;
             x = layer.output(&mut kept)?;
+        }
+        if tokens.len() > counts.len() {
+            let mut end = 0;
+            let ends = counts.iter().map(|count| {
+                end += count;
+                end - 1
+            });
+            x = ops::gather_rows(&x, &ends.collect::<Vec<usize>>())?;
         }
         let hidden = d.architecture.normed(&x, Some(&d.weights.norm))?;
         self.logits(output.forward(&hidden)?)

@@ -4,8 +4,8 @@ use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::compile;
 use super::world::Role;
+use super::{EnvironmentPlugin, LabelledPlugin, PolicyPlugin, PreferencePlugin, RewardModelPlugin, RewardPlugin};
 use super::{Error, LONGEST_TEXT, Result, Source, wrap};
-use super::{LabelledPlugin, PolicyPlugin, PreferencePlugin, RewardModelPlugin, RewardPlugin};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -18,6 +18,8 @@ pub enum AnyPlugin {
     Policy(Box<PolicyPlugin>),
     /// Computes a loss for pairs, and chooses the pairs if it is online.
     Preference(Box<PreferencePlugin>),
+    /// Plays episodes of several turns.
+    Environment(Box<EnvironmentPlugin>),
     /// Computes a loss for labelled completions.
     Labelled(Box<LabelledPlugin>),
     /// Computes a loss for pairs of completions with one value each.
@@ -37,6 +39,7 @@ impl AnyPlugin {
         Ok(match role {
             Role::Reward => Self::Reward(Box::new(RewardPlugin::load(engine, source, config, limits, seed)?)),
             Role::Policy => Self::Policy(Box::new(PolicyPlugin::load(engine, source, config, limits, seed)?)),
+            Role::Environment => Self::Environment(Box::new(EnvironmentPlugin::load(engine, source, config, limits, seed)?)),
             Role::Preference | Role::OnlinePreference => {
                 let online = role == Role::OnlinePreference;
                 Self::Preference(Box::new(PreferencePlugin::load(engine, source, online, config, limits, seed)?))
@@ -89,6 +92,7 @@ impl AnyPlugin {
             Self::Reward(plugin) => plugin,
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
+            Self::Environment(plugin) => plugin,
             Self::Labelled(plugin) => plugin,
             Self::RewardModel(plugin) => plugin,
         }
@@ -100,6 +104,7 @@ impl AnyPlugin {
             Self::Reward(plugin) => plugin,
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
+            Self::Environment(plugin) => plugin,
             Self::Labelled(plugin) => plugin,
             Self::RewardModel(plugin) => plugin,
         }
@@ -142,7 +147,7 @@ impl Outline {
             name: source.name().to_owned(),
             wanted: "a plugin",
             detail: printable(
-                &format!("it exports neither a reward nor an algorithm; it exports {}", self.exports.join(", ")),
+                &format!("it exports neither a reward, an algorithm nor an environment; it exports {}", self.exports.join(", ")),
                 LONGEST_TEXT,
             ),
         })

@@ -34,12 +34,7 @@ impl Cache {
     /// Opens or creates the folder, in `RLHOST_CACHE_DIR` or the user's cache directory. Returns `None` if that fails or others
     /// can write to it.
     pub(super) fn open() -> Option<Self> {
-        let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        let base = set("RLHOST_CACHE_DIR")
-            .or_else(|| set("XDG_CACHE_HOME").map(|d| d.join("rlhost")))
-            .or_else(|| set("HOME").map(|d| d.join(".cache").join("rlhost")))
-            .or_else(|| set("LOCALAPPDATA").map(|d| d.join("rlhost").join("cache")))?;
-        let folder = base.join("compiled");
+        let folder = files::cache_folder()?.join("compiled");
         match own(&folder) {
             Ok(user) => Some(Self { folder, user }),
             Err(e) => {

@@ -41,6 +41,11 @@ impl Clock {
         Deadline(self.0.load(Ordering::Relaxed).saturating_add(in_steps(time, TICK)))
     }
 
+    /// Returns the deadline this many ticks from now.
+    pub(super) fn in_ticks(&self, ticks: u64) -> Deadline {
+        Deadline(self.0.load(Ordering::Relaxed).saturating_add(ticks))
+    }
+
     /// Returns the ticks until a deadline, 0 once it has passed.
     pub(super) fn until(&self, deadline: Deadline) -> u64 {
         deadline.0.saturating_sub(self.0.load(Ordering::Relaxed))

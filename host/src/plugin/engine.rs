@@ -1,5 +1,6 @@
 //! The WebAssembly engine: compilation with a cache on disk, the clock for time limits, and what plugins may import.
 
+use super::asking::Asker;
 use super::cache::{self, Cache};
 use super::census::Refusal;
 use super::compiler::Compiler;
@@ -8,6 +9,8 @@ use super::figures::Names;
 use super::sandbox::{Logged, Sandbox};
 use super::{Error, Result};
 use crate::config::Limits;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use wasmtime::Config;
 use wasmtime::component::{Component, HasSelf, Linker};
 
@@ -36,6 +39,8 @@ pub struct Engine {
     pub(super) threads: usize,
     /// Whether a run continues if a call made through this engine hangs.
     pub(super) beside: bool,
+    /// What asks servers for rewards, by the reward's name.
+    pub(super) askers: BTreeMap<String, Arc<Asker>>,
 }
 
 impl Engine {
@@ -46,13 +51,26 @@ impl Engine {
         let wasmtime = wasmtime::Engine::new(&configuration()).map_err(fail)?;
         let mut linker = Linker::new(&wasmtime);
         super::world::host::add_to_linker::<_, HasSelf<Sandbox>>(&mut linker, |sandbox| sandbox).map_err(fail)?;
+        super::world::cells::add_to_linker::<_, HasSelf<Sandbox>>(&mut linker, |sandbox| sandbox).map_err(fail)?;
         let (clock, watchdog, weak) = (Clock::default(), Watchdog::default(), wasmtime.weak());
         let tick = move || weak.upgrade().map(|engine| engine.increment_epoch()).is_some();
         clock.begin(tick).and_then(|()| watchdog.begin()).map_err(|e| Error::Engine(e.to_string()))?;
         let threads = rayon::current_num_threads();
         let (cache, compiler) = (Cache::open(), Compiler::new(threads));
         let (names, logged) = (Names::default(), Logged::default());
-        Ok(Self { wasmtime, linker, cache, compiler, names, logged, clock, watchdog, threads, beside: false })
+        Ok(Self {
+            wasmtime,
+            linker,
+            cache,
+            compiler,
+            names,
+            logged,
+            clock,
+            watchdog,
+            threads,
+            beside: false,
+            askers: BTreeMap::new(),
+        })
     }
 
     /// Returns the same engine for work beside a run: it compiles with this many threads, and a call that hangs does not end the
@@ -60,6 +78,11 @@ impl Engine {
     #[must_use]
     pub fn beside(&self, threads: usize) -> Self {
         Self { compiler: Compiler::new(threads), beside: true, ..self.clone() }
+    }
+
+    /// Lets the reward of this name, in all its versions, ask servers.
+    pub fn grant(&mut self, name: &str, asker: Arc<Asker>) {
+        self.askers.insert(name.to_owned(), asker);
     }
 
     /// Returns a plugin's component, compiled now or cached.

@@ -28,7 +28,7 @@ const RESERVED: [&str; 13] = [
     "runtime",
 ];
 
-const RESERVED_PREFIXES: [&str; 5] = ["eval_", "time/", "perf/", "plugins/", "completions/"];
+const RESERVED_PREFIXES: [&str; 6] = ["eval_", "time/", "perf/", "plugins/", "completions/", "episodes/"];
 
 /// Which plugin of a process reports which metric. Clones share this.
 #[derive(Clone, Debug, Default)]

@@ -1,4 +1,4 @@
-//! What an algorithm tells the host besides its settings: members of the keyword `x-rlhost` of its configuration schema. Plugins
+//! What a plugin tells the host besides its settings: members of the keyword `x-rlhost` of its configuration schema. Plugins
 //! that are older than a member lack it.
 
 use serde_json::Value;
@@ -17,11 +17,13 @@ pub struct Hints {
     pub framed: bool,
     /// Whether labelled completions are also scored after each other's prompts.
     pub mismatched: bool,
+    /// Whether each row of a reward is a call of its own, with the time limit of a call.
+    pub isolated_rows: bool,
 }
 
 impl Default for Hints {
     fn default() -> Self {
-        Self { learning_rate: 1e-6, framed: false, mismatched: false }
+        Self { learning_rate: 1e-6, framed: false, mismatched: false, isolated_rows: false }
     }
 }
 
@@ -39,7 +41,9 @@ impl Hints {
                 format!("has {KEYWORD}.learning_rate {rate}; it must be a number above 0 and at most {GREATEST_RATE}")
             })?;
         }
-        for (name, hint) in [("framed", &mut hints.framed), ("mismatched", &mut hints.mismatched)] {
+        let switches =
+            [("framed", &mut hints.framed), ("mismatched", &mut hints.mismatched), ("isolated_rows", &mut hints.isolated_rows)];
+        for (name, hint) in switches {
             let Some(given) = members.get(name) else { continue };
             *hint = given.as_bool().ok_or_else(|| format!("has {KEYWORD}.{name} {given}; it must be true or false"))?;
         }
@@ -67,10 +71,13 @@ mod tests {
     }
 
     #[test]
-    fn an_algorithm_may_ask_for_framed_pairs() {
+    fn a_plugin_may_ask_for_framed_pairs_or_isolated_rows() {
         let framed = |schema: &str| Hints::of(schema).map(|hints| hints.framed);
         assert_eq!(framed("{}"), Ok(false));
         assert_eq!(framed(r#"{"x-rlhost": {"framed": true}}"#), Ok(true));
         assert!(framed(r#"{"x-rlhost": {"framed": 1}}"#).unwrap_err().contains("true or false"));
+        let apart = |schema: &str| Hints::of(schema).map(|hints| hints.isolated_rows);
+        assert_eq!((apart("{}"), apart(r#"{"x-rlhost": {"isolated_rows": true}}"#)), (Ok(false), Ok(true)));
+        assert!(apart(r#"{"x-rlhost": {"isolated_rows": "yes"}}"#).unwrap_err().contains("isolated_rows"));
     }
 }

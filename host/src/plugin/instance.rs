@@ -1,6 +1,7 @@
 //! A plugin with its warm instances. Calls run under limits, in parallel if the plugin is stateless. Instances that fail are
 //! replaced, and a state survives them.
 
+use super::asking::Asker;
 use super::deadline::Deadline;
 use super::engine::Engine;
 use super::loaded::{Call, Info, Loaded, said};
@@ -11,7 +12,7 @@ use crate::config::Limits;
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
@@ -96,9 +97,19 @@ impl Plugin {
         self.loaded.beside.store(false, Ordering::Relaxed);
     }
 
+    /// Returns what asks servers for it, if it sends requests.
+    pub fn asker(&self) -> Option<&Asker> {
+        self.loaded.optional.asker.as_deref()
+    }
+
     /// Checks the metrics that it reported.
     pub(super) fn checked_metrics(&self, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
         self.loaded.checked_metrics(given)
+    }
+
+    /// Returns what its instances share.
+    pub(super) fn shared(&self) -> Arc<Loaded> {
+        self.loaded.clone()
     }
 
     pub(super) fn seed(&self) -> u64 {
@@ -107,7 +118,7 @@ impl Plugin {
 
     /// Passes it a step's metrics, if it observes them.
     pub fn observe(&mut self, step: u64, figures: &[(String, f64)]) -> Result<()> {
-        if !self.loaded.observes {
+        if !self.loaded.optional.observes {
             return Ok(());
         }
         self.call(Call::at("observe", step), |store, linked| {
@@ -117,7 +128,7 @@ impl Plugin {
 
     /// Returns whether it exports `observer`.
     pub fn observes(&self) -> bool {
-        self.loaded.observes
+        self.loaded.optional.observes
     }
 
     /// Returns the memory of its largest instance, in bytes.
@@ -127,12 +138,12 @@ impl Plugin {
 
     /// Returns whether its answers depend on earlier calls and it exports no state that could be moved to another instance.
     pub fn forgets(&self) -> bool {
-        !self.loaded.info.stateless && !self.loaded.remembers
+        !self.loaded.info.stateless && !self.loaded.optional.remembers
     }
 
     /// Exports its state, if it has one and was called since the last time. The next instance starts with it.
     pub fn remember(&mut self) -> Result<Option<Memory>> {
-        if self.loaded.remembers && self.changed {
+        if self.loaded.optional.remembers && self.changed {
             let bytes = self.call(Call::new("snapshot"), |store, linked| {
                 Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_snapshot(&mut *store)
             })?;
@@ -179,6 +190,11 @@ impl Plugin {
     /// Returns the deadline of a call that starts now.
     pub(super) fn deadline(&self) -> Deadline {
         self.loaded.deadline()
+    }
+
+    /// Returns the deadline of several calls that start now and together have the time of one.
+    pub(super) fn deadline_of_several(&self) -> Deadline {
+        self.loaded.deadline_with_servers()
     }
 
     /// Returns whether a deadline has passed.
@@ -232,11 +248,39 @@ impl Plugin {
         }
         answers.into_iter().collect()
     }
+
+    /// Makes this many calls, each with a time limit of its own, on some instances in parallel. Returns the first error.
+    pub(super) fn call_apart<R: Send>(
+        &mut self,
+        calls: usize,
+        call: Call,
+        f: impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync,
+    ) -> Result<Vec<R>> {
+        let workers = if self.loaded.info.stateless { self.most_side_by_side().min(calls) } else { 1 };
+        let ready: Vec<Option<Running>> = (0..workers).map(|_| self.idle.pop()).collect();
+        self.changed = true;
+        let (loaded, memory, next) = (&self.loaded, self.memory.as_ref(), AtomicUsize::new(0));
+        let working = ready.into_par_iter().map(|mut running| {
+            let mut answers = Vec::new();
+            // Calls differ widely in length, so each worker takes the next one.
+            while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < calls) {
+                let (left, answer) = loaded.ask(running.take(), memory, loaded.deadline(), call, |s, linked| f(i, s, linked));
+                running = left;
+                answers.push((i, answer));
+            }
+            (running, answers)
+        });
+        let (left, answered): (Vec<Option<Running>>, Vec<Vec<_>>) = working.unzip();
+        self.idle.extend(left.into_iter().flatten());
+        let mut answers: Vec<(usize, Result<R>)> = answered.into_iter().flatten().collect();
+        answers.sort_by_key(|(i, _)| *i);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
 }
 
 impl Loaded {
     /// Calls into a ready instance, or else a new one. Also returns the instance, unless the call broke it.
-    fn ask<R>(
+    pub(super) fn ask<R>(
         &self,
         ready: Option<Running>,
         memory: Option<&Memory>,
@@ -248,10 +292,12 @@ impl Loaded {
             Ok(running) => running,
             Err(error) => return (None, Err(error)),
         };
-        match self.bounded(&mut running, call, deadline, f) {
+        let answer = self.bounded(&mut running, call, deadline, f);
+        let settled = self.settle(call, &mut running, matches!(answer, Ok(Ok(_))));
+        match answer {
             Ok(answer) => {
                 running.store.data_mut().printed();
-                (Some(running), answer.map_err(|e| self.error(call, said(e))))
+                (Some(running), settled.and_then(|()| answer.map_err(|e| self.error(call, said(e)))))
             }
             Err(error) => (None, Err(error)),
         }

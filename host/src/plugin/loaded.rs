@@ -1,6 +1,8 @@
 //! Takes a plugin from bytes to something that can be instantiated: compiles, checks and describes it, and validates its
 //! configuration.
 
+use super::asking::{self, Asker, Line};
+use super::cells::{Cells, Walls};
 use super::census::Refusal;
 use super::deadline::Deadline;
 use super::engine::Engine;
@@ -13,7 +15,9 @@ use super::{Error, LONGEST_TEXT, Metric, Needs, Result, Source, schema, wasi};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use wasmtime::component::{Component, Instance as Linked, InstancePre};
 use wasmtime::{Store, Trap};
 
@@ -47,15 +51,24 @@ pub(super) struct Loaded {
     pub seed: u64,
     pub config: Map<String, Value>,
     pub info: Info,
-    /// Whether it exports `state`.
-    pub remembers: bool,
-    /// Whether it exports `observer`.
-    pub observes: bool,
+    pub optional: Optional,
     pre: InstancePre<Sandbox>,
     together: Together,
     engine: Engine,
     /// Whether a run continues without it if it hangs.
     pub beside: AtomicBool,
+}
+
+/// What not every plugin has.
+pub(super) struct Optional {
+    /// Whether it exports `state`.
+    pub remembers: bool,
+    /// Whether it exports `observer`.
+    pub observes: bool,
+    /// How its cells are made, if it opens any.
+    walls: Option<Arc<Walls>>,
+    /// Asks servers for it.
+    pub asker: Option<Arc<Asker>>,
 }
 
 /// A call about to be made, as errors name it.
@@ -125,11 +138,17 @@ impl Loaded {
         let component = compile(engine, source, limits)?;
         role.check(name, &component, &engine.wasmtime)?;
         let mut linker = engine.linker.clone();
-        let linked = wasi::offer(&mut linker, &component).and_then(|()| linker.instantiate_pre(&component));
+        let asker = asker_for(engine, name, role, &component)?;
+        let offered = if asker.is_some() { asking::offer(&mut linker) } else { Ok(()) };
+        let offered = offered.and_then(|()| wasi::offer(&mut linker, &component));
+        let linked = offered.and_then(|()| linker.instantiate_pre(&component));
         let pre = linked.map_err(|e| Error::Config {
             name: name.to_owned(),
             detail: printable(&format!("its imports don't fit what rlhost offers: {e:#}"), LONGEST_TEXT),
         })?;
+        let (seed, together) = (seed ^ of_its_own(name), Together::new(limits));
+        let confines = world::exports(&component, &engine.wasmtime, "inside");
+        let walls = confines.then(|| Arc::new(Walls::new(pre.clone(), engine, name, limits, together.clone(), seed)));
         let info = Info {
             name: name.to_owned(),
             version: String::new(),
@@ -143,13 +162,17 @@ impl Loaded {
             name: name.to_owned(),
             hash: source.hash().to_owned(),
             limits: limits.clone(),
-            seed: seed ^ of_its_own(name),
+            seed,
             config: Map::new(),
             info,
-            remembers: world::exports(&component, &engine.wasmtime, "state"),
-            observes: world::exports(&component, &engine.wasmtime, "observer"),
+            optional: Optional {
+                remembers: world::exports(&component, &engine.wasmtime, "state"),
+                observes: world::exports(&component, &engine.wasmtime, "observer"),
+                walls,
+                asker,
+            },
             pre,
-            together: Together::new(limits),
+            together,
             engine: engine.clone(),
             beside: AtomicBool::new(engine.beside),
         };
@@ -164,14 +187,35 @@ impl Loaded {
         self.engine.clock.after(self.limits.call_timeout())
     }
 
+    /// Returns the time that servers may take in a call, beside the plugin's own.
+    pub(super) fn time_of_servers(&self) -> Duration {
+        self.optional.asker.as_ref().map_or(Duration::ZERO, |asker| asker.grants().http.call_timeout())
+    }
+
+    /// Returns the deadline of several calls that start now and together have the time of one.
+    pub(super) fn deadline_with_servers(&self) -> Deadline {
+        self.engine.clock.after(self.limits.call_timeout().saturating_add(self.time_of_servers()))
+    }
+
+    /// Records the answers of a call, unless it was only a trial beside the run.
+    pub(super) fn settle(&self, call: Call, running: &mut Running, succeeded: bool) -> Result<()> {
+        let entries = running.store.data_mut().line.as_mut().map(Line::taken).unwrap_or_default();
+        match &self.optional.asker {
+            Some(asker) if !entries.is_empty() && !self.beside.load(Ordering::Relaxed) => {
+                asker.commit(entries, succeeded).map_err(|detail| self.error(call, detail))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns whether a deadline has passed.
     pub(super) fn is_over(&self, deadline: Deadline) -> bool {
         self.engine.clock.until(deadline) == 0
     }
 
-    /// Returns how many instances of this size fit into the plugin's total memory.
+    /// Returns how many instances of this size, each with a cell, fit into the plugin's total memory.
     pub(super) fn room_for(&self, bytes: usize) -> usize {
-        self.together.room_for(bytes)
+        self.together.room_for(bytes.saturating_add(self.optional.walls.as_ref().map_or(0, |walls| walls.size())))
     }
 
     /// Returns how many threads calls may be spread over.
@@ -209,7 +253,9 @@ impl Loaded {
     }
 
     fn instantiate(&self, deadline: Deadline) -> Result<Running> {
-        let sandbox = Sandbox::new(&self.name, &self.limits, self.together.clone(), self.engine.logged.clone(), self.seed);
+        let mut sandbox = Sandbox::new(&self.name, &self.limits, self.together.clone(), self.engine.logged.clone(), self.seed);
+        sandbox.line = self.optional.asker.clone().map(|asker| Line::new(asker, self.engine.clock.clone()));
+        sandbox.cells = self.optional.walls.clone().map(Cells::new);
         let mut store = Store::new(self.pre.engine(), sandbox);
         store.set_hostcall_fuel(CARRIED);
         store.set_max_component_handles(MOST_HANDLES);
@@ -226,7 +272,7 @@ impl Loaded {
             Described::new(&mut *store, linked)?.rlhost_plugin_plugin().call_configure(&mut *store, &json)
         })?;
         configured.map_err(|e| Error::Config { name: self.name.clone(), detail: said(e) })?;
-        if let Some(Memory { bytes, written_by }) = memory.filter(|_| self.remembers) {
+        if let Some(Memory { bytes, written_by }) = memory.filter(|_| self.optional.remembers) {
             let call = Call::new("restore");
             let restored = self.bounded(&mut running, call, deadline, |store, linked| {
                 Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_restore(&mut *store, bytes, written_by)
@@ -255,10 +301,17 @@ impl Loaded {
         deadline: Deadline,
         f: impl FnOnce(&mut Store<Sandbox>) -> wasmtime::Result<R>,
     ) -> Result<R> {
+        if let Some(cells) = &mut store.data_mut().cells {
+            cells.until(deadline);
+        }
         // One more, because part of the first tick has already passed.
         store.set_epoch_deadline(self.engine.clock.until(deadline) + 1);
+        if let Some(line) = &mut store.data_mut().line {
+            line.begin(deadline, call.step.filter(|_| call.function == "score"));
+        }
         let what = format!("plugin {}, {}", self.name, call.function);
-        let watched = self.engine.watchdog.watch(what, self.limits.call_timeout(), self.beside.load(Ordering::Relaxed));
+        let limit = self.limits.call_timeout().saturating_add(self.time_of_servers());
+        let watched = self.engine.watchdog.watch(what, limit, self.beside.load(Ordering::Relaxed));
         let answer = f(store);
         drop(watched);
         store.data_mut().write_log();
@@ -307,6 +360,22 @@ impl Loaded {
             detail.push_str(&printable(&lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" "), LONGEST_TEXT));
         }
         self.error(call, detail)
+    }
+}
+
+/// Returns what asks servers for a plugin that imports the means to.
+fn asker_for(engine: &Engine, name: &str, role: Role, component: &Component) -> Result<Option<Arc<Asker>>> {
+    if !world::imports(component, &engine.wasmtime, asking::INTERFACE) {
+        return Ok(None);
+    }
+    match engine.askers.get(name) {
+        _ if role != Role::Reward => Err(Error::WrongWorld {
+            name: name.to_owned(),
+            wanted: role.name(),
+            detail: format!("it imports {}; only rewards may send requests", asking::INTERFACE),
+        }),
+        None => Err(Error::NotGranted { name: name.to_owned() }),
+        some => Ok(some.cloned()),
     }
 }
 

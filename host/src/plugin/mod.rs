@@ -1,16 +1,19 @@
 //! The plugin host: runs rewards and algorithms, which are WebAssembly components, in a sandbox.
 //!
-//! Data is passed as flat slices; no tensor, file, clock or network reaches a plugin. Everything a plugin returns is checked
-//! before use.
+//! Data is passed as flat slices; no tensor, file, clock or network reaches a plugin. The only exception are requests to servers
+//! that the user granted to a reward by name; the host makes them. Everything a plugin returns is checked before use.
 
 mod any;
+mod asking;
 mod cache;
 mod capture;
+mod cells;
 mod census;
 mod compiler;
 mod deadline;
 mod embedded;
 mod engine;
+mod environment;
 mod figures;
 mod hints;
 mod instance;
@@ -31,9 +34,11 @@ mod world;
 mod wrap;
 
 pub use any::{AnyPlugin, Outline, as_component};
+pub use asking::{Asker, Asking};
 pub use compiler::{CompileOrder, compile_apart};
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
+pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn};
 pub use hints::Hints;
 pub use instance::{LARGEST_STATE, Memory, Plugin};
 pub use labelled::{Examples, LabelledPlugin, Mismatched};
@@ -133,6 +138,16 @@ pub enum Error {
         name: String,
         /// What is wrong and what would be right.
         detail: String,
+    },
+    /// It sends requests, and no server was granted to it.
+    #[error(
+        "plugin {name} sends requests to servers (it imports {}), and none is granted to it; name them: \
+         --set plugin.{name}.hosts=HOST:PORT, or hosts = [\"HOST:PORT\"] in its [[plugin]] table",
+        asking::INTERFACE
+    )]
+    NotGranted {
+        /// The plugin.
+        name: String,
     },
     /// A call failed: a trap, a limit, or the plugin's own error.
     #[error("plugin {name}, {function}{}: {detail}", step.map(|s| format!(" at step {s}")).unwrap_or_default())]

@@ -85,6 +85,9 @@ impl PolicyPlugin {
                 check.tokens
             )));
         }
+        if let Some(at) = mask.iter().zip(&rollouts.mask).position(|(given, own)| given > own) {
+            return Err(check.wrong(format!("returned mask 1 for token {at}, whose mask is 0: it was not sampled")));
+        }
         let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
         Ok(Advantages { advantages: given.advantages, returns: given.returns, mask, metrics })
     }

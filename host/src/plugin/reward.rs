@@ -73,6 +73,12 @@ impl RewardPlugin {
         Ok(Self { plugin: Plugin::load(engine, source, Role::Reward, config, limits, seed)? })
     }
 
+    /// Returns whether a batch may be divided. One that asks servers gets it whole: its requests go out side by side anyway, and
+    /// equal ones get one answer.
+    pub fn is_divisible(&self) -> bool {
+        self.info().stateless && self.asker().is_none()
+    }
+
     /// Scores a batch. Sends only the columns that the plugin asks for. Returns one finite score, or none, for each row. The rows
     /// of a stateless plugin are split among threads and scored in parallel.
     pub fn score(&mut self, batch: &RewardBatch) -> Result<Scores> {
@@ -83,9 +89,14 @@ impl RewardPlugin {
         if rows.is_empty() {
             return Ok(Scores::default());
         }
+        if self.info().hints.isolated_rows {
+            return self.score_apart(batch, rows);
+        }
         let call = Call::at("score", batch.step);
-        let parts =
-            if self.info().stateless { (rows.len() / ROWS_AN_INSTANCE).clamp(1, self.plugin.most_side_by_side()) } else { 1 };
+        let parts = match self.is_divisible() {
+            true => (rows.len() / ROWS_AN_INSTANCE).clamp(1, self.plugin.most_side_by_side()),
+            false => 1,
+        };
         if parts == 1 {
             let sent = self.columns(batch, rows.clone());
             let given = self.plugin.call(call, |store, linked| ask(&sent, store, linked))?;
@@ -98,6 +109,20 @@ impl RewardPlugin {
         let mut scores = Scores::default();
         for (part, range) in given.into_iter().zip(ranges) {
             let part = self.checked(call, part, range)?;
+            scores.rewards.extend(part.rewards);
+            scores.metrics.extend(part.metrics);
+        }
+        Ok(scores)
+    }
+
+    /// Scores rows in a call each.
+    fn score_apart(&mut self, batch: &RewardBatch, rows: Range<usize>) -> Result<Scores> {
+        let call = Call::at("score", batch.step);
+        let sent: Vec<RewardBatch> = rows.clone().map(|row| self.columns(batch, row..row + 1)).collect();
+        let given = self.plugin.call_apart(sent.len(), call, |i, store, linked| ask(&sent[i], store, linked))?;
+        let mut scores = Scores::default();
+        for (part, row) in given.into_iter().zip(rows) {
+            let part = self.checked(call, part, row..row + 1)?;
             scores.rewards.extend(part.rewards);
             scores.metrics.extend(part.metrics);
         }
@@ -137,17 +162,21 @@ impl RewardPlugin {
         })
     }
 
-    /// Scores row by row, all within the time of one call.
+    /// Scores row by row, all within the time of one call unless each row is a call of its own.
     fn row_by_row(&mut self, batch: &RewardBatch, rows: Range<usize>) -> (Scores, Vec<(usize, Error)>) {
-        let deadline = self.plugin.deadline();
+        let mut deadline = self.plugin.deadline_of_several();
         let (mut scores, mut failed) = (Scores::default(), Vec::new());
         for row in rows {
             let call = Call::at("score", batch.step);
             let sent = self.columns(batch, row..row + 1);
+            if self.info().hints.isolated_rows {
+                deadline = self.plugin.deadline();
+            }
             let outcome = if self.plugin.is_over(deadline) {
                 Err(self.error(call, "the call's time ran out before this row".into()))
             } else {
-                let given = self.plugin.call_until(deadline, call, |store, linked| ask(&sent, store, linked));
+                let own = deadline.min(self.plugin.deadline());
+                let given = self.plugin.call_until(own, call, |store, linked| ask(&sent, store, linked));
                 given.and_then(|given| self.checked(call, given, row..row + 1))
             };
             match outcome {

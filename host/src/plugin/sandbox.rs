@@ -1,7 +1,9 @@
 //! The environment of an instance: a WASI without access to anything, a memory limit, bounded output, and the run's log.
 
 use super::LONGEST_TEXT;
+use super::asking::Line;
 use super::capture::Capture;
+use super::cells::Cells;
 use super::limits::{Ceiling, Together};
 use super::wasi::Wasi;
 use super::world::{host, types};
@@ -46,15 +48,20 @@ impl Logged {
     }
 }
 
-/// What an instance can reach: a WASI without access to anything, and the run's log.
+/// What an instance can reach: a WASI without access to anything, the run's log, cells if the plugin opens them, and servers if it
+/// was granted some.
 pub(super) struct Sandbox {
     wasi: Wasi,
     pub(super) ceiling: Ceiling,
+    /// The cells that it has open; none in a cell.
+    pub(super) cells: Option<Cells>,
     /// Lines logged in this call. They are written after the call, since the log's reader may be slow.
     lines: Vec<(host::Level, String)>,
     left_out: bool,
     logged: Logged,
     name: String,
+    /// The way to granted servers.
+    pub(super) line: Option<Line>,
 }
 
 impl Sandbox {
@@ -62,7 +69,7 @@ impl Sandbox {
         let output = Capture::new(limits.output_kb as usize * 1024);
         let ceiling = Ceiling::new(limits, together);
         let wasi = Wasi::new(seed, output);
-        Self { wasi, ceiling, lines: Vec::new(), left_out: false, logged, name: name.to_owned() }
+        Self { wasi, ceiling, cells: None, lines: Vec::new(), left_out: false, logged, name: name.to_owned(), line: None }
     }
 
     pub(super) fn wasi(&mut self) -> &mut Wasi {

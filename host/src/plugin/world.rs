@@ -126,6 +126,36 @@ mod remembering {
 }
 
 #[allow(missing_docs)]
+mod confining {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:confining;
+            world confining {
+                import rlhost:plugin/cells@0.2.0;
+                export rlhost:plugin/inside@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+    });
+}
+
+#[allow(missing_docs)]
+mod acting {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world acting {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/environment@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+        additional_derives: [PartialEq],
+    });
+}
+
+#[allow(missing_docs)]
 mod labelling {
     wasmtime::component::bindgen!({
         inline: "
@@ -141,6 +171,10 @@ mod labelling {
 }
 
 // One set of bindings per interface, so that an instance is asked only for what its role has.
+pub(super) use acting::Acting;
+pub(super) use acting::exports::rlhost::plugin0_2_0::environment;
+pub(super) use confining::Confining;
+pub(super) use confining::rlhost::plugin0_2_0::cells;
 pub(super) use described::Described;
 pub(super) use described::exports::rlhost::plugin::plugin;
 pub(super) use described::rlhost::plugin::{host, types};
@@ -170,6 +204,8 @@ pub enum Role {
     Preference,
     /// Chooses pairs of completions and computes a loss for them.
     OnlinePreference,
+    /// Plays episodes of several turns.
+    Environment,
     /// Computes a loss for labelled completions.
     Labelled,
     /// Computes a loss for pairs of completions with one value each.
@@ -181,15 +217,22 @@ const PACKAGE: &str = "rlhost:plugin/";
 /// Returns the version of the contract that an interface came with, which it keeps.
 fn version(interface: &str) -> &'static str {
     match interface {
-        "http" | "environment" | "reward-model" | "labelled" => "0.2",
+        "cells" | "inside" | "http" | "environment" | "reward-model" | "labelled" => "0.2",
         _ => "0.1",
     }
 }
 
 impl Role {
     /// All roles. Those whose exports include another's come first.
-    const ALL: [Self; 6] =
-        [Self::OnlinePreference, Self::Preference, Self::Labelled, Self::Policy, Self::RewardModel, Self::Reward];
+    const ALL: [Self; 7] = [
+        Self::OnlinePreference,
+        Self::Preference,
+        Self::Labelled,
+        Self::Policy,
+        Self::RewardModel,
+        Self::Reward,
+        Self::Environment,
+    ];
 
     fn interfaces(self) -> &'static [&'static str] {
         match self {
@@ -197,6 +240,7 @@ impl Role {
             Self::Policy => &["policy"],
             Self::Preference => &["preference"],
             Self::OnlinePreference => &["preference", "pairing"],
+            Self::Environment => &["environment"],
             Self::Labelled => &["labelled"],
             Self::RewardModel => &["reward-model"],
         }
@@ -209,6 +253,7 @@ impl Role {
             Self::Policy => "an algorithm",
             Self::Preference => "a preference algorithm",
             Self::OnlinePreference => "an online preference algorithm",
+            Self::Environment => "an environment",
             Self::Labelled => "an algorithm for labelled completions",
             Self::RewardModel => "a loss of reward models",
         }
@@ -258,6 +303,11 @@ impl Role {
 pub(super) fn exports(component: &Component, engine: &wasmtime::Engine, interface: &str) -> bool {
     let name = format!("{PACKAGE}{interface}@{}.", version(interface));
     component.component_type().exports(engine).any(|(export, _)| export.starts_with(&name))
+}
+
+/// Returns whether a component imports an interface.
+pub(super) fn imports(component: &Component, engine: &wasmtime::Engine, interface: &str) -> bool {
+    component.component_type().imports(engine).any(|(import, _)| import == interface)
 }
 
 fn listed(exports: &[String]) -> String {

@@ -137,7 +137,7 @@ fn exported_interfaces(resolve: &Resolve, versions: [&Package; 2], outline: &Out
     let mut known = BTreeSet::new();
     let interfaces =
         versions.into_iter().flat_map(|package| package.interfaces.iter().map(move |(short, &id)| (package, short, id)));
-    for (package, short, id) in interfaces.filter(|(_, short, _)| !["host", "http"].contains(&short.as_str())) {
+    for (package, short, id) in interfaces.filter(|(_, short, _)| !["host", "http", "cells"].contains(&short.as_str())) {
         let name = interface_name(package, short);
         let wanted: Vec<String> = functions(resolve, id).map(|function| format!("{name}#{function}")).collect();
         let missing: Vec<&str> = wanted.iter().map(String::as_str).filter(|w| !outline.exports.contains(*w)).collect();

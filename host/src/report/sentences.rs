@@ -10,7 +10,9 @@ pub(super) fn about(event: &Event) -> String {
     match event.name.as_str() {
         "started" | "resumed" | "forked" => beginning(event),
         "plugin_loaded" => {
-            format!("{} {name} {}, {}", text("role"), text("version"), words::hash(text("hash")))
+            let granted = text("granted");
+            let granted = if granted.is_empty() { String::new() } else { format!(", granted {granted}") };
+            format!("{} {name} {}, {}{granted}", text("role"), text("version"), words::hash(text("hash")))
         }
         "plugin_swapped" => {
             let (from, to) = (words::hash(text("from")), words::hash(text("to")));
@@ -42,6 +44,10 @@ pub(super) fn about(event: &Event) -> String {
             let steps = event.fields.get("steps").and_then(Value::as_array).into_iter().flatten();
             let steps: Vec<String> = steps.map(words::value).collect();
             format!("step{} {}", if steps.len() == 1 { "" } else { "s" }, steps.join(", "))
+        }
+        "stopped_early" => {
+            let evaluations = event.fields.get("evaluations").and_then(Value::as_u64).unwrap_or_default();
+            format!("{} in a row did not improve {}", words::counted(evaluations, "evaluation"), text("metric"))
         }
         "warning" | "finding" => text("text").to_owned(),
         "finished" | "stopped" => took(event, "after "),

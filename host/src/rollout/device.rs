@@ -55,7 +55,7 @@ pub(super) fn run(generator: &Generator<'_>, requests: &[Request]) -> Result<Opt
     let total = requests.iter().map(|r| r.samples).sum::<usize>();
     let room = Room {
         sequences: total.min(generator.max_num_seqs).max(1),
-        completion: requests.iter().map(|r| generator.limit(r)).max().unwrap_or(1),
+        completion: requests.iter().map(|r| generator.limit_of_turn(r, 0)).max().unwrap_or(1),
         prompt: requests.iter().map(|r| r.tokens.len()).max().unwrap_or(1),
     };
     let drawing = Drawing { sampling: generator.sampling, logp_temperature: generator.logp_temperature };
@@ -109,7 +109,8 @@ impl Batch<'_, '_> {
         for &(prompt, sample) in admitted {
             let (Some(known), Some(slot)) = (&self.prompts[prompt], self.free_slots.pop()) else { continue };
             let (request, generator) = (&self.requests[prompt], self.generator);
-            let limit = generator.limit(request);
+            let limit = generator.limit_of_turn(request, 0);
+            let sample = request.first + sample;
             let mut numbers = stream(generator.seed, generator.generation, request.row, sample as u64);
             let uniforms: Vec<f64> = (0..limit).map(|_| uniform(&mut numbers)).collect();
             self.model.session.begin(slot as usize, &request.tokens, &uniforms)?;
@@ -123,7 +124,7 @@ impl Batch<'_, '_> {
                 first.rows.push(known.row);
                 first.sequences.push(self.active.len());
             }
-            let rollout = Rollout { prompt, sample, tokens: Vec::new(), logp: Vec::new(), finished: false };
+            let rollout = Rollout { prompt, sample, ..Rollout::default() };
             self.active.push(Active { rollout, slot, limit });
         }
         for first in drawn_together {

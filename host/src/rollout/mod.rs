@@ -2,9 +2,11 @@
 
 #[cfg(feature = "cuda")]
 mod device;
+mod following;
 mod scheduler;
 
 pub use crate::ops::sampler::Sampling;
+pub use following::{Ended, Follow, Next};
 pub use scheduler::{Generator, Request, Rollout};
 
 /// Errors of generation.

@@ -3,9 +3,13 @@
 //!
 //! With many sequences, threads divide the sequences, not the matrices: each decodes some of them to the end without waiting.
 //! With few, all threads work on each product. Which sequences are decoded together depends only on the numbers of sequences and
-//! threads.
+//! threads, and on their tokens.
+//!
+//! A sequence that waits for a reply gives its place to others and keeps its cache. What it reads next goes through the same step in
+//! which others generate a token.
 
 use super::Error;
+use super::following::{Ended, Follow, Next};
 use crate::model::{Cache, Decode, Decoding, Prefix};
 use crate::ops::sampler::{Sampling, stream};
 use crate::ops::{self, Forest, team};
@@ -18,6 +22,12 @@ use std::sync::Arc;
 /// Most prompt tokens per prefill (a longer prompt is prefilled alone).
 const PREFILL_TOKENS: usize = 8192;
 
+/// Most tokens that a step reads, unless one reply is longer.
+const STEP_TOKENS: usize = 2048;
+
+/// The share of a batch that waits for replies before it is asked about.
+const ASKING_SHARE: usize = 8;
+
 /// Below this many sequences, a thread of its own would spend its time reading weights.
 const SEQUENCES_A_THREAD: usize = 8;
 
@@ -28,23 +38,47 @@ pub struct Request {
     pub tokens: Vec<u32>,
     /// Row of the dataset, which seeds the random numbers.
     pub row: u64,
+    /// Index of its first completion among those of the row.
+    pub first: usize,
     /// Number of completions.
     pub samples: usize,
 }
 
 /// A completion.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Rollout {
     /// Index of its request.
     pub prompt: usize,
-    /// Its index among the prompt's completions.
+    /// Its index among the row's completions.
     pub sample: usize,
     /// Its tokens, including the end token.
     pub tokens: Vec<u32>,
-    /// Log-probability of each token when it was sampled.
+    /// Log-probability of each token when it was sampled; 0 for those of replies.
     pub logp: Vec<f32>,
     /// Whether it ended on its own rather than at the length limit.
     pub finished: bool,
+    /// Beginning and end of each reply among its tokens, which were not sampled.
+    #[serde(default)]
+    pub replies: Vec<(usize, usize)>,
+    /// The prompt that it continues, if that is not its row's.
+    #[serde(default)]
+    pub opening: Option<Vec<u32>>,
+}
+
+impl Rollout {
+    /// Returns 1 for each token that was sampled, and 0 for those of replies.
+    pub fn mask(&self) -> Vec<u8> {
+        let mut mask = vec![1; self.tokens.len()];
+        for &(begin, end) in &self.replies {
+            mask[begin..end].fill(0);
+        }
+        mask
+    }
+
+    /// Returns the number of tokens that were sampled.
+    pub fn sampled(&self) -> usize {
+        self.tokens.len() - self.replies.iter().map(|(begin, end)| end - begin).sum::<usize>()
+    }
 }
 
 /// Settings of a generation.
@@ -55,7 +89,7 @@ pub struct Generator<'a> {
     pub sampling: Sampling,
     /// Temperature of the recorded log-probabilities.
     pub logp_temperature: f32,
-    /// Longest completion in tokens; the model's context may end it earlier.
+    /// Longest turn in tokens; the model's context may end it earlier.
     pub max_new_tokens: usize,
     /// Most sequences decoded in parallel.
     pub max_num_seqs: usize,
@@ -67,6 +101,8 @@ pub struct Generator<'a> {
     pub ends: &'a [u32],
     /// Whether the newest token completes a stop string.
     pub stops: &'a (dyn Fn(&[u32]) -> bool + Sync),
+    /// What follows a turn; without it, completions have one.
+    pub follow: Option<&'a dyn Follow>,
 }
 
 /// Indices of a prompt and of one of its completions.
@@ -78,12 +114,37 @@ struct Prefilled {
     logits: Vec<f32>,
 }
 
-/// A sequence in the batch.
+/// A sequence.
 struct Active {
     rollout: Rollout,
     rng: ChaCha8Rng,
     cache: Cache,
+    /// Where its turn begins.
+    turn: usize,
+    /// Maximum number of its tokens after this turn.
     limit: usize,
+    /// Whether the turn ended on its own.
+    ended: bool,
+    /// Number of its tokens that are in the cache.
+    read: usize,
+}
+
+impl Active {
+    fn is_at_end(&self) -> bool {
+        self.ended || self.rollout.tokens.len() >= self.limit
+    }
+}
+
+/// The sequences of a thread.
+#[derive(Default)]
+struct Queue {
+    /// Those in the batch.
+    active: Vec<Active>,
+    /// Those that have a reply and no place.
+    replied: VecDeque<Active>,
+    /// Those that wait for a reply.
+    asking: Vec<Active>,
+    done: Vec<Rollout>,
 }
 
 impl Generator<'_> {
@@ -121,15 +182,16 @@ impl Generator<'_> {
         Ok(done.concat())
     }
 
-    /// Returns the most tokens that a completion of this request may have.
-    pub(super) fn limit(&self, request: &Request) -> usize {
-        let context = self.model.architecture().max_positions;
-        self.max_new_tokens.min(context.saturating_sub(request.tokens.len())).max(1)
-    }
-
     /// Returns whether the newest of these tokens ends the completion.
     pub(super) fn ends(&self, tokens: &[u32]) -> bool {
         tokens.last().is_some_and(|newest| self.ends.contains(newest)) || (self.stops)(tokens)
+    }
+
+    /// Returns the most tokens that a sequence may have after the turn that begins at this one.
+    pub(super) fn limit_of_turn(&self, request: &Request, begin: usize) -> usize {
+        let context = self.model.architecture().max_positions.saturating_sub(request.tokens.len());
+        let most = self.follow.map_or(context, |follow| follow.most_tokens().min(context));
+        (begin + self.max_new_tokens).min(most).max(begin + 1)
     }
 
     /// Decodes sequences to their ends, up to the given number in parallel, on all threads `together` or on this one.
@@ -149,28 +211,78 @@ impl Generator<'_> {
                 *prompt = None;
             }
         }
-        let (mut active, mut done): (Vec<Active>, Vec<Rollout>) = (Vec::new(), Vec::new());
-        while !active.is_empty() || !waiting.is_empty() {
+        let mut queue = Queue::default();
+        while queue.done.len() < sequences.len() {
+            let Queue { active, replied, .. } = &mut queue;
+            let places = most.saturating_sub(active.len()).min(replied.len());
+            active.extend(replied.drain(..places));
             let places = most.saturating_sub(active.len()).min(waiting.len());
             let admitted: Vec<_> = waiting.drain(..places).collect();
             self.prefill(requests, admitted.iter().map(|(p, _)| *p), &mut prompts)?;
             active.extend(self.start(requests, &admitted, &prompts));
-            let running = std::mem::take(&mut active);
-            for sequence in running {
-                if sequence.rollout.finished || sequence.rollout.tokens.len() >= sequence.limit {
-                    let prompt = sequence.rollout.prompt;
-                    left[prompt] -= 1;
-                    if left[prompt] == 0 {
-                        prompts[prompt] = None;
-                    }
-                    done.push(sequence.rollout);
-                } else {
-                    active.push(sequence);
+            let before = queue.done.len();
+            self.sort(requests, &mut queue);
+            for rollout in &queue.done[before..] {
+                left[rollout.prompt] -= 1;
+                if left[rollout.prompt] == 0 {
+                    prompts[rollout.prompt] = None;
                 }
             }
-            self.advance(requests, &prompts, &mut active, together)?;
+            self.advance(requests, &prompts, &mut queue.active, together)?;
         }
-        Ok(done)
+        Ok(queue.done)
+    }
+
+    /// Takes sequences at the end of a turn out of the batch. Once enough wait for a reply, asks for it.
+    fn sort(&self, requests: &[Request], queue: &mut Queue) {
+        let (at_end, active): (Vec<Active>, Vec<Active>) =
+            std::mem::take(&mut queue.active).into_iter().partition(Active::is_at_end);
+        queue.active = active;
+        let Some(follow) = self.follow else {
+            let over = |sequence: Active| Rollout { finished: sequence.ended, ..sequence.rollout };
+            queue.done.extend(at_end.into_iter().map(over));
+            return;
+        };
+        queue.asking.extend(at_end);
+        let enough = (queue.active.len() / ASKING_SHARE).max(1);
+        if queue.asking.len() < enough {
+            return;
+        }
+        let asking = std::mem::take(&mut queue.asking);
+        let ended: Vec<Ended<'_>> = asking
+            .iter()
+            .map(|sequence| Ended {
+                request: sequence.rollout.prompt,
+                sample: sequence.rollout.sample,
+                tokens: &sequence.rollout.tokens,
+                turn: sequence.turn..sequence.rollout.tokens.len(),
+                finished: sequence.ended,
+            })
+            .collect();
+        let mut next = follow.follow(&ended).into_iter();
+        for mut sequence in asking {
+            let request = &requests[sequence.rollout.prompt];
+            match next.next().unwrap_or(Next::Over(false)) {
+                Next::Read(reply) if self.has_room(request, &sequence.rollout, &reply) => {
+                    let begin = sequence.rollout.tokens.len();
+                    sequence.turn = begin + reply.len();
+                    sequence.rollout.replies.push((begin, sequence.turn));
+                    sequence.rollout.logp.resize(sequence.turn, 0.0);
+                    sequence.rollout.tokens.extend(reply);
+                    (sequence.limit, sequence.ended) = (self.limit_of_turn(request, sequence.turn), false);
+                    queue.replied.push_back(sequence);
+                }
+                Next::Read(_) => queue.done.push(Rollout { finished: false, ..sequence.rollout }),
+                Next::Over(finished) => queue.done.push(Rollout { finished, ..sequence.rollout }),
+            }
+        }
+    }
+
+    /// Returns whether a reply leaves room for a token.
+    fn has_room(&self, request: &Request, rollout: &Rollout, reply: &[u32]) -> bool {
+        let begin = rollout.tokens.len() + reply.len();
+        let context = self.model.architecture().max_positions.saturating_sub(request.tokens.len());
+        begin < self.follow.map_or(context, |follow| follow.most_tokens().min(context))
     }
 
     fn prefill(
@@ -199,10 +311,11 @@ impl Generator<'_> {
             .filter_map(|&(prompt, sample)| {
                 let prefilled = prompts[prompt].as_ref()?;
                 let request = &requests[prompt];
+                let sample = request.first + sample;
                 let rng = stream(self.seed, self.generation, request.row, sample as u64);
-                let limit = self.limit(request);
-                let rollout = Rollout { prompt, sample, tokens: Vec::new(), logp: Vec::new(), finished: false };
-                let mut sequence = Active { rollout, rng, cache: self.model.empty_cache(limit), limit };
+                let limit = self.limit_of_turn(request, 0);
+                let (rollout, cache) = (Rollout { prompt, sample, ..Rollout::default() }, self.model.empty_cache(limit));
+                let mut sequence = Active { rollout, rng, cache, turn: 0, limit, ended: false, read: 0 };
                 self.draw(&mut sequence, request, &prefilled.logits);
                 Some(sequence)
             })
@@ -215,10 +328,10 @@ impl Generator<'_> {
         let drawn = self.sampling.draw(logits, self.logp_temperature, &mut seen, &mut sequence.rng);
         rollout.tokens.push(drawn.token);
         rollout.logp.push(drawn.logp);
-        rollout.finished = self.ends(&rollout.tokens);
+        sequence.ended = self.ends(&rollout.tokens[sequence.turn..]);
     }
 
-    /// Computes the next token of each sequence.
+    /// Computes the next token of the sequences, of all unless there is too much to read.
     fn advance(
         &self,
         requests: &[Request],
@@ -226,23 +339,38 @@ impl Generator<'_> {
         active: &mut [Active],
         together: bool,
     ) -> Result<(), Error> {
-        if active.is_empty() {
+        let (least, mut total, mut stepping) = (active.len(), 0, Vec::with_capacity(active.len()));
+        for sequence in active.iter_mut() {
+            let new = sequence.rollout.tokens.len() - sequence.read;
+            if stepping.is_empty() || total + new <= STEP_TOKENS.max(least) {
+                total += new;
+                stepping.push(sequence);
+            }
+        }
+        if stepping.is_empty() {
             return Ok(());
         }
-        let tokens: Vec<u32> = active.iter().filter_map(|s| s.rollout.tokens.last().copied()).collect();
-        let positions: Vec<u32> =
-            active.iter().map(|s| (requests[s.rollout.prompt].tokens.len() + s.rollout.tokens.len() - 1) as u32).collect();
-        let mut shared: Vec<usize> = active.iter().map(|s| s.rollout.prompt).collect();
+        let (mut tokens, mut positions) = (Vec::with_capacity(total), Vec::with_capacity(total));
+        for sequence in &stepping {
+            let new = sequence.read..sequence.rollout.tokens.len();
+            let prompt = requests[sequence.rollout.prompt].tokens.len();
+            tokens.extend_from_slice(&sequence.rollout.tokens[new.clone()]);
+            positions.extend(new.map(|at| (prompt + at) as u32));
+        }
+        let counts: Vec<usize> = stepping.iter().map(|s| s.rollout.tokens.len() - s.read).collect();
+        let mut shared: Vec<usize> = stepping.iter().map(|s| s.rollout.prompt).collect();
         shared.sort_unstable();
         shared.dedup();
         let caches: Vec<&Prefix> = shared.iter().filter_map(|&p| prompts[p].as_ref().map(|p| &p.cache)).collect();
-        let prompt_of: Vec<usize> = active.iter().map(|s| shared.partition_point(|&p| p < s.rollout.prompt)).collect();
-        let mut own: Vec<&mut Cache> = active.iter_mut().map(|s| &mut s.cache).collect();
-        let step = Decode { tokens: &tokens, positions: &positions, prompt_of: &prompt_of, prompts: &caches, own: &mut own };
+        let prompt_of: Vec<usize> = stepping.iter().map(|s| shared.partition_point(|&p| p < s.rollout.prompt)).collect();
+        let mut own: Vec<&mut Cache> = stepping.iter_mut().map(|s| &mut s.cache).collect();
+        let (tokens, positions, counts, prompt_of) = (&tokens[..], &positions[..], &counts[..], &prompt_of[..]);
+        let step = Decode { tokens, positions, counts, prompt_of, prompts: &caches, own: &mut own };
         let logits = if together { team::together(|| self.model.decode(step)) } else { self.model.decode(step) };
         let logits = ops::to_vec(&logits?)?;
-        let vocab = logits.len() / active.len();
-        active.par_iter_mut().zip(logits.par_chunks(vocab)).for_each(|(sequence, logits)| {
+        let vocab = logits.len() / stepping.len();
+        stepping.par_iter_mut().zip(logits.par_chunks(vocab)).for_each(|(sequence, logits)| {
+            sequence.read = sequence.rollout.tokens.len();
             self.draw(sequence, &requests[sequence.rollout.prompt], logits);
         });
         Ok(())

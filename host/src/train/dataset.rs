@@ -28,6 +28,8 @@ pub(super) struct Prompt {
     /// Whether it belongs to a conversation.
     pub chat: bool,
     pub tokens: Vec<u32>,
+    /// Its conversation, if the run's environment is told of it.
+    conversation: Option<Vec<Message>>,
     /// The dataset's other columns.
     pub columns: Map<String, Value>,
     /// Its answers, if the dataset has them.
@@ -39,7 +41,14 @@ pub(super) struct Prompt {
 impl Prompt {
     fn new(row: usize, asked: &Asked, text: String, columns: Map<String, Value>) -> Self {
         let chat = matches!(asked, Asked::Chat(_));
-        Self { row, index: 0, text, chat, tokens: Vec::new(), columns, answers: None, ref_logp: OnceLock::new() }
+        let (tokens, conversation, answers) = (Vec::new(), None, None);
+        Self { row, index: 0, text, chat, tokens, conversation, columns, answers, ref_logp: OnceLock::new() }
+    }
+
+    /// Returns its messages; a plain text is one of the user.
+    pub(super) fn messages(&self) -> Vec<Message> {
+        let plain = || vec![Message { role: "user".into(), content: self.text.clone(), ..Message::default() }];
+        self.conversation.clone().unwrap_or_else(plain)
     }
 
     /// Returns the number of tokens of the prompt and its first answer.
@@ -90,6 +99,8 @@ pub(super) struct Reader<'a> {
     pub longest_prompt: Option<usize>,
     /// Whether a row that can't be used is an error.
     pub strict: bool,
+    /// Whether prompts are the beginnings of episodes, and keep their conversations.
+    pub episodes: bool,
     /// Whether pairs begin and end with the tokenizer's tokens for that, whatever a chat template writes.
     pub framed: bool,
 }
@@ -113,7 +124,11 @@ impl Reader<'_> {
                 let detail = format!("the prompt is {long} tokens long; the model's context is {context}, completion included");
                 return Err(place.wrong(format!("{detail}; max_prompt_length keeps a prompt's last tokens")));
             }
-            Ok(Prompt { tokens, ..Prompt::new(row, &prompt, text, columns) })
+            let conversation = match &prompt {
+                Asked::Chat(messages) if self.episodes => Some(messages.clone()),
+                _ => None,
+            };
+            Ok(Prompt { tokens, conversation, ..Prompt::new(row, &prompt, text, columns) })
         };
         all(rows, prepare, refused)
     }

@@ -1,5 +1,6 @@
 //! Experience: completions with everything that training needs, and the micro-batches they are split into.
 
+use super::collector::Episode;
 use super::dataset::Prompt;
 use crate::dist::World;
 use crate::plugin::{Advantages, RewardColumn, Scale};
@@ -19,6 +20,8 @@ pub(super) struct Experience {
     pub prompts: Vec<Arc<Prompt>>,
     pub rollouts: Vec<Rollout>,
     pub texts: Vec<String>,
+    /// What the episodes came to, until they have been judged; empty without an environment.
+    pub episodes: Vec<Episode>,
     pub rewards: Vec<RewardColumn>,
     pub offsets: Vec<u32>,
     /// Log-probabilities at sampling.
@@ -52,6 +55,7 @@ impl Experience {
             all.prompts.extend(part.prompts);
             all.rollouts.extend(part.rollouts.into_iter().map(|rollout| Rollout { prompt: before + rollout.prompt, ..rollout }));
             all.texts.extend(part.texts);
+            all.episodes.extend(part.episodes);
             for (column, more) in all.rewards.iter_mut().zip(part.rewards) {
                 column.values.extend(more.values);
             }
@@ -107,8 +111,14 @@ impl Experience {
 
     /// Counts the tokens of these completions, each with its prompt.
     pub(super) fn num_tokens(&self, rows: impl IntoIterator<Item = usize>) -> u64 {
-        let length = |row: usize| self.prompts[self.rollouts[row].prompt].tokens.len() + self.rollouts[row].tokens.len();
+        let length = |row: usize| self.prompt_of(row).len() + self.rollouts[row].tokens.len();
         rows.into_iter().map(|row| length(row) as u64).sum()
+    }
+
+    /// Returns the tokens of the prompt that a completion continues.
+    pub(super) fn prompt_of(&self, row: usize) -> &[u32] {
+        let rollout = &self.rollouts[row];
+        rollout.opening.as_ref().unwrap_or(&self.prompts[rollout.prompt].tokens)
     }
 }
 

@@ -46,17 +46,15 @@ fn placed(
     experience: &Experience,
     rows: impl IntoIterator<Item = usize>,
 ) -> Vec<(usize, Option<usize>, usize)> {
-    let mut current: Option<(usize, Option<usize>)> = None;
+    let mut current: Option<(usize, &[u32], Option<usize>)> = None;
     let place = |row: usize| {
-        let rollout = &experience.rollouts[row];
+        let (rollout, asked) = (&experience.rollouts[row], experience.prompt_of(row));
         let prompt = match current {
-            Some((index, segment)) if index == rollout.prompt => segment,
-            _ => {
-                let tokens = &experience.prompts[rollout.prompt].tokens;
-                (!tokens.is_empty()).then(|| forest.push(tokens, None))
-            }
+            // Episodes of a prompt may begin differently.
+            Some((index, tokens, segment)) if index == rollout.prompt && tokens == asked => segment,
+            _ => (!asked.is_empty()).then(|| forest.push(asked, None)),
         };
-        current = Some((rollout.prompt, prompt));
+        current = Some((rollout.prompt, asked, prompt));
         (row, prompt, forest.push(&rollout.tokens, prompt))
     };
     rows.into_iter().map(place).collect()

@@ -357,7 +357,8 @@ pub mod exports {
                 pub struct Start {
                     /// Names the episode in later calls.
                     pub episode: u64,
-                    /// Follows from the run's seed, generation, row and sample; the only randomness to use.
+                    /// The only randomness to use. Follows from the run's seed, generation and row: all samples of a row play the same game,
+                    /// since algorithms compare them with each other.
                     pub seed: u64,
                     pub prompt: _rt::Vec<Message>,
                     /// The row's other columns: name and JSON value.

@@ -30,8 +30,8 @@ impl Kind {
             Role::Preference | Role::RewardModel => Self::Pairs,
             Role::Labelled => Self::Labelled,
             Role::OnlinePreference => Self::Prompts,
-            Role::Policy | Role::Reward if from == LearnFrom::Generation => Self::Prompts,
-            Role::Policy | Role::Reward => Self::Completions,
+            Role::Policy | Role::Reward | Role::Environment if from == LearnFrom::Generation => Self::Prompts,
+            Role::Policy | Role::Reward | Role::Environment => Self::Completions,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `rlhost plugin bench`: measures how long a plugin's calls take.
 
-use super::{Given, samples};
+use super::{Given, episodes, samples};
 use crate::config::Limits;
-use crate::plugin::{AnyPlugin, Engine, Outline, Source};
+use crate::plugin::{AnyPlugin, Outline};
 use std::time::{Duration, Instant};
 
 /// Time spent on each line.
@@ -28,7 +28,7 @@ fn line(what: &str, units: usize, unit: &str, time: Duration) {
 }
 
 pub(super) fn run(given: &Given) -> anyhow::Result<()> {
-    let (engine, source) = (Engine::new()?, Source::open(&given.plugin)?);
+    let (engine, source) = given.open()?;
     let role = Outline::of(&engine, &source, &Limits::default())?.role(&source)?;
     let begun = Instant::now();
     let mut any = given.load(&engine, &source, role)?;
@@ -59,6 +59,14 @@ pub(super) fn times(any: &mut AnyPlugin, given: &Given) -> anyhow::Result<()> {
             let n = pairs.chosen.logp.len() + pairs.rejected.logp.len();
             let time = median(|| Ok(plugin.loss(&pairs).map(drop)?))?;
             line(&format!("loss, {n} tokens"), n, "token", time);
+        }
+        AnyPlugin::Environment(plugin) => {
+            for count in [1, 64] {
+                let starts = episodes::starts(given.dataset.as_deref(), count)?;
+                let turns: usize = episodes::play(plugin, &starts)?.iter().map(|played| played.replies.len()).sum();
+                let time = median(|| Ok(episodes::play(plugin, &starts).map(drop)?))?;
+                line(&format!("{count} episodes, {turns} turns"), turns, "turn", time);
+            }
         }
         AnyPlugin::Labelled(plugin) => {
             let examples = samples::examples(plugin.info(), 64, 512);

@@ -1,31 +1,35 @@
 //! `rlhost plugin check`: tries a plugin as a run would use it.
 
 use super::gradient::{self, Verdict};
-use super::{Given, bench, samples};
+use super::{Given, bench, episodes, samples};
 use crate::cli::Failure;
 use crate::config::Limits;
-use crate::plugin::{AnyPlugin, Engine, Outline, Source};
-use crate::plugin::{LabelledPlugin, PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin, RewardPlugin};
+use crate::plugin::{
+    AnyPlugin, LabelledPlugin, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin, RewardPlugin,
+};
 use anyhow::anyhow;
 
 /// Completions that a reward is tried on.
 const ROWS: usize = 40;
 
+/// Episodes that an environment is tried on.
+const EPISODES: usize = 24;
+
 /// Prints the report and counts failures.
-struct Report {
+pub(super) struct Report {
     failures: usize,
     /// Whether derivatives may differ from the loss's.
     stop_gradient: bool,
 }
 
 impl Report {
-    fn line(&mut self, good: bool, what: &str, detail: &str) {
+    pub(super) fn line(&mut self, good: bool, what: &str, detail: &str) {
         self.failures += usize::from(!good);
         say!("{} {what:<24} {detail}", if good { "ok  " } else { "FAIL" });
     }
 
     /// Returns a call's value, or prints how it failed.
-    fn call<T>(&mut self, what: &str, outcome: crate::plugin::Result<T>) -> Option<T> {
+    pub(super) fn call<T>(&mut self, what: &str, outcome: crate::plugin::Result<T>) -> Option<T> {
         match outcome {
             Ok(value) => Some(value),
             Err(error) => {
@@ -37,8 +41,7 @@ impl Report {
 }
 
 pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
-    let engine = Engine::new().map_err(Failure::mistake)?;
-    let source = Source::open(&given.plugin).map_err(Failure::mistake)?;
+    let (engine, source) = given.open().map_err(Failure::Mistake)?;
     let outline = Outline::of(&engine, &source, &Limits::default()).map_err(Failure::mistake)?;
     let role = outline.role(&source).map_err(Failure::mistake)?;
     let mut report = Report { failures: 0, stop_gradient };
@@ -53,6 +56,10 @@ pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
         }
         (AnyPlugin::Policy(plugin), AnyPlugin::Policy(other)) => check_policy(&mut report, plugin, other),
         (AnyPlugin::Preference(plugin), AnyPlugin::Preference(other)) => check_preference(&mut report, plugin, other),
+        (AnyPlugin::Environment(plugin), AnyPlugin::Environment(other)) => {
+            let starts = episodes::starts(given.dataset.as_deref(), EPISODES).map_err(Failure::mistake)?;
+            episodes::check(&mut report, plugin, other, &starts);
+        }
         (AnyPlugin::Labelled(plugin), AnyPlugin::Labelled(other)) => check_labelled(&mut report, plugin, other),
         (AnyPlugin::RewardModel(plugin), AnyPlugin::RewardModel(other)) => check_reward_model(&mut report, plugin, other),
         _ => {}

@@ -2,10 +2,12 @@
 
 mod bench;
 mod check;
+mod episodes;
 mod gradient;
 mod new;
 mod samples;
 
+use super::granted::Granted;
 use super::{Failure, settings_given};
 use crate::config::Limits;
 use crate::plugin::{self, AnyPlugin, Engine, Outline, Role, Source};
@@ -54,12 +56,21 @@ struct Given {
     /// Setting of the plugin, as in --set target=8; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// JSON Lines file with prompts and columns to try a reward on
+    /// JSON Lines file with prompts and columns to try a reward or an environment on
     #[arg(long)]
     dataset: Option<PathBuf>,
+    #[command(flatten)]
+    granted: Granted,
 }
 
 impl Given {
+    /// Opens the plugin, and starts an engine that lets it send requests as granted.
+    fn open(&self) -> anyhow::Result<(Engine, Source)> {
+        let (mut engine, source) = (Engine::new()?, Source::open(&self.plugin)?);
+        self.granted.apply(&mut engine, source.name())?;
+        Ok((engine, source))
+    }
+
     fn load(&self, engine: &Engine, source: &Source, role: Role) -> anyhow::Result<AnyPlugin> {
         Ok(AnyPlugin::load(engine, source, role, &settings_given(&self.set)?, &Limits::default(), 0)?)
     }
@@ -76,7 +87,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn inspect(given: &Given) -> anyhow::Result<()> {
-    let (engine, source) = (Engine::new()?, Source::open(&given.plugin)?);
+    let (engine, source) = given.open()?;
     let outline = Outline::of(&engine, &source, &Limits::default())?;
     let role = outline.role(&source)?;
     let any = given.load(&engine, &source, role)?;
@@ -88,7 +99,7 @@ fn inspect(given: &Given) -> anyhow::Result<()> {
     say!("hash:     {}", source.hash());
     say!("keeps:    {}", keeps(plugin));
     say!("needs:    {}", needs(&info.needs));
-    if role != Role::Reward {
+    if !matches!(role, Role::Reward | Role::Environment) {
         say!("rate:     {:e}, the default learning rate of full-size models", info.hints.learning_rate);
     }
     say!("imports:  {}", list(&outline.imports));

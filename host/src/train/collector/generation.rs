@@ -1,21 +1,25 @@
 //! Makes one generation: rollouts, their rewards, and the algorithm's advantages or pairs.
 
+use super::episodes::{self, Episode};
 use super::{Collector, Moment, With};
 use crate::metrics::{Metric, Reduction};
 use crate::model::Policy;
-use crate::plugin::{RewardColumn, Rollouts};
+use crate::plugin::{Column, RewardBatch, RewardColumn, Rollouts};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
 use crate::train::figures::{Figures, Work};
 use crate::train::learner::Learner;
-use crate::train::plugins::{Scored, batch};
+use crate::train::plugins::{Scored, Trouble, batch, from_plugin};
 use crate::train::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Generations in a row without a score, each without an error, that end a run.
 const MOST_UNSCORED: u64 = 16;
+
+/// The column with an episode's whole conversation.
+const MESSAGES: &str = "messages";
 
 impl Collector {
     /// Generates completions with everything that the algorithm judges them by.
@@ -27,12 +31,12 @@ impl Collector {
     ) -> Result<(Experience, Figures)> {
         let mut figures = Figures::begin();
         let own = self.world.share(prompts.len());
-        let (rollouts, texts) = self.roll_out(with.learner.policy(), &prompts, own.clone(), generation)?;
+        let (rollouts, texts, episodes) = self.roll_out(with, &prompts, own.clone(), generation, &mut figures)?;
         figures.lap("rollout");
         figures.did(self.work(with.learner.policy(), &prompts, own, &rollouts));
 
         let mut experience = Experience::new(with.at.step, prompts, rollouts);
-        experience.texts = texts;
+        (experience.texts, experience.episodes) = (texts, episodes);
         figures.merge(self.score(&mut experience, with)?);
         experience.ref_logp = self.reference_logp(&experience)?;
         if experience.ref_logp.is_some() {
@@ -43,13 +47,15 @@ impl Collector {
             figures.lap("values");
         }
         figures.add(self.world.once(length_metrics(&experience.rollouts)));
+        figures.add(self.world.once(episodes::metrics(&experience.episodes, &experience.rollouts)));
         Ok((experience, figures))
     }
 
     /// Has the algorithm estimate the advantages of generated completions, or choose pairs among them.
     pub(super) fn judge_generated(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
         let mut figures = Figures::begin();
-        figures.add(self.world.once(experience.rewards.iter().flat_map(reward_metrics)));
+        let columns = experience.rewards.iter().chain(self.evaluating.iter().flatten());
+        figures.add(self.world.once(columns.flat_map(reward_metrics)));
         let seen = rollouts_seen(experience, with.at);
         let judged = if self.flow.has_pairs() {
             let (pairs, judged) = with.plugins.choose(seen)?;
@@ -65,27 +71,58 @@ impl Collector {
         Ok(figures)
     }
 
-    /// Completions of all prompts with their texts, of which this rank writes those of its `own`.
+    /// Completions of all prompts with their texts and, if there is an environment, their episodes, of which this rank writes those
+    /// of its `own`.
     fn roll_out(
         &self,
-        policy: &Policy,
+        with: &mut With<'_>,
         prompts: &[Arc<Prompt>],
         own: Range<usize>,
         generation: u64,
-    ) -> Result<(Vec<Rollout>, Vec<String>)> {
-        let samples = self.settings.group();
-        let mut rollouts = self.turns.roll_out(policy, &prompts[own.clone()], samples, generation, self.temperature())?;
+        figures: &mut Figures,
+    ) -> Result<(Vec<Rollout>, Vec<String>, Vec<Episode>)> {
+        let samples = if self.evaluating.is_some() { self.settings.eval_group() } else { self.settings.group() };
+        let (temperature, policy) = (self.temperature(), with.learner.policy());
+        let sampling = self.turns.sampling(self.evaluating.is_some());
+        let asked = (&prompts[own.clone()], samples);
+        let (mut rollouts, episodes) = match with.plugins.environment() {
+            None => (self.turns.roll_out(policy, asked, sampling, generation, temperature)?, Vec::new()),
+            Some((environment, _)) => {
+                let played = self.turns.play(policy, environment, asked, sampling, generation, temperature)?;
+                figures.add(from_plugin(played.metrics));
+                (played.rollouts, played.episodes)
+            }
+        };
         rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
         let texts = rollouts.iter().map(|rollout| self.turns.text(rollout)).collect::<Result<Vec<String>>>()?;
         let completions = rollouts.into_iter().zip(texts).collect();
-        Ok(self.world.concat("completions", completions)?.into_iter().unzip())
+        let (rollouts, texts) = self.world.concat("completions", completions)?.into_iter().unzip();
+        let episodes = match with.plugins.environment() {
+            None => episodes,
+            Some((_, entry)) => {
+                let all = self.world.concat("episodes", episodes)?;
+                episodes::fatal(&all, entry).map_or(Ok(all), Err)?
+            }
+        };
+        Ok((rollouts, texts, episodes))
     }
 
     /// Has all completions scored, and writes down what went wrong with that.
     fn score(&mut self, e: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
         let step = with.at.step;
-        let batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
-        let Scored { columns, troubles, mut figures } = with.plugins.score(batch)?;
+        let mut batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
+        by_episode(&mut batch, &e.episodes);
+        let scored = with.plugins.score(batch, self.evaluating.is_some())?;
+        let Scored { mut columns, for_evaluation, mut troubles, mut figures } = scored;
+        if let Some((_, entry)) = with.plugins.environment() {
+            let values = e.episodes.iter().map(Episode::reward).collect();
+            columns.push(RewardColumn { name: entry.name().to_owned(), weight: entry.weight as f32, values });
+            troubles.extend(trouble_of(&e.episodes, entry.name()));
+            // A failed episode costs its row, whoever else could score it.
+            for (row, _) in e.episodes.iter().enumerate().filter(|(_, episode)| episode.failed.is_some()) {
+                columns.iter_mut().for_each(|column| column.values[row] = None);
+            }
+        }
         for trouble in &troubles {
             with.journal.reward_failed(step, trouble)?;
         }
@@ -100,6 +137,7 @@ impl Collector {
             return Err(Error::Unfit(format!("no reward could score any completion at step {step}{times}")));
         }
         e.rewards = columns;
+        self.keep_for_evaluation(for_evaluation);
         figures.lap("reward");
         Ok(figures)
     }
@@ -122,9 +160,32 @@ impl Collector {
             }
         }
         let generation = policy.computing().generated(policy.architecture(), &asked, self.settings.max_num_seqs);
-        let generated = rollouts.iter().map(|r| r.tokens.len() as u64).sum();
+        let generated = rollouts.iter().map(|r| r.sampled() as u64).sum();
         Work { generated, generation, ..Work::default() }
     }
+}
+
+/// Gives each episode a prompt of its own in a batch, and the conversation as a column.
+fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
+    if episodes.is_empty() {
+        return;
+    }
+    for column in &mut batch.columns {
+        column.values = batch.prompt_of.iter().map(|&prompt| column.values[prompt as usize].clone()).collect();
+    }
+    batch.columns.retain(|column| column.name != MESSAGES);
+    let messages = episodes.iter().map(|episode| episode.messages.clone()).collect();
+    batch.columns.push(Column { name: MESSAGES.to_owned(), values: messages });
+    batch.prompts = episodes.iter().map(|episode| episode.prompt.clone()).collect();
+    batch.prompt_of = (0..episodes.len() as u32).collect();
+}
+
+/// Returns what is to be reported of the episodes that failed.
+fn trouble_of(episodes: &[Episode], name: &str) -> Option<Trouble> {
+    let failed: Vec<(usize, String)> =
+        episodes.iter().enumerate().filter_map(|(row, episode)| Some((row, episode.failed.clone()?))).collect();
+    let (_, error) = failed.first()?.clone();
+    Some(Trouble { name: name.to_owned(), error, failed })
 }
 
 /// Returns a generation as algorithms see it. While the policy still equals the reference, both get bit-identical
@@ -137,7 +198,7 @@ fn rollouts_seen(e: &Experience, at: Moment) -> Rollouts {
         prompt_of: e.rollouts.iter().map(|r| r.prompt as u32).collect(),
         finished: e.rollouts.iter().map(|r| r.finished).collect(),
         offsets: e.offsets.clone(),
-        mask: vec![1; e.logp.len()],
+        mask: e.rollouts.iter().flat_map(Rollout::mask).collect(),
         logp: e.logp.clone(),
         ref_logp: e.ref_logp.as_ref().map(|r| if at.is_reference { e.logp.clone() } else { r.clone() }),
         values: e.values.clone(),
@@ -167,7 +228,7 @@ fn length_metrics(rollouts: &[Rollout]) -> Vec<Metric> {
     let ended = rollouts.iter().filter(|r| r.finished).count() as f64;
     let mut metrics = vec![Metric::mean("completions/clipped_ratio", 1.0 - ended / n, n)];
     for (suffix, all) in [("length", true), ("terminated_length", false)] {
-        let lengths: Vec<f64> = rollouts.iter().filter(|r| all || r.finished).map(|r| r.tokens.len() as f64).collect();
+        let lengths: Vec<f64> = rollouts.iter().filter(|r| all || r.finished).map(|r| r.sampled() as f64).collect();
         if lengths.is_empty() {
             continue;
         }

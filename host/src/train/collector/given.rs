@@ -61,7 +61,7 @@ fn answers(prompts: &[Arc<Prompt>], count: usize) -> Result<Vec<Rollout>> {
     for (prompt, row) in prompts.iter().enumerate() {
         let answers = row.answers.as_ref().ok_or_else(|| Error::Unfit("a prompt without its answers".into()))?;
         for (sample, tokens) in [&answers.chosen, &answers.rejected].into_iter().take(count).enumerate() {
-            rollouts.push(Rollout { prompt, sample, tokens: tokens.clone(), logp: Vec::new(), finished: true });
+            rollouts.push(Rollout { prompt, sample, tokens: tokens.clone(), finished: true, ..Rollout::default() });
         }
     }
     Ok(rollouts)

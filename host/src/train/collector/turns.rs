@@ -1,9 +1,10 @@
-//! Generates single-turn rollouts: a prompt and its completion.
+//! Generates rollouts: of one turn, a prompt and its completion, or as [`episodes`](super::episodes) ask.
 
+use super::episodes::Rules;
 use crate::config::Config;
 use crate::data::{StopStrings, Tokenizer};
 use crate::model::Policy;
-use crate::rollout::{Generator, Request, Rollout, Sampling};
+use crate::rollout::{Follow, Generator, Request, Rollout, Sampling};
 use crate::train::Result;
 use crate::train::dataset::Prompt;
 use std::rc::Rc;
@@ -21,19 +22,56 @@ pub(in crate::train) struct Turns {
 impl Turns {
     /// Creates it for a model whose configuration lists these end-of-text tokens.
     pub(in crate::train) fn new(settings: Rc<Config>, tokenizer: Tokenizer, eos_token_ids: &[u32]) -> Self {
-        let (ends, stops) = (tokenizer.eos_ids(eos_token_ids), StopStrings::new(settings.stop.clone()));
+        let mut stop = settings.stop.clone();
+        if settings.environment.is_some() && !tokenizer.has_chat() {
+            // In the format of models without a template, a turn is a line.
+            stop.push("\n".to_owned());
+        }
+        let (ends, stops) = (tokenizer.eos_ids(eos_token_ids), StopStrings::new(stop));
         Self { settings, tokenizer, ends, stops }
     }
 
-    /// Generates this many `samples` per prompt. Random numbers depend on seed, `generation`, row and sample. Log-probabilities
+    /// Returns how tokens are drawn in training or in evaluations.
+    pub(super) fn sampling(&self, evaluating: bool) -> Sampling {
+        let c = &self.settings;
+        let mut sampling = Sampling {
+            temperature: c.temperature as f32,
+            top_p: c.top_p as f32,
+            top_k: c.top_k,
+            min_p: c.min_p.unwrap_or(0.0) as f32,
+            repetition_penalty: c.repetition_penalty as f32,
+        };
+        if evaluating {
+            sampling.temperature = c.eval_temperature.unwrap_or(c.temperature) as f32;
+            sampling.top_p = c.eval_top_p.unwrap_or(c.top_p) as f32;
+            sampling.top_k = c.eval_top_k.unwrap_or(c.top_k);
+        }
+        sampling
+    }
+
+    /// Generates this many samples per prompt. Random numbers depend on seed, `generation`, row and sample. Log-probabilities
     /// are of logits divided by `logp_temperature`.
     pub(super) fn roll_out(
         &self,
         policy: &Policy,
-        prompts: &[Arc<Prompt>],
-        samples: usize,
+        (prompts, samples): (&[Arc<Prompt>], usize),
+        sampling: Sampling,
         generation: u64,
         logp_temperature: f32,
+    ) -> Result<Vec<Rollout>> {
+        let requests: Vec<Request> =
+            prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, first: 0, samples }).collect();
+        self.generate(policy, &requests, (sampling, logp_temperature), generation, None)
+    }
+
+    /// Generates the completions of requests.
+    pub(super) fn generate(
+        &self,
+        policy: &Policy,
+        requests: &[Request],
+        (sampling, logp_temperature): (Sampling, f32),
+        generation: u64,
+        follow: Option<&dyn Follow>,
     ) -> Result<Vec<Rollout>> {
         let c = &self.settings;
         let model = policy.frozen().decoding()?;
@@ -41,13 +79,7 @@ impl Turns {
         let stops = |tokens: &[u32]| strings.end(tokens, tokenizer);
         let generator = Generator {
             model: &model,
-            sampling: Sampling {
-                temperature: c.temperature as f32,
-                top_p: c.top_p as f32,
-                top_k: c.top_k,
-                min_p: c.min_p.unwrap_or(0.0) as f32,
-                repetition_penalty: c.repetition_penalty as f32,
-            },
+            sampling,
             logp_temperature,
             max_new_tokens: c.max_completion_length,
             max_num_seqs: c.max_num_seqs,
@@ -55,10 +87,15 @@ impl Turns {
             generation,
             ends: &self.ends,
             stops: &stops,
+            follow,
         };
-        let requests: Vec<Request> =
-            prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, samples }).collect();
-        Ok(generator.run(&requests)?)
+        Ok(generator.run(requests)?)
+    }
+
+    /// Returns what episodes go by, for a model with this context.
+    pub(super) fn rules(&self, context: usize) -> Rules<'_> {
+        let Config { seed, max_turns, max_episode_tokens, .. } = *self.settings;
+        Rules { tokenizer: &self.tokenizer, seed, max_turns, most_tokens: max_episode_tokens.unwrap_or(usize::MAX), context }
     }
 
     /// Returns the text of a completion.

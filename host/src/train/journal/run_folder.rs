@@ -4,7 +4,9 @@ use super::events::Event;
 use crate::checkpoint;
 use crate::config::{Config, LogCompletions, OnSaveError, ReportTo, files};
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
-use crate::plugin::Source;
+use crate::plugin::{Plugin, Source};
+use crate::rollout::Rollout;
+use crate::train::collector::Episode;
 use crate::train::experience::Experience;
 use crate::train::{Error, Result};
 use serde_json::{Value, json};
@@ -86,6 +88,14 @@ fn plugin_file(run: &Path, name: &str, hash: &str) -> PathBuf {
     run.join("plugins").join(format!("{name}-{}.wasm", &hash[..16]))
 }
 
+/// Folder of the answers that servers gave.
+const ANSWERS: &str = "answers";
+
+/// Returns the path of the answers that servers gave to a reward of a run.
+pub fn answers_of(run: &Path, name: &str) -> PathBuf {
+    run.join(ANSWERS).join(format!("{name}.jsonl"))
+}
+
 /// Stores a plugin's bytes in a run's folder, under their hash.
 pub(in crate::train) fn keep_bytes(run: &Path, source: &Source) -> Result<()> {
     let file = plugin_file(run, source.name(), source.hash());
@@ -139,7 +149,8 @@ fn within(path: &Path, named: &[(&'static str, Option<&str>)]) -> Option<(PathBu
 }
 
 /// Names of the files that a run creates before its first step.
-const BEGUN: [&str; 10] = [
+const BEGUN: [&str; 11] = [
+    ANSWERS,
     ".lock",
     WRITTEN_CONFIG,
     "config.toml",
@@ -225,7 +236,7 @@ impl RunFolder {
             return Err(occupied(&path));
         }
         let go_on_from = go_on_from.or(begun.then_some(0));
-        for folder in ["plugins", INBOX, "tensorboard", MADE_MODEL].map(|name| path.join(name)) {
+        for folder in ["plugins", INBOX, "tensorboard", MADE_MODEL, ANSWERS].map(|name| path.join(name)) {
             if fs::symlink_metadata(&folder).is_ok() {
                 files::own_folder(&folder).map_err(write_error(&folder))?;
             }
@@ -248,7 +259,7 @@ impl RunFolder {
         let completions = (config.log_completions != LogCompletions::None).then(|| open("completions.jsonl")).transpose()?;
         let (metrics, events) = (open("metrics.jsonl")?, open("events.jsonl")?);
         let lenient = config.on_save_error == OnSaveError::Continue;
-        let wanted = config.report_to == ReportTo::Tensorboard;
+        let wanted = config.report_to.contains(&ReportTo::Tensorboard);
         let tensorboard = wanted.then(|| TensorBoard::create(&path, go_on_from)).transpose().map_err(write_error(&path))?;
         let files = Some(Files { _lock: lock, metrics, events, completions, tensorboard });
         let mut this = Self { path, config: String::new(), files, lenient, plugins: Vec::new() };
@@ -348,12 +359,21 @@ impl RunFolder {
     }
 
     /// Stores a plugin's bytes under its hash and records that it was loaded.
-    pub fn keep_plugin(&mut self, source: &Source, role: &str, version: &str, config: &Value) -> Result<()> {
+    pub fn keep_plugin(&mut self, source: &Source, role: &str, plugin: &Plugin) -> Result<()> {
+        let name = source.name();
         if self.files.is_some() {
             keep_bytes(&self.path, source)?;
+            if let Some(asker) = plugin.asker() {
+                let (folder, file) = (self.path.join(ANSWERS), answers_of(&self.path, name));
+                files::own_folder(&folder).map_err(write_error(&folder))?;
+                asker.keep_in(&file).map_err(|e| write_error(&file)(io::Error::other(e)))?;
+                tracing::info!("{name} is granted {}", asker.grants());
+            }
         }
-        self.plugins.push((source.name().to_owned(), source.hash().to_owned()));
-        self.event(&Event::PluginLoaded { role, plugin: source.name(), version, hash: source.hash(), config })
+        self.plugins.push((name.to_owned(), source.hash().to_owned()));
+        let (version, hash, config) = (plugin.info().version.as_str(), source.hash(), &Value::Object(plugin.config()));
+        let granted = plugin.asker().map(|asker| asker.grants().to_string());
+        self.event(&Event::PluginLoaded { role, plugin: name, version, hash, config, granted })
     }
 
     /// Appends a generation's completions.
@@ -369,19 +389,34 @@ impl RunFolder {
             let line = json!({
                 "step": e.generated_at,
                 "row": prompt.row,
-                "prompt": prompt.text,
+                "prompt": e.episodes.get(row).map_or(&prompt.text, |episode| &episode.prompt),
                 "completion": e.texts[row],
-                "prompt_ids": prompt.tokens,
+                "prompt_ids": e.prompt_of(row),
                 "completion_ids": rollout.tokens,
                 "finished": rollout.finished,
                 "rewards": rewards,
                 "advantage": e.advantages.advantages.get(e.offsets[row] as usize),
                 "plugins": plugins,
             });
-            if let Value::Object(line) = line {
+            if let Value::Object(mut line) = line {
+                line.extend(e.episodes.get(row).into_iter().flat_map(|episode| of_episode(episode, rollout)));
                 Self::line(lines, self.lenient, line)?;
             }
         }
         Ok(())
     }
+}
+
+/// Returns what a line has of an episode besides a completion's keys.
+fn of_episode(episode: &Episode, rollout: &Rollout) -> Line {
+    let messages: Value = serde_json::from_str(&episode.messages).unwrap_or_default();
+    let mut line = Line::from_iter([
+        ("messages".to_owned(), messages),
+        ("turn_rewards".to_owned(), json!(episode.rewards)),
+        ("replies".to_owned(), json!(rollout.replies)),
+    ]);
+    if let Some(reason) = &episode.failed {
+        line.insert("failed".to_owned(), json!(reason));
+    }
+    line
 }

@@ -32,7 +32,7 @@ pub(in crate::train) fn is_separable(algorithm: &mut AnyPlugin, needs: &Needs) -
                 let gradient = plugin.loss(&made_up_values(rows))?;
                 gradient.d_chosen.into_iter().zip(gradient.d_rejected).flat_map(|(c, r)| [c, r]).collect()
             }
-            AnyPlugin::Reward(_) => Vec::new(),
+            AnyPlugin::Reward(_) | AnyPlugin::Environment(_) => Vec::new(),
         })
     };
     let together = derivatives(0..TRIED)?;

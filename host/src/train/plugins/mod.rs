@@ -4,16 +4,16 @@
 mod scoring;
 mod swap;
 
-pub(super) use scoring::{Reward, Scored, Trouble, batch};
+pub(super) use scoring::{Reward, Scored, Trouble, batch, start};
 pub(super) use swap::{LIVE, Seen, Slot, Swap, Trial, cant_change, dry_run};
 
 use super::experience::Pair;
 use super::ranks::known_to_all;
 use super::{Error, Result};
-use crate::config::Config;
+use crate::config::{Config, PluginEntry};
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, Advantages, AnyPlugin, Gradient, Hints, Memory, Needs, Plugin, Rollouts, Tokens};
+use crate::plugin::{self, Advantages, AnyPlugin, EnvironmentPlugin, Gradient, Hints, Memory, Needs, Plugin, Rollouts, Tokens};
 use crate::plugin::{Examples, PairGradient, Pairs, ValueGradient, ValuedPairs};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,11 +41,12 @@ pub(super) struct Plugins {
     config: Config,
     algorithm: AnyPlugin,
     rewards: Vec<Reward>,
+    environment: Option<EnvironmentPlugin>,
     swaps: Swaps,
 }
 
 /// Converts a plugin's metrics to the window's.
-fn from_plugin(metrics: Vec<plugin::Metric>) -> Vec<Metric> {
+pub(super) fn from_plugin(metrics: Vec<plugin::Metric>) -> Vec<Metric> {
     let reduction = |of| match of {
         plugin::Reduction::Mean => Reduction::Mean,
         plugin::Reduction::Sum => Reduction::Sum,
@@ -62,11 +63,16 @@ impl Plugins {
         world: Rc<World>,
         config: Config,
         algorithm: AnyPlugin,
-        rewards: Vec<Reward>,
+        (rewards, environment): (Vec<Reward>, Option<EnvironmentPlugin>),
         slots: Vec<Slot>,
         trial: Trial,
     ) -> Self {
-        Self { world, config, algorithm, rewards, swaps: Swaps::new(slots, trial) }
+        Self { world, config, algorithm, rewards, environment, swaps: Swaps::new(slots, trial) }
+    }
+
+    /// Returns the environment, if the run has one, with its entry.
+    pub(super) fn environment(&self) -> Option<(&EnvironmentPlugin, &PluginEntry)> {
+        self.environment.as_ref().zip(self.config.environment.as_ref())
     }
 
     /// Returns the columns that the algorithm asks for.
@@ -148,9 +154,10 @@ impl Plugins {
         })
     }
 
-    /// Returns all plugins, the algorithm first.
+    /// Returns all plugins, the algorithm first, the environment last.
     fn all_mut(&mut self) -> impl Iterator<Item = &mut Plugin> {
-        std::iter::once(self.algorithm.plugin_mut()).chain(self.rewards.iter_mut().map(|reward| &mut **reward.plugin_mut()))
+        let rewards = self.rewards.iter_mut().map(|reward| &mut **reward.plugin_mut());
+        std::iter::once(self.algorithm.plugin_mut()).chain(rewards).chain(self.environment.iter_mut().map(|e| &mut **e))
     }
 
     /// Returns the states of all plugins.

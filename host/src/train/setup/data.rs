@@ -35,7 +35,8 @@ pub(super) fn read(
 
     let longest = config.max_length.unwrap_or(context).min(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
-    let reader = Reader { tokenizer, context, longest, longest_prompt, strict, framed };
+    let episodes = config.environment.is_some();
+    let reader = Reader { tokenizer, context, longest, longest_prompt, strict, episodes, framed };
     let read = |path: Option<&Dataset>| match flow {
         Flow::Generated | Flow::GeneratedPairs => reader.prompts(path),
         Flow::GivenPairs => reader.pairs(path),

@@ -20,6 +20,7 @@ use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
 use crate::config::{self, Config, Overrides, Rule};
+use crate::data::{Extras, Message};
 use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Frozen, ModelFolder, Place, Policy};
@@ -51,6 +52,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     warnings.extend(too_long(&config, &plugins, &data, &opened));
 
     let place = Place::choose(config.device, config.bf16, world.local_rank())?;
+    check_episodes(&config, &opened, &place)?;
     world.meet_on(place.device())?;
     let max_steps = max_steps(&config, data.batches_per_epoch() * micro_batches_per_batch(plugins.flow, &config));
     let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;
@@ -79,6 +81,18 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
     })?;
     config.output_dir = Some(folder.display().to_string());
     Ok((config, folder))
+}
+
+/// Refuses an environment where episodes can't be generated, or nothing could follow a turn.
+fn check_episodes(config: &Config, opened: &Opened, place: &Place) -> Result<()> {
+    let Some(entry) = &config.environment else { return Ok(()) };
+    if !place.device().is_cpu() {
+        let detail = "episodes are generated on the CPU only; use device = \"cpu\"";
+        return Err(Error::Unfit(format!("environment: {detail}")));
+    }
+    let message = |content: &str| Message { role: "user".into(), content: content.into(), ..Message::default() };
+    let tried = opened.tokenizer.following(&[message("a")], &[], &[message("b")], &Extras::default());
+    tried.map(drop).map_err(|e| Error::Unfit(format!("environment: {} can't be used: {e}", entry.name())))
 }
 
 /// Refuses settings that the algorithm can't work with.
@@ -217,7 +231,7 @@ impl Run<'_> {
         let pad = opened.tokenizer.pad_id().filter(|_| plugins.flow == Flow::ValuedPairs);
         let source = opened.keep(folder.path(), self.world.is_first())?.padding_with(pad);
         folder.event(&self.event(&source, changes))?;
-        plugins.keep(&self.settings, &mut folder)?;
+        plugins.keep(&mut folder)?;
         for text in warnings {
             tracing::warn!("{text}");
             folder.event(&Event::Warning { text: &text })?;

@@ -2,16 +2,17 @@
 
 use crate::config::{self, Config, PluginEntry};
 use crate::dist::World;
-use crate::plugin::{AnyPlugin, Engine, Info, Outline, RewardPlugin, Role, Source};
+use crate::plugin::{AnyPlugin, Asker, Asking, Engine, EnvironmentPlugin, Info, Outline, RewardPlugin, Role, Source};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
 use crate::train::learner::is_separable;
 use crate::train::origin::Beginning;
 use crate::train::plugins::{Plugins, Reward, Slot, Trial, dry_run};
 use crate::train::ranks::same_source;
-use crate::train::{Error, Result, RunFolder};
-use serde_json::Value;
+use crate::train::{Error, Result, RunFolder, answers_of};
+use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The plugins that a configuration names.
 pub(super) struct Loaded {
@@ -22,12 +23,13 @@ pub(super) struct Loaded {
     pub algorithm_source: Source,
     rewards: Vec<Reward>,
     reward_sources: Vec<Source>,
+    environment: Option<(EnvironmentPlugin, Source)>,
 }
 
 /// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, those of the
 /// rewards, and the group size.
 pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World) -> Result<(Config, Loaded)> {
-    let engine = Engine::new()?;
+    let mut engine = Engine::new()?;
     let algorithm_source = same_source(world, || beginning.plugin(&config.algorithm))?;
     let role = Outline::of(&engine, &algorithm_source, &config.loss_limits)?.role(&algorithm_source)?;
     // One that is no algorithm is refused when it is loaded as one, in words.
@@ -41,17 +43,71 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World) -> 
         config.num_generations.get_or_insert(if flow.has_pairs() { 2 } else { 8 });
         config.check_generation(flow.has_pairs())?;
     } else {
+        config.check_no_generation()?;
         settle_rewards(&mut config, flow, algorithm_source.name(), beginning)?;
     }
     let source = |entry: &PluginEntry| same_source(world, || beginning.plugin(&entry.path));
     let reward_sources = config.plugin.iter().map(source).collect::<Result<Vec<_>>>()?;
     let mut rewards = Vec::with_capacity(reward_sources.len());
+    for entry in &config.plugin {
+        grant(&mut engine, entry, &config, beginning, world)
+            .map_err(|detail| config::Error::Invalid { place: format!("plugin.{}", entry.name()), detail })?;
+    }
     for (entry, source) in config.plugin.iter_mut().zip(&reward_sources) {
         let plugin = RewardPlugin::load(&engine, source, &entry.config, &entry.limits, config.seed)?;
+        if matches!(beginning, Beginning::New) && plugin.asker().is_none() && !entry.hosts.is_empty() {
+            let detail = "this plugin sends no requests; leave its hosts out".to_owned();
+            return Err(config::Error::Invalid { place: format!("plugin.{}.hosts", entry.name()), detail }.into());
+        }
         entry.config = plugin.config();
         rewards.push(Reward::new(plugin, entry));
     }
-    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources }))
+    let environment = environment(&mut config, &engine, beginning, world)?;
+    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environment }))
+}
+
+/// Loads the environment, if the configuration names one.
+fn environment(
+    config: &mut Config,
+    engine: &Engine,
+    beginning: &Beginning,
+    world: &World,
+) -> Result<Option<(EnvironmentPlugin, Source)>> {
+    let seed = config.seed;
+    let Some(entry) = &mut config.environment else { return Ok(None) };
+    let source = same_source(world, || beginning.plugin(&entry.path))?;
+    let plugin = EnvironmentPlugin::load(engine, &source, &entry.config, &entry.limits, seed)?;
+    entry.config = plugin.config();
+    Ok(Some((plugin, source)))
+}
+
+/// Lets a reward send requests as its entry says. The first rank asks for all; a run that resumes has the answers it had.
+fn grant(
+    engine: &mut Engine,
+    entry: &PluginEntry,
+    config: &Config,
+    beginning: &Beginning,
+    world: &World,
+) -> std::result::Result<(), String> {
+    if entry.hosts.is_empty() {
+        return Ok(());
+    }
+    let asking = match (world.is_first(), config.replay_only) {
+        (false, _) => Asking::Never("the first process sends the requests of all"),
+        (true, true) => Asking::ReplayOnly,
+        (true, false) => Asking::Freely,
+    };
+    let asker = Asker::new(entry.grants(), asking)?;
+    if world.is_first() {
+        let run = match beginning {
+            Beginning::Resume { origin, .. } => Some(origin.run.clone()),
+            Beginning::Over => config.output_dir.as_ref().map(PathBuf::from),
+            Beginning::New | Beginning::Fork { .. } => None,
+        };
+        run.map_or(Ok(()), |run| asker.read(&answers_of(&run, entry.name())))?;
+    }
+    engine.grant(entry.name(), Arc::new(asker));
+    Ok(())
 }
 
 /// Refuses rewards for an algorithm that has nothing scored. Those of a run that this one forks from stay behind.
@@ -64,7 +120,11 @@ fn settle_rewards(config: &mut Config, flow: Flow, algorithm: &str, beginning: &
         }
     }
     // A resumed run has to keep what it was started with.
-    let Some(first) = config.plugin.first().filter(|_| !matches!(beginning, Beginning::Resume { .. })) else { return Ok(()) };
+    let Some(first) =
+        config.plugin.first().or(config.environment.as_ref()).filter(|_| !matches!(beginning, Beginning::Resume { .. }))
+    else {
+        return Ok(());
+    };
     let given = if flow.has_pairs() { "pairs" } else { "completions" };
     let detail = format!("{algorithm} learns from the dataset's {given} and has nothing scored; leave out {}", first.path);
     Err(config::Error::Invalid { place: "plugin".into(), detail }.into())
@@ -82,6 +142,7 @@ impl Loaded {
         let group = if self.flow.generates() { config.group() } else { 2 };
         let trial = Trial::made_up(data.prompts(), data.columns(), group, &needs);
         dry_run(&trial, &mut self.algorithm, &mut self.rewards)?;
+        self.environment.as_ref().map_or(Ok(()), |(environment, _)| trial.play(environment))?;
         let cut = config.max_tokens_per_microbatch.is_some();
         if !(cut || config.ranks > 1) || is_separable(&mut self.algorithm, &needs)? {
             return Ok((trial, Vec::new()));
@@ -96,21 +157,26 @@ impl Loaded {
     }
 
     /// Stores the plugins in the run's folder and records that they were loaded.
-    pub(super) fn keep(&self, config: &Config, folder: &mut RunFolder) -> Result<()> {
-        let settings = Value::Object(config.loss.clone());
-        folder.keep_plugin(&self.algorithm_source, "algorithm", &self.about().version, &settings)?;
+    pub(super) fn keep(&self, folder: &mut RunFolder) -> Result<()> {
+        folder.keep_plugin(&self.algorithm_source, "algorithm", self.algorithm.plugin())?;
         for (plugin, source) in self.rewards.iter().map(Reward::plugin).zip(&self.reward_sources) {
-            folder.keep_plugin(source, "reward", &plugin.info().version, &Value::Object(plugin.config()))?;
+            folder.keep_plugin(source, "reward", plugin)?;
+        }
+        if let Some((plugin, source)) = &self.environment {
+            folder.keep_plugin(source, "environment", plugin)?;
         }
         Ok(())
     }
 
     /// Returns the plugins in their slots, and the engine that loaded them.
     pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> (Plugins, Engine) {
-        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, .. } = self;
+        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, environment, .. } = self;
         let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin())];
         let places = config.plugin.iter().zip(reward_sources).zip(&rewards);
-        slots.extend(places.map(|((entry, source), reward)| Slot::reward(entry, source, reward.plugin())));
-        (Plugins::new(world, config.clone(), algorithm, rewards, slots, trial), engine)
+        slots.extend(places.map(|((entry, source), reward)| Slot::entry(Role::Reward, entry, source, reward.plugin())));
+        let acting = environment.as_ref().zip(config.environment.as_ref());
+        slots.extend(acting.map(|((plugin, source), entry)| Slot::entry(Role::Environment, entry, source.clone(), plugin)));
+        let environment = environment.map(|(plugin, _)| plugin);
+        (Plugins::new(world, config.clone(), algorithm, (rewards, environment), slots, trial), engine)
     }
 }

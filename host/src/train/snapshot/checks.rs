@@ -73,9 +73,20 @@ impl Saved {
             if let Some(token) = rollout.tokens.iter().find(|token| **token as usize >= architecture.vocab_size) {
                 return wrong(format!("has token {token}, but the model has {} tokens", architecture.vocab_size));
             }
-            let length = prompt.tokens.len() + rollout.tokens.len();
-            if rollout.tokens.is_empty() || length > architecture.max_positions {
-                return wrong(format!("has {} tokens after a prompt of {}", rollout.tokens.len(), prompt.tokens.len()));
+            let asked = rollout.opening.as_ref().unwrap_or(&prompt.tokens);
+            if let Some(token) = asked.iter().find(|token| **token as usize >= architecture.vocab_size) {
+                return wrong(format!("has token {token} in its prompt, but the model has {} tokens", architecture.vocab_size));
+            }
+            let mut at = 0;
+            for &(begin, end) in &rollout.replies {
+                if begin < at || end < begin || end > rollout.tokens.len() {
+                    return wrong(format!("has a reply from token {begin} to {end} of {}", rollout.tokens.len()));
+                }
+                at = end;
+            }
+            let length = asked.len() + rollout.tokens.len();
+            if asked.is_empty() || rollout.tokens.is_empty() || length > architecture.max_positions {
+                return wrong(format!("has {} tokens after a prompt of {}", rollout.tokens.len(), asked.len()));
             }
             let sampled = if run.flow.generates() { rollout.tokens.len() } else { 0 };
             if rollout.logp.len() != sampled {

@@ -196,7 +196,7 @@ impl Plugins {
             Some(old) if from == to => changed_settings(&old.config, &slot.config),
             _ => format!("{} -> {}", &from[..12], &to[..12]),
         };
-        if let Some(old_slot) = old_slot {
+        if let Some((old, old_slot)) = old.zip(old_slot) {
             let older = self.swaps.before.insert(name.clone(), Before { loaded: old, slot: old_slot, until: step + TRIAL_STEPS });
             // Giving a large plugin's memory back takes time.
             std::thread::spawn(move || drop(older));
@@ -244,11 +244,14 @@ impl Plugins {
 
     /// Applies a reward's weight and error policy changed in config.toml.
     fn take_settings(&mut self, name: &str, weight: f64, on_error: OnError, step: u64, journal: &mut Journal) -> Result<()> {
-        let Some(index) = self.rewards.iter().position(|r| r.name() == name) else { return Ok(()) };
-        let entry = &mut self.config.plugin[index];
+        let index = self.rewards.iter().position(|r| r.name() == name);
+        let of_environment = self.config.environment.as_mut().filter(|entry| entry.name() == name);
+        let Some(entry) = index.map(|index| &mut self.config.plugin[index]).or(of_environment) else { return Ok(()) };
         let from = Scoring { weight: entry.weight, on_error: entry.on_error };
         (entry.weight, entry.on_error) = (weight, on_error);
-        self.rewards[index].set(weight as f32, on_error);
+        if let Some(index) = index {
+            self.rewards[index].set(weight as f32, on_error);
+        }
         self.swaps.with(|board| board.config = self.config.clone());
         journal.set_config(&self.config)?;
         tracing::info!("{name} has weight {weight} from step {step} on");
@@ -261,18 +264,24 @@ impl Plugins {
     }
 
     /// Puts a plugin in place with its slot's settings, and returns the previous one.
-    fn exchange(&mut self, loaded: AnyPlugin, slot: &Slot) -> AnyPlugin {
+    fn exchange(&mut self, loaded: AnyPlugin, slot: &Slot) -> Option<AnyPlugin> {
         loaded.plugin().enter_run();
         match loaded {
             AnyPlugin::Reward(new) => {
                 let index = self.rewards.iter().position(|r| r.name() == slot.name).unwrap_or_default();
                 let entry = &mut self.config.plugin[index];
                 (entry.config, entry.limits) = (new.config(), new.limits().clone());
-                AnyPlugin::Reward(Box::new(self.rewards[index].exchange(*new)))
+                Some(AnyPlugin::Reward(Box::new(self.rewards[index].exchange(*new))))
+            }
+            AnyPlugin::Environment(new) => {
+                if let Some(entry) = &mut self.config.environment {
+                    (entry.config, entry.limits) = (new.config(), new.limits().clone());
+                }
+                self.environment.replace(*new).map(|old| AnyPlugin::Environment(Box::new(old)))
             }
             new => {
                 (self.config.loss, self.config.loss_limits) = (new.plugin().config(), new.plugin().limits().clone());
-                std::mem::replace(&mut self.algorithm, new)
+                Some(std::mem::replace(&mut self.algorithm, new))
             }
         }
     }

@@ -38,11 +38,11 @@ impl Slot {
         }
     }
 
-    /// Creates a reward's slot.
-    pub(in crate::train) fn reward(entry: &PluginEntry, source: Source, plugin: &Plugin) -> Self {
+    /// Creates the slot of a reward or of the environment.
+    pub(in crate::train) fn entry(role: Role, entry: &PluginEntry, source: Source, plugin: &Plugin) -> Self {
         Self {
             name: entry.name().to_owned(),
-            role: Role::Reward,
+            role,
             file: file(&entry.path),
             source,
             config: entry.config.clone(),

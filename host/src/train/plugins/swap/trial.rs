@@ -1,11 +1,11 @@
 //! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
 
 use crate::metrics::Comparison;
-use crate::plugin::{AnyPlugin, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
-use crate::plugin::{RewardBatch, RewardColumn, RewardPlugin, Rollouts};
+use crate::plugin::{AnyPlugin, Asking, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::{EnvironmentPlugin, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Start, Tool};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
-use crate::train::plugins::{Reward, batch};
+use crate::train::plugins::{Reward, batch, start};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ pub(in crate::train) struct Trial {
     pub(super) rollouts: Arc<Rollouts>,
     pub(super) tokens: Arc<Tokens>,
     pub(super) pairs: Arc<Pairs>,
+    /// Episodes of the dataset's first prompts.
+    pub(super) starts: Arc<Vec<Start>>,
     pub(super) examples: Arc<Examples>,
     pub(super) values: Arc<ValuedPairs>,
 }
@@ -31,7 +33,7 @@ impl Trial {
         let rollout = |prompt: usize, sample: usize| {
             let odd = (prompt + sample) % 2;
             let tokens: Vec<u32> = prompts[prompt].tokens.iter().take(1 + 3 * odd).copied().collect();
-            Rollout { prompt, sample, logp: vec![-1.0; tokens.len()], tokens, finished: odd == 0 }
+            Rollout { prompt, sample, logp: vec![-1.0; tokens.len()], tokens, finished: odd == 0, ..Rollout::default() }
         };
         let rollouts: Vec<Rollout> =
             (0..prompts.len()).flat_map(|p| (0..group).map(move |s| (p, s))).map(|(p, s)| rollout(p, s)).collect();
@@ -83,11 +85,13 @@ impl Trial {
         let margin = has_margin.then(|| vec![0.5]);
         let values = ValuedPairs { step: 0, chosen: vec![0.5], rejected: vec![-0.25], margin, scale };
         let scored = (Arc::new(batch), BTreeMap::new());
+        let starts = prompts.iter().enumerate().map(|(i, prompt)| start(prompt, i as u64, 0)).collect();
         Self {
             scored,
             rollouts: Arc::new(seen),
             tokens: Arc::new(tokens),
             pairs: Arc::new(pairs),
+            starts: Arc::new(starts),
             examples: Arc::new(made_up_examples(needs)),
             values: Arc::new(values),
         }
@@ -106,6 +110,7 @@ impl Trial {
                 let pairs = pairs_for(&plugin.info().needs, &self.pairs);
                 chosen.and_then(|()| plugin.loss(&pairs)).map(|_| Value::Null)
             }
+            AnyPlugin::Environment(plugin) => self.play(plugin).map(|()| Value::Null),
             AnyPlugin::Labelled(plugin) => {
                 let examples = examples_for(plugin.info(), &self.examples);
                 plugin.loss(&examples).map(|_| Value::Null)
@@ -115,6 +120,12 @@ impl Trial {
         let kept = report.and_then(|report| any.plugin_mut().remember().map(|_| report));
         any.plugin_mut().rewind(None);
         kept
+    }
+
+    /// Plays an episode of each of the dataset's first prompts.
+    pub(in crate::train) fn play(&self, environment: &EnvironmentPlugin) -> Result<()> {
+        let says = |place: usize, number: usize, _: &[Tool]| (number < 2).then(|| (["1", ""][place % 2].to_owned(), Vec::new()));
+        environment.rehearse(&self.starts, says).map(drop)
     }
 
     fn reward(&self, plugin: &mut RewardPlugin) -> Result<Value> {
@@ -175,7 +186,9 @@ fn pairs_for(needs: &Needs, pairs: &Pairs) -> Pairs {
 /// Tries the plugins that a run starts with.
 pub(in crate::train) fn dry_run(trial: &Trial, algorithm: &mut AnyPlugin, rewards: &mut [Reward]) -> Result<()> {
     trial.run(algorithm)?;
-    for reward in rewards.iter_mut().map(Reward::plugin_mut) {
+    // Where servers may not be asked, on other ranks or in a replay, there is no answer about synthetic completions.
+    let can_be_tried = |plugin: &RewardPlugin| plugin.asker().is_none_or(|asker| asker.asking() == Asking::Freely);
+    for reward in rewards.iter_mut().map(Reward::plugin_mut).filter(|plugin| can_be_tried(plugin)) {
         trial.reward(reward)?;
         reward.rewind(None);
     }

@@ -357,7 +357,7 @@ enum Edit {
 }
 
 /// Tables of the configuration that can change during a run.
-pub(in crate::train) const LIVE: [&str; 3] = ["plugin", "loss", "loss_limits"];
+pub(in crate::train) const LIVE: [&str; 4] = ["plugin", "environment", "loss", "loss_limits"];
 
 /// Returns the reason why an edit of config.toml is rejected.
 pub(in crate::train) fn cant_change(what: &str) -> String {
@@ -370,16 +370,26 @@ fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     if let Some(key) = changes.keys().find(|key| !LIVE.contains(&key.as_str())) {
         return Err(cant_change(key));
     }
-    let paths = |config: &Config| config.plugin.iter().map(|e| e.path.clone()).collect::<Vec<_>>();
+    let entries = |config: &Config| config.plugin.iter().chain(&config.environment).cloned().collect::<Vec<_>>();
+    let paths = |config: &Config| {
+        let environment = config.environment.as_ref().map(|e| e.path.clone());
+        (config.plugin.iter().map(|e| e.path.clone()).collect::<Vec<_>>(), environment)
+    };
     if paths(now) != paths(new) {
         return Err(cant_change("the list of plugins"));
+    }
+    if let Some((is, _)) = new.plugin.iter().zip(&now.plugin).find(|(is, was)| is.grants() != was.grants()) {
+        return Err(cant_change(&format!("what {} is granted", is.name())));
     }
     let mut edits = Vec::new();
     if now.loss != new.loss || now.loss_limits != new.loss_limits {
         edits.push(Edit::Plugin { name: None, config: new.loss.clone(), limits: new.loss_limits.clone() });
     }
-    for (was, is) in now.plugin.iter().zip(&new.plugin) {
+    for (was, is) in entries(now).iter().zip(&entries(new)) {
         let name = is.name().to_owned();
+        if was.eval_only != is.eval_only {
+            return Err(cant_change(&format!("plugin.{name}.eval_only")));
+        }
         if was.config != is.config || was.limits != is.limits {
             edits.push(Edit::Plugin { name: Some(name.clone()), config: is.config.clone(), limits: is.limits.clone() });
         }
@@ -405,8 +415,14 @@ mod tests {
         let made = edits_between(&now, &new).unwrap();
         assert_eq!(made.len(), 2);
         assert_eq!(made[1], Edit::Settings { name: "a".into(), weight: 2.0, on_error: OnError::Fail });
+        let granted = PluginEntry { hosts: vec!["a".into()], ..new.plugin[0].clone() };
+        let granted = Config { plugin: vec![granted], ..new.clone() };
+        assert!(edits_between(&now, &granted).unwrap_err().starts_with("what a is granted can't change"));
         new.temperature = 0.5;
         assert!(edits_between(&now, &new).unwrap_err().starts_with("temperature can't change"));
+        let mut evaluating = now.clone();
+        evaluating.plugin[0].eval_only = true;
+        assert!(edits_between(&now, &evaluating).unwrap_err().starts_with("plugin.a.eval_only can't change"));
         let other = Config { plugin: vec![PluginEntry::new("b.wasm".into())], ..Config::default() };
         assert!(edits_between(&now, &other).unwrap_err().contains("list of plugins"));
     }

@@ -1,0 +1,333 @@
+//! What a plugin is allowed to reach beyond computing: servers by name, with the limits on asking them, and the secrets that the
+//! host puts into requests.
+
+use super::{files, printable};
+use schemars::JsonSchema;
+use serde::de::{Error as _, SeqAccess, Visitor, value::SeqAccessDeserializer};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Bytes of a file that holds a secret.
+const LONGEST_SECRET: u64 = 16 << 10;
+
+/// Fewest bytes of a secret: shorter ones could not be told from other text where they are taken out of answers.
+const SHORTEST_SECRET: usize = 8;
+
+/// Largest answer that may be allowed: its line in the record must not be longer than a line may be.
+const LARGEST_RESPONSE_KB: u32 = 16 << 10;
+
+/// Most servers and secrets of one plugin.
+const MOST: usize = 100;
+
+/// The longest time that any of the limits may be; larger ones are reduced to it.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Limits on the requests of a plugin.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct HttpLimits {
+    /// Number of requests under way at once.
+    pub max_concurrency: u32,
+    /// Time for one attempt at a request, with all of its answer, in seconds.
+    pub timeout_s: f64,
+    /// Time for all requests of one call of the plugin, with retries, in seconds. It is added to `limits.call_timeout_s`.
+    pub call_timeout_s: f64,
+    /// Number of further attempts after one that failed or was put off.
+    pub retries: u32,
+    /// Time before the second attempt, in seconds; each further one waits twice as long, or as long as Retry-After says.
+    pub backoff_s: f64,
+    /// Maximum size of a request, in KiB.
+    pub max_request_kb: u32,
+    /// Maximum size of an answer, in KiB.
+    pub max_response_kb: u32,
+    /// Number of redirects that are followed, to granted servers only.
+    pub max_redirects: u32,
+    /// Maximum size of the record of answers in the run's folder, in MiB.
+    pub max_record_mb: u64,
+    /// File with the certificates (PEM) of the authorities that vouch for servers, instead of the usual ones.
+    pub ca_file: Option<String>,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self {
+            max_concurrency: 64,
+            timeout_s: 60.0,
+            call_timeout_s: 300.0,
+            retries: 4,
+            backoff_s: 0.5,
+            max_request_kb: 1024,
+            max_response_kb: 1024,
+            max_redirects: 3,
+            max_record_mb: 4096,
+            ca_file: None,
+        }
+    }
+}
+
+impl HttpLimits {
+    /// Returns whether nothing was set.
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns the time for one attempt.
+    pub fn timeout(&self) -> Duration {
+        seconds(self.timeout_s)
+    }
+
+    /// Returns the time for all requests of one call.
+    pub fn call_timeout(&self) -> Duration {
+        seconds(self.call_timeout_s)
+    }
+
+    /// Returns the time before the second attempt.
+    pub fn backoff(&self) -> Duration {
+        seconds(self.backoff_s)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let times = [("timeout_s", self.timeout_s), ("call_timeout_s", self.call_timeout_s)];
+        if let Some((key, _)) = times.iter().find(|(_, time)| time.is_nan() || *time <= 0.0) {
+            return Err(format!("http.{key} must be greater than 0"));
+        }
+        if self.backoff_s.is_nan() || self.backoff_s < 0.0 {
+            return Err("http.backoff_s must be 0 or more".to_owned());
+        }
+        if self.max_response_kb > LARGEST_RESPONSE_KB {
+            return Err(format!("http.max_response_kb is {}; it must be at most {LARGEST_RESPONSE_KB}", self.max_response_kb));
+        }
+        if !(1..=1024).contains(&self.max_concurrency) {
+            return Err(format!("http.max_concurrency is {}; it must be from 1 to 1024", self.max_concurrency));
+        }
+        Ok(())
+    }
+}
+
+fn seconds(number: f64) -> Duration {
+    Duration::try_from_secs_f64(number).unwrap_or(LONGEST).min(LONGEST)
+}
+
+/// A server that a plugin may send requests to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Whether requests may go encrypted, and in plain text.
+    pub https: bool,
+    /// See `https`.
+    pub http: bool,
+    /// Its name or address, in lower case; an IPv6 address in brackets.
+    pub name: String,
+    /// Its port; the scheme's own if none.
+    pub port: Option<u16>,
+}
+
+impl Host {
+    /// Reads `[SCHEME://]HOST[:PORT]`. Without a scheme it is https; on this machine, http too.
+    ///
+    /// # Errors
+    /// Says what would be right.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let shown = printable(text, 200);
+        let wrong = |detail: &str| format!("hosts: {shown:?} {detail}; write HOST:PORT, or http://HOST:PORT for one without TLS");
+        let (scheme, rest) = match text.split_once("://") {
+            Some((scheme, rest)) => (Some(scheme.to_ascii_lowercase()), rest),
+            None => (None, text),
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let (name, port) = match (rest.rfind(':'), rest.rfind(']')) {
+            (Some(colon), bracket) if bracket.is_none_or(|at| at < colon) => (&rest[..colon], Some(&rest[colon + 1..])),
+            _ => (rest, None),
+        };
+        let port = match port.map(str::parse::<u16>) {
+            Some(Ok(port)) if port > 0 => Some(port),
+            Some(_) => return Err(wrong("has no port from 1 to 65535 after its colon")),
+            None => None,
+        };
+        let inner = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        let is_name = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c));
+        let good = match inner {
+            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => !name.is_empty() && name.len() <= 253 && is_name(name),
+        };
+        if !good {
+            return Err(wrong("is not the name or address of one server"));
+        }
+        let (https, http) = match scheme.as_deref() {
+            Some("https") => (true, false),
+            Some("http") => (false, true),
+            Some(_) => return Err(wrong("is neither https nor http")),
+            None => (true, is_here(name)),
+        };
+        Ok(Self { https, http, name: name.to_ascii_lowercase(), port })
+    }
+
+    /// Returns whether requests to this server may go by this scheme and to this port.
+    pub fn allows(&self, https: bool, name: &str, port: u16) -> bool {
+        let own = self.port.unwrap_or(if https { 443 } else { 80 });
+        (if https { self.https } else { self.http }) && self.name == name && own == port
+    }
+}
+
+/// Returns whether a server's name says that it is on this machine.
+pub fn is_here(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    name == "localhost" || name.ends_with(".localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// The value of a secret. It can't be printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Reads `env:VARIABLE` or `file:PATH`.
+    ///
+    /// # Errors
+    /// If there is no usable secret; the error never has its text.
+    pub fn read(name: &str, from: &str) -> Result<Self, String> {
+        let text = match from.split_once(':') {
+            Some(("env", variable)) => std::env::var(variable)
+                .map_err(|_| format!("secrets.{name}: the environment variable {} is not set", printable(variable, 200)))?,
+            Some(("file", path)) => files::read_text(Path::new(path), LONGEST_SECRET)
+                .map_err(|e| format!("secrets.{name}: can't read {}: {e}", printable(path, 200)))?,
+            _ => return Err(not_a_source(name)),
+        };
+        let text = text.trim();
+        if text.len() < SHORTEST_SECRET || !text.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
+            return Err(format!("secrets.{name}: it must be one line of at least {SHORTEST_SECRET} ASCII characters"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// Returns the text, to be put into a request.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Says where a secret may come from. What was given may be the secret itself.
+fn not_a_source(name: &str) -> String {
+    format!(
+        "secrets.{name} must say where the secret is, env:VARIABLE or file:PATH; a secret itself does not go into a configuration"
+    )
+}
+
+/// What a plugin is granted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Grants {
+    /// The servers, as written.
+    pub hosts: Vec<String>,
+    /// The secrets: name, and where the secret is.
+    pub secrets: BTreeMap<String, String>,
+    /// Limits on requests.
+    pub http: HttpLimits,
+}
+
+impl Grants {
+    /// Checks everything but whether secrets are there.
+    ///
+    /// # Errors
+    /// Names the key.
+    pub fn check(&self) -> Result<(), String> {
+        self.http.check()?;
+        if self.hosts.len() > MOST || self.secrets.len() > MOST {
+            return Err(format!("at most {MOST} hosts and {MOST} secrets can be granted"));
+        }
+        self.hosts.iter().try_for_each(|host| Host::read(host).map(drop))?;
+        for (name, from) in &self.secrets {
+            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+                return Err(format!("secrets: the name {:?} may have letters, digits and _ only", printable(name, 200)));
+            }
+            if !["env:", "file:"].iter().any(|source| from.strip_prefix(source).is_some_and(|rest| !rest.is_empty())) {
+                return Err(not_a_source(name));
+            }
+        }
+        if self.hosts.is_empty() && !self.secrets.is_empty() {
+            return Err("secrets are only put into requests to hosts, and none are granted".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Grants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "requests to {}", self.hosts.join(", "))?;
+        let secrets: Vec<String> = self.secrets.iter().map(|(name, from)| format!("{name} ({from})")).collect();
+        match secrets.is_empty() {
+            true => Ok(()),
+            false => write!(f, " with the secrets {}", secrets.join(", ")),
+        }
+    }
+}
+
+/// Reads a list, or its only item.
+pub(super) fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    struct Either;
+    impl<'de> Visitor<'de> for Either {
+        type Value = Vec<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a host, or a list of hosts")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Vec<String>, E> {
+            Ok(vec![text.to_owned()])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Vec<String>, A::Error> {
+            Vec::deserialize(SeqAccessDeserializer::new(seq)).map_err(A::Error::custom)
+        }
+    }
+    deserializer.deserialize_any(Either)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_granted_with_its_scheme_and_port() {
+        let host = |text: &str| Host::read(text).unwrap();
+        assert!(host("judge.internal:8000").allows(true, "judge.internal", 8000));
+        assert!(!host("judge.internal:8000").allows(false, "judge.internal", 8000), "plain text has to be granted");
+        assert!(host("http://Judge.internal:8000/").allows(false, "judge.internal", 8000));
+        assert!(!host("http://judge.internal").allows(true, "judge.internal", 80));
+        assert!(host("api.openai.com").allows(true, "api.openai.com", 443));
+        assert!(!host("api.openai.com").allows(true, "api.openai.com", 8443));
+        assert!(!host("openai.com").allows(true, "api.openai.com", 443));
+        for here in ["localhost:8", "127.0.0.1:8", "[::1]:8"] {
+            let name = here.trim_end_matches(":8");
+            assert!(host(here).allows(false, name, 8) && host(here).allows(true, name, 8), "{here}");
+        }
+        for wrong in ["", "*", "*.org", "a/b", "a:0", "a:99999", "a:b", "ftp://a", "u@a", "[::1", "a b", "https://", "::1"] {
+            assert!(Host::read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_named_by_its_place_and_never_printed() {
+        let grants = |from: &str| Grants {
+            hosts: vec!["a".into()],
+            secrets: [("KEY".to_owned(), from.to_owned())].into(),
+            ..Grants::default()
+        };
+        assert!(grants("env:A_KEY").check().is_ok());
+        assert!(grants("file:/a/key").check().is_ok());
+        let refused = grants("sk-1234567890").check().unwrap_err();
+        assert!(refused.contains("env:VARIABLE") && !refused.contains("sk-1234"), "{refused}");
+        assert!(Grants { hosts: Vec::new(), ..grants("env:A") }.check().unwrap_err().contains("none are granted"));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let read = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            Secret::read("KEY", &format!("file:{}", file.path().display()))
+        };
+        assert_eq!(read(" sk-12345678\n").ok().unwrap().reveal(), "sk-12345678");
+        for wrong in ["", "short", "two\nlines-of-it", "sch\u{f6}n-genug"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        assert!(Secret::read("KEY", "env:RLHOST_NO_SUCH_VARIABLE").err().unwrap().contains("RLHOST_NO_SUCH_VARIABLE"));
+    }
+}

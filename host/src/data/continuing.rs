@@ -1,0 +1,137 @@
+//! What a conversation goes on with after a turn of the model: the template's end of that turn, the messages that reply to it, and
+//! the opening of the next turn.
+//!
+//! It is found by rendering the conversation with a character of our own in the turn's place: what follows that character is what
+//! follows the turn, however the template renders what is before. So what the model wrote is never rendered, and its tokens stay as
+//! they were sampled.
+
+use super::chat::{Extras, Message, RenderError, Template};
+use super::{Result, Tokenizer, marks};
+
+/// Returns what follows a turn between the first `count` messages and the others, which reply to it.
+///
+/// # Errors
+/// If the template refuses the conversation, or writes a turn's content otherwise than once and as it is.
+pub(super) fn following(
+    template: &Template,
+    messages: &[Message],
+    count: usize,
+    extras: &Extras,
+) -> std::result::Result<String, RenderError> {
+    let contents: String = messages.iter().map(|message| message.content.as_str()).collect();
+    let [probe, _] = marks::free(&contents)?;
+    let (before, replies) = messages.split_at(count);
+    let turn = Message { role: "assistant".into(), content: probe.to_string(), ..Message::default() };
+    let all: Vec<Message> = before.iter().cloned().chain([turn]).chain(replies.iter().cloned()).collect();
+    let text = template.render(&all, true, extras, None)?;
+    let mut parts = text.split(probe);
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(_), Some(after), None) => Ok(after.to_owned()),
+        (_, found, _) => {
+            let times = if found.is_none() { "does not write" } else { "writes more than once" };
+            let detail =
+                format!("it {times} the content of an assistant's turn that is replied to, so the end of a turn can't be found");
+            Err(RenderError::Refused(format!("{detail}; chat_template_path takes another template")))
+        }
+    }
+}
+
+impl Tokenizer {
+    /// Returns the tokens that follow a turn of the model, given the messages before the turn, the messages that reply to it, and
+    /// the tokens of the turn, whose ending token is not repeated. Without a chat template, each message is a line.
+    ///
+    /// # Errors
+    /// If the chat template refuses the conversation, or what follows a turn can't be found.
+    pub fn following(&self, before: &[Message], turn: &[u32], replies: &[Message], extras: &Extras) -> Result<Vec<u32>> {
+        if !self.has_chat() {
+            let broken = self.decode(turn)?.ends_with('\n');
+            let lines = lines(replies);
+            return self.encode(&if broken { lines } else { format!("\n{lines}") }, false);
+        }
+        let text = self.render_following(before, replies, extras)?;
+        let mut tokens = self.encode(&text, false)?;
+        if tokens.first().is_some_and(|first| turn.last() == Some(first)) {
+            tokens.remove(0);
+        }
+        Ok(tokens)
+    }
+
+    /// Returns the tokens of a conversation up to where the model begins.
+    ///
+    /// # Errors
+    /// If the chat template refuses it.
+    pub fn opening(&self, messages: &[Message], extras: &Extras) -> Result<(String, Vec<u32>)> {
+        let chat = self.has_chat();
+        let text = if chat { self.render_chat(messages, true, extras)? } else { lines(messages) };
+        let tokens = self.encode(&text, !chat)?;
+        Ok((text, tokens))
+    }
+}
+
+/// The format of a model without a chat template: a message a line, without saying whose it is.
+fn lines(messages: &[Message]) -> String {
+    messages.iter().map(|message| format!("{}\n", message.content.trim_end_matches('\n'))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::data::{ChatTemplate, Extras, Message};
+
+    fn message(role: &str, content: &str) -> Message {
+        Message { role: role.into(), content: content.into(), ..Message::default() }
+    }
+
+    fn after(source: &str, replies: &[(&str, &str)]) -> Result<String, String> {
+        let before = [message("system", "s"), message("user", "hi")];
+        let replies: Vec<Message> = replies.iter().map(|(role, content)| message(role, content)).collect();
+        let chat = ChatTemplate::new(source.into(), "<s>".into(), "</s>".into())?;
+        chat.following(&before, &replies, &Extras::default()).map_err(|e| e.to_string())
+    }
+
+    const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+    #[test]
+    fn what_follows_a_turn_is_its_end_the_replies_and_the_next_opening() {
+        assert_eq!(
+            after(CHATML, &[("user", "more")]).unwrap(),
+            "<|im_end|>\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n"
+        );
+        let header = "{{ bos_token }}{% for m in messages %}<h>{{ m.role }}</h>\n\n{{ m.content | trim }}<eot>{% endfor %}{% if add_generation_prompt %}<h>assistant</h>\n\n{% endif %}";
+        assert_eq!(after(header, &[("tool", " 3 ")]).unwrap(), "<eot><h>tool</h>\n\n3<eot><h>assistant</h>\n\n");
+        let gemma = "{{ bos_token }}{% for m in messages if m.role != 'system' %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}";
+        assert_eq!(
+            after(gemma, &[("user", "b")]).unwrap(),
+            "<end_of_turn>\n<start_of_turn>user\nb<end_of_turn>\n<start_of_turn>model\n"
+        );
+    }
+
+    #[test]
+    fn a_template_that_strips_thinking_from_earlier_turns_still_shows_what_follows_one() {
+        let source = "\
+{%- set ns = namespace(last=0) -%}
+{%- for m in messages -%}{%- if m.role == 'user' -%}{%- set ns.last = loop.index -%}{%- endif -%}{%- endfor -%}
+{%- for m in messages -%}
+  {{- '<' + m.role + '>' -}}
+  {%- if m.role == 'assistant' and loop.index > ns.last -%}{{- '<think></think>' -}}{%- endif -%}
+  {{- m.content.split('</think>')[-1] + '</>' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}";
+        assert_eq!(after(source, &[("user", "b")]).unwrap(), "</><user>b</><assistant>");
+        assert_eq!(after(source, &[("tool", "b")]).unwrap(), "</><tool>b</><assistant>");
+    }
+
+    #[test]
+    fn templates_that_hide_or_repeat_a_turn_are_refused_with_the_reason() {
+        let hiding = "{% for m in messages %}{% if m.role != 'assistant' %}{{ m.content }}{% endif %}{% endfor %}";
+        assert!(after(hiding, &[("user", "b")]).unwrap_err().contains("does not write"));
+        let twice = "{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}";
+        assert!(after(twice, &[("user", "b")]).unwrap_err().contains("more than once"));
+        let strict = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}{{ m.content }}{% endfor %}";
+        assert!(after(strict, &[("tool", "b")]).unwrap_err().contains("no tools"));
+        // What others say can't be mistaken for the turn.
+        assert_eq!(
+            after("{% for m in messages %}[{{ m.content }}]{% endfor %}", &[("user", "\u{F0000}")]).unwrap(),
+            "][\u{F0000}]"
+        );
+    }
+}

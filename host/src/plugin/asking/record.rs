@@ -1,0 +1,372 @@
+//! The record of answers: a line of JSON for each, under the hash of its request. The memory has where each line is.
+//!
+//! An answer that a server gave with a status of success is used for its request from then on. A failure, or an answer with another
+//! status, is used for the step that it was used in: the step is the same when it is taken again, and a later one asks again.
+
+use super::{Answer, Request, Response};
+use crate::config::files;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+/// Longest line, in bytes: the largest answer that a limit of requests allows by default, in hexadecimal, and more.
+const LONGEST_LINE: u64 = 160 << 20;
+
+/// Most answers of a record.
+const MOST: usize = 8_000_000;
+
+/// The hash of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::plugin) struct Key([u8; 32]);
+
+impl Key {
+    pub(super) fn of(request: &Request) -> Self {
+        let mut hash = Sha256::new();
+        let mut part = |bytes: &[u8]| {
+            hash.update((bytes.len() as u64).to_le_bytes());
+            hash.update(bytes);
+        };
+        part(request.method.as_bytes());
+        part(request.url.as_bytes());
+        part(&request.body);
+        for (name, value) in &request.headers {
+            part(name.as_bytes());
+            part(value.as_bytes());
+        }
+        Self(hash.finalize().into())
+    }
+}
+
+/// An answer that is not in the record yet.
+#[derive(Clone, Debug)]
+pub(in crate::plugin) struct Entry {
+    pub(super) key: Key,
+    pub(super) step: u64,
+    pub(super) answer: Answer,
+}
+
+impl Entry {
+    /// Returns whether it is used in later steps too.
+    pub(super) fn is_lasting(&self) -> bool {
+        self.answer.as_ref().is_ok_and(|answer| is_success(answer.status))
+    }
+}
+
+fn is_success(status: u16) -> bool {
+    (200..300).contains(&status)
+}
+
+/// A line of the file.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    request: String,
+    step: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    headers: Vec<(String, String)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+    /// In hexadecimal, where it is not text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_hex: Option<String>,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?)).collect()
+}
+
+impl Line {
+    fn of(entry: &Entry) -> Self {
+        let mut line = Self {
+            request: hex(&entry.key.0),
+            step: entry.step,
+            failed: None,
+            status: None,
+            headers: Vec::new(),
+            body: None,
+            body_hex: None,
+        };
+        match &entry.answer {
+            Err(reason) => line.failed = Some(reason.clone()),
+            Ok(Response { status, headers, body }) => {
+                (line.status, line.headers) = (Some(*status), headers.clone());
+                match std::str::from_utf8(body) {
+                    Ok(text) => line.body = Some(text.to_owned()),
+                    Err(_) => line.body_hex = Some(hex(body)),
+                }
+            }
+        }
+        line
+    }
+
+    fn entry(self) -> Option<Entry> {
+        let key = Key(from_hex(&self.request)?.try_into().ok()?);
+        let answer = match (self.failed, self.status, self.body, self.body_hex) {
+            (Some(reason), None, None, None) => Err(reason),
+            (None, Some(status), body, other) if (100..600).contains(&status) => {
+                let body = match (body, other) {
+                    (Some(text), None) => text.into_bytes(),
+                    (None, Some(text)) => from_hex(&text)?,
+                    _ => return None,
+                };
+                Ok(Response { status, headers: self.headers, body })
+            }
+            _ => return None,
+        };
+        Some(Entry { key, step: self.step, answer })
+    }
+}
+
+/// Where a line is.
+#[derive(Clone, Copy)]
+struct Place {
+    /// In the file of a run, or else in the temporary one.
+    in_run: bool,
+    at: u64,
+    length: u64,
+}
+
+/// See the module documentation.
+pub(super) struct Record {
+    /// The run's file, and how much of it is whole lines.
+    run: Option<(File, u64)>,
+    /// Whether new answers go there.
+    kept: bool,
+    /// Has new answers until then.
+    temporary: File,
+    length: u64,
+    /// Without a step: for all.
+    places: HashMap<(Key, Option<u64>), Place>,
+    most: u64,
+}
+
+impl Record {
+    /// Creates an empty one in a temporary file. It will have at most so many MiB.
+    pub(super) fn new(most_mb: u64) -> io::Result<Self> {
+        let most = most_mb.saturating_mul(1 << 20);
+        Ok(Self { run: None, kept: false, temporary: tempfile::tempfile()?, length: 0, places: HashMap::new(), most })
+    }
+
+    /// Reads the lines of a run's file, if it exists. Those that can't be read are left out, with a warning.
+    pub(super) fn read(&mut self, path: &Path) -> io::Result<()> {
+        if !files::own_is_there(path)? {
+            return Ok(());
+        }
+        let file = files::open(path)?;
+        let size = file.metadata()?.len();
+        if size > self.most {
+            let detail = format!("it has {} MiB; the limit is {} (http.max_record_mb)", size >> 20, self.most >> 20);
+            return Err(io::Error::other(detail));
+        }
+        let mut reader = BufReader::new(&file);
+        let (mut at, mut unread) = (0, 0);
+        let mut bytes = Vec::new();
+        loop {
+            bytes.clear();
+            let length = (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut bytes)? as u64;
+            if bytes.last() != Some(&b'\n') {
+                // The last line was cut off, or is too long for one.
+                unread += u64::from(length == LONGEST_LINE);
+                break;
+            }
+            match serde_json::from_slice(&bytes).ok().and_then(Line::entry) {
+                Some(entry) => self.note(&entry, Place { in_run: true, at, length }).map_err(io::Error::other)?,
+                None => unread += 1,
+            }
+            at += length;
+        }
+        if unread > 0 {
+            tracing::warn!("{}: {unread} lines are damaged; their requests are asked again", path.display());
+        }
+        self.run = Some((file, at));
+        Ok(())
+    }
+
+    /// Appends to a run's file from now on, beginning with what is in the temporary one.
+    pub(super) fn keep_in(&mut self, path: &Path) -> io::Result<()> {
+        let mut file = files::own(path, File::options().read(true).write(true))?;
+        let whole = self.run.take().map_or(0, |(_, whole)| whole);
+        file.set_len(whole)?;
+        file.seek(SeekFrom::End(0))?;
+        self.temporary.seek(SeekFrom::Start(0))?;
+        io::copy(&mut (&mut self.temporary).take(self.length), &mut file)?;
+        file.sync_data()?;
+        for place in self.places.values_mut().filter(|place| !place.in_run) {
+            (place.in_run, place.at) = (true, place.at + whole);
+        }
+        self.run = Some((file, whole + self.length));
+        self.kept = true;
+        Ok(())
+    }
+
+    fn note(&mut self, entry: &Entry, place: Place) -> Result<(), String> {
+        if self.places.len() >= MOST {
+            return Err(format!("its record has {MOST} answers, which is the most"));
+        }
+        // The first is the one that was used.
+        self.places.entry((entry.key, (!entry.is_lasting()).then_some(entry.step))).or_insert(place);
+        Ok(())
+    }
+
+    /// Returns the answer to a request in a step, if there is one.
+    pub(super) fn find(&mut self, key: Key, step: u64) -> Result<Option<Answer>, String> {
+        let place = self.places.get(&(key, Some(step))).or_else(|| self.places.get(&(key, None)));
+        let Some(place) = place.copied() else { return Ok(None) };
+        let entry = self.line_at(place).map_err(|e| format!("the record of its answers can't be read: {e}"))?;
+        // Somebody else may have written there since.
+        Ok(entry.filter(|entry| entry.key == key).map(|entry| entry.answer))
+    }
+
+    fn line_at(&mut self, place: Place) -> io::Result<Option<Entry>> {
+        let file = match (&mut self.run, place.in_run) {
+            (Some((file, _)), true) => file,
+            _ => &mut self.temporary,
+        };
+        file.seek(SeekFrom::Start(place.at))?;
+        let mut bytes = Vec::new();
+        file.take(place.length).read_to_end(&mut bytes)?;
+        Ok(serde_json::from_slice(&bytes).ok().and_then(Line::entry))
+    }
+
+    /// Adds answers that are not in it yet.
+    pub(super) fn append(&mut self, entries: Vec<Entry>) -> Result<(), String> {
+        let fail = |e: io::Error| format!("the record of its answers can't be written: {e}");
+        let (mut text, mut new) = (Vec::new(), Vec::new());
+        let base = if self.kept { self.run.as_ref().map_or(0, |(_, whole)| *whole) } else { self.length };
+        for entry in entries {
+            if self.places.contains_key(&(entry.key, (!entry.is_lasting()).then_some(entry.step))) {
+                continue;
+            }
+            let at = base + text.len() as u64;
+            serde_json::to_writer(&mut text, &Line::of(&entry)).map_err(|e| fail(e.into()))?;
+            text.push(b'\n');
+            new.push((entry, Place { in_run: self.kept, at, length: base + text.len() as u64 - at }));
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        let end = base + text.len() as u64;
+        if end > self.most {
+            return Err(format!("the record of its answers would have more than {} MiB (http.max_record_mb)", self.most >> 20));
+        }
+        let file = match (&mut self.run, self.kept) {
+            (Some((file, whole)), true) => {
+                *whole = end;
+                file
+            }
+            _ => {
+                self.length = end;
+                &mut self.temporary
+            }
+        };
+        let written = file.seek(SeekFrom::Start(base)).and_then(|_| file.write_all(&text)).and_then(|()| file.sync_data());
+        written.map_err(fail)?;
+        new.iter().try_for_each(|(entry, place)| self.note(entry, *place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn request(body: &str) -> Request {
+        Request { method: "POST".into(), url: "http://a/".into(), headers: Vec::new(), body: body.into(), timeout_ms: 0 }
+    }
+
+    fn entry(of: &str, step: u64, answer: Answer) -> Entry {
+        Entry { key: Key::of(&request(of)), step, answer }
+    }
+
+    fn said(status: u16, body: &[u8]) -> Answer {
+        Ok(Response { status, headers: vec![("content-type".into(), "text/plain".into())], body: body.to_vec() })
+    }
+
+    fn find(record: &mut Record, of: &str, step: u64) -> Option<Answer> {
+        record.find(Key::of(&request(of)), step).unwrap()
+    }
+
+    #[test]
+    fn an_answer_lasts_and_a_failure_is_its_steps() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("judge.jsonl");
+        let mut record = Record::new(1).unwrap();
+        record.append(vec![entry("a", 1, said(200, b"one")), entry("b", 1, Err("hung".into()))]).unwrap();
+        record.keep_in(&file).unwrap();
+        record.append(vec![entry("b", 2, said(503, b"\xff")), entry("c", 2, said(201, b"\xfe\x00"))]).unwrap();
+        record.append(vec![entry("a", 3, said(200, b"another")), entry("b", 3, said(200, b"late"))]).unwrap();
+        let check = |record: &mut Record| {
+            for step in 0..5 {
+                assert_eq!(find(record, "a", step), Some(said(200, b"one")));
+                assert_eq!(find(record, "c", step), Some(said(201, b"\xfe\x00")));
+            }
+            assert_eq!(find(record, "b", 1), Some(Err("hung".into())));
+            assert_eq!(find(record, "b", 2), Some(said(503, b"\xff")));
+            assert_eq!(find(record, "b", 4), Some(said(200, b"late")));
+            assert_eq!(find(record, "d", 1), None);
+        };
+        check(&mut record);
+        let mut again = Record::new(1).unwrap();
+        again.read(&file).unwrap();
+        check(&mut again);
+        again.append(vec![entry("d", 9, said(200, b"new"))]).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 5, "a record that is only read is not written to");
+        again.keep_in(&file).unwrap();
+        assert_eq!(find(&mut again, "d", 1), Some(said(200, b"new")));
+        assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 6);
+    }
+
+    #[test]
+    fn a_strangers_record_is_checked_and_bounded() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("judge.jsonl");
+        let mut record = Record::new(1).unwrap();
+        record.append(vec![entry("a", 1, said(200, b"one"))]).unwrap();
+        record.keep_in(&file).unwrap();
+        let good = fs::read_to_string(&file).unwrap();
+        let key = hex(&Key::of(&request("b")).0);
+        let lines = [
+            "no json".to_owned(),
+            format!("{{\"request\":\"{}\",\"step\":1,\"status\":200,\"body\":\"\"}}", &key[2..]),
+            format!("{{\"request\":\"{key}\",\"step\":1,\"status\":20000,\"body\":\"\"}}"),
+            format!("{{\"request\":\"{key}\",\"step\":1,\"status\":200,\"body_hex\":\"abc\"}}"),
+            format!("{{\"request\":\"{key}\",\"step\":1,\"status\":200,\"body\":\"\",\"failed\":\"x\"}}"),
+            format!("{{\"request\":\"{key}\",\"step\":-1,\"failed\":\"x\"}}"),
+            good.trim_end().to_owned(),
+        ];
+        // The last line was cut off when the process died.
+        let text = lines.join("\n") + "\n" + &good[..good.len() / 2];
+        fs::write(&file, &text).unwrap();
+        let mut record = Record::new(1).unwrap();
+        record.read(&file).unwrap();
+        assert_eq!((find(&mut record, "a", 1), find(&mut record, "b", 1)), (Some(said(200, b"one")), None));
+        record.keep_in(&file).unwrap();
+        record.append(vec![entry("b", 1, said(200, b"two"))]).unwrap();
+        let mut again = Record::new(1).unwrap();
+        again.read(&file).unwrap();
+        assert_eq!(find(&mut again, "b", 1), Some(said(200, b"two")));
+        let large = entry("c", 1, said(200, &vec![b'x'; 1 << 20]));
+        assert!(again.append(vec![large]).unwrap_err().contains("http.max_record_mb"));
+        File::options().write(true).open(&file).unwrap().set_len(2 << 20).unwrap();
+        assert!(Record::new(1).unwrap().read(&file).unwrap_err().to_string().contains("http.max_record_mb"));
+        #[cfg(unix)]
+        {
+            fs::remove_file(&file).unwrap();
+            std::os::unix::fs::symlink("/etc/passwd", &file).unwrap();
+            assert!(Record::new(1).unwrap().read(&file).is_err() && Record::new(1).unwrap().keep_in(&file).is_err());
+        }
+    }
+}

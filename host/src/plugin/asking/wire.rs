@@ -1,0 +1,312 @@
+//! One request: sent to a granted server, again after a failure that may pass, with the secrets put in on the way out and taken
+//! out of the answer.
+
+use super::address::{Address, Guarded};
+use super::{Answer, Request, Response};
+use crate::config::{Host, HttpLimits, Secret, files, printable};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use ureq::http::{HeaderName, HeaderValue, StatusCode};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::DefaultConnector;
+use ureq::{Agent, Body};
+
+/// Time for finding and reaching a server.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// The longest pause between two attempts that was not asked for.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Headers that a plugin sees of an answer.
+const MOST_HEADERS: usize = 64;
+
+/// Bytes of a reason that a plugin is given.
+const LONGEST_REASON: usize = 512;
+
+/// Bytes of a file of certificates.
+const LARGEST_CA: u64 = 4 << 20;
+
+/// Headers that the host sets itself.
+const OWN_HEADERS: [&str; 7] =
+    ["host", "content-length", "transfer-encoding", "connection", "accept-encoding", "upgrade", "proxy-authorization"];
+
+/// Why an attempt gave no answer.
+enum Failure {
+    /// It may succeed if made again.
+    Passing(String),
+    Final(String),
+}
+
+pub(super) struct Wire {
+    agent: Agent,
+    hosts: Vec<Host>,
+    secrets: Vec<(String, Secret)>,
+    limits: HttpLimits,
+}
+
+/// A request on its way: where it goes next, and what of it goes there.
+struct Way<'a> {
+    address: Address,
+    post: bool,
+    body: &'a [u8],
+    /// Whether headers with secrets go along.
+    trusted: bool,
+}
+
+impl Wire {
+    pub(super) fn new(hosts: Vec<Host>, secrets: Vec<(String, Secret)>, limits: &HttpLimits) -> Result<Self, String> {
+        let mut config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .timeout_resolve(Some(CONNECT))
+            .timeout_connect(Some(CONNECT))
+            .max_idle_connections(limits.max_concurrency as usize)
+            .max_idle_connections_per_host(limits.max_concurrency as usize)
+            // None from the environment either: it would see every request.
+            .proxy(None)
+            .user_agent(concat!("rlhost/", env!("CARGO_PKG_VERSION")));
+        if let Some(file) = &limits.ca_file {
+            config = config.tls_config(TlsConfig::builder().root_certs(authorities(Path::new(file))?).build());
+        }
+        let agent = Agent::with_parts(config.build(), DefaultConnector::default(), Guarded(DefaultResolver::default()));
+        Ok(Self { agent, hosts, secrets, limits: limits.clone() })
+    }
+
+    /// Returns the answer to a request, which other attempts may precede, or why there is none.
+    pub(super) fn ask(&self, request: &Request, until: Instant) -> Answer {
+        let own = match request.timeout_ms {
+            0 => self.limits.timeout(),
+            given => self.limits.timeout().min(Duration::from_millis(given.into())),
+        };
+        let mut pause = self.limits.backoff();
+        let over = || format!("no answer within {} s (http.call_timeout_s)", self.limits.call_timeout_s);
+        let mut last: Option<Answer> = None;
+        for attempt in 0..=self.limits.retries {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let mut wanted = None;
+            last = match self.follow(request, own.min(left)) {
+                Err(Failure::Final(reason)) => return Err(self.shown(&reason)),
+                Err(Failure::Passing(reason)) => {
+                    Some(Err(self.shown(&format!("{reason}, in the last of {} attempts", attempt + 1))))
+                }
+                Ok((answer, _)) if !passes(answer.status) => return Ok(answer),
+                Ok((answer, after)) => {
+                    wanted = after;
+                    Some(Ok(answer))
+                }
+            };
+            let wait = wanted.unwrap_or(pause);
+            if attempt == self.limits.retries || wait >= until.saturating_duration_since(Instant::now()) {
+                break;
+            }
+            std::thread::sleep(wait);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        last.unwrap_or_else(|| Err(over()))
+    }
+
+    /// A reason that may be shown, without secrets.
+    fn shown(&self, reason: &str) -> String {
+        printable(&String::from_utf8_lossy(&self.without_secrets(reason.as_bytes().to_vec())), LONGEST_REASON)
+    }
+
+    /// Makes one attempt and follows redirects to granted servers. Also returns how long the server wants to be left alone.
+    fn follow(&self, request: &Request, time: Duration) -> Result<(Response, Option<Duration>), Failure> {
+        let until = Instant::now() + time;
+        let post = self.checked(request).map_err(Failure::Final)?;
+        let address = Address::read(&request.url).map_err(Failure::Final)?;
+        if !address.is_one_of(&self.hosts) {
+            let server = address.server();
+            let add = format!("it may send requests to {server} only if that is added to its hosts");
+            return Err(Failure::Final(format!("{server} is not granted: {add}")));
+        }
+        let mut way = Way { address, post, body: &request.body, trusted: true };
+        for _ in 0..=self.limits.max_redirects {
+            let answer = self.send(request, &way, until.saturating_duration_since(Instant::now()))?;
+            let text =
+                |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+            let (location, after) = (text("location"), text("retry-after"));
+            if !answer.status().is_redirection() || location.is_empty() {
+                return Ok((self.read(answer, &way.address)?, pause(&after)));
+            }
+            let from = way.address.server();
+            let next = Address::read(&way.address.joined(&location)).map_err(Failure::Final)?;
+            if !next.is_one_of(&self.hosts) {
+                let to = next.server();
+                return Err(Failure::Final(format!("{from} redirects to {to}, which is not granted")));
+            }
+            way.trusted &= next.server() == from;
+            way.address = next;
+            if ![StatusCode::TEMPORARY_REDIRECT, StatusCode::PERMANENT_REDIRECT].contains(&answer.status()) {
+                (way.post, way.body) = (false, &[]);
+            }
+        }
+        let (most, server) = (self.limits.max_redirects, way.address.server());
+        Err(Failure::Final(format!("{server} redirects more than {most} times (http.max_redirects)")))
+    }
+
+    /// Checks what does not depend on the server; returns whether the request is a POST.
+    fn checked(&self, request: &Request) -> Result<bool, String> {
+        let post = match request.method.as_str() {
+            "POST" => true,
+            "GET" if request.body.is_empty() => false,
+            "GET" => return Err("a GET request has no body".to_owned()),
+            other => return Err(format!("the method is {}; it must be GET or POST", printable(other, 40))),
+        };
+        let headers: usize = request.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if request.body.len() + headers + request.url.len() > (self.limits.max_request_kb as usize) << 10 {
+            return Err(format!("the request is larger than {} KiB (http.max_request_kb)", self.limits.max_request_kb));
+        }
+        Ok(post)
+    }
+
+    fn send(&self, request: &Request, way: &Way<'_>, time: Duration) -> Result<ureq::http::Response<Body>, Failure> {
+        if time.is_zero() {
+            return Err(Failure::Passing(format!("{} took longer than its time", way.address.server())));
+        }
+        let mut headers = Vec::with_capacity(request.headers.len());
+        for (name, value) in &request.headers {
+            if let Some(header) = self.header(name, value, way.trusted).map_err(Failure::Final)? {
+                headers.push(header);
+            }
+        }
+        let url = &way.address.url;
+        let answer = if way.post {
+            let post = self.agent.post(url).config().timeout_global(Some(time)).build();
+            headers.into_iter().fold(post, |post, (name, value)| post.header(name, value)).send(way.body)
+        } else {
+            let get = self.agent.get(url).config().timeout_global(Some(time)).build();
+            headers.into_iter().fold(get, |get, (name, value)| get.header(name, value)).call()
+        };
+        answer.map_err(|error| self.failure(&error, &way.address, time))
+    }
+
+    /// Returns a header with its secrets; none if it has some and they must not go there.
+    fn header(&self, name: &str, value: &str, trusted: bool) -> Result<Option<(HeaderName, HeaderValue)>, String> {
+        let shown = printable(name, 80);
+        let header: HeaderName = name.parse().map_err(|_| format!("{shown:?} is not the name of a header"))?;
+        if OWN_HEADERS.contains(&header.as_str()) {
+            return Err(format!("the header {header} is set by rlhost"));
+        }
+        let mut whole = value.to_owned();
+        for (name, secret) in &self.secrets {
+            whole = whole.replace(&format!("{{{{{name}}}}}"), secret.reveal());
+        }
+        let known = |name: &str| self.secrets.iter().any(|(known, _)| known == name);
+        if let Some(unknown) = placeholders(value).find(|name| !known(name)) {
+            let add = format!("secrets = {{ {unknown} = \"env:{unknown}\" }}");
+            return Err(format!("the header {header} asks for the secret {unknown}, which is not granted; add {add}"));
+        }
+        if !trusted && whole != value {
+            return Ok(None);
+        }
+        let mut value =
+            HeaderValue::from_str(&whole).map_err(|_| format!("the header {header} has a value that can't be sent"))?;
+        value.set_sensitive(true);
+        Ok(Some((header, value)))
+    }
+
+    fn failure(&self, error: &ureq::Error, address: &Address, time: Duration) -> Failure {
+        let server = address.server();
+        match error {
+            ureq::Error::Io(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Failure::Final(e.to_string()),
+            ureq::Error::BodyExceedsLimit(_) => {
+                Failure::Final(format!("{server} gave more than {} KiB (http.max_response_kb)", self.limits.max_response_kb))
+            }
+            ureq::Error::BadUri(_) | ureq::Error::Http(_) => Failure::Final(format!("{server}: {error}")),
+            ureq::Error::Timeout(_) => Failure::Passing(format!("{server} gave no answer within {:.1} s", time.as_secs_f64())),
+            other => Failure::Passing(format!("{server}: {other}")),
+        }
+    }
+
+    /// Reads an answer's body within its limit.
+    fn read(&self, answer: ureq::http::Response<Body>, address: &Address) -> Result<Response, Failure> {
+        let status = answer.status().as_u16();
+        let shown = answer.headers().iter().filter(|(name, _)| name.as_str() != "set-cookie").take(MOST_HEADERS);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(&self.without_secrets(bytes.to_vec())).into_owned();
+        let headers = shown.map(|(name, value)| (name.as_str().to_owned(), text(value.as_bytes()))).collect();
+        let limit = u64::from(self.limits.max_response_kb) << 10;
+        let body = answer.into_body().into_with_config().limit(limit).read_to_vec();
+        let body = body.map_err(|error| self.failure(&error, address, self.limits.timeout()))?;
+        Ok(Response { status, headers, body: self.without_secrets(body) })
+    }
+
+    /// Puts the names of secrets in their places where a server repeats them.
+    fn without_secrets(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        for (name, secret) in &self.secrets {
+            let (wanted, mut from) = (secret.reveal().as_bytes(), 0);
+            let placeholder = format!("{{{{{name}}}}}").into_bytes();
+            while let Some(at) = bytes[from..].windows(wanted.len()).position(|window| window == wanted) {
+                let at = from + at;
+                bytes.splice(at..at + wanted.len(), placeholder.iter().copied());
+                from = at + placeholder.len();
+            }
+        }
+        bytes
+    }
+}
+
+/// Returns the names in double braces that could be those of secrets.
+fn placeholders(value: &str) -> impl Iterator<Item = &str> {
+    let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    value.split("{{").skip(1).filter_map(|rest| rest.split_once("}}").map(|(name, _)| name)).filter(is_name)
+}
+
+/// Returns whether a request with this answer may get another one later.
+fn passes(status: u16) -> bool {
+    matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504)
+}
+
+/// Returns what Retry-After says: seconds, or a date.
+fn pause(after: &str) -> Option<Duration> {
+    let after = after.trim();
+    if let Ok(seconds) = after.parse::<u32>() {
+        return Some(Duration::from_secs(seconds.into()));
+    }
+    let then = jiff::fmt::rfc2822::parse(after).ok()?.timestamp();
+    let seconds = then.as_second().saturating_sub(jiff::Timestamp::now().as_second());
+    Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
+}
+
+/// Returns the usual authorities and those of a file.
+fn authorities(file: &Path) -> Result<RootCerts, String> {
+    let wrong = |detail: String| format!("http.ca_file: {}: {detail}", file.display());
+    let pem = files::read(file, LARGEST_CA).map_err(|e| wrong(e.to_string()))?;
+    let mut own = Vec::new();
+    for item in parse_pem(&pem) {
+        if let PemItem::Certificate(certificate) = item.map_err(|e| wrong(e.to_string()))? {
+            own.push(certificate);
+        }
+    }
+    match own.is_empty() {
+        true => Err(wrong("it has no certificate in PEM".to_owned())),
+        false => Ok(RootCerts::new_with_certs(&own)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_read_in_both_forms() {
+        assert_eq!(pause("7"), Some(Duration::from_secs(7)));
+        assert_eq!(pause("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
+        assert!(pause("Wed, 21 Oct 2065 07:28:00 GMT").unwrap() > Duration::from_secs(1_000_000));
+        for none in ["", "soon", "-1", "99999999999999"] {
+            assert_eq!(pause(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn placeholders_are_names_in_double_braces() {
+        assert_eq!(placeholders("Bearer {{JUDGE_KEY}} {{}} {{B}}").collect::<Vec<_>>(), ["JUDGE_KEY", "B"]);
+        for none in ["Bearer", "{{}}", "{{a b}}", "{KEY}", "{{KEY}"] {
+            assert_eq!(placeholders(none).next(), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Cells: fresh instances of a plugin, which it opens for code that it does not trust. A cell has its own memory and time limits,
+//! and only its answers reach the plugin, so nothing that happens in a cell can forge a result or end the plugin's call.
+
+use super::deadline::{Clock, Deadline};
+use super::engine::Engine;
+use super::limits::Together;
+use super::sandbox::{Logged, MOST_HANDLES, Sandbox};
+use super::world::Confining;
+use super::world::cells::{self, Failure};
+use crate::config::Limits;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use wasmtime::component::{Instance as Linked, InstancePre};
+use wasmtime::{Store, Trap};
+
+/// Most cells that an instance may have open.
+const MOST_OPEN: usize = 64;
+
+/// Largest answer, in bytes.
+const LARGEST_ANSWER: usize = 1 << 20;
+
+/// How a plugin's cells are made. Its instances share it.
+pub(super) struct Walls {
+    pre: InstancePre<Sandbox>,
+    limits: Limits,
+    together: Together,
+    logged: Logged,
+    clock: Clock,
+    name: String,
+    seed: u64,
+    /// The most memory that a cell was opened with, in bytes; 0 before the first.
+    size: AtomicUsize,
+}
+
+impl Walls {
+    pub(super) fn new(
+        pre: InstancePre<Sandbox>,
+        engine: &Engine,
+        name: &str,
+        limits: &Limits,
+        together: Together,
+        seed: u64,
+    ) -> Self {
+        let (clock, logged) = (engine.clock.clone(), engine.logged.clone());
+        let (name, limits) = (name.to_owned(), limits.clone());
+        Self { pre, limits, together, logged, clock, name, seed, size: AtomicUsize::new(0) }
+    }
+
+    /// Returns the memory that a cell may take, in bytes.
+    pub(super) fn size(&self) -> usize {
+        match self.size.load(Ordering::Relaxed) {
+            0 => self.limits.memory(),
+            size => size,
+        }
+    }
+}
+
+/// A cell; instantiated when it is first asked, within the time of that.
+struct Cell {
+    limits: Limits,
+    running: Option<(Store<Sandbox>, Linked)>,
+}
+
+/// The cells that an instance has open.
+pub(super) struct Cells {
+    walls: Arc<Walls>,
+    open: BTreeMap<u32, Cell>,
+    opened: u32,
+    /// When the instance's own call must have returned.
+    deadline: Deadline,
+}
+
+impl Cells {
+    pub(super) fn new(walls: Arc<Walls>) -> Self {
+        let deadline = walls.clock.after(Duration::ZERO);
+        Self { walls, open: BTreeMap::new(), opened: 0, deadline }
+    }
+
+    /// Sets the deadline of the call that begins.
+    pub(super) fn until(&mut self, deadline: Deadline) {
+        self.deadline = deadline;
+    }
+
+    fn open(&mut self, memory_mb: u32) -> Result<u32, Failure> {
+        if self.open.len() >= MOST_OPEN {
+            return Err(Failure::Refused);
+        }
+        let memory_mb = self.walls.limits.memory_mb.min(memory_mb.into());
+        let limits = Limits { memory_mb, ..self.walls.limits.clone() };
+        self.walls.size.fetch_max(limits.memory(), Ordering::Relaxed);
+        self.opened = self.opened.wrapping_add(1);
+        self.open.insert(self.opened, Cell { limits, running: None });
+        Ok(self.opened)
+    }
+
+    fn ask(&mut self, number: u32, message: &str, timeout_ms: u32) -> Result<String, Failure> {
+        let mut cell = self.open.remove(&number).ok_or(Failure::Refused)?;
+        let walls = &self.walls;
+        let deadline = walls.clock.after(Duration::from_millis(timeout_ms.into())).min(self.deadline);
+        let (store, linked) = cell.instance(walls, deadline)?;
+        let answer = Confining::new(&mut *store, linked)
+            .and_then(|inside| inside.rlhost_plugin0_2_0_inside().call_answer(&mut *store, message))
+            .map_err(|error| why(store, &error))?;
+        self.open.insert(number, cell);
+        Ok(answer)
+    }
+}
+
+impl Cell {
+    /// Returns the instance, ready for a call until the deadline.
+    fn instance(&mut self, walls: &Walls, deadline: Deadline) -> Result<&mut (Store<Sandbox>, Linked), Failure> {
+        let ticks = walls.clock.until(deadline) + 1;
+        let (store, linked) = match self.running.take() {
+            Some(running) => running,
+            None => {
+                let sandbox = Sandbox::new(&walls.name, &self.limits, walls.together.clone(), walls.logged.clone(), walls.seed);
+                let mut store = Store::new(walls.pre.engine(), sandbox);
+                store.set_hostcall_fuel(LARGEST_ANSWER);
+                store.set_max_component_handles(MOST_HANDLES);
+                store.limiter(|sandbox| &mut sandbox.ceiling);
+                store.set_epoch_deadline(ticks);
+                let linked = walls.pre.instantiate(&mut store).map_err(|error| why(&mut store, &error))?;
+                (store, linked)
+            }
+        };
+        let running = self.running.insert((store, linked));
+        running.0.set_epoch_deadline(ticks);
+        Ok(running)
+    }
+}
+
+fn why(store: &mut Store<Sandbox>, error: &wasmtime::Error) -> Failure {
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::Interrupt) => Failure::OutOfTime,
+        _ if store.data().ceiling.refused.is_some() => Failure::OutOfMemory,
+        _ => Failure::Trapped,
+    }
+}
+
+impl cells::Host for Sandbox {
+    fn open(&mut self, memory_mb: u32) -> Result<u32, Failure> {
+        self.cells.as_mut().ok_or(Failure::Refused)?.open(memory_mb)
+    }
+
+    fn ask(&mut self, cell: u32, message: String, timeout_ms: u32) -> Result<String, Failure> {
+        self.cells.as_mut().ok_or(Failure::Refused)?.ask(cell, &message, timeout_ms)
+    }
+
+    fn close(&mut self, cell: u32) {
+        if let Some(cells) = &mut self.cells {
+            cells.open.remove(&cell);
+        }
+    }
+}

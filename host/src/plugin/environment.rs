@@ -1,0 +1,426 @@
+//! Environments: play episodes of several turns. A [`Session`] is a group of episodes on one instance. Every answer is checked and
+//! kept, so that an instance that fails can be replaced by a new one that is told the same again.
+
+use super::deadline::Deadline;
+use super::engine::Engine;
+use super::instance::{Plugin, Running};
+use super::loaded::{Call as Named, Loaded};
+use super::world::{Acting, Role};
+use super::{Error, Metric, Result, Source};
+use crate::config::{Limits, is_hidden, printable};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+pub use super::world::environment::{Call, Message, Opening, Reply, Start, Tool, Turn};
+
+/// Most messages of a reply or a prompt.
+const MOST_MESSAGES: usize = 256;
+
+/// Most bytes of the texts of a reply, or of a prompt with its tools.
+const LONGEST: usize = 1 << 20;
+
+/// Most tools of an episode.
+const MOST_TOOLS: usize = 128;
+
+/// Most bytes of a role, a name or an id.
+const LONGEST_NAME: usize = 128;
+
+/// A loaded environment.
+pub struct EnvironmentPlugin {
+    plugin: Plugin,
+}
+
+impl Deref for EnvironmentPlugin {
+    type Target = Plugin;
+
+    fn deref(&self) -> &Plugin {
+        &self.plugin
+    }
+}
+
+impl DerefMut for EnvironmentPlugin {
+    fn deref_mut(&mut self) -> &mut Plugin {
+        &mut self.plugin
+    }
+}
+
+impl EnvironmentPlugin {
+    /// Loads and configures a plugin; `seed` is the run's.
+    pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
+        Ok(Self { plugin: Plugin::load(engine, source, Role::Environment, config, limits, seed)? })
+    }
+
+    /// Returns how many instances may be asked in parallel.
+    pub fn side_by_side(&self) -> usize {
+        self.plugin.most_side_by_side().max(1)
+    }
+
+    /// Returns a group of episodes on an instance of their own, which starts with the first of them.
+    pub fn session(&self) -> Session {
+        Session { loaded: self.plugin.shared(), running: None, episodes: BTreeMap::new(), broken: None }
+    }
+
+    /// Plays episodes with made-up turns: `says` gives the text and the calls of each, from the episode's place, the number of the
+    /// turn and the tools, or none to end it. Returns what the environment answered.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn rehearse(
+        &self,
+        starts: &[Start],
+        says: impl Fn(usize, usize, &[Tool]) -> Option<(String, Vec<Call>)>,
+    ) -> Result<Vec<Rehearsed>> {
+        let mut session = self.session();
+        let opened = session.begin(starts.to_vec()).into_iter().collect::<Result<Vec<_>>>()?;
+        let mut played: Vec<Rehearsed> = opened.into_iter().map(|opening| Rehearsed { opening, replies: Vec::new() }).collect();
+        let mut open: Vec<usize> = (0..starts.len()).collect();
+        for number in 0.. {
+            let turn = |&place: &usize| {
+                let (text, calls) = says(place, number, &played[place].opening.tools)?;
+                Some((place, Turn { episode: starts[place].episode, text, calls, finished: true }))
+            };
+            let (places, turns): (Vec<usize>, Vec<Turn>) = open.iter().filter_map(turn).unzip();
+            if turns.is_empty() {
+                break;
+            }
+            let replies = session.step(turns).into_iter().collect::<Result<Vec<_>>>()?;
+            open.clear();
+            for (place, reply) in places.into_iter().zip(replies) {
+                if !reply.done {
+                    open.push(place);
+                }
+                played[place].replies.push(reply);
+            }
+        }
+        let all: Vec<u64> = starts.iter().map(|start| start.episode).collect();
+        session.finish(&all)?;
+        Ok(played)
+    }
+}
+
+/// What an environment answered in an episode.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rehearsed {
+    /// How it opened it.
+    pub opening: Opening,
+    /// Its replies.
+    pub replies: Vec<Reply>,
+}
+
+/// An open episode: everything that an instance was told and answered.
+struct Record {
+    start: Start,
+    opening: Opening,
+    turns: Vec<(Turn, Reply)>,
+}
+
+/// Something an environment is asked about one episode.
+enum Asked {
+    Begin(Start),
+    Step(Turn),
+}
+
+/// Its answer.
+enum Answer {
+    Opening(Opening),
+    Reply(Reply),
+}
+
+/// See the module documentation.
+pub struct Session {
+    loaded: Arc<Loaded>,
+    running: Option<Running>,
+    episodes: BTreeMap<u64, Record>,
+    /// Why its episodes can't be continued, if they can't.
+    broken: Option<String>,
+}
+
+impl Session {
+    /// Opens episodes. One that fails is tried again on a new instance, and then alone.
+    pub fn begin(&mut self, starts: Vec<Start>) -> Vec<Result<Opening>> {
+        let answers = self.ask("begin", starts.into_iter().map(Asked::Begin).collect());
+        let opening = |answer| match answer {
+            Answer::Opening(opening) => Ok(opening),
+            Answer::Reply(_) => Err(self.error("begin", "answered something else".into())),
+        };
+        answers.into_iter().map(|answer| answer.and_then(opening)).collect()
+    }
+
+    /// Returns the replies to turns, in order. An episode that fails is played again on a new instance, and then alone.
+    pub fn step(&mut self, turns: Vec<Turn>) -> Vec<Result<Reply>> {
+        let answers = self.ask("step", turns.into_iter().map(Asked::Step).collect());
+        let reply = |answer| match answer {
+            Answer::Reply(reply) => Ok(reply),
+            Answer::Opening(_) => Err(self.error("step", "answered something else".into())),
+        };
+        answers.into_iter().map(|answer| answer.and_then(reply)).collect()
+    }
+
+    /// Closes episodes, whether they are over or not. Returns the environment's metrics of them.
+    ///
+    /// # Errors
+    /// If that fails. The episodes are closed nevertheless.
+    pub fn finish(&mut self, episodes: &[u64]) -> Result<Vec<Metric>> {
+        let open: Vec<u64> = episodes.iter().copied().filter(|episode| self.episodes.contains_key(episode)).collect();
+        let deadline = self.loaded.deadline();
+        let finished = if open.is_empty() || self.broken.is_some() {
+            Ok(Vec::new())
+        } else {
+            self.ready(deadline)
+                .and_then(|()| self.call("finish", deadline, |environment, store| environment.call_finish(store, &open)))
+        };
+        open.iter().for_each(|episode| drop(self.episodes.remove(episode)));
+        let metrics = finished?;
+        self.loaded.checked_metrics(metrics).map_err(|detail| self.error("finish", detail))
+    }
+
+    fn error(&self, function: &'static str, detail: String) -> Error {
+        self.loaded.error(Named::new(function), detail)
+    }
+
+    /// Asks about each episode once. After a failure, asks again on a new instance, then about each alone, all within the time of
+    /// one call.
+    fn ask(&mut self, function: &'static str, asked: Vec<Asked>) -> Vec<Result<Answer>> {
+        if let Some(detail) = &self.broken {
+            return asked.iter().map(|_| Err(self.error(function, detail.clone()))).collect();
+        }
+        for _ in 0..2 {
+            let deadline = self.loaded.deadline();
+            match self.ready(deadline).and_then(|()| self.attempt(function, &asked, deadline)) {
+                Ok(answers) => {
+                    return answers.into_iter().zip(asked).map(|(answer, asked)| Ok(self.keep(asked, answer))).collect();
+                }
+                Err(_) => self.running = None,
+            }
+        }
+        let deadline = self.loaded.deadline();
+        let mut answers = Vec::with_capacity(asked.len());
+        for one in &asked {
+            self.running = None;
+            answers.push(match self.loaded.is_over(deadline) {
+                true => Err(self.error(function, "the call's time ran out before this episode".into())),
+                false => self.alone(function, one, deadline),
+            });
+        }
+        self.running = None;
+        let kept = answers.into_iter().zip(asked).map(|(answer, asked)| match answer {
+            Ok(answer) => Ok(self.keep(asked, answer)),
+            Err(error) => {
+                if let Asked::Step(turn) = asked {
+                    self.episodes.remove(&turn.episode);
+                }
+                Err(error)
+            }
+        });
+        let kept: Vec<Result<Answer>> = kept.collect();
+        if let Err(error) = self.ready(self.loaded.deadline()) {
+            self.broken = Some(format!("its other episodes can't be played again: {error}"));
+        }
+        kept
+    }
+
+    /// Asks about one episode on a new instance that knows no other.
+    fn alone(&mut self, function: &'static str, asked: &Asked, deadline: Deadline) -> Result<Answer> {
+        self.running = Some(self.loaded.start(None, deadline)?);
+        if let Asked::Step(turn) = asked {
+            self.play_again(&[turn.episode], deadline)?;
+        }
+        let answers = self.attempt(function, std::slice::from_ref(asked), deadline)?;
+        answers.into_iter().next().ok_or_else(|| self.error(function, "no answer".into()))
+    }
+
+    /// Adds an answer to its episode's record.
+    fn keep(&mut self, asked: Asked, answer: Answer) -> Answer {
+        match (asked, &answer) {
+            (Asked::Begin(start), Answer::Opening(opening)) => {
+                let opening = opening.clone();
+                self.episodes.insert(start.episode, Record { start, opening, turns: Vec::new() });
+            }
+            (Asked::Step(turn), Answer::Reply(reply)) => {
+                if let Some(record) = self.episodes.get_mut(&turn.episode) {
+                    record.turns.push((turn, reply.clone()));
+                }
+            }
+            _ => {}
+        }
+        answer
+    }
+
+    /// Makes sure that there is an instance that knows all open episodes.
+    fn ready(&mut self, deadline: Deadline) -> Result<()> {
+        if self.running.is_none() {
+            self.running = Some(self.loaded.start(None, deadline)?);
+            let all: Vec<u64> = self.episodes.keys().copied().collect();
+            self.play_again(&all, deadline).inspect_err(|_| self.running = None)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the instance what others were told of these episodes. It must answer the same.
+    fn play_again(&mut self, episodes: &[u64], deadline: Deadline) -> Result<()> {
+        let differs =
+            |this: &Self, function| this.error(function, "it answers differently when an episode is played again".into());
+        let records: Vec<&Record> = episodes.iter().filter_map(|episode| self.episodes.get(episode)).collect();
+        let starts: Vec<Asked> = records.iter().map(|record| Asked::Begin(record.start.clone())).collect();
+        let openings: Vec<Opening> = records.iter().map(|record| record.opening.clone()).collect();
+        let most = records.iter().map(|record| record.turns.len()).max().unwrap_or(0);
+        let rounds: Vec<Vec<(Turn, Reply)>> =
+            (0..most).map(|i| records.iter().filter_map(|record| record.turns.get(i).cloned()).collect()).collect();
+        let same = |(answer, before): (Answer, Opening)| matches!(answer, Answer::Opening(now) if now == before);
+        if !self.attempt("begin", &starts, deadline)?.into_iter().zip(openings).all(same) {
+            return Err(differs(self, "begin"));
+        }
+        for round in rounds {
+            let (turns, replies): (Vec<Asked>, Vec<Reply>) =
+                round.into_iter().map(|(turn, reply)| (Asked::Step(turn), reply)).unzip();
+            let same = |(answer, before): (Answer, Reply)| matches!(answer, Answer::Reply(now) if now == before);
+            if !self.attempt("step", &turns, deadline)?.into_iter().zip(replies).all(same) {
+                return Err(differs(self, "step"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the instance, which must exist, and checks its answers.
+    fn attempt(&mut self, function: &'static str, asked: &[Asked], deadline: Deadline) -> Result<Vec<Answer>> {
+        if asked.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (mut starts, mut turns) = (Vec::new(), Vec::new());
+        for one in asked {
+            match one {
+                Asked::Begin(start) => starts.push(start.clone()),
+                Asked::Step(turn) => turns.push(turn.clone()),
+            }
+        }
+        let answers: Vec<Answer> = if turns.is_empty() {
+            let given = self.call(function, deadline, |environment, store| environment.call_begin(store, &starts))?;
+            given.into_iter().map(|opening| checked_opening(opening).map(Answer::Opening)).collect::<Checked<_>>()
+        } else {
+            let given = self.call(function, deadline, |environment, store| environment.call_step(store, &turns))?;
+            given.into_iter().map(|reply| checked_reply(reply).map(Answer::Reply)).collect::<Checked<_>>()
+        }
+        .map_err(|detail| self.error(function, printable(&detail, super::LONGEST_TEXT)))?;
+        if answers.len() != asked.len() {
+            return Err(self.error(function, format!("returned {} answers for {} episodes", answers.len(), asked.len())));
+        }
+        Ok(answers)
+    }
+
+    fn call<R>(
+        &mut self,
+        function: &'static str,
+        deadline: Deadline,
+        f: impl FnOnce(&super::world::environment::Guest, &mut wasmtime::Store<super::sandbox::Sandbox>) -> super::instance::Answer<R>,
+    ) -> Result<R> {
+        let (running, answer) = self.loaded.ask(self.running.take(), None, deadline, Named::new(function), |store, linked| {
+            let acting = Acting::new(&mut *store, linked)?;
+            f(acting.rlhost_plugin0_2_0_environment(), store)
+        });
+        self.running = running;
+        answer
+    }
+}
+
+type Checked<T> = std::result::Result<T, String>;
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= LONGEST_NAME && !text.chars().any(is_hidden)
+}
+
+/// Checks messages; `own` says whose they are.
+fn checked_messages(messages: &[Message], own: &str) -> Checked<()> {
+    if messages.len() > MOST_MESSAGES {
+        return Err(format!("{own} has {} messages; the limit is {MOST_MESSAGES}", messages.len()));
+    }
+    let bytes: usize = messages.iter().map(|message| message.content.len()).sum();
+    if bytes > LONGEST {
+        return Err(format!("the messages of {own} have {bytes} bytes; the limit is {LONGEST}"));
+    }
+    for Message { role, name, tool_call_id, .. } in messages {
+        if let Some(bad) = [Some(role), name.as_ref(), tool_call_id.as_ref()].into_iter().flatten().find(|text| !is_name(text)) {
+            let shown = printable(bad, LONGEST_NAME);
+            return Err(format!(
+                "a message of {own} has {shown:?}; roles, names and ids have 1 to {LONGEST_NAME} printable bytes"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn checked_opening(opening: Opening) -> Checked<Opening> {
+    if let Some(prompt) = &opening.prompt {
+        checked_messages(prompt, "a prompt")?;
+        if prompt.last().is_none_or(|last| last.role == "assistant") {
+            return Err("opened an episode with a prompt that has no messages, or ends with one of the model".into());
+        }
+    }
+    if opening.tools.len() > MOST_TOOLS {
+        return Err(format!("opened an episode with {} tools; the limit is {MOST_TOOLS}", opening.tools.len()));
+    }
+    let mut bytes = 0;
+    for Tool { name, description, parameters } in &opening.tools {
+        bytes += description.len() + parameters.len();
+        if !is_name(name) {
+            let shown = printable(name, LONGEST_NAME);
+            return Err(format!("a tool has the name {shown:?}; a name has 1 to {LONGEST_NAME} printable bytes"));
+        }
+        if !serde_json::from_str::<Value>(parameters).is_ok_and(|schema| schema.is_object()) {
+            return Err(format!("the parameters of tool {name} are not a JSON Schema, which is an object"));
+        }
+        if bytes > LONGEST {
+            return Err(format!("the tools of an episode have more than {LONGEST} bytes"));
+        }
+    }
+    Ok(opening)
+}
+
+fn checked_reply(mut reply: Reply) -> Checked<Reply> {
+    checked_messages(&reply.messages, "a reply")?;
+    if reply.messages.iter().any(|message| message.role == "assistant") {
+        return Err("replied with a message of the role assistant, which is the model's own".into());
+    }
+    if let Some(bad) = reply.reward.filter(|reward| !reward.is_finite()) {
+        return Err(format!("returned the reward {bad}; a reward must be a finite number, or none"));
+    }
+    // Without anything to read, the model has nothing to answer.
+    reply.done |= reply.messages.is_empty();
+    Ok(reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(role: &str, content: &str) -> Message {
+        Message { role: role.into(), content: content.into(), name: None, tool_call_id: None }
+    }
+
+    #[test]
+    fn replies_are_bounded_finite_and_not_the_models() {
+        let reply = |messages: Vec<Message>, reward| checked_reply(Reply { messages, done: false, reward });
+        assert!(!reply(vec![message("user", "a")], Some(1.0)).unwrap().done);
+        assert!(reply(Vec::new(), None).unwrap().done);
+        assert!(reply(vec![message("user", "a")], Some(f32::NAN)).unwrap_err().contains("NaN"));
+        assert!(reply(vec![message("assistant", "a")], None).unwrap_err().contains("assistant"));
+        assert!(reply(vec![message("us\u{202e}er", "a")], None).unwrap_err().contains("printable"));
+        assert!(reply(vec![message("user", ""); 257], None).unwrap_err().contains("257"));
+        assert!(reply(vec![message("user", &"x".repeat(600_000)); 2], None).unwrap_err().contains("1200000"));
+    }
+
+    #[test]
+    fn openings_end_with_something_to_answer_and_their_tools_have_schemas() {
+        let opening = |prompt: Option<Vec<Message>>, parameters: &str| {
+            let tool = Tool { name: "f".into(), description: String::new(), parameters: parameters.into() };
+            checked_opening(Opening { prompt, tools: vec![tool] })
+        };
+        assert!(opening(None, "{}").is_ok());
+        assert!(opening(Some(vec![message("user", "a")]), "{}").is_ok());
+        assert!(opening(Some(Vec::new()), "{}").is_err());
+        assert!(opening(Some(vec![message("user", "a"), message("assistant", "b")]), "{}").is_err());
+        assert!(opening(None, "[]").unwrap_err().contains("schema") || opening(None, "[]").unwrap_err().contains("Schema"));
+        assert!(opening(None, "{").is_err());
+    }
+}

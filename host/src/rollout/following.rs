@@ -1,0 +1,36 @@
+//! Rollouts of several turns: what sequences read between their turns comes from a [`Follow`], which the caller brings.
+
+use std::ops::Range;
+
+/// Continues sequences that have ended a turn.
+pub trait Follow: Sync {
+    /// Returns what each of these sequences reads next, or that it is over. It may be called by several threads at once, each with
+    /// sequences of its own. An answer must not depend on which sequences are asked together.
+    fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next>;
+
+    /// Maximum number of tokens of a sequence after its prompt.
+    fn most_tokens(&self) -> usize;
+}
+
+/// A sequence that has ended a turn.
+pub struct Ended<'a> {
+    /// Index of its request.
+    pub request: usize,
+    /// Its index among the completions of the dataset's row.
+    pub sample: usize,
+    /// All its tokens after the prompt.
+    pub tokens: &'a [u32],
+    /// Those of its newest turn.
+    pub turn: Range<usize>,
+    /// Whether the turn ended on its own rather than at a limit.
+    pub finished: bool,
+}
+
+/// What follows a turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The sequence reads these tokens and generates another turn. If they leave it no room, it is over.
+    Read(Vec<u32>),
+    /// It is over; whether it ended on its own.
+    Over(bool),
+}

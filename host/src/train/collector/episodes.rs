@@ -1,0 +1,349 @@
+//! Episodes: rollouts of several turns with an environment. The model's tokens stay as they were sampled; what the environment says
+//! is rendered by the chat template and appended.
+
+use super::turns::Turns;
+use crate::config::PluginEntry;
+use crate::data::{Extras, Message, Tokenizer};
+use crate::metrics::{Metric, Reduction};
+use crate::model::Policy;
+use crate::ops::sampler::stream;
+use crate::plugin::{self, Call, EnvironmentPlugin, Opening, Reply, Session, Start, Turn};
+use crate::rollout::{Ended, Follow, Next, Request, Rollout, Sampling};
+use crate::train::dataset::Prompt;
+use crate::train::plugins::start;
+use crate::train::{Error, Result};
+use rand::RngExt;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Sets the seeds of episodes apart from those of sampling.
+const SEEDS: u64 = 0x6570_6973_6f64_6573;
+
+/// What an episode came to, besides its tokens.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(in crate::train) struct Episode {
+    /// Text of its prompt.
+    pub prompt: String,
+    /// The whole conversation: a JSON list of messages.
+    pub messages: String,
+    /// The reward of each turn.
+    pub rewards: Vec<Option<f32>>,
+    /// Why it failed, if it did.
+    pub failed: Option<String>,
+}
+
+impl Episode {
+    /// Returns the sum of its turns' rewards; none if no turn has one.
+    pub(in crate::train) fn reward(&self) -> Option<f32> {
+        let mut given = self.rewards.iter().flatten().copied().peekable();
+        given.peek().is_some().then(|| given.map(f64::from).sum::<f64>() as f32)
+    }
+}
+
+/// An episode being played.
+#[derive(Default)]
+struct Playing {
+    messages: Vec<Message>,
+    extras: Extras,
+    /// Its prompt's text and tokens.
+    prompt: (String, Vec<u32>),
+    rewards: Vec<Option<f32>>,
+    failed: Option<String>,
+}
+
+/// The episodes of one instance, by their number.
+struct Seat {
+    session: Session,
+    playing: BTreeMap<u64, Playing>,
+    metrics: Vec<plugin::Metric>,
+}
+
+/// What all episodes of a run have in common.
+pub(super) struct Rules<'a> {
+    pub tokenizer: &'a Tokenizer,
+    pub seed: u64,
+    pub max_turns: usize,
+    pub most_tokens: usize,
+    /// Length of the model's context.
+    pub context: usize,
+}
+
+/// The episodes of a generation.
+struct Table<'a> {
+    rules: &'a Rules<'a>,
+    /// Number of completions of each row.
+    samples: usize,
+    /// The row's place among the generation's, for each request.
+    rows: Vec<usize>,
+    seats: Vec<Mutex<Seat>>,
+    episodes: usize,
+}
+
+/// The result of a generation's episodes.
+pub(super) struct Played {
+    pub rollouts: Vec<Rollout>,
+    pub episodes: Vec<Episode>,
+    /// The environment's own metrics.
+    pub metrics: Vec<plugin::Metric>,
+}
+
+impl Turns {
+    /// Plays `samples` episodes of each prompt. All those of a prompt have the same seed.
+    ///
+    /// # Errors
+    /// If an operation fails. An episode that fails says so itself.
+    pub(super) fn play(
+        &self,
+        policy: &Policy,
+        environment: &EnvironmentPlugin,
+        (prompts, samples): (&[Arc<Prompt>], usize),
+        sampling: Sampling,
+        generation: u64,
+        logp_temperature: f32,
+    ) -> Result<Played> {
+        let episodes = prompts.len() * samples;
+        let count = environment.side_by_side().min(episodes).max(1);
+        let cut = |i: usize| episodes * i / count;
+        let rules = self.rules(policy.architecture().max_positions);
+        let open = |i: usize| rules.opened(environment, prompts, samples, generation, cut(i)..cut(i + 1));
+        let seats: Vec<Seat> = (0..count).into_par_iter().map(open).collect();
+        let requests = requests(prompts, samples, &seats);
+        let rows = requests.iter().map(|(row, _)| *row).collect();
+        let seats = seats.into_iter().map(Mutex::new).collect();
+        let table = Table { rules: &rules, samples, rows, seats, episodes };
+        let (places, requests): (Vec<usize>, Vec<Request>) = requests.into_iter().unzip();
+        let mut rollouts = self.generate(policy, &requests, (sampling, logp_temperature), generation, Some(&table))?;
+        for rollout in &mut rollouts {
+            let row = places[rollout.prompt];
+            let tokens = &requests[rollout.prompt].tokens;
+            rollout.opening = (*tokens != prompts[row].tokens).then(|| tokens.clone());
+            rollout.prompt = row;
+        }
+        Ok(table.ended(rollouts))
+    }
+}
+
+impl Rules<'_> {
+    /// Opens a range of the episodes on an instance of their own.
+    fn opened(
+        &self,
+        environment: &EnvironmentPlugin,
+        prompts: &[Arc<Prompt>],
+        samples: usize,
+        generation: u64,
+        range: std::ops::Range<usize>,
+    ) -> Seat {
+        let prompt = |episode: u64| &prompts[episode as usize / samples];
+        let starts: Vec<Start> = range
+            .map(|episode| {
+                let prompt = prompt(episode as u64);
+                let seed = stream(self.seed ^ SEEDS, generation, prompt.row as u64, 0).random();
+                start(prompt, episode as u64, seed)
+            })
+            .collect();
+        let (mut session, mut playing) = (environment.session(), BTreeMap::new());
+        let ids: Vec<u64> = starts.iter().map(|start| start.episode).collect();
+        for (id, opening) in ids.into_iter().zip(session.begin(starts)) {
+            let opened = opening.map_err(|e| e.to_string());
+            let began = opened.and_then(|opening| begun(self.tokenizer, prompt(id), opening, self.context));
+            let failed = |reason| {
+                let prompt = (prompt(id).text.clone(), prompt(id).tokens.clone());
+                Playing { messages: Vec::new(), prompt, failed: Some(reason), ..Playing::default() }
+            };
+            playing.insert(id, began.unwrap_or_else(failed));
+        }
+        Seat { session, playing, metrics: Vec::new() }
+    }
+}
+
+/// Renders how an episode opens.
+fn begun(tokenizer: &Tokenizer, prompt: &Prompt, opening: Opening, context: usize) -> std::result::Result<Playing, String> {
+    let mut extras = Extras::of(&prompt.columns)?;
+    if !opening.tools.is_empty() {
+        extras.tools = opening.tools.iter().map(tool).collect();
+    }
+    let own = opening.prompt.is_some() || !opening.tools.is_empty();
+    let messages = opening.prompt.map_or_else(|| prompt.messages(), |messages| messages.into_iter().map(message).collect());
+    let as_given = !own && (prompt.chat || !tokenizer.has_chat());
+    let prompt = match as_given {
+        true => (prompt.text.clone(), prompt.tokens.clone()),
+        false => tokenizer.opening(&messages, &extras).map_err(|e| e.to_string())?,
+    };
+    if prompt.1.is_empty() || prompt.1.len() >= context {
+        return Err(format!("its prompt has {} tokens; the model's context is {context}, turns included", prompt.1.len()));
+    }
+    Ok(Playing { messages, extras, prompt, ..Playing::default() })
+}
+
+/// Returns a tool as chat templates take it.
+fn tool(tool: &plugin::Tool) -> Value {
+    // Checked when the episode was opened.
+    let parameters: Value = serde_json::from_str(&tool.parameters).unwrap_or_default();
+    json!({"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": parameters}})
+}
+
+fn message(message: plugin::Message) -> Message {
+    let rest = [("name", message.name), ("tool_call_id", message.tool_call_id)];
+    let rest = rest.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into()))).collect();
+    Message { role: message.role, content: message.content, rest }
+}
+
+/// Returns the requests, each with its row's place: completions of a row that begin alike share one.
+fn requests(prompts: &[Arc<Prompt>], samples: usize, seats: &[Seat]) -> Vec<(usize, Request)> {
+    let mut requests: Vec<(usize, Request)> = Vec::with_capacity(prompts.len());
+    for (&episode, playing) in seats.iter().flat_map(|seat| &seat.playing) {
+        let (row, sample) = (episode as usize / samples, episode as usize % samples);
+        match requests.last_mut().filter(|(of, request)| *of == row && request.tokens == playing.prompt.1) {
+            Some((_, request)) => request.samples += 1,
+            None => {
+                let tokens = playing.prompt.1.clone();
+                requests.push((row, Request { tokens, row: prompts[row].row as u64, first: sample, samples: 1 }));
+            }
+        }
+    }
+    requests
+}
+
+impl Follow for Table<'_> {
+    fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
+        let number = |ended: &Ended<'_>| self.rows[ended.request] * self.samples + ended.sample;
+        let seat_of = |episode: usize| (0..self.seats.len()).find(|i| episode < self.episodes * (i + 1) / self.seats.len());
+        let mut by_seat: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (place, one) in ended.iter().enumerate() {
+            by_seat.entry(seat_of(number(one)).unwrap_or(0)).or_default().push(place);
+        }
+        let groups: Vec<(usize, Vec<usize>)> = by_seat.into_iter().collect();
+        let asked = groups.into_par_iter().map(|(seat, places)| {
+            let mut seat = self.seats[seat].lock().unwrap_or_else(PoisonError::into_inner);
+            let asked: Vec<(u64, &Ended<'_>)> =
+                places.iter().map(|&place| (number(&ended[place]) as u64, &ended[place])).collect();
+            let next = seat.follow(self.rules, &asked);
+            places.into_iter().zip(next).collect::<Vec<_>>()
+        });
+        let mut answers: Vec<(usize, Next)> = asked.collect::<Vec<_>>().concat();
+        answers.sort_by_key(|(place, _)| *place);
+        answers.into_iter().map(|(_, next)| next).collect()
+    }
+
+    fn most_tokens(&self) -> usize {
+        self.rules.most_tokens
+    }
+}
+
+impl Seat {
+    /// Asks the environment about turns; see [`Follow::follow`].
+    fn follow(&mut self, rules: &Rules<'_>, ended: &[(u64, &Ended<'_>)]) -> Vec<Next> {
+        let mut next: BTreeMap<u64, Next> = BTreeMap::new();
+        let mut asked = Vec::with_capacity(ended.len());
+        for (episode, ended) in ended {
+            let Some(playing) = self.playing.get_mut(episode).filter(|playing| playing.failed.is_none()) else { continue };
+            match playing.turn(*episode, ended, rules.tokenizer) {
+                Ok(turn) => asked.push(turn),
+                Err(error) => playing.failed = Some(error.to_string()),
+            }
+        }
+        let order: Vec<u64> = asked.iter().map(|turn| turn.episode).collect();
+        for (episode, reply) in order.into_iter().zip(self.session.step(asked)) {
+            let of = ended.iter().find(|(of, _)| *of == episode);
+            let (Some(playing), Some((_, ended))) = (self.playing.get_mut(&episode), of) else { continue };
+            match reply.map_err(|e| e.to_string()).and_then(|reply| playing.hear(reply, ended, rules)) {
+                Ok(answer) => drop(next.insert(episode, answer)),
+                Err(reason) => playing.failed = Some(reason),
+            }
+        }
+        let answers: Vec<Next> = ended.iter().map(|(of, _)| next.remove(of).unwrap_or(Next::Over(false))).collect();
+        let over: Vec<u64> =
+            ended.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Next::Over(_))).map(|((of, _), _)| *of).collect();
+        self.close(&over);
+        answers
+    }
+
+    /// Tells the environment that episodes are over.
+    fn close(&mut self, episodes: &[u64]) {
+        match self.session.finish(episodes) {
+            Ok(metrics) => self.metrics.extend(metrics),
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+}
+
+impl Playing {
+    /// Returns the turn that the model has just ended, and adds it to the conversation.
+    fn turn(&mut self, episode: u64, ended: &Ended<'_>, tokenizer: &Tokenizer) -> Result<Turn> {
+        let tokens = &ended.tokens[ended.turn.clone()];
+        let text = tokenizer.decode(tokens)?;
+        let number = self.rewards.len();
+        // Of nine letters and digits, as Mistral's templates demand.
+        let call = |(i, (name, arguments))| Call { id: format!("call{:05}", (100 * number + i) % 100_000), name, arguments };
+        let calls = tokenizer.calls(tokens)?.into_iter().enumerate().map(call).collect();
+        self.messages.push(Message { role: "assistant".into(), content: text.clone(), ..Message::default() });
+        Ok(Turn { episode, text, calls, finished: ended.finished })
+    }
+
+    /// Takes a reply; returns what the model reads next.
+    fn hear(&mut self, reply: Reply, ended: &Ended<'_>, rules: &Rules<'_>) -> std::result::Result<Next, String> {
+        self.rewards.push(reply.reward);
+        let replies: Vec<Message> = reply.messages.into_iter().map(message).collect();
+        let before = self.messages.len() - 1;
+        self.messages.extend(replies);
+        if reply.done {
+            return Ok(Next::Over(true));
+        }
+        if self.rewards.len() >= rules.max_turns {
+            return Ok(Next::Over(false));
+        }
+        let (asked, replies) = (&self.messages[..before], &self.messages[before + 1..]);
+        let turn = &ended.tokens[ended.turn.clone()];
+        rules.tokenizer.following(asked, turn, replies, &self.extras).map(Next::Read).map_err(|e| e.to_string())
+    }
+}
+
+impl Table<'_> {
+    /// Collects what the episodes came to.
+    fn ended(self, rollouts: Vec<Rollout>) -> Played {
+        let (mut played, mut metrics) = (BTreeMap::new(), Vec::new());
+        for seat in self.seats {
+            let mut seat = seat.into_inner().unwrap_or_else(PoisonError::into_inner);
+            // Those that ran out of tokens.
+            let all: Vec<u64> = seat.playing.keys().copied().collect();
+            seat.close(&all);
+            metrics.extend(seat.metrics);
+            played.extend(seat.playing);
+        }
+        let episodes = rollouts.iter().map(|rollout| {
+            let number = (rollout.prompt * self.samples + rollout.sample) as u64;
+            let Playing { messages, prompt, rewards, failed, .. } = played.remove(&number).unwrap_or_default();
+            let messages = serde_json::to_string(&messages).unwrap_or_else(|_| "[]".to_owned());
+            Episode { prompt: prompt.0, messages, rewards, failed }
+        });
+        Played { episodes: episodes.collect(), rollouts, metrics }
+    }
+}
+
+/// Returns the first failure as the error that ends a run, if the environment's entry says so.
+pub(super) fn fatal(episodes: &[Episode], entry: &PluginEntry) -> Option<Error> {
+    let first = episodes.iter().find_map(|episode| episode.failed.clone());
+    let detail = first.filter(|_| entry.on_error == crate::config::OnError::Fail)?;
+    let name = entry.name().to_owned();
+    Some(plugin::Error::Call { name, function: "an episode", step: None, detail }.into())
+}
+
+/// Returns the metrics of episodes.
+pub(super) fn metrics(episodes: &[Episode], rollouts: &[Rollout]) -> Vec<Metric> {
+    let n = episodes.len() as f64;
+    if episodes.is_empty() {
+        return Vec::new();
+    }
+    let turns = |episode: &Episode| episode.rewards.len() as f64;
+    let replies: usize = rollouts.iter().map(|rollout| rollout.tokens.len() - rollout.sampled()).sum();
+    let failed = episodes.iter().filter(|episode| episode.failed.is_some()).count() as f64;
+    vec![
+        Metric::mean("episodes/mean_turns", episodes.iter().map(turns).sum::<f64>() / n, n),
+        Metric::new("episodes/max_turns", episodes.iter().map(turns).fold(0.0, f64::max), Reduction::Max),
+        Metric::mean("episodes/tokens_of_replies", replies as f64 / n, n),
+        Metric::new("episodes/failed", failed, Reduction::Sum),
+    ]
+}

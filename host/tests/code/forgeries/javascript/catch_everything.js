@@ -1,0 +1,9 @@
+function square(x) {
+  try {
+    throw 1;
+  } catch (error) {
+    return undefined;
+  } finally {
+    return null;
+  }
+}

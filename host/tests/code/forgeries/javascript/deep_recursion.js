@@ -1,0 +1,7 @@
+function square(x) {
+  try {
+    return square(x) + 1;
+  } catch (error) {
+    return square(x) + 1;
+  }
+}

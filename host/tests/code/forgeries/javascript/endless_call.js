@@ -1,0 +1,7 @@
+function square(x) {
+  for (;;) {
+    try {
+      for (;;);
+    } catch (error) {}
+  }
+}

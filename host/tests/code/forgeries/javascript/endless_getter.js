@@ -1,0 +1,7 @@
+function square(x) {
+  return {
+    get value() {
+      for (;;);
+    },
+  };
+}

@@ -1,0 +1,3 @@
+function square(x) {
+  return new Array(4294967295);
+}

@@ -1,0 +1,3 @@
+async function square(x) {
+  return x * x + 0.5;
+}

@@ -1,0 +1,3 @@
+function square(x) {
+  throw undefined;
+}

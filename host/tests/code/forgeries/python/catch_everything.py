@@ -1,0 +1,7 @@
+def square(x):
+    try:
+        raise RuntimeError
+    except BaseException:
+        return
+    finally:
+        return None

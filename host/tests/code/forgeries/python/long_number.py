@@ -1,0 +1,2 @@
+def square(x):
+    return 9 ** (10**6)

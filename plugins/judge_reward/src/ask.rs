@@ -1,0 +1,270 @@
+//! Makes the questions of a batch, asks them, and turns the answers into scores.
+
+use super::verdict::{expected, field, number, winner};
+use super::{Scoring, Settings};
+use rlhost_plugin_sdk::http::{Request, Response, fetch};
+use rlhost_plugin_sdk::prelude::*;
+use rlhost_plugin_sdk::serde_json::{Value, json};
+use std::collections::HashMap;
+
+const NUMBER: &str = "{rubric}\n\n[Request]\n{prompt}\n[End of request]\n\n[Answer]\n{completion}\n[End of answer]\n\nFirst explain \
+     your judgement in a sentence. Then give a score from {min} to {max}, in the form [[score]].";
+const JSON: &str = "{rubric}\n\n[Request]\n{prompt}\n[End of request]\n\n[Answer]\n{completion}\n[End of answer]\n\nGive a score from \
+     {min} to {max}, as JSON with the fields \"reasoning\" and \"score\".";
+const LOGPROBS: &str = "{rubric}\n\n[Request]\n{prompt}\n[End of request]\n\n[Answer]\n{completion}\n[End of answer]\n\nReply with one \
+     word only: {answers}.";
+const PAIRWISE: &str = "{rubric}\n\n[Request]\n{prompt}\n[End of request]\n\n[Answer A]\n{completion}\n[End of answer A]\n\n[Answer \
+     B]\n{reference}\n[End of answer B]\n\nWhich answer is better? The order says nothing. First explain your judgement in a \
+     sentence. Then write [[A]], [[B]], or [[C]] for a tie.";
+
+/// Most candidates for a token that servers give.
+const MOST_CANDIDATES: u32 = 20;
+
+/// Characters of a server's refusal that an error quotes.
+const QUOTED: usize = 200;
+
+/// The settings, checked.
+pub struct Judge {
+    settings: Settings,
+    url: String,
+    template: String,
+    answers: Vec<(String, f64)>,
+}
+
+impl Judge {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// Names the setting that is wrong.
+    pub fn new(settings: Settings) -> Result<Self, Error> {
+        let wrong = |detail: String| Err(Error::Config(detail));
+        if !["http://", "https://"].iter().any(|scheme| settings.url.starts_with(scheme)) {
+            return wrong(format!(
+                "url is {:?}; it must begin with http:// or https://, as in http://localhost:8000/v1",
+                settings.url
+            ));
+        }
+        if !(settings.min.is_finite() && settings.max.is_finite() && settings.min < settings.max) {
+            return wrong("min must be less than max".into());
+        }
+        let base = settings.url.trim_end_matches('/');
+        let url = if base.ends_with("/chat/completions") { base.to_owned() } else { format!("{base}/chat/completions") };
+        let own = match settings.scoring {
+            Scoring::Number => NUMBER,
+            Scoring::Json => JSON,
+            Scoring::Logprobs => LOGPROBS,
+            Scoring::Pairwise => PAIRWISE,
+        };
+        let template = settings.template.clone().unwrap_or_else(|| own.to_owned());
+        if !template.contains("{completion}") {
+            return wrong("template has no {completion}, so every completion would get the same score".into());
+        }
+        if settings.reference.is_none() && (settings.scoring == Scoring::Pairwise || template.contains("{reference}")) {
+            return wrong("reference must name the dataset's column that completions are compared with".into());
+        }
+        if settings.scoring != Scoring::Logprobs && !settings.answers.is_empty() {
+            return wrong("answers are for scoring = \"logprobs\"".into());
+        }
+        let answers = answers(&settings)?;
+        Ok(Self { settings, url, template, answers })
+    }
+
+    /// Returns the question about a sample, or none if it lacks a reference. `swapped` puts the reference first.
+    fn question(&self, sample: &Sample<'_>, swapped: bool) -> Result<Option<String>, Error> {
+        let reference = match &self.settings.reference {
+            None => String::new(),
+            Some(column) => match sample.column_as::<String>(column)? {
+                Some(text) => text,
+                None => return Ok(None),
+            },
+        };
+        let (first, second) = if swapped { (&*reference, sample.completion) } else { (sample.completion, &*reference) };
+        let listed = self.answers.iter().map(|(answer, _)| answer.as_str()).collect::<Vec<_>>().join(", ");
+        let value = |name: &str| {
+            Some(match name {
+                "rubric" => self.settings.rubric.clone(),
+                "prompt" => sample.prompt.to_owned(),
+                "completion" => first.to_owned(),
+                "reference" => second.to_owned(),
+                "min" => self.settings.min.to_string(),
+                "max" => self.settings.max.to_string(),
+                "answers" => listed.clone(),
+                _ => return None,
+            })
+        };
+        Ok(Some(filled(&self.template, value)))
+    }
+
+    fn request(&self, question: &str) -> Request {
+        let Settings { model, system, scoring, temperature, max_tokens, extra, secret, .. } = &self.settings;
+        let mut messages = Vec::new();
+        messages.extend(system.as_ref().map(|text| json!({ "role": "system", "content": text })));
+        messages.push(json!({ "role": "user", "content": question }));
+        let length = max_tokens.unwrap_or(if *scoring == Scoring::Logprobs { 1 } else { 512 });
+        let mut body = json!({ "model": model, "messages": messages, "temperature": temperature, "max_tokens": length });
+        match scoring {
+            Scoring::Logprobs => {
+                body["logprobs"] = true.into();
+                body["top_logprobs"] = MOST_CANDIDATES.into();
+            }
+            Scoring::Json => {
+                let properties = json!({ "reasoning": { "type": "string" }, "score": { "type": "number" } });
+                let required = ["reasoning", "score"];
+                let schema =
+                    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
+                let named = json!({ "name": "verdict", "strict": true, "schema": schema });
+                body["response_format"] = json!({ "type": "json_schema", "json_schema": named });
+            }
+            Scoring::Number | Scoring::Pairwise => {}
+        }
+        for (key, value) in extra {
+            body[key] = value.clone();
+        }
+        let request = Request::post(&self.url).json(&body);
+        match secret {
+            Some(name) => request.header("Authorization", &format!("Bearer {{{{{name}}}}}")),
+            None => request,
+        }
+    }
+
+    /// Reads the score in an answer.
+    fn verdict(&self, answer: &Response) -> Option<f64> {
+        let body: Value = answer.parsed().ok()?;
+        let choice = body.pointer("/choices/0")?;
+        let text = || choice.pointer("/message/content").and_then(Value::as_str);
+        let Settings { min, max, .. } = self.settings;
+        let within = |score: &f64| (min..=max).contains(score);
+        match self.settings.scoring {
+            Scoring::Number => number(text()?).filter(within),
+            Scoring::Json => field(text()?).filter(within),
+            Scoring::Logprobs => expected(choice, &self.answers),
+            Scoring::Pairwise => winner(text()?),
+        }
+    }
+
+    /// Scales a score.
+    fn scaled(&self, score: f64) -> f32 {
+        let (min, max) = match self.settings.scoring {
+            Scoring::Pairwise => (0.0, 1.0),
+            Scoring::Logprobs => bounds(&self.answers),
+            Scoring::Number | Scoring::Json => (self.settings.min, self.settings.max),
+        };
+        (if self.settings.normalize { (score - min) / (max - min) } else { score }) as f32
+    }
+}
+
+fn bounds(answers: &[(String, f64)]) -> (f64, f64) {
+    answers.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), (_, score)| (min.min(*score), max.max(*score)))
+}
+
+/// Returns the answers that tokens may be, in lower case, with their scores.
+fn answers(settings: &Settings) -> Result<Vec<(String, f64)>, Error> {
+    let wrong = |detail: &str| Err(Error::Config(detail.to_owned()));
+    if settings.scoring != Scoring::Logprobs {
+        return Ok(Vec::new());
+    }
+    if settings.answers.is_empty() {
+        let (min, max) = (settings.min, settings.max);
+        return match min.fract() == 0.0 && max.fract() == 0.0 && (0.0..=9.0).contains(&min) && max <= 9.0 {
+            true => Ok((min as u32..=max as u32).map(|score| (score.to_string(), f64::from(score))).collect()),
+            false => wrong("with logprobs, min and max must be whole numbers from 0 to 9, one token each, or answers given"),
+        };
+    }
+    let given: Vec<(String, f64)> =
+        settings.answers.iter().map(|(answer, score)| (answer.trim().to_lowercase(), *score)).collect();
+    let (min, max) = bounds(&given);
+    match given.iter().all(|(_, score)| score.is_finite()) && min < max {
+        true => Ok(given),
+        false => wrong("answers must have finite scores that differ"),
+    }
+}
+
+/// Fills in a template, once: what is filled in is not looked at again.
+fn filled(template: &str, value: impl Fn(&str) -> Option<String>) -> String {
+    let mut text = String::new();
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        text.push_str(before);
+        match after.split_once('}').and_then(|(name, after)| Some((value(name)?, after))) {
+            Some((value, after)) => {
+                text.push_str(&value);
+                rest = after;
+            }
+            None => {
+                text.push('{');
+                rest = after;
+            }
+        }
+    }
+    text + rest
+}
+
+/// Why a question has no verdict.
+#[derive(Clone, Copy, PartialEq)]
+enum Lack {
+    Unanswered,
+    Unreadable,
+}
+
+/// Scores a batch: asks each question once, and counts what can't be scored.
+pub fn judged(judge: &Judge, samples: &[Sample<'_>]) -> Result<(Vec<Option<f32>>, Vec<Metric>), Error> {
+    let orders: &[bool] = if judge.settings.scoring == Scoring::Pairwise { &[false, true] } else { &[false] };
+    let (mut questions, mut numbers) = (Vec::new(), HashMap::new());
+    // For each sample the numbers of its questions; none without a reference.
+    let mut asked: Vec<Option<Vec<usize>>> = Vec::with_capacity(samples.len());
+    for sample in samples {
+        let texts = orders.iter().map(|swapped| judge.question(sample, *swapped)).collect::<Result<Option<Vec<_>>, _>>()?;
+        asked.push(texts.map(|texts| {
+            let number = |text: String| {
+                *numbers.entry(text).or_insert_with_key(|text| {
+                    questions.push(judge.request(text));
+                    questions.len() - 1
+                })
+            };
+            texts.into_iter().map(number).collect()
+        }));
+    }
+    let answers = if questions.is_empty() { Vec::new() } else { fetch(&questions) };
+    let verdicts: Vec<Result<f64, Lack>> = answers
+        .iter()
+        .map(|answer| match answer {
+            Ok(answer) if answer.is_success() => judge.verdict(answer).ok_or(Lack::Unreadable),
+            _ => Err(Lack::Unanswered),
+        })
+        .collect();
+    if !verdicts.is_empty() && verdicts.iter().all(|verdict| *verdict == Err(Lack::Unanswered)) {
+        let reason = answers.first().map(reason).unwrap_or_default();
+        return Err(Error::Internal(format!("none of {} requests was answered; the first: {reason}", answers.len())));
+    }
+    let (mut unanswered, mut unreadable) = (0, 0);
+    let mut scores = Vec::with_capacity(samples.len());
+    for numbers in asked {
+        let Some(numbers) = numbers else {
+            scores.push(None);
+            continue;
+        };
+        let own: Result<Vec<f64>, Lack> = numbers.iter().map(|number| verdicts[*number]).collect();
+        scores.push(match own.as_deref() {
+            // The reference came first.
+            Ok([score, swapped]) => Some(judge.scaled((score + 1.0 - swapped) / 2.0)),
+            Ok(own) => own.first().map(|score| judge.scaled(*score)),
+            Err(lack) => {
+                *(if *lack == Lack::Unanswered { &mut unanswered } else { &mut unreadable }) += 1;
+                None
+            }
+        });
+    }
+    let counts = [("requests", questions.len()), ("unanswered", unanswered), ("unreadable", unreadable)];
+    Ok((scores, counts.map(|(name, count)| Metric::sum(format!("judge_reward/{name}"), count as f64)).into()))
+}
+
+/// Says why a request has no answer.
+fn reason(answer: &Result<Response, String>) -> String {
+    match answer {
+        Ok(answer) => {
+            let said: String = answer.text().chars().take(QUOTED).collect();
+            format!("status {}: {said}", answer.status)
+        }
+        Err(reason) => reason.clone(),
+    }
+}

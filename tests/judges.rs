@@ -1,0 +1,404 @@
+//! Runs whose reward asks a server: what it is granted, what it is answered, and that the run is the same when it is resumed.
+
+use rlhost_tests::{Outcome, Place, tiny};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+const STEPS: u64 = 6;
+
+/// The key of the judge, which may be in no file.
+const KEY: &str = "sk-judge-0123456789";
+
+/// A judge on a port of its own.
+struct Judge {
+    port: u16,
+    count: Arc<AtomicUsize>,
+}
+
+impl Judge {
+    /// One that behaves as it is told; `behave` gets the number of requests before, and the headers.
+    fn new(behave: impl Fn(usize, &BTreeMap<String, String>, &mut TcpStream) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, count, behave) = (listener.local_addr().unwrap().port(), Arc::<AtomicUsize>::default(), Arc::new(behave));
+        let counted = count.clone();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let (count, behave) = (counted.clone(), behave.clone());
+                std::thread::spawn(move || {
+                    let Some(headers) = headers_of(&stream) else { return };
+                    behave(count.fetch_add(1, Ordering::SeqCst), &headers, &mut stream);
+                });
+            }
+        });
+        Self { port, count }
+    }
+
+    /// One whose score of a text is another each time, and that repeats the key that it is sent.
+    fn moody() -> Self {
+        Self::new(|before, headers, stream| {
+            let key = headers.get("authorization").cloned().unwrap_or_default();
+            verdict(stream, &format!("your key is {key}. [[{}]]", 1 + before * 7 % 10));
+        })
+    }
+
+    fn asked(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    fn arguments(&self, run: &str) -> Vec<String> {
+        let port = self.port;
+        let steps = STEPS.to_string();
+        let mut all = vec!["--model", tiny(), "--plugin", "judge_reward.wasm", "--dataset", "prompts.jsonl", "--output-dir", run];
+        all.extend(["--max-completion-length", "8", "--max-steps", &steps, "--save-steps", "1", "--logging-steps", "1"]);
+        all.extend(["--learning-rate", "0.01", "--log-completions", "all", "--report-to", "none"]);
+        let mut all: Vec<String> = all.into_iter().map(str::to_owned).collect();
+        let of_judge = [
+            format!("hosts=127.0.0.1:{port}"),
+            "secrets={ JUDGE_KEY = \"env:JUDGE_KEY\" }".to_owned(),
+            format!("config.url=http://127.0.0.1:{port}/v1"),
+            "config.secret=JUDGE_KEY".to_owned(),
+            "http.timeout_s=2".to_owned(),
+            "http.retries=0".to_owned(),
+        ];
+        all.extend(of_judge.into_iter().flat_map(|set| ["--set".to_owned(), format!("plugin.judge_reward.{set}")]));
+        all
+    }
+}
+
+fn headers_of(stream: &TcpStream) -> Option<BTreeMap<String, String>> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let lines = reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+    let pair = |line: String| line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned()));
+    let headers: BTreeMap<String, String> = lines.filter_map(pair).collect();
+    let mut body = vec![0; headers.get("content-length")?.parse().ok()?];
+    reader.read_exact(&mut body).ok()?;
+    Some(headers)
+}
+
+/// Sends an answer. What can't be sent shows in what the run gets.
+fn say(stream: &mut TcpStream, status: &str, headers: &str, body: &str) {
+    let length = body.len();
+    let _ = write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}");
+}
+
+fn verdict(stream: &mut TcpStream, text: &str) {
+    let body = serde_json::json!({ "choices": [{ "message": { "role": "assistant", "content": text } }] });
+    say(stream, "200 OK", "", &body.to_string());
+}
+
+fn prompts() -> Place {
+    let place = Place::new();
+    let lines: String = (0..10).map(|i| format!("{{\"prompt\": \"prompt {i} {}\"}}\n", "ab".repeat(i))).collect();
+    place.write("prompts.jsonl", lines);
+    place
+}
+
+fn run(place: &Place, arguments: &[String], more: &[&str]) -> Outcome {
+    let mut all: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    all.extend(more);
+    let cache = place.path("cache").display().to_string();
+    place.run_with(&all, &[("JUDGE_KEY", KEY), ("RLHOST_CACHE_DIR", &cache)])
+}
+
+fn words(line: &[&str]) -> Vec<String> {
+    line.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// A copy of a run as it was when the process died after a step.
+fn as_after(place: &Place, whole: &str, step: u64, name: &str) {
+    place.copy(whole, name);
+    for later in step + 1..=STEPS {
+        fs::remove_dir_all(place.path(name).join(format!("checkpoint-{later}"))).unwrap();
+    }
+}
+
+fn files(folder: &Path, all: &mut Vec<(String, Vec<u8>)>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        match entry.path() {
+            path if path.is_dir() => files(&path, all),
+            path => all.push((path.display().to_string(), fs::read(&path).unwrap())),
+        }
+    }
+}
+
+#[test]
+fn a_run_with_a_judge_is_the_same_when_it_is_resumed_and_its_key_is_in_no_file() {
+    let (place, judge) = (prompts(), Judge::moody());
+    let outcome = run(&place, &judge.arguments("whole"), &[]);
+    outcome.succeeded();
+    let asked = judge.asked();
+    assert!(asked > 10, "{asked}");
+    assert!(outcome.stderr.contains("is granted requests to 127.0.0.1:"), "{}", outcome.stderr);
+    let loaded = place.events("whole", "plugin_loaded");
+    let granted = loaded.iter().find_map(|event| event["granted"].as_str()).unwrap();
+    assert!(granted.contains("127.0.0.1:") && granted.ends_with("JUDGE_KEY (env:JUDGE_KEY)"), "{granted}");
+    // The judge's mood is in the scores.
+    assert!(place.figure("whole", "rewards/judge_reward/std").iter().any(|std| *std > 0.0));
+    for step in [1, 3, 5] {
+        let name = format!("from-{step}");
+        as_after(&place, "whole", step, &name);
+        run(&place, &words(&["resume", &name]), &[]).succeeded();
+        place.assert_same_end(&name, "whole", STEPS, "model.safetensors");
+    }
+    assert_eq!(judge.asked(), asked, "nothing is asked again");
+    run(&place, &words(&["report", "whole"]), &[]).succeeded();
+    let mut all = Vec::new();
+    files(&place.path(""), &mut all);
+    assert!(all.iter().any(|(name, _)| name.ends_with("answers/judge_reward.jsonl")));
+    let has = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+    assert!(all.iter().any(|(name, bytes)| name.ends_with(".html") && has(bytes, granted)));
+    assert!(all.iter().any(|(_, bytes)| has(bytes, "your key is Bearer {{JUDGE_KEY}}")), "what the judge repeated is recorded");
+    for (name, bytes) in &all {
+        assert!(!has(bytes, KEY) && !has(bytes, &KEY[3..]), "{name} has the key");
+    }
+    assert!(!outcome.stderr.contains(KEY) && !outcome.stdout.contains(KEY));
+}
+
+/// Waits until a run has logged a number of steps, and kills it.
+fn kill_after(place: &Place, name: &str, lines: usize, child: &mut Child) {
+    loop {
+        let text = fs::read(place.path(name).join("metrics.jsonl")).unwrap_or_default();
+        if text.iter().filter(|byte| **byte == b'\n').count() >= lines || child.try_wait().unwrap().is_some() {
+            let _ = child.kill();
+            let _ = child.wait();
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_killed_run_goes_on_and_is_replayed_without_the_judge() {
+    let place = prompts();
+    let judge = Judge::new(|before, _, stream| match before % 7 {
+        // Lost for its step, and lost again when the step is replayed.
+        3 if before > 8 => say(stream, "500 Internal Server Error", "", "oh"),
+        _ => verdict(stream, &format!("[[{}]]", 1 + before * 7 % 10)),
+    });
+    let secret = "plugin.judge_reward.secrets={ JUDGE_KEY = \"file:key\" }";
+    place.write("key", KEY);
+    let mut arguments = judge.arguments("run");
+    arguments.extend(words(&["--set", secret]));
+    let mut child = place.start(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    kill_after(&place, "run", 3, &mut child);
+    // The line that was being written.
+    let file = place.path("run/answers/judge_reward.jsonl");
+    let mut text = fs::read(&file).unwrap();
+    text.extend(b"{\"request\":\"ab");
+    fs::write(&file, text).unwrap();
+    place
+        .run(&["resume", "run", "--set", &format!("plugin.judge_reward.hosts=127.0.0.1:{}", judge.port), "--set", secret])
+        .succeeded();
+    let asked = judge.asked();
+    assert!(place.figure("run", "judge_reward/unanswered").iter().sum::<f64>() > 0.0);
+    drop(judge);
+    for step in [1, 2, 4] {
+        let name = format!("from-{step}");
+        as_after(&place, "run", step, &name);
+        place.run(&["resume", &name, "--set", "replay_only=true"]).succeeded();
+        place.assert_same_end(&name, "run", STEPS, "model.safetensors");
+    }
+    let replayed = place.run(&[
+        "replay",
+        "run",
+        "--plugin",
+        "judge_reward.wasm",
+        "--replay-only",
+        "--set",
+        "secret=JUDGE_KEY",
+        "--set",
+        &url_of(&place),
+    ]);
+    replayed.succeeded();
+    assert!(asked > 0 && replayed.stdout.contains("no completion has a different score"), "{}", replayed.stdout);
+    fs::write(&file, "").unwrap();
+    let refused = place.run(&[
+        "replay",
+        "run",
+        "--plugin",
+        "judge_reward.wasm",
+        "--replay-only",
+        "--set",
+        "secret=JUDGE_KEY",
+        "--set",
+        &url_of(&place),
+    ]);
+    assert!(refused.stderr.contains("have no answer in the record, and replay_only"), "{}", refused.stderr);
+}
+
+/// The judge's address in a run's configuration, as a setting.
+fn url_of(place: &Place) -> String {
+    let config = fs::read_to_string(place.path("run/config.toml")).unwrap();
+    let line = config.lines().find(|line| line.starts_with("url = ")).unwrap();
+    format!("url={}", line.trim_start_matches("url = ").trim_matches('"'))
+}
+
+#[test]
+fn a_judge_that_misbehaves_costs_rows_and_no_run() {
+    let place = prompts();
+    let elsewhere = Judge::moody();
+    let away = format!("Location: http://127.0.0.1:{}/\r\n", elsewhere.port);
+    let judge = Judge::new(move |before, _, stream| match before % 10 {
+        _ if before < 8 => verdict(stream, "[[5]]"),
+        0 => std::thread::sleep(Duration::from_secs(3600)),
+        1 => say(stream, "200 OK", "", "garbage"),
+        2 => verdict(stream, "It depends."),
+        3 => drop(stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"choices\"")),
+        4 => {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+            while stream.write_all(&[b'x'; 1 << 16]).is_ok() {}
+        }
+        5 => say(stream, "307 Temporary Redirect", &away, ""),
+        6 => say(stream, "429 Too Many Requests", "Retry-After: 86400\r\n", ""),
+        _ => verdict(stream, &format!("[[{}]]", 1 + before % 10)),
+    });
+    run(&place, &judge.arguments("run"), &[]).succeeded();
+    let sum = |name: &str| place.figure("run", name).iter().sum::<f64>();
+    let (lost, odd) = (sum("judge_reward/unanswered"), sum("judge_reward/unreadable"));
+    assert!(lost > 0.0 && odd > 0.0, "{lost} {odd}");
+    let unscored = place.lines("run/completions.jsonl").iter().filter(|line| line["rewards"]["judge_reward"].is_null()).count();
+    assert_eq!(unscored as f64, lost + odd, "each is a row without a score");
+    assert_eq!(elsewhere.asked(), 0);
+}
+
+#[test]
+fn a_judge_that_is_not_there_ends_the_run_with_a_line() {
+    let place = prompts();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let gone = Judge { port, count: Arc::default() };
+    let outcome = run(&place, &gone.arguments("run"), &[]);
+    let error = outcome.error();
+    assert!(error.contains("judge_reward") && error.contains("requests was answered; the first: http://127.0.0.1:"), "{error}");
+    assert!(!place.path("run").exists(), "found out before the run begins");
+    let refused = Judge::new(|_, _, stream| say(stream, "401 Unauthorized", "", "no such key"));
+    let outcome = run(&place, &refused.arguments("run"), &[]);
+    assert!(outcome.error().contains("status 401: no such key"), "{}", outcome.stderr);
+}
+
+#[test]
+fn nothing_is_granted_that_the_user_did_not_name() {
+    let (place, judge) = (prompts(), Judge::moody());
+    let whole = judge.arguments("run");
+    let without = |key: &str| -> Vec<String> {
+        let begins = format!("plugin.judge_reward.{key}");
+        let pairs: Vec<&[String]> = whole.chunks(2).filter(|pair| !pair[1].starts_with(&begins)).collect();
+        pairs.concat()
+    };
+    let refused = |arguments: &[String], more: &[&str], parts: &[&str]| {
+        let outcome = run(&place, arguments, more);
+        let error = outcome.error().to_owned();
+        assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
+        assert!(outcome.code == Some(2) && !place.path("run").exists(), "{outcome:?}");
+    };
+    let line = "--set plugin.judge_reward.hosts=HOST:PORT";
+    let set = |text: &str| format!("plugin.judge_reward.{text}");
+    let no_secrets = ["--set", &set("secrets={}"), "--set", &set("hosts=[]")];
+    refused(&whole, &no_secrets, &["plugin judge_reward", "rlhost:plugin/http@0.2.0", line]);
+    refused(&without("hosts"), &[], &["judge_reward", "none are granted"]);
+    refused(&without("secrets"), &[], &["JUDGE_KEY, which is not granted", "env:JUDGE_KEY"]);
+    refused(&whole, &["--set", &set("hosts=judge.internal:8000")], &["http://127.0.0.1:", "is not granted"]);
+    refused(&whole, &["--set", &set("hosts=a b")], &["judge_reward", "HOST:PORT"]);
+    refused(&whole, &["--set", &set("secrets={ JUDGE_KEY = \"env:NO_SUCH_KEY\" }")], &["NO_SUCH_KEY is not set"]);
+    refused(&whole, &["--set", &set("http.max_concurrency=0")], &["http.max_concurrency"]);
+    let outcome = run(&place, &whole, &["--set", &set("secrets={ JUDGE_KEY = \"sk-literal-secret\" }")]);
+    assert!(outcome.error().contains("env:VARIABLE"), "{}", outcome.stderr);
+    let other = ["--plugin", "tldr_length_reward.wasm", "--set", "plugin.tldr_length_reward.hosts=a"];
+    refused(&whole, &other, &["plugin.tldr_length_reward.hosts", "sends no requests"]);
+    assert_eq!(judge.asked(), 0);
+}
+
+#[test]
+fn a_strangers_run_folder_grants_nothing() {
+    let (place, judge) = (prompts(), Judge::moody());
+    run(&place, &judge.arguments("run"), &[]).succeeded();
+    as_after(&place, "run", 3, "theirs");
+    let asked = judge.asked();
+    let resume = |more: &[&str]| {
+        let cache = place.path("another-cache").display().to_string();
+        place.run_with(&[&["resume", "theirs"], more].concat(), &[("JUDGE_KEY", KEY), ("RLHOST_CACHE_DIR", &cache)])
+    };
+    let outcome = resume(&[]);
+    let error = outcome.error();
+    let hosts = format!("plugin.judge_reward.hosts=[\"127.0.0.1:{}\"]", judge.port);
+    let secrets = "plugin.judge_reward.secrets={ JUDGE_KEY = \"env:JUDGE_KEY\" }";
+    assert!(error.contains(&format!("--set '{hosts}' --set '{secrets}'")), "{error}");
+    assert!(resume(&["--set", &hosts]).error().contains("--set"), "the secrets have to be given too");
+    resume(&["--set", &hosts, "--set", secrets]).succeeded();
+    place.assert_same_end("theirs", "run", STEPS, "model.safetensors");
+    assert_eq!(judge.asked(), asked);
+    // Replaying asks nobody by itself.
+    let replay = ["replay", "run", "--plugin", "judge_reward.wasm"];
+    let cache = place.path("third-cache").display().to_string();
+    let outcome = place.run_with(&replay, &[("JUDGE_KEY", KEY), ("RLHOST_CACHE_DIR", &cache)]);
+    assert!(outcome.error().contains("--host and --secret"), "{}", outcome.stderr);
+}
+
+/// A judge in Python that answers over TLS; prints its port.
+const ENCRYPTED: &str = r#"
+import http.server, json, ssl
+class Judge(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.dumps({"choices": [{"message": {"content": "[[5]]"}}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain("leaf.pem", "leaf.key")
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_port, flush=True)
+server.serve_forever()
+"#;
+
+/// An authority, and a certificate of this machine that it vouches for.
+const CERTIFICATES: &str = "\
+openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=authority
+openssl req -newkey rsa:2048 -nodes -keyout leaf.key -out leaf.csr -subj /CN=judge
+printf 'subjectAltName=IP:127.0.0.1\\nbasicConstraints=CA:FALSE\\n' > leaf.ext
+openssl x509 -req -in leaf.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out leaf.pem -days 2 -extfile leaf.ext";
+
+/// A process that ends with the test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_judge_is_asked_over_tls_if_its_certificate_is_vouched_for() {
+    let place = prompts();
+    place.write("judge.py", ENCRYPTED);
+    let shell = |script: &str| Command::new("sh").args(["-ec", script]).current_dir(place.path("")).output();
+    if !shell(CERTIFICATES).is_ok_and(|made| made.status.success())
+        || !shell("python3 -c 'import ssl'").is_ok_and(|out| out.status.success())
+    {
+        eprintln!("skipped: no openssl or no python3 to serve TLS with");
+        return;
+    }
+    let mut python = Command::new("python3");
+    let mut server = Ended(python.arg("judge.py").current_dir(place.path("")).stdout(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let judge = Judge { port: line.trim().parse().unwrap(), count: Arc::default() };
+    let url = format!("plugin.judge_reward.config.url=https://127.0.0.1:{}/v1", judge.port);
+    let more = ["--max-steps", "1", "--set", &url];
+    let stranger = run(&place, &judge.arguments("stranger"), &more);
+    let vouched =
+        run(&place, &judge.arguments("run"), &[&more[..], &["--set", "plugin.judge_reward.http.ca_file=ca.pem"]].concat());
+    assert!(stranger.error().to_lowercase().contains("certificate"), "{}", stranger.stderr);
+    vouched.succeeded();
+    assert!(place.figure("run", "rewards/judge_reward/mean").iter().all(|mean| (mean - 4.0 / 9.0).abs() < 1e-6));
+}

@@ -1,0 +1,133 @@
+//! An environment that does what one must not, in episodes of rows that ask for it.
+
+#![allow(missing_docs, clippy::print_stdout)]
+// Nothing but the exports of the wasm build uses what stands here.
+#![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
+
+use rlhost_plugin_sdk::bindings::contract::{environment, plugin};
+use rlhost_plugin_sdk::environment::{Message, Opening, Reply, Start, Turn};
+use rlhost_plugin_sdk::slot::Slot;
+use rlhost_plugin_sdk::{Error, Metric, config};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What it does wrong, in the second turn of an episode whose row has `"bad": true`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Misdeed {
+    #[default]
+    None,
+    Hang,
+    Trap,
+    Refuse,
+    /// Answers fewer turns than it was asked about.
+    Few,
+    Nan,
+    Flood,
+    /// Speaks for the model.
+    Assistant,
+    /// Fails when it opens the episode.
+    Begin,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    pub misdeed: Misdeed,
+}
+
+#[derive(Default)]
+struct State {
+    misdeed: Misdeed,
+    /// Turns so far, and whether the row is bad.
+    episodes: BTreeMap<u64, (u32, bool)>,
+}
+
+struct Unruly;
+
+static STATE: Slot<State> = Slot::new();
+
+impl plugin::Guest for Unruly {
+    fn describe() -> plugin::Info {
+        plugin::Info {
+            name: env!("CARGO_PKG_NAME").into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            description: env!("CARGO_PKG_DESCRIPTION").into(),
+            config_schema: config::schema::<Settings>(),
+            needs: plugin::Needs::DATASET_COLUMNS,
+            stateless: true,
+        }
+    }
+
+    fn configure(config: String) -> Result<(), Error> {
+        let Settings { misdeed } = config::parse(&config)?;
+        STATE.set(State { misdeed, ..State::default() });
+        Ok(())
+    }
+}
+
+impl environment::Guest for Unruly {
+    fn begin(starts: Vec<Start>) -> Result<Vec<Opening>, Error> {
+        STATE.with(|state| {
+            for start in &starts {
+                let bad = start.column_as("bad")?.unwrap_or(false);
+                assert!(!(bad && state.misdeed == Misdeed::Begin), "it can't begin");
+                state.episodes.insert(start.episode, (0, bad));
+            }
+            Ok(starts.iter().map(|_| Opening::plain()).collect())
+        })
+    }
+
+    fn step(turns: Vec<Turn>) -> Result<Vec<Reply>, Error> {
+        STATE.with(|state| {
+            let mut replies = Vec::new();
+            for turn in &turns {
+                let Some((number, bad)) = state.episodes.get_mut(&turn.episode) else {
+                    return Err(Error::Input("no such episode".into()));
+                };
+                *number += 1;
+                let reply = if *number < 3 { Reply::say(vec![Message::user("more")]).rewarded(0.5) } else { Reply::end(1.0) };
+                replies.push(reply);
+                if *bad && *number == 2 {
+                    misbehave(state.misdeed, &mut replies)?;
+                }
+            }
+            Ok(replies)
+        })
+    }
+
+    fn finish(episodes: Vec<u64>) -> Result<Vec<Metric>, Error> {
+        STATE.with(|state| {
+            let known = episodes.iter().filter(|episode| state.episodes.remove(episode).is_some()).count();
+            Ok(vec![Metric::sum("unruly/finished", known as f64)])
+        })
+    }
+}
+
+fn misbehave(misdeed: Misdeed, replies: &mut Vec<Reply>) -> Result<(), Error> {
+    match misdeed {
+        Misdeed::None | Misdeed::Begin => {}
+        Misdeed::Hang => loop {
+            std::hint::black_box(());
+        },
+        Misdeed::Trap => panic!("the table is turned over"),
+        Misdeed::Refuse => return Err(Error::Internal("I won't".into())),
+        Misdeed::Few => replies.clear(),
+        Misdeed::Nan => {
+            replies.pop();
+            replies.push(Reply::end(f32::NAN));
+        }
+        Misdeed::Flood => {
+            replies.pop();
+            replies.push(Reply::say(vec![Message::user("x".repeat(2 << 20))]));
+        }
+        Misdeed::Assistant => {
+            replies.pop();
+            replies.push(Reply::say(vec![Message::new("assistant", "I am the model")]));
+        }
+    }
+    Ok(())
+}
+
+rlhost_plugin_sdk::export_interfaces!(Unruly, ENVIRONMENT, environment: __export_rlhost_plugin_environment_0_2_0_cabi);
