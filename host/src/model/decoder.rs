@@ -267,7 +267,7 @@ impl Decoder {
         }
         let h = a.normed(&kept.input, w.input_norm.as_ref())?;
         let dh = products_backward(&maps.qkv, &h, &[&dq, &dk, &dv], &a.qkv_widths(), &g.qkv)?;
-        self.add_to_input(&kept.input, w.input_norm.as_ref(), &dh, &dx, &g.input_norm)?;
+        self.norm_input_backward(&kept.input, w.input_norm.as_ref(), &dh, &dx, &g.input_norm)?;
         Ok(dx)
     }
 
@@ -295,7 +295,7 @@ impl Decoder {
         let h = a.normed(source, w.mlp_norm.as_ref())?;
         let wide: Vec<&Tensor> = std::iter::once(&d_gate).chain(&d_up).collect();
         let dh = products_backward(&maps.mlp, &h, &wide, &a.mlp_widths(), &g.mlp)?;
-        self.add_to_input(source, w.mlp_norm.as_ref(), &dh, d_source, &g.mlp_norm)
+        self.norm_input_backward(source, w.mlp_norm.as_ref(), &dh, d_source, &g.mlp_norm)
     }
 
     /// Takes the gradient of what is added to the residual and returns that of the product's result, which a norm may have read.
@@ -314,7 +314,14 @@ impl Decoder {
     }
 
     /// Adds the gradient of a norm's input `x`, given that of its result `dh`, to `dx`; without a norm they are the same.
-    fn add_to_input(&self, x: &Tensor, norm: Option<&Norm>, dh: &Tensor, dx: &Tensor, grad: &Option<Norm<Wanted>>) -> Result<()> {
+    fn norm_input_backward(
+        &self,
+        x: &Tensor,
+        norm: Option<&Norm>,
+        dh: &Tensor,
+        dx: &Tensor,
+        grad: &Option<Norm<Wanted>>,
+    ) -> Result<()> {
         match norm {
             Some(norm) => self.architecture.norm_backward(x, norm, dh, dx, &grad.as_ref())?,
             None => ops::add_into(dx, dh)?,

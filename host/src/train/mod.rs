@@ -13,7 +13,6 @@ mod named;
 mod origin;
 mod packed;
 mod patience;
-mod plateau;
 mod plugins;
 mod ranks;
 mod reward_model;
