@@ -62,7 +62,7 @@ fn switches_lists_and_names_are_spelled_as_in_python() {
     place.write("file.yaml", file);
     dpo(&place, "file", &["--config", "file.yaml", "--push_to_hub", "false"]).succeeded();
     let text = config(&place, "file");
-    for line in ["report_to = \"tensorboard\"", "bf16 = false", "max_length = \"none\"", "beta = 0.4"] {
+    for line in ["report_to = [\"wandb\", \"tensorboard\"]", "bf16 = false", "max_length = \"none\"", "beta = 0.4"] {
         assert!(text.contains(line), "{line}: {text}");
     }
     refused(&place, &["--config", "file.yaml"], "file.yaml:8: push_to_hub");

@@ -40,7 +40,8 @@ fn a_fault_is_told_once_in_the_log_the_events_the_report_and_by_the_command() {
         // The command reads what the run saw.
         let mut live: Vec<String> = events.iter().map(|event| event["finding"].as_str().unwrap().to_owned()).collect();
         let mut read = found(&place, name);
-        (live.sort(), read.sort());
+        live.sort();
+        read.sort();
         assert_eq!(live, read);
         let said = place.run(&["diagnose", name]).succeeded().stdout.clone();
         assert!(said.contains(&format!("({name}, ")) && said.contains("    try  "), "{said}");

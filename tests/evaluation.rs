@@ -94,9 +94,10 @@ fn the_best_checkpoint_is_the_one_that_evaluates_best() {
 
     let no_data = place.run(&[&arguments("wrong")[..], &evaluated[2..]].concat());
     assert!(no_data.code == Some(2) && no_data.error().contains("eval_dataset"), "{}", no_data.stderr);
-    let misspelt = ["--eval-dataset", "held_out.jsonl", "--eval-steps", "1", "--metric-for-best-model", "eval_rewrd"];
+    let misspelt = ["--eval-dataset", "held_out.jsonl", "--eval-steps", "6", "--metric-for-best-model", "eval_rewrd"];
     let misspelt = place.run(&[&arguments("misspelt")[..], &misspelt].concat());
     assert!(misspelt.error().contains("eval_reward"), "{}", misspelt.stderr);
+    assert_eq!(place.checkpoints("misspelt"), [1], "refused after the first step, long before the first evaluation");
 }
 
 #[test]
@@ -237,4 +238,106 @@ fn statistics_of_an_evaluation_are_of_all_its_rows() {
             assert!((got - want).abs() < 1e-5 * want.abs().max(1.0), "{name} by {size}: {got}, not {want}");
         }
     }
+}
+
+#[test]
+fn an_evaluation_has_its_own_sampling_rewards_and_pass_at_k_and_changes_no_training() {
+    let place = place();
+    place.run(&arguments("plain")).succeeded();
+    let protocol =
+        ["--eval-dataset", "held_out.jsonl", "--eval-steps", "3", "--num-generations-eval", "6", "--eval-temperature", "0.5"];
+    let alone = ["--plugin", "repetition_reward.wasm", "--set", "plugin.repetition_reward.eval_only=true"];
+    let solved = ["--eval-pass-threshold", "-9", "--eval-pass-reward", "tldr_length_reward", "--eval-pass-k", "1", "3", "6"];
+    place.run(&[&arguments("evaluated")[..], &protocol, &alone, &solved].concat()).succeeded();
+    let (evaluations, steps): (Vec<Value>, Vec<Value>) =
+        place.timeless("evaluated/metrics.jsonl").into_iter().partition(is_evaluation);
+    let without_count = |lines: Vec<Value>| -> Vec<Value> {
+        let less = |mut line: Value| {
+            line.as_object_mut().unwrap().retain(|name, _| !name.starts_with("plugins/repetition_reward"));
+            line
+        };
+        lines.into_iter().map(less).collect()
+    };
+    assert_eq!(without_count(steps), place.timeless("plain/metrics.jsonl"), "training does not see the other reward");
+    let model = |run: &str| fs::read(place.path(run).join("checkpoint-6/model.safetensors")).unwrap();
+    assert!(model("plain") == model("evaluated"));
+    assert_eq!(evaluations.len(), 2);
+    for line in &evaluations {
+        let value = |name: &str| line[name].as_f64().unwrap_or_else(|| panic!("{name}: {line}"));
+        assert!(value("eval_rewards/repetition_reward/mean") <= 0.0);
+        let pass = [1, 3, 6].map(|k| value(&format!("eval_pass@{k}")));
+        assert!(pass[0] <= pass[1] && pass[1] <= pass[2] && pass.iter().all(|p| (0.0..=1.0).contains(p)), "{pass:?}");
+        // Multiples of a completion, and of a prompt.
+        assert!((pass[0] * 30.0).fract().min(1.0 - (pass[0] * 30.0).fract()) < 1e-9, "{pass:?}");
+        assert!((pass[2] * 5.0).fract().min(1.0 - (pass[2] * 5.0).fract()) < 1e-9, "{pass:?}");
+        assert!((0.0..=1.0).contains(&value("eval_maj@3")) && value("eval_pass@3/stderr") >= 0.0);
+        assert!(line.get("eval_maj@1").is_none());
+    }
+    let report = fs::read_to_string(place.path("evaluated/report.html")).unwrap();
+    assert!(report.contains("<h2 id=\"evaluations\">") && report.contains("eval_pass@3</th><td class=\"number\">"));
+    // As much as there is to say of it, `eval` says too.
+    let said = place.run(&["eval", "evaluated/checkpoint-6", "--json"]).succeeded().stdout.clone();
+    let said: Value = serde_json::from_str(&said).unwrap();
+    for name in ["eval_pass@1", "eval_maj@6", "eval_rewards/repetition_reward/mean"] {
+        assert_eq!(said[name], evaluations[1][name], "{name}");
+    }
+    let greedy = place.run(&["eval", "evaluated/checkpoint-6", "--json", "--eval-temperature", "0"]).succeeded().stdout.clone();
+    let greedy: Value = serde_json::from_str(&greedy).unwrap();
+    // All completions of a prompt are the same.
+    assert_eq!((&greedy["eval_pass@1"], &greedy["eval_pass@6"]), (&greedy["eval_maj@6"], &greedy["eval_pass@3"]));
+    let shown = place.run(&["eval", "evaluated/checkpoint-6"]).succeeded().stdout.clone();
+    assert!(shown.lines().any(|line| line.starts_with("eval_pass@3 ") && line.contains("(95%)")), "{shown}");
+}
+
+#[test]
+fn a_protocol_that_does_not_fit_is_refused_before_anything_is_written() {
+    let place = place();
+    let dpo = ["--model", tiny(), "--algorithm", "dpo", "--dataset", "pairs.jsonl", "--num-generations-eval", "4"];
+    let said = place.run(&dpo);
+    assert!(said.code == Some(2) && said.error().contains("num_generations_eval"), "{}", said.stderr);
+    let alone = ["--set", "plugin.tldr_length_reward.eval_only=true", "--set", "plugin.remembering.eval_only=true"];
+    let said = place.run(&[&arguments("alone")[..], &alone].concat());
+    assert!(said.code == Some(2) && said.error().contains("name at least one reward"), "{}", said.stderr);
+    let said = place.run(&[&arguments("k")[..], &["--eval-pass-threshold", "0", "--eval-pass-k", "9"]].concat());
+    assert!(said.code == Some(2) && said.error().contains("more than the 8 completions"), "{}", said.stderr);
+    assert!(!place.entries().iter().any(|name| ["alone", "k", "runs"].contains(&name.as_str())));
+}
+
+#[test]
+fn a_run_stops_early_where_its_evaluations_say_so_also_if_it_was_resumed() {
+    let place = place();
+    // Evaluations hardly move at this rate, so none improves on the best by so much.
+    let early = ["--eval-dataset", "held_out.jsonl", "--eval-steps", "1", "--metric-for-best-model", "eval_reward"];
+    let patience = ["--early-stopping-patience", "3", "--early-stopping-threshold", "1000", "--learning-rate", "1e-6"];
+    let outcome = place.run(&[&arguments("whole")[..], &early, &patience].concat());
+    outcome.succeeded();
+    assert!(outcome.stderr.contains("3 evaluations in a row have not improved eval_reward"), "{}", outcome.stderr);
+    // The first sets the best, and three do not improve on it.
+    let ends = |run: &str| -> Vec<(Value, Value)> {
+        let events = ["stopped_early", "finished"].map(|kind| place.events(run, kind));
+        events.concat().iter().map(|event| (event["event"].clone(), event["step"].clone())).collect()
+    };
+    assert_eq!(ends("whole"), [("stopped_early".into(), 4.into()), ("finished".into(), 4.into())]);
+    assert_eq!(place.checkpoints("whole"), [1, 2, 3, 4]);
+    for step in [1, 3] {
+        let name = format!("again-{step}");
+        place.copy("whole", &name);
+        place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
+        assert_eq!(place.timeless(&format!("{name}/metrics.jsonl")), place.timeless("whole/metrics.jsonl"), "from {step}");
+        assert_eq!(ends(&name)[1], ends("whole")[0], "from {step}");
+        let state = |run: &str| fs::read_to_string(place.path(run).join("checkpoint-4/trainer_state.json")).unwrap();
+        assert_eq!(state(&name).replace(&name, "whole"), state("whole"));
+    }
+    // One that has stopped stays stopped, and goes on with more patience.
+    place.run(&["resume", "whole"]).succeeded();
+    assert_eq!(place.checkpoints("whole"), [1, 2, 3, 4]);
+    let more = ["--early-stopping-patience", "9", "--resume-from-checkpoint", "whole"];
+    place.run(&[&arguments("whole")[..], &early, &patience[2..], &more].concat()).succeeded();
+    assert_eq!(place.checkpoints("whole"), [1, 2, 3, 4, 5, 6]);
+    for (wrong, named) in [(&early[2..], "set eval_dataset"), (&early[..4], "metric_for_best_model")] {
+        let said = place.run(&[&arguments("wrong")[..], wrong, &patience[..2]].concat());
+        assert!(said.code == Some(2) && said.error().contains(named), "{}", said.stderr);
+    }
+    let of_training = [&arguments("grad")[..], &early[..4], &patience[..2], &["--metric-for-best-model", "grad_norm"]].concat();
+    assert!(place.run(&of_training).error().contains("eval_grad_norm"));
 }

@@ -18,12 +18,29 @@ const DOORS: &[(&str, &[&str])] = &[
     ("checkpoint", &["config"]),
     ("dist", &["config", "ops"]),
     ("report", &["diagnosis"]),
+    ("trackers", &["config"]),
     (
         "train",
         &["config", "ops", "hub", "metrics", "diagnosis", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"],
     ),
     ("fuzzing", &["config", "hub", "data", "diagnosis", "model", "plugin", "checkpoint", "report", "train"]),
-    ("cli", &["config", "data", "dist", "model", "plugin", "rollout", "train", "checkpoint", "metrics", "diagnosis", "report"]),
+    (
+        "cli",
+        &[
+            "config",
+            "data",
+            "dist",
+            "model",
+            "plugin",
+            "rollout",
+            "train",
+            "checkpoint",
+            "metrics",
+            "diagnosis",
+            "trackers",
+            "report",
+        ],
+    ),
 ];
 
 fn root() -> PathBuf {
@@ -110,9 +127,10 @@ fn no_file_is_longer_than_about_six_hundred_lines() {
 }
 
 /// Structs that have more than a dozen fields, and why each may.
-const LARGE: [(&str, &str); 5] = [
+const LARGE: [(&str, &str); 6] = [
     ("Config", "a field for each key"),
     ("Architecture", "a field for each size and switch of config.json"),
+    ("Experience", "a field for each column"),
     ("Rest", "a file, field by field"),
     ("Summary", "a line of JSON, field by field"),
     ("Settings", "a field for each setting of grpo"),

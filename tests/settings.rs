@@ -1,6 +1,6 @@
 //! Settings of TRL and transformers that change training: each does what it says, and a run that has them resumes exactly.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{Place, assert_near, tiny};
 use std::fs;
 
 /// A run of SFT that logs and saves every step.
@@ -131,4 +131,73 @@ fn an_optimizer_takes_no_key_of_another() {
     place.run(&[&sft("fused")[..], &["--optim", "adamw_torch_fused"]].concat()).succeeded();
     place.run(&sft("plain")).succeeded();
     place.assert_same_end("fused", "plain", 6, "model.safetensors");
+}
+
+/// A run with an adapter that drops much of its input.
+fn dropping<'a>(run: &'a str, algorithm: &'a str) -> Vec<&'a str> {
+    let mut all = vec![algorithm, "--model", tiny(), "--output-dir", run, "--max-steps", "4", "--save-steps", "1"];
+    all.extend(["--logging-steps", "1", "--learning-rate", "0.01", "--lora-r", "4", "--lora-dropout", "0.3"]);
+    all.extend(match algorithm {
+        "sft" => &["--dataset", "answers.jsonl", "--per-device-train-batch-size", "8", "--eval-dataset", "answers.jsonl"][..],
+        "dpo" => &["--dataset", "pairs.jsonl", "--per-device-train-batch-size", "8"],
+        "ppo" => &["--critic-learning-rate", "0.001"],
+        _ => &["--beta", "0.1"],
+    });
+    if ["ppo", "grpo"].contains(&algorithm) {
+        all.extend(["--dataset", "pairs.jsonl", "--plugin", "tldr_length_reward.wasm", "--max-completion-length", "8"]);
+    }
+    all
+}
+
+#[test]
+fn an_adapters_dropout_resumes_and_is_the_same_however_a_step_is_cut() {
+    let place = Place::with_answers();
+    for algorithm in ["sft", "dpo", "grpo", "ppo"] {
+        let run = format!("{algorithm}-whole");
+        let given = dropping(&run, algorithm);
+        place.run(&given).succeeded();
+        for step in 1..4 {
+            let name = format!("{run}-from-{step}");
+            place.copy(&run, &name);
+            place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
+            place.assert_same_end(&name, &run, 4, "adapter_model.safetensors");
+        }
+        let again = |name: &str, more: &[&str]| {
+            let name = format!("{algorithm}-{name}");
+            let mut all = given.clone();
+            let at = all.iter().position(|a| *a == "--output-dir").unwrap();
+            all[at + 1] = &name;
+            place.run(&[&all[..], more].concat()).succeeded();
+            name
+        };
+        let checkpointed = again("checkpointed", &["--gradient-checkpointing"]);
+        place.assert_same_end(&checkpointed, &run, 4, "adapter_model.safetensors");
+        let accumulated = ["--per-device-train-batch-size", "2", "--gradient-accumulation-steps", "4"];
+        let accumulated = again("accumulated", &accumulated);
+        assert_near(&place.figures(&accumulated), &place.figures(&run), algorithm);
+    }
+    let config = std::fs::read_to_string(place.path("sft-whole/checkpoint-4/adapter_config.json")).unwrap();
+    assert!(config.contains("\"lora_dropout\": 0.3"), "{config}");
+    // Evaluations drop nothing.
+    let lines = place.lines("sft-whole/metrics.jsonl");
+    let evaluated: Vec<f64> = lines.iter().filter_map(|line| line["eval_loss"].as_f64()).collect();
+    let base = ["eval", "sft-whole/checkpoint-4", "--json", "--lora-dropout", "0", "--allow-changed"];
+    let said: serde_json::Value = serde_json::from_str(&place.run(&base).succeeded().stdout).unwrap();
+    assert_eq!(said["eval_loss"].as_f64(), evaluated.last().copied());
+}
+
+#[test]
+fn an_adapters_dropout_is_trls_by_default_and_that_of_a_folder_that_training_goes_on_with() {
+    let place = Place::with_answers();
+    let dropout = |run: &str| {
+        let text = fs::read_to_string(place.path(run).join("config.toml")).unwrap();
+        text.lines().find_map(|line| line.strip_prefix("lora_dropout = ").map(str::to_owned))
+    };
+    place.run(&[&sft("new")[..], &["--lora-r", "2", "--max-steps", "1"]].concat()).succeeded();
+    assert_eq!(dropout("new").as_deref(), Some("0.05"));
+    place.run(&[&sft("own")[..], &["--lora-r", "2", "--max-steps", "1", "--lora-dropout", "0.25"]].concat()).succeeded();
+    place.run(&[&sft("on")[..], &["--model", "own/checkpoint-1", "--max-steps", "1"]].concat()).succeeded();
+    assert_eq!(dropout("on").as_deref(), Some("0.25"));
+    let without = place.run(&[&sft("none")[..], &["--lora-dropout", "0.1"]].concat());
+    assert!(without.code == Some(2) && without.error().contains("lora_dropout: needs an adapter"), "{}", without.stderr);
 }

@@ -16,6 +16,7 @@ pub mod optim;
 pub mod plugin;
 pub mod report;
 pub mod rollout;
+pub mod trackers;
 pub mod train;
 
 pub use rlhost_ops as ops;

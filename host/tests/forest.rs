@@ -15,7 +15,7 @@ use std::path::Path;
 const TEMPERATURE: f64 = 0.8;
 
 /// An adapter, and its factor: alpha over the root of the rank.
-const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true };
+const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true, dropout: 0.0 };
 const LORA_SCALE: f64 = 1.5;
 
 /// Models of the families that differ more from these.
@@ -400,7 +400,7 @@ fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_polic
         let model = Policy::new(decoder);
         let want = naive_of(&a, model.weights(), of_values).unwrap();
         let (forest, selected) = packed();
-        let pass = model.forward_values(&forest, &selected.rows).unwrap();
+        let pass = model.forward_values(&forest, &selected.rows, None).unwrap();
         assert_eq!(pass.values(), model.frozen().values(&forest, &selected.rows).unwrap().unwrap());
         assert!(relative(pass.values(), &want.values) <= 1e-5, "{name}: values");
         let gradients = model.zero_gradients().unwrap();

@@ -1,14 +1,15 @@
 //! Adapters: new ones change nothing, trained ones leave the base alone, merged ones are the same
 //! model.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use rlhost::config::Rule;
 use rlhost::model::{Decode, Decoder, Frozen, Lora, ModelFolder, Policy, Selected, Weights, merge, save};
+use rlhost::ops::dropout::Mask;
 use rlhost::ops::{self, Forest};
 use rlhost::optim::{Optimizer, Settings};
 use std::path::Path;
 
-const LORA: Lora = Lora { r: 4, alpha: 8.0, use_rslora: false };
+const LORA: Lora = Lora { r: 4, alpha: 8.0, use_rslora: false, dropout: 0.0 };
 
 fn folder(name: &str) -> ModelFolder {
     ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap()
@@ -182,4 +183,89 @@ fn an_adapters_folder_gives_the_same_adapter_back_and_can_be_merged() {
     candle_core::safetensors::save(&half, &file).unwrap();
     let refusal = ModelFolder::open(&adapter).unwrap().decoder().unwrap_err().to_string();
     assert!(refusal.contains("has only one of lora_A and lora_B"), "{refusal}");
+}
+
+/// The weighted sum of log-probabilities whose gradient [`d_logp`] is, with dropout.
+fn dropped_loss(policy: &Policy, key: u64) -> f64 {
+    let (forest, selected) = forest();
+    let pass = policy.forward_dropping(&forest, &selected, 1.0, key).unwrap();
+    pass.stats().logp.iter().zip(d_logp(selected.len())).map(|(logp, d)| f64::from(*logp) * f64::from(d)).sum()
+}
+
+fn dropped_gradients(policy: &Policy) -> Vec<(String, Vec<f32>)> {
+    let (forest, selected) = forest();
+    let gradients = policy.zero_gradients().unwrap();
+    let pass = policy.forward_dropping(&forest, &selected, 1.0, 5).unwrap();
+    pass.backward(&d_logp(selected.len()), None, None, &gradients, &|| ()).unwrap();
+    gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect()
+}
+
+fn d_logp(n: usize) -> Vec<f32> {
+    (0..n).map(|i| (i as f32 * 0.8).cos()).collect()
+}
+
+#[test]
+fn with_dropout_gradients_are_those_of_finite_differences_and_none_is_the_model_itself() {
+    for name in ["llama_biased", "qwen3"] {
+        let policy = trained(&folder(name).decoder().unwrap());
+        let plain = dropped_loss(&policy, 5);
+        let policy = policy.with_dropout(0.4);
+        let [one, other] = [5, 6].map(|key| dropped_loss(&policy, key));
+        assert!(plain != one && one != other, "{plain} {one} {other}");
+
+        let whole = dropped_gradients(&policy);
+        let policy = policy.with_gradient_checkpointing(true);
+        assert_eq!(whole, dropped_gradients(&policy), "layers that run again drop the same");
+        for ((name, parameter), (_, gradient)) in policy.weights().trained().into_iter().zip(&whole) {
+            // Along the gradient itself, which is the direction in which f32 tells most.
+            let before = ops::to_vec(parameter).unwrap();
+            let length = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+            let at = |step: f64| {
+                let moved = before.iter().zip(gradient).map(|(p, g)| (f64::from(*p) + step * f64::from(*g) / length) as f32);
+                let moved: Vec<f32> = moved.collect();
+                ops::write(parameter, |p| p.copy_from_slice(&moved)).unwrap();
+                dropped_loss(&policy, 5)
+            };
+            let step = 0.01;
+            let slope = (at(step) - at(-step)) / (2.0 * step);
+            ops::write(parameter, |p| p.copy_from_slice(&before)).unwrap();
+            assert!((slope - length).abs() < 0.02 * length + 1e-4, "{name}: {slope} and {length}");
+        }
+    }
+}
+
+#[test]
+fn the_right_share_is_dropped_independently_by_key_row_and_feature_and_the_mean_stays() {
+    let mut forest = Forest::new();
+    forest.push(&(0..400).collect::<Vec<u32>>(), None);
+    let texts = forest.texts();
+    let ones = Tensor::ones((400, 101), DType::F32, &Device::Cpu).unwrap();
+    let of = |key: u64, p: f64| ops::to_vec(&Mask { rows: &texts, key, p }.apply(&ones).unwrap()).unwrap();
+    for p in [0.05, 0.5] {
+        let (a, b) = (of(1, p), of(2, p));
+        let n = a.len() as f64;
+        let share = |both: &dyn Fn(usize) -> bool| (0..a.len()).filter(|i| both(*i)).count() as f64 / n;
+        // Five standard deviations.
+        let near = |got: f64, want: f64| (got - want).abs() < 5.0 * (want * (1.0 - want) / n).sqrt();
+        assert!(near(share(&|i| a[i] == 0.0), p), "{}", share(&|i| a[i] == 0.0));
+        assert!(near(share(&|i| a[i] == 0.0 && b[i] == 0.0), p * p));
+        assert!(near(share(&|i| a[i] == 0.0 && a[(i + 1) % a.len()] == 0.0), p * p));
+        assert!(near(share(&|i| a[i] == 0.0 && a[(i + 101) % a.len()] == 0.0), p * p));
+        assert!(a.iter().all(|x| *x == 0.0 || (f64::from(*x) - 1.0 / (1.0 - p)).abs() < 1e-6));
+    }
+    assert_eq!(of(3, 0.0), vec![1.0; 400 * 101]);
+}
+
+#[test]
+fn a_text_has_the_same_numbers_wherever_it_lies() {
+    let (mut whole, mut cut) = (Forest::new(), Forest::new());
+    let prompt = whole.push(&[1, 2, 3], None);
+    whole.push(&[4, 5], Some(prompt));
+    let second = whole.push(&[6], Some(prompt));
+    cut.push(&[9, 2, 3, 6], None);
+    cut.push(&[1, 2, 3, 6], None);
+    let (whole_texts, cut) = (whole.texts(), cut.texts());
+    assert_eq!(whole_texts[whole.segments()[second].start], cut[7]);
+    assert_eq!(whole_texts[..3], cut[4..7]);
+    assert!(cut[..4].iter().all(|text| !cut[4..].contains(text)));
 }

@@ -22,6 +22,7 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod device;
+pub mod dropout;
 pub mod embedding;
 pub mod forest;
 mod gemm;

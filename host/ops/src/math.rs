@@ -44,7 +44,7 @@ pub(super) fn tanh(x: f32) -> f32 {
     p = p.mul_add(z, 2.063_908_8e-2);
     p = p.mul_add(z, -5.373_971_5e-2);
     p = p.mul_add(z, 1.333_144_2e-1);
-    p = p.mul_add(z, -3.333_328_1e-1);
+    p = p.mul_add(z, -3.333_328e-1);
     let near = (p * z).mul_add(x, x);
     let beyond = (1.0 - 2.0 / (exp(2.0 * x.abs()) + 1.0)).copysign(x);
     if x.abs() < NEAR { near } else { beyond }
@@ -59,14 +59,14 @@ pub(super) fn normal_below(x: f32) -> f32 {
     let t = 1.0 / 0.5f32.mul_add(z, 1.0);
     let mut p = 0.170_872_77_f32;
     p = p.mul_add(t, -0.822_152_23);
-    p = p.mul_add(t, 1.488_515_87);
-    p = p.mul_add(t, -1.135_203_98);
+    p = p.mul_add(t, 1.488_515_9);
+    p = p.mul_add(t, -1.135_204);
     p = p.mul_add(t, 0.278_868_07);
     p = p.mul_add(t, -0.186_288_06);
     p = p.mul_add(t, 0.096_784_18);
     p = p.mul_add(t, 0.374_091_96);
-    p = p.mul_add(t, 1.000_023_68);
-    p = p.mul_add(t, -1.265_512_23);
+    p = p.mul_add(t, 1.000_023_7);
+    p = p.mul_add(t, -1.265_512_2);
     // Rounding a large square would be an error of the exponential function's argument: the square's own rounding is added back.
     let square = z * z;
     let rest = z.mul_add(z, -square);

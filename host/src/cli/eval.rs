@@ -60,8 +60,10 @@ fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<()
         return Ok(());
     }
     let width = figures.keys().map(String::len).max().unwrap_or(0);
-    for (name, value) in figures {
-        say!("{name:width$}  {value:.6}");
+    for (name, value) in &figures {
+        let error = figures.get(&format!("{}/stderr", name.strip_suffix("/mean").unwrap_or(name)));
+        let interval = error.map_or_else(String::new, |error| format!("  \u{b1} {:.6} (95%)", 1.96 * error));
+        say!("{name:width$}  {value:.6}{interval}");
     }
     Ok(())
 }

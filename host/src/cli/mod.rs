@@ -17,6 +17,7 @@ mod completions;
 mod diagnose;
 mod eval;
 mod export;
+mod export_run;
 mod flags;
 mod generate;
 mod given;
@@ -95,6 +96,8 @@ enum Other {
     Score(score::Args),
     /// Write an HTML report of a run: metrics, completions, plugins and events
     Report(report::Args),
+    /// Export a run's metrics and settings for wandb, MLflow or Trackio
+    ExportRun(export_run::Args),
     /// Say why a run does not learn: signs in its metrics, and what to try
     Diagnose(diagnose::Args),
     /// Create, inspect, check, time and build plugins
@@ -238,6 +241,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Replay(args) => replay::run(&args),
         Other::Score(args) => score::run(&args),
         Other::Report(args) => report::run(&args),
+        Other::ExportRun(args) => export_run::run(&args),
         Other::Diagnose(args) => diagnose::run(&args),
         Other::Plugin(args) => plugin::run(&args),
         Other::Checkpoint(args) => checkpoint::run(&args),

@@ -1,13 +1,15 @@
 //! The commands that train.
 
-use super::Failure;
 use super::algorithm::Known;
 use super::given::{Given, texts};
 use super::progress::Progress;
 use super::stopping::Stopping;
+use super::{Failure, export_run};
 use crate::checkpoint;
+use crate::config::ReportTo;
 use crate::dist::World;
 use crate::report;
+use crate::trackers::Format;
 use crate::train::{self, Beginning, Finished, Origin, Trainer};
 use anyhow::anyhow;
 use clap::{ArgMatches, Command};
@@ -153,13 +155,14 @@ pub(super) fn go_on(given: &Given, origin: Origin, allow_changed: bool, world: &
 fn start(given: &Given, beginning: &Beginning, world: &Rc<World>) -> Result<(), Failure> {
     let stopping = Stopping::listen()?;
     let config = given.settle(beginning)?;
+    let report_to = config.report_to.clone();
     let trainer = train::set_up(config, beginning, world.clone()).map_err(Failure::mistake)?;
     let begun = beginning.origin().map_or(0, |origin| origin.step);
-    finish(trainer, &stopping, begun, world)
+    finish(trainer, &stopping, (begun, &report_to), world)
 }
 
 /// Runs to the end and says where everything is.
-fn finish(trainer: Trainer, stopping: &Stopping, begun: u64, world: &World) -> Result<(), Failure> {
+fn finish(trainer: Trainer, stopping: &Stopping, (begun, report_to): (u64, &[ReportTo]), world: &World) -> Result<(), Failure> {
     let mut progress = Progress::new(trainer.max_steps(), world.is_first());
     let finished = trainer.run(stopping.begin(), &mut progress).map_err(Failure::failed)?;
     if !world.is_first() {
@@ -167,6 +170,12 @@ fn finish(trainer: Trainer, stopping: &Stopping, begun: u64, world: &World) -> R
     }
     if begun > 0 && finished.steps == begun && !finished.stopped {
         tracing::info!("nothing was left to do: the run had taken its {begun} steps; --max-steps sets another number");
+    }
+    for format in report_to.iter().filter_map(|to| exported(*to)) {
+        match export_run::export(&finished.folder, format, &finished.folder) {
+            Ok((path, command)) => tracing::info!("exported {}; to show it: {command}", path.display()),
+            Err(error) => tracing::warn!("{error}; nothing was exported"),
+        }
     }
     let report = report::write(&finished.folder);
     if let Err(error) = &report {
@@ -176,6 +185,16 @@ fn finish(trainer: Trainer, stopping: &Stopping, begun: u64, world: &World) -> R
         summary(&finished, report.ok().as_deref());
     }
     if finished.stopped { Err(Failure::Stopped) } else { Ok(()) }
+}
+
+/// Returns the program that metrics are exported for when a run ends.
+fn exported(to: ReportTo) -> Option<Format> {
+    match to {
+        ReportTo::None | ReportTo::Tensorboard => None,
+        ReportTo::Wandb => Some(Format::Wandb),
+        ReportTo::Mlflow => Some(Format::Mlflow),
+        ReportTo::Trackio => Some(Format::Trackio),
+    }
 }
 
 /// Longest part of a prompt or completion that is shown, in characters.

@@ -108,6 +108,9 @@ pub struct PluginEntry {
     /// What to do if it fails: fail (save and end the run) or unscorable (give its rows no score).
     #[serde(default)]
     pub on_error: OnError,
+    /// Score only in evaluations: its scores are logged and reach no algorithm.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub eval_only: bool,
     /// Its resource limits.
     #[serde(default)]
     pub limits: Limits,
@@ -130,8 +133,8 @@ impl PluginEntry {
     /// Creates an entry with default settings.
     pub fn new(path: String) -> Self {
         let (limits, http) = (Limits::default(), HttpLimits::default());
-        let (config, on_error) = (Map::new(), OnError::Fail);
-        Self { path, weight: 1.0, config, on_error, limits, hosts: Vec::new(), secrets: BTreeMap::new(), http }
+        let (config, on_error, eval_only) = (Map::new(), OnError::Fail, false);
+        Self { path, weight: 1.0, config, on_error, eval_only, limits, hosts: Vec::new(), secrets: BTreeMap::new(), http }
     }
 
     /// Returns what it is granted.

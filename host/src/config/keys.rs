@@ -24,6 +24,8 @@ pub struct Key {
     pub help: String,
     /// The JSON type of its value.
     pub kind: &'static str,
+    /// Whether it is a list of numbers.
+    pub of_numbers: bool,
     /// Whether it may change when a run resumes.
     pub on_resume: OnResume,
     /// Whether each process of a run may have its own value.
@@ -50,6 +52,10 @@ impl Key {
             name: name.to_owned(),
             help: text("description").unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" "),
             kind: ["boolean", "integer", "number", "array", "object"].into_iter().find(|k| has(k)).unwrap_or("string"),
+            of_numbers: property
+                .pointer("/items/type")
+                .and_then(Value::as_str)
+                .is_some_and(|of| ["integer", "number"].contains(&of)),
             on_resume: match text("on_resume") {
                 Some("free") => OnResume::Free,
                 Some("compared") => OnResume::Compared,

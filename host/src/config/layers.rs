@@ -264,11 +264,12 @@ fn checked(file: &ConfigFile, settings: &[String], overrides: &Overrides, foreig
 
 /// Applies the flags of keys and of the algorithm's settings.
 fn apply_flags(table: &mut Table, overrides: &Overrides) -> Result<()> {
-    for Key { name: key, kind, .. } in keys() {
+    for Key { name: key, kind, of_numbers, .. } in keys() {
         let given: Vec<&String> = overrides.flags.iter().filter(|(k, _)| k == key).map(|(_, text)| text).collect();
         let Some(last) = given.last() else { continue };
         let value = match *kind {
             "string" => Value::String((*last).clone()),
+            "array" if *of_numbers => Value::Array(given.into_iter().map(|text| scalar(text)).collect()),
             "array" => Value::Array(given.into_iter().map(|text| Value::String(text.clone())).collect()),
             _ => scalar(last),
         };

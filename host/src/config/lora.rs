@@ -57,8 +57,8 @@ impl Config {
         if let Some(alpha) = self.lora_alpha.filter(|alpha| !(*alpha > 0.0 && alpha.is_finite())) {
             return Err(("lora_alpha", format!("is {alpha}; it must be greater than 0")));
         }
-        if self.lora_dropout != 0.0 {
-            return Err(("lora_dropout", format!("is {}; LoRA dropout is not supported, so it must be 0", self.lora_dropout)));
+        if let Some(p) = self.lora_dropout.filter(|p| !(0.0..1.0).contains(p)) {
+            return Err(("lora_dropout", format!("is {p}; it must be at least 0 and less than 1")));
         }
         if let Some(name) = self.lora_modules().find(|name| *name != ALL && !MODULES.contains(name)) {
             let meant = did_you_mean(name, MODULES);

@@ -4,10 +4,12 @@
 mod changes;
 mod device;
 mod entries;
+mod evaluation;
 pub mod files;
 mod foreign;
 mod grants;
 mod inherited;
+pub mod json_lines;
 mod keys;
 mod layers;
 mod limit;

@@ -37,6 +37,12 @@ pub enum ReportTo {
     None,
     /// TensorBoard event files in the run's folder.
     Tensorboard,
+    /// At the end of the run, an offline run of Weights & Biases in its folder.
+    Wandb,
+    /// At the end of the run, an MLflow file store in its folder.
+    Mlflow,
+    /// At the end of the run, a table for Trackio in its folder.
+    Trackio,
 }
 
 /// The precision in which gradients are sent to other processes.
@@ -231,8 +237,9 @@ pub struct Config {
     /// Linear layers to adapt, by the model's own names: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj in most
     /// families, or all-linear for all of them [default: all-linear]
     pub lora_target_modules: Option<Vec<String>>,
-    /// LoRA dropout; not supported, so it must be 0 [default: 0]
-    pub lora_dropout: f64,
+    /// Probability with which training drops a value of the adapter's input; never in generation and evaluation [default: 0.05 as
+    /// in TRL, or what the adapter's folder says; 0 on an NVIDIA device, which has no kernel for it yet]
+    pub lora_dropout: Option<f64>,
 
     /// Peak learning rate [default: as in TRL, 1e-4 for reward_model, 2e-5 for sft, 3e-6 for ppo, 5e-7 for online_dpo and 1e-6 for the other algorithms,
     /// from 100 million parameters upward; for smaller models multiplied by 100 million / parameters, or by the square root of
@@ -280,6 +287,32 @@ pub struct Config {
     /// Also evaluate before the first step [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_on_start: bool,
+    /// Number of completions to sample per prompt in evaluations [default: num_generations]
+    #[schemars(extend("on_resume" = "free"))]
+    pub num_generations_eval: Option<usize>,
+    /// Sampling temperature of evaluations; 0 for the most likely tokens [default: temperature]
+    #[schemars(extend("on_resume" = "free"))]
+    pub eval_temperature: Option<f64>,
+    /// top_p of evaluations [default: top_p]
+    #[schemars(extend("on_resume" = "free"))]
+    pub eval_top_p: Option<f64>,
+    /// top_k of evaluations [default: top_k]
+    #[schemars(extend("on_resume" = "free"))]
+    pub eval_top_k: Option<usize>,
+    /// Log pass@k and maj@k of evaluations: a completion solves its prompt if its reward is at least this [default: none, neither
+    /// is logged]
+    #[schemars(extend("on_resume" = "free"))]
+    pub eval_pass_threshold: Option<f64>,
+    /// With eval_pass_threshold: the reward that says whether a prompt is solved [default: the first]
+    #[schemars(extend("on_resume" = "free"))]
+    pub eval_pass_reward: Option<String>,
+    /// With eval_pass_threshold: the numbers k of completions [default: powers of two up to num_generations_eval, and itself]
+    #[schemars(extend("on_resume" = "free"))]
+    pub eval_pass_k: Vec<usize>,
+    /// With eval_pass_threshold: text after which a completion's answer begins, as in "####" or "\boxed{"; it ends with the line
+    /// or the closing brace. maj@k counts equal answers [default: none, the whole completion is the answer]
+    #[schemars(extend("on_resume" = "free"))]
+    pub eval_answer_after: Option<String>,
     /// Save a checkpoint every N steps and at the end; below 1, a fraction of the run [default: 500]
     #[schemars(extend("on_resume" = "free"))]
     pub save_steps: Period,
@@ -302,13 +335,20 @@ pub struct Config {
     /// Whether a greater metric_for_best_model is better [default: true, unless its name ends in "loss"]
     #[schemars(extend("on_resume" = "free"))]
     pub greater_is_better: Option<bool>,
+    /// End the run after this many evaluations in a row in which metric_for_best_model has not improved [default: none]
+    #[schemars(extend("on_resume" = "free"))]
+    pub early_stopping_patience: Option<u64>,
+    /// With early_stopping_patience: how much it must improve on the best so far; less does not count [default: 0]
+    #[schemars(extend("on_resume" = "free"))]
+    pub early_stopping_threshold: f64,
     /// Completions to write to completions.jsonl: none, sample (those of each generation's first prompt) or all [default: sample]
     #[schemars(extend("on_resume" = "free", "bare" = "true"))]
     pub log_completions: LogCompletions,
 
-    /// Where to report metrics besides metrics.jsonl: none or tensorboard [default: tensorboard]
+    /// Where to report metrics besides metrics.jsonl: none, all, or some of tensorboard, wandb, mlflow and trackio. The last three
+    /// get files in the run's folder when it ends, for their own clients; nothing is uploaded [default: tensorboard]
     #[schemars(extend("on_resume" = "free"))]
-    pub report_to: ReportTo,
+    pub report_to: Vec<ReportTo>,
     /// Port on which to serve the latest metrics to Prometheus, at /metrics [default: none]
     #[schemars(extend("on_resume" = "free"))]
     pub metrics_port: Option<u16>,
@@ -402,7 +442,7 @@ impl Default for Config {
             lora_alpha: None,
             use_rslora: None,
             lora_target_modules: None,
-            lora_dropout: 0.0,
+            lora_dropout: None,
             learning_rate: None,
             critic_learning_rate: None,
             lr_scheduler_type: LrSchedule::Linear,
@@ -420,6 +460,14 @@ impl Default for Config {
             logging_first_step: false,
             eval_steps: None,
             eval_on_start: false,
+            num_generations_eval: None,
+            eval_temperature: None,
+            eval_top_p: None,
+            eval_top_k: None,
+            eval_pass_threshold: None,
+            eval_pass_reward: None,
+            eval_pass_k: Vec::new(),
+            eval_answer_after: None,
             save_steps: Period::steps(500),
             save_total_limit: None,
             save_only_model: false,
@@ -427,8 +475,10 @@ impl Default for Config {
             load_best_model_at_end: false,
             metric_for_best_model: None,
             greater_is_better: None,
+            early_stopping_patience: None,
+            early_stopping_threshold: 0.0,
             log_completions: LogCompletions::Sample,
-            report_to: ReportTo::Tensorboard,
+            report_to: vec![ReportTo::Tensorboard],
             metrics_port: None,
             metrics_address: "127.0.0.1".into(),
             chat_template_kwargs: Map::new(),

@@ -1,6 +1,6 @@
 //! Values that can't be used, and combinations that don't fit.
 
-use super::{Config, Error, Period};
+use super::{Config, Error, Period, ReportTo};
 
 /// Most of anything that is counted: products of a few of them are still numbers.
 const MOST: usize = 1 << 20;
@@ -15,6 +15,7 @@ impl Config {
         self.check_values()?;
         self.check_together()?;
         self.check_columns()?;
+        self.check_evaluation()?;
         self.check_adapter()?;
         self.check_optimizer()?;
         self.check_rule()?;
@@ -111,6 +112,9 @@ impl Config {
         if self.ref_model_sync_steps == 0 {
             return Err(("ref_model_sync_steps", "must be at least 1".into()));
         }
+        if self.report_to.len() > 1 && self.report_to.contains(&ReportTo::None) {
+            return Err(("report_to", "names none and others; give one or the other".into()));
+        }
         if self.sync_ref_model && self.precompute_ref_log_probs {
             return Err(("precompute_ref_log_probs", "needs a fixed reference model; sync_ref_model changes it".into()));
         }
@@ -128,7 +132,7 @@ impl Config {
                           that learns from completions one by one: grpo, rloo, ppo, reinforce_pp";
             return invalid("environment", detail.into());
         }
-        if self.plugin.is_empty() && self.environment.is_none() {
+        if self.plugin.iter().all(|entry| entry.eval_only) && self.environment.is_none() {
             let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm. To learn from the \
                           dataset's own completions, as `rlhost sft` does, use --learn-from dataset";
             return invalid("plugin", detail.into());
@@ -145,7 +149,7 @@ impl Config {
             );
             return invalid("num_generations", detail);
         }
-        Ok(())
+        self.check_eval_generation(pairs).or_else(|(key, detail)| invalid(key, detail))
     }
 
     fn check_columns(&self) -> Result<(), (&'static str, String)> {
@@ -207,6 +211,9 @@ impl Config {
                 return Err((key, format!("{}: weight must be a finite number", entry.name())));
             }
             entry.limits.check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
+            if key == "environment" && !entry.hosts.is_empty() {
+                return Err((key, format!("{}: only rewards may send requests; leave out hosts", entry.name())));
+            }
             entry.grants().check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
             if self.plugin[..i].iter().any(|other| other.name() == entry.name()) {
                 return Err((key, format!("{} is listed twice; plugins need different file names", entry.name())));

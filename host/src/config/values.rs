@@ -94,35 +94,48 @@ fn pairs(text: &str) -> Option<Table> {
     let pair = |part: &str| {
         let (key, value) = part.split_once('=')?;
         let value = scalar(value.trim());
-        let value = value.as_str().and_then(switched).map_or(value.clone(), Value::Boolean);
+        let value = match value.as_str().and_then(switched) {
+            Some(switch) => Value::Boolean(switch),
+            None => value,
+        };
         Some((key.trim().to_owned(), value))
     };
     text.split(',').map(pair).collect()
 }
 
-/// Returns where metrics are reported, of a list too, without the services of other programs.
+/// Returns where metrics are reported as a list, without what other programs alone can report to.
 pub(super) fn reported_to(value: Value) -> Value {
+    const OWN: [&str; 5] = ["none", "tensorboard", "wandb", "mlflow", "trackio"];
+    const FOREIGN: [&str; 5] = ["comet_ml", "swanlab", "clearml", "neptune", "dvclive"];
     let items = match value {
         Value::Array(items) => items,
         one => vec![one],
     };
-    let own = |item: &Value| item.as_str().is_some_and(|name| ["none", "tensorboard"].contains(&name));
-    let service = |item: &Value| {
-        let services = ["all", "wandb", "mlflow", "trackio", "comet_ml", "swanlab", "clearml", "neptune", "dvclive"];
-        item.as_str().is_some_and(|name| services.contains(&name))
-    };
-    if let Some(odd) = items.iter().find(|item| !own(item) && !service(item)) {
-        return odd.clone();
+    let parts = items.into_iter().flat_map(|item| match item {
+        Value::String(text) => text.split(',').map(|part| Value::String(part.trim().to_owned())).collect(),
+        other => vec![other],
+    });
+    let (mut own, mut others) = (Vec::new(), Vec::new());
+    for part in parts {
+        match part.as_str() {
+            Some("all") => own.extend(OWN[1..].iter().map(|name| Value::from(*name))),
+            Some(name) if FOREIGN.contains(&name) => others.push(name.to_owned()),
+            _ => own.push(part),
+        }
     }
-    let others: Vec<&str> =
-        items.iter().filter(|item| service(item)).filter_map(Value::as_str).filter(|name| *name != "all").collect();
     if !others.is_empty() {
-        tracing::warn!("report_to: {} is not supported; metrics go to metrics.jsonl and TensorBoard files", others.join(", "));
+        tracing::warn!("report_to: {} is not supported; it can be {} or all", others.join(", "), OWN.join(", "));
+        if own.is_empty() {
+            own.push("tensorboard".into());
+        }
     }
-    match items.iter().find(|item| own(item)) {
-        Some(own) => own.clone(),
-        None => Value::String(if items.is_empty() { "none" } else { "tensorboard" }.to_owned()),
+    let mut once: Vec<Value> = Vec::new();
+    for name in own {
+        if !once.contains(&name) {
+            once.push(name);
+        }
     }
+    Value::Array(once)
 }
 
 /// Returns the list of reward plugins that was meant: one path, a list of paths or tables, or a table for each plugin by its name

@@ -2,15 +2,12 @@
 //! files are read up to a size, what can't be read is counted and named, and nothing is waited for.
 
 use super::{Held, Settings, Watch};
+use crate::config::json_lines::{self, Unread};
 use crate::config::{files, printable};
-use serde_json::{Map, Value};
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use serde_json::Value;
+use std::io;
 use std::path::Path;
 
-/// Longest line that is read, and the most that is read of a file.
-const LONGEST_LINE: u64 = 1 << 20;
-const MOST: u64 = 4 << 30;
 /// Largest config.toml.
 const LARGEST_CONFIG: u64 = 4 << 20;
 /// Most events that matter to signs.
@@ -57,7 +54,7 @@ impl Diagnosis {
     /// Adds the run's metrics to a watch with the settings for the usual learning rate.
     fn follow(&mut self, run: &Path, settings: impl FnOnce(Option<f64>) -> Settings) -> Watch {
         let (mut usual, mut changes) = (None, Vec::new());
-        let outcome = each(&run.join("events.jsonl"), |line| {
+        let outcome = json_lines::each(&run.join("events.jsonl"), |line| {
             let text = |key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default();
             if let Some(rate) = line.get("usual_learning_rate").and_then(Value::as_f64) {
                 usual = Some(rate);
@@ -67,7 +64,7 @@ impl Diagnosis {
                 // What happened after the step that a run resumes from is undone.
                 "resumed" | "started" => changes.retain(|change| *change <= step),
                 "plugin_swapped" | "plugin_rolled_back" | "settings_changed" if changes.len() < MOST_CHANGES => {
-                    changes.push(step)
+                    changes.push(step);
                 }
                 _ => {}
             }
@@ -77,7 +74,7 @@ impl Diagnosis {
         let settings = settings(usual);
         let mut watch = Watch::new(settings.clone());
         let mut changes = changes.into_iter().peekable();
-        let outcome = each(&run.join("metrics.jsonl"), |line| {
+        let outcome = json_lines::each(&run.join("metrics.jsonl"), |line| {
             let Some(step) = line.get("step").and_then(Value::as_u64) else { return };
             let mut changed = false;
             while changes.next_if(|change| *change < step).is_some() {
@@ -100,58 +97,7 @@ impl Diagnosis {
     fn take(&mut self, file: &str, outcome: io::Result<Unread>) {
         match outcome {
             Err(error) => self.note(file, &error),
-            Ok(Unread { lines, cut }) => {
-                if lines > 0 {
-                    self.notes.push(format!("{file}: {lines} lines are not JSON objects and are ignored"));
-                }
-                if cut {
-                    self.notes.push(format!("{file}: only the first {} GiB are read", MOST >> 30));
-                }
-            }
-        }
-    }
-}
-
-/// What was not read of a file.
-#[derive(Default)]
-struct Unread {
-    lines: u64,
-    cut: bool,
-}
-
-/// Calls `take` with each object among a file's lines. An unterminated last line is still being written.
-fn each(path: &Path, mut take: impl FnMut(Map<String, Value>)) -> io::Result<Unread> {
-    let file: File = files::open(path)?;
-    let mut unread = Unread { lines: 0, cut: file.metadata()?.len() > MOST };
-    let mut reader = BufReader::with_capacity(1 << 16, file.take(MOST));
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line)?;
-        if line.is_empty() {
-            return Ok(unread);
-        }
-        if line.ends_with(b"\n") {
-            match serde_json::from_slice(&line) {
-                Ok(object) => take(object),
-                Err(_) => unread.lines += 1,
-            }
-        } else if line.len() as u64 == LONGEST_LINE {
-            unread.lines += 1;
-            skip_line(&mut reader)?;
-        }
-    }
-}
-
-/// Skips what is left of a line.
-fn skip_line(reader: &mut impl BufRead) -> io::Result<()> {
-    loop {
-        let buffer = reader.fill_buf()?;
-        let end = buffer.iter().position(|byte| *byte == b'\n');
-        let (length, ended) = (end.map_or(buffer.len(), |end| end + 1), end.is_some() || buffer.is_empty());
-        reader.consume(length);
-        if ended {
-            return Ok(());
+            Ok(unread) => self.notes.extend(unread.notes(file)),
         }
     }
 }

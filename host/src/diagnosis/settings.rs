@@ -41,6 +41,9 @@ impl Settings {
         let of_loss = |key: &str| loss.get(key).and_then(Value::as_str).unwrap_or_default();
         let plugins = table.get("plugin").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table);
         let reward = |plugin: &Table| {
+            if plugin.get("eval_only").and_then(Value::as_bool) == Some(true) {
+                return None;
+            }
             let path = plugin.get("path")?.as_str()?;
             let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
             let config = plugin.get("config").and_then(Value::as_table);

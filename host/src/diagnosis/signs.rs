@@ -116,7 +116,7 @@ fn rate_too_high(history: &History, settings: &Settings) -> Option<Finding> {
         let fall = first - newest.mean - 3.0 * newest.error;
         let fell = fall > factor * first_spread(history, settings)?;
         let equal = history.newest(EQUAL).filter(|newest| newest.mean >= MANY_EQUAL);
-        let lost = equal.filter(|_| factor < 2.0 && history.first(EQUAL).is_some_and(|first| first < 0.5));
+        let lost = equal.filter(|_| fall > 0.0 && factor < 2.0 && history.first(EQUAL).is_some_and(|first| first < 0.5));
         match lost {
             _ if fell => change(name, first, newest.mean),
             Some(equal) => change(EQUAL, history.first(EQUAL)?, equal.mean),

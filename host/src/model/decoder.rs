@@ -3,6 +3,7 @@
 //! There is no tape. A decoder is a fixed composition, so each layer keeps exactly what its gradient needs and frees it as soon
 //! as the gradient has passed.
 
+use super::dropped::{Dropout, Masked};
 use super::layer::{self, Attended, LayerKept, Maps, Product, multiplied};
 use super::weights::{Layer, Linear, Norm, Weights};
 use super::{Architecture, Lora, Place, Result};
@@ -31,37 +32,41 @@ enum Stored {
 pub(super) struct Kept {
     layers: Vec<Stored>,
     last: Tensor,
+    dropout: Option<Dropout>,
 }
 
 /// The gradient of each trained parameter.
 type Wanted = Option<Tensor>;
 
 /// Adds the gradients of a linear layer's parameters to `grad` and returns that of its input.
-fn apply_backward(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
-    let dx = linear::backward_input(dy, &l.weight)?;
+fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
+    let dx = linear::backward_input(dy, &l.linear.weight)?;
     backward_parameters(l, x, dy, grad, &dx)?;
     Ok(dx)
 }
 
 /// Does the same for an input that several layers read: adds its gradient to `dx`.
-fn apply_backward_into(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
-    linear::backward_input_into(dx, dy, &l.weight)?;
+fn apply_backward_into(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
+    linear::backward_input_into(dx, dy, &l.linear.weight)?;
     backward_parameters(l, x, dy, grad, dx)
 }
 
 /// Adds the gradients of a linear layer's parameters, and the adapter's contribution to that of the input.
-fn backward_parameters(l: &Linear, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
+fn backward_parameters(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
     if let Some(d_weight) = &grad.weight {
         linear::backward_weight(x, dy, d_weight, grad.bias.as_ref().and_then(Option::as_ref))?;
     }
-    let Some(adapter) = &l.adapter else { return Ok(()) };
+    let Some(adapter) = &l.linear.adapter else { return Ok(()) };
     let gradient = grad.adapter.as_ref().and_then(|g| Some(Gradient { a: g.a.as_ref()?, b: g.b.as_ref()? }));
-    adapter.low_rank().backward(x, dy, gradient, Some(dx))
+    let Some(mask) = &l.mask else { return adapter.low_rank().backward(x, dy, gradient, Some(dx)) };
+    let d_dropped = ops::zeros_like(x)?;
+    adapter.low_rank().backward(&mask.apply(x)?, dy, gradient, Some(&d_dropped))?;
+    mask.add_applied(&d_dropped, dx)
 }
 
 /// Does the same for maps that read the same, or the one that joins them, given the gradients of all results.
 fn products_backward(
-    maps: &[Linear],
+    maps: &[Masked<'_>],
     x: &Tensor,
     dys: &[&Tensor],
     widths: &[usize],
@@ -119,13 +124,15 @@ impl Decoder {
         &self,
         forest: &Forest,
         rows: &[usize],
+        dropout: Option<&Dropout>,
         mut keep: impl FnMut(usize, LayerKept) -> Result<()>,
     ) -> Result<(Tensor, Tensor)> {
         let mut x = self.embedded(forest.tokens())?;
         for (i, w) in self.weights.layers.iter().enumerate() {
             let rows = (i + 1 == self.weights.layers.len()).then_some(rows);
-            let mut kept = self.layer(i, x, forest, rows)?;
-            x = self.layer_of(i, w.maps()).output(&mut kept)?;
+            let maps = Masked::of(w.maps(), dropout, i, rows.is_some());
+            let mut kept = self.layer(i, x, forest, rows, &maps)?;
+            x = self.layer_of(i, maps.each()).output(&mut kept)?;
             keep(i, kept)?;
         }
         Ok((self.architecture.normed(&x, Some(&self.weights.norm))?, x))
@@ -138,22 +145,28 @@ impl Decoder {
 
     /// Returns the hidden states of `rows`, `[M, D]`, and what [`Decoder::backward`] needs. With `recompute` it keeps only the
     /// layers' inputs and recomputes the rest then.
-    pub(super) fn forward(&self, forest: &Forest, rows: &[usize], recompute: bool) -> Result<(Tensor, Kept)> {
+    pub(super) fn forward(
+        &self,
+        forest: &Forest,
+        rows: &[usize],
+        recompute: bool,
+        dropout: Option<Dropout>,
+    ) -> Result<(Tensor, Kept)> {
         let count = self.weights.layers.len();
         let mut layers = Vec::with_capacity(count);
-        let (hidden, last) = self.run(forest, rows, |i, kept| {
+        let (hidden, last) = self.run(forest, rows, dropout.as_ref(), |i, kept| {
             // The last layer is the first that is needed again, when the others take up nothing.
             let again = recompute && i + 1 < count;
             layers.push(if again { Stored::Input(kept.input) } else { Stored::Whole(kept) });
             Ok(())
         })?;
-        Ok((hidden, Kept { layers, last }))
+        Ok((hidden, Kept { layers, last, dropout }))
     }
 
     /// Runs layer `i` except its last product.
-    fn layer(&self, i: usize, x: Tensor, forest: &Forest, rows: Option<&[usize]>) -> Result<LayerKept> {
-        let (w, attention) = (&self.weights.layers[i], self.architecture.attention(i));
-        let layer = self.layer_of(i, w.maps());
+    fn layer(&self, i: usize, x: Tensor, forest: &Forest, rows: Option<&[usize]>, maps: &Maps<Masked<'_>>) -> Result<LayerKept> {
+        let attention = self.architecture.attention(i);
+        let layer = self.layer_of(i, maps.each());
         layer.forward(x, forest, rows, |q, k, v| {
             let (out, log_sum) = attention::forward(q, k, v, forest, attention)?;
             Ok(Attended { out, log_sum: Some(log_sum) })
@@ -188,11 +201,12 @@ impl Decoder {
         let last = kept.layers.len() - 1;
         for (i, stored) in kept.layers.into_iter().enumerate().rev() {
             let rows = (i == last).then_some(rows);
+            let maps = Masked::of(self.weights.layers[i].maps(), kept.dropout.as_ref(), i, rows.is_some());
             let kept = match stored {
                 Stored::Whole(kept) => kept,
-                Stored::Input(x) => self.layer(i, x, forest, rows)?,
+                Stored::Input(x) => self.layer(i, x, forest, rows, &maps)?,
             };
-            dx = self.layer_backward(i, kept, forest, rows, dx, &grads.layers[i])?;
+            dx = self.layer_backward((i, &maps), kept, forest, rows, dx, &grads.layers[i])?;
             done();
         }
         if let Some(d_embedding) = &grads.embedding {
@@ -205,7 +219,7 @@ impl Decoder {
     /// Takes the gradient of a layer's output and returns that of its input.
     fn layer_backward(
         &self,
-        i: usize,
+        (i, maps): (usize, &Maps<Masked<'_>>),
         kept: LayerKept,
         forest: &Forest,
         rows: Option<&[usize]>,
@@ -218,21 +232,21 @@ impl Decoder {
         let beside = if a.parallel {
             let source = rows.map_or_else(|| Ok(kept.input.clone()), |rows| ops::gather_rows(&kept.input, rows))?;
             let d_source = ops::zeros_like(&source)?;
-            self.unit_backward(i, &kept, &source, &d_middle, &d_source, g)?;
+            self.unit_backward((i, maps), &kept, &source, &d_middle, &d_source, g)?;
             Some(d_source)
         } else {
-            self.unit_backward(i, &kept, &kept.middle, &d_middle, &d_middle, g)?;
+            self.unit_backward((i, maps), &kept, &kept.middle, &d_middle, &d_middle, g)?;
             None
         };
         let d_projected = self.added_backward(&d_middle, w.attended_norm.as_ref(), kept.projected.as_ref(), &g.attended_norm)?;
         let (d_attended, dx) = match rows {
             None => {
-                let d_attended = apply_backward(&w.o, &kept.attended.out, &d_projected, &g.o)?;
+                let d_attended = apply_backward(&maps.o, &kept.attended.out, &d_projected, &g.o)?;
                 beside.map_or(Ok(()), |d_source| ops::add_into(&d_middle, &d_source))?;
                 (d_attended, d_middle)
             }
             Some(rows) => {
-                let d_attended = apply_backward(&w.o, &ops::gather_rows(&kept.attended.out, rows)?, &d_projected, &g.o)?;
+                let d_attended = apply_backward(&maps.o, &ops::gather_rows(&kept.attended.out, rows)?, &d_projected, &g.o)?;
                 let (all, dx) = (ops::zeros_like(&kept.attended.out)?, ops::zeros_like(&kept.input)?);
                 ops::scatter_add_rows(&all, &d_attended, rows)?;
                 for d_rows in std::iter::once(&d_middle).chain(&beside) {
@@ -252,8 +266,8 @@ impl Decoder {
             dk = a.normed_heads_backward(k, k_norm, &dk, dk_norm)?;
         }
         let h = a.normed(&kept.input, w.input_norm.as_ref())?;
-        let dh = products_backward(&w.qkv, &h, &[&dq, &dk, &dv], &a.qkv_widths(), &g.qkv)?;
-        self.into_input(&kept.input, w.input_norm.as_ref(), &dh, &dx, &g.input_norm)?;
+        let dh = products_backward(&maps.qkv, &h, &[&dq, &dk, &dv], &a.qkv_widths(), &g.qkv)?;
+        self.add_to_input(&kept.input, w.input_norm.as_ref(), &dh, &dx, &g.input_norm)?;
         Ok(dx)
     }
 
@@ -261,7 +275,7 @@ impl Decoder {
     /// gradients may be the same tensor.
     fn unit_backward(
         &self,
-        i: usize,
+        (i, maps): (usize, &Maps<Masked<'_>>),
         kept: &LayerKept,
         source: &Tensor,
         d_out: &Tensor,
@@ -272,16 +286,16 @@ impl Decoder {
         let active = activation::forward(&kept.gate, kept.up.as_ref(), a.activation)?;
         // A layer that was run again has not run its last product.
         let lowered = match (&w.added_norm, &kept.lowered) {
-            (Some(_), None) => Some(w.down.product(&active)?),
+            (Some(_), None) => Some(maps.down.product(&active)?),
             (_, lowered) => lowered.clone(),
         };
         let d_lowered = self.added_backward(d_out, w.added_norm.as_ref(), lowered.as_ref(), &g.added_norm)?;
-        let d_active = apply_backward(&w.down, &active, &d_lowered, &g.down)?;
+        let d_active = apply_backward(&maps.down, &active, &d_lowered, &g.down)?;
         let (d_gate, d_up) = activation::backward(&kept.gate, kept.up.as_ref(), &d_active, a.activation)?;
         let h = a.normed(source, w.mlp_norm.as_ref())?;
         let wide: Vec<&Tensor> = std::iter::once(&d_gate).chain(&d_up).collect();
-        let dh = products_backward(&w.mlp, &h, &wide, &a.mlp_widths(), &g.mlp)?;
-        self.into_input(source, w.mlp_norm.as_ref(), &dh, d_source, &g.mlp_norm)
+        let dh = products_backward(&maps.mlp, &h, &wide, &a.mlp_widths(), &g.mlp)?;
+        self.add_to_input(source, w.mlp_norm.as_ref(), &dh, d_source, &g.mlp_norm)
     }
 
     /// Takes the gradient of what is added to the residual and returns that of the product's result, which a norm may have read.
@@ -300,7 +314,7 @@ impl Decoder {
     }
 
     /// Adds the gradient of a norm's input `x`, given that of its result `dh`, to `dx`; without a norm they are the same.
-    fn into_input(&self, x: &Tensor, norm: Option<&Norm>, dh: &Tensor, dx: &Tensor, grad: &Option<Norm<Wanted>>) -> Result<()> {
+    fn add_to_input(&self, x: &Tensor, norm: Option<&Norm>, dh: &Tensor, dx: &Tensor, grad: &Option<Norm<Wanted>>) -> Result<()> {
         match norm {
             Some(norm) => self.architecture.norm_backward(x, norm, dh, dx, &grad.as_ref())?,
             None => ops::add_into(dx, dh)?,

@@ -95,7 +95,7 @@ impl Decoding {
         let ranges: Vec<_> = prompts.segments().iter().map(ops::Segment::range).collect();
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let mut caches = vec![Prefix::default(); ranges.len()];
-        let (hidden, _) = self.decoder.run(prompts, &rows, |_, kept| {
+        let (hidden, _) = self.decoder.run(prompts, &rows, None, |_, kept| {
             for (cache, range) in caches.iter_mut().zip(&ranges) {
                 cache.layers.push(PromptCache::new(&kept.k, &kept.v, range.clone())?);
             }

@@ -111,7 +111,7 @@ impl DeviceDecoding<'_> {
         let ranges: Vec<_> = prompts.segments().iter().map(Segment::range).collect();
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let mut layers = Vec::with_capacity(self.layers.len());
-        let (hidden, _) = self.decoder.run(prompts, &rows, |_, kept| {
+        let (hidden, _) = self.decoder.run(prompts, &rows, None, |_, kept| {
             layers.push((kept.k, kept.v));
             Ok(())
         })?;

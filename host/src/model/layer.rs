@@ -18,11 +18,18 @@ pub(super) trait Product {
 
 impl Product for Linear {
     fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
-        let y = linear::forward(x, &self.weight, self.bias.as_ref())?;
+        let y = self.plain(x)?;
         if let Some(adapter) = &self.adapter {
             adapter.low_rank().forward_into(x, &y)?;
         }
         Ok(y)
+    }
+}
+
+impl Linear {
+    /// Maps `x` without the adapter.
+    pub(super) fn plain(&self, x: &Tensor) -> ops::Result<Tensor> {
+        linear::forward(x, &self.weight, self.bias.as_ref())
     }
 }
 

@@ -21,9 +21,16 @@ pub struct Lora {
     pub alpha: f64,
     /// Whether the denominator is the square root of the rank (rsLoRA, arXiv 2312.03732) instead of the rank.
     pub use_rslora: bool,
+    /// Probability with which training drops a value of the adapter's input.
+    pub dropout: f64,
 }
 
 impl Lora {
+    /// Returns whether another adapter's matrices mean the same as this one's.
+    pub fn fits(&self, other: &Self) -> bool {
+        Self { dropout: 0.0, ..*self } == Self { dropout: 0.0, ..*other }
+    }
+
     /// Returns the scale of `B A`.
     pub fn scale(&self) -> f32 {
         let r = self.r as f64;

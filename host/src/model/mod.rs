@@ -12,6 +12,7 @@ mod decoder;
 mod decoding;
 #[cfg(feature = "cuda")]
 mod device_decoding;
+mod dropped;
 mod families;
 mod frozen;
 mod harmless;

@@ -96,7 +96,11 @@ fn parse(text: &str) -> std::result::Result<(Lora, String), String> {
         r: config.needed_size("r", MOST_RANK)?,
         alpha: config.number("lora_alpha")?.ok_or("lora_alpha is missing; it must be a number")?,
         use_rslora: config.flag("use_rslora")?.unwrap_or(false),
+        dropout: config.number("lora_dropout")?.unwrap_or(0.0),
     };
+    if !(0.0..1.0).contains(&lora.dropout) {
+        return Err(format!("lora_dropout is {}; it must be at least 0 and less than 1", lora.dropout));
+    }
     if !lora.scale().is_finite() {
         return Err(format!("lora_alpha {} with r {} gives a scale that is not finite", lora.alpha, lora.r));
     }
@@ -168,7 +172,7 @@ pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, head: Option<(&s
         "r": lora.r,
         "lora_alpha": if whole { json!(lora.alpha as i64) } else { json!(lora.alpha) },
         "use_rslora": lora.use_rslora,
-        "lora_dropout": 0.0,
+        "lora_dropout": lora.dropout,
         "target_modules": targets(weights),
         "bias": "none",
         "fan_in_fan_out": false,
@@ -196,7 +200,7 @@ mod tests {
             parse(&config.to_string())
         };
         let (lora, base) = with("use_rslora", json!(true)).unwrap();
-        assert_eq!((lora, base.as_str()), (Lora { r: 8, alpha: 16.0, use_rslora: true }, "base"));
+        assert_eq!((lora, base.as_str()), (Lora { r: 8, alpha: 16.0, use_rslora: true, dropout: 0.0 }, "base"));
         assert_eq!(lora.scale(), 16.0 / 8f32.sqrt());
         for (key, value) in [
             ("use_dora", json!(true)),

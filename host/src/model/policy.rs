@@ -1,6 +1,7 @@
 //! The trainable view of a decoder.
 
 use super::decoder::{Decoder, Kept};
+use super::dropped::Dropout;
 use super::{Architecture, Error, Frozen, Gradients, Place, Result, Weights, critic};
 use crate::ops::adamw::Parameter;
 use crate::ops::logprob::{self, Scale, TokenStats};
@@ -76,6 +77,13 @@ impl Policy {
         Ok(Self { decoder, masters: place.rounds().then_some(masters), ..self })
     }
 
+    /// Sets the probability with which training drops a value of the adapter's input.
+    pub fn with_dropout(mut self, p: f64) -> Self {
+        let all = [Some(&mut self.decoder.weights), self.masters.as_mut()];
+        all.into_iter().flatten().filter_map(|weights| weights.lora.as_mut()).for_each(|lora| lora.dropout = p);
+        self
+    }
+
     /// Sets whether passes keep only the layers' inputs and recompute each layer in the backward pass. Results are bit-identical;
     /// it is slower and uses less memory.
     pub fn with_gradient_checkpointing(self, on: bool) -> Self {
@@ -141,7 +149,36 @@ impl Policy {
     /// # Errors
     /// If an operation fails, or a log-probability is not finite.
     pub fn forward<'a>(&'a self, forest: &'a Forest, selected: &'a Selected, temperature: f32) -> Result<Pass<'a>> {
-        let (hidden, kept) = self.decoder.forward(forest, &selected.rows, self.gradient_checkpointing)?;
+        self.forward_with(forest, selected, temperature, None)
+    }
+
+    /// Does the same with the adapter's dropout, whose random numbers follow from `key`.
+    ///
+    /// # Errors
+    /// As [`Policy::forward`].
+    pub fn forward_dropping<'a>(
+        &'a self,
+        forest: &'a Forest,
+        selected: &'a Selected,
+        temperature: f32,
+        key: u64,
+    ) -> Result<Pass<'a>> {
+        self.forward_with(forest, selected, temperature, self.dropout(key, forest, &selected.rows))
+    }
+
+    /// Returns what a pass with this key drops.
+    pub(super) fn dropout(&self, key: u64, forest: &Forest, rows: &[usize]) -> Option<Dropout> {
+        Dropout::new(self.weights().lora.map_or(0.0, |lora| lora.dropout), key, forest, rows)
+    }
+
+    fn forward_with<'a>(
+        &'a self,
+        forest: &'a Forest,
+        selected: &'a Selected,
+        temperature: f32,
+        dropout: Option<Dropout>,
+    ) -> Result<Pass<'a>> {
+        let (hidden, kept) = self.decoder.forward(forest, &selected.rows, self.gradient_checkpointing, dropout)?;
         let scale = self.architecture().logits(temperature);
         let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale)?;
         finite(&stats)?;

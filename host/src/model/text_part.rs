@@ -87,7 +87,7 @@ mod tests {
         let mut other = whole.clone();
         other["audio_config"] = json!({ "hidden_size": 4 });
         assert!(read(&other).unwrap_err().contains("audio_config"));
-        other = whole.clone();
+        other = whole;
         other["text_config"]["final_logit_softcapping"] = json!(30.0);
         assert!(read(&other).unwrap_err().contains("final_logit_softcapping"));
         assert!(read(&json!({ "model_type": "gemma3" })).unwrap_err().contains("text_config"));

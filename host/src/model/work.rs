@@ -165,7 +165,7 @@ mod tests {
         let mut forest = Forest::new();
         forest.push(&[1, 2, 3], None);
         let whole = weights.passed(&a, &forest, 2);
-        let lora = super::super::Lora { r: 2, alpha: 4.0, use_rslora: false };
+        let lora = super::super::Lora { r: 2, alpha: 4.0, use_rslora: false, dropout: 0.0 };
         let adapted = weights.with_new_adapter(lora, &["q_proj".to_owned()], 1).unwrap();
         let passed = adapted.passed(&a, &forest, 2);
         let own = 2.0 * 2.0 * 3.0 * (2.0 * 6.0 + 8.0 * 2.0);

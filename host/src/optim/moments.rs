@@ -98,7 +98,8 @@ impl Moments {
 
 /// Returns whether Muon updates a parameter: a matrix inside a layer, or an adapter's.
 fn is_of_layer(name: &str, parameter: &Tensor) -> bool {
-    parameter.dims().len() == 2 && name.contains("layers.")
+    // Families name the list of their layers differently, but a layer's number is always a part of the name.
+    parameter.dims().len() == 2 && name.split('.').any(|part| part.parse::<usize>().is_ok())
 }
 
 /// Returns AdamW's scalars.

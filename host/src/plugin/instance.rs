@@ -249,14 +249,15 @@ impl Plugin {
         answers.into_iter().collect()
     }
 
-    /// Makes this many calls, each with a time limit of its own, on some instances in parallel. Returns the first error.
+    /// Makes this many calls of a stateless plugin, each with a time limit of its own, on some instances in parallel. Returns the
+    /// first error.
     pub(super) fn call_apart<R: Send>(
         &mut self,
         calls: usize,
         call: Call,
         f: impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync,
     ) -> Result<Vec<R>> {
-        let workers = if self.loaded.info.stateless { self.most_side_by_side().min(calls) } else { 1 };
+        let workers = self.most_side_by_side().min(calls);
         let ready: Vec<Option<Running>> = (0..workers).map(|_| self.idle.pop()).collect();
         self.changed = true;
         let (loaded, memory, next) = (&self.loaded, self.memory.as_ref(), AtomicUsize::new(0));

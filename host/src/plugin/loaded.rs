@@ -55,15 +55,20 @@ pub(super) struct Loaded {
     pub remembers: bool,
     /// Whether it exports `observer`.
     pub observes: bool,
-    /// How its cells are made, if it opens any.
-    walls: Option<Arc<Walls>>,
-    pre: InstancePre<Sandbox>,
-    together: Together,
+    maker: Maker,
     engine: Engine,
     /// Whether a run continues without it if it hangs.
     pub beside: AtomicBool,
     /// Asks servers for it.
     pub asker: Option<Arc<Asker>>,
+}
+
+/// How instances are made.
+struct Maker {
+    pre: InstancePre<Sandbox>,
+    together: Together,
+    /// How cells are made, if it opens any.
+    walls: Option<Arc<Walls>>,
 }
 
 /// A call about to be made, as errors name it.
@@ -162,9 +167,7 @@ impl Loaded {
             info,
             remembers: world::exports(&component, &engine.wasmtime, "state"),
             observes: world::exports(&component, &engine.wasmtime, "observer"),
-            walls,
-            pre,
-            together,
+            maker: Maker { pre, together, walls },
             engine: engine.clone(),
             beside: AtomicBool::new(engine.beside),
             asker,
@@ -208,7 +211,7 @@ impl Loaded {
 
     /// Returns how many instances of this size, each with a cell, fit into the plugin's total memory.
     pub(super) fn room_for(&self, bytes: usize) -> usize {
-        self.together.room_for(bytes.saturating_add(self.walls.as_ref().map_or(0, |walls| walls.size())))
+        self.maker.together.room_for(bytes.saturating_add(self.maker.walls.as_ref().map_or(0, |walls| walls.size())))
     }
 
     /// Returns how many threads calls may be spread over.
@@ -246,14 +249,15 @@ impl Loaded {
     }
 
     fn instantiate(&self, deadline: Deadline) -> Result<Running> {
-        let mut sandbox = Sandbox::new(&self.name, &self.limits, self.together.clone(), self.engine.logged.clone(), self.seed);
+        let mut sandbox =
+            Sandbox::new(&self.name, &self.limits, self.maker.together.clone(), self.engine.logged.clone(), self.seed);
         sandbox.line = self.asker.clone().map(|asker| Line::new(asker, self.engine.clock.clone()));
-        sandbox.cells = self.walls.clone().map(Cells::new);
-        let mut store = Store::new(self.pre.engine(), sandbox);
+        sandbox.cells = self.maker.walls.clone().map(Cells::new);
+        let mut store = Store::new(self.maker.pre.engine(), sandbox);
         store.set_hostcall_fuel(CARRIED);
         store.set_max_component_handles(MOST_HANDLES);
         store.limiter(|sandbox| &mut sandbox.ceiling);
-        let linked = self.timed(&mut store, Call::new("instantiate"), deadline, |store| self.pre.instantiate(store))?;
+        let linked = self.timed(&mut store, Call::new("instantiate"), deadline, |store| self.maker.pre.instantiate(store))?;
         Ok(Running { store, linked })
     }
 

@@ -89,7 +89,7 @@ impl RewardPlugin {
         if rows.is_empty() {
             return Ok(Scores::default());
         }
-        if self.info().hints.isolated_rows {
+        if self.info().hints.isolated_rows && self.is_divisible() {
             return self.score_apart(batch, rows);
         }
         let call = Call::at("score", batch.step);

@@ -6,6 +6,7 @@
 //! can start.
 
 mod charts;
+mod evaluations;
 mod figures;
 mod lines;
 mod page;

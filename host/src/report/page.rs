@@ -4,7 +4,7 @@ use super::charts::{Chart, Kind, Section};
 use super::figures::{Figures, Series};
 use super::sentences;
 use super::story::{Event, Mark, State, Version};
-use super::{Error, Run, charts, words};
+use super::{Error, Run, charts, evaluations, words};
 use crate::diagnosis::Held;
 use jiff::Timestamp;
 use minijinja::syntax::SyntaxConfig;
@@ -157,6 +157,7 @@ pub(super) fn render(run: &Run) -> Result<String, Error> {
         per_point => thinned.per_point,
         logged => words::count(run.figures.steps.len() as u64),
         sections => plain(sections.iter().map(|s| section_view(s, &run.figures)).collect::<Vec<_>>()),
+        evaluations => plain(evaluations::rows(&run.figures)),
         others => plain(chart_views(&others, &run.figures)),
         samples => plain(&run.samples),
         versions => plain(run.story.versions.iter().map(version_row).collect::<Vec<_>>()),

@@ -45,6 +45,10 @@ pub(super) fn about(event: &Event) -> String {
             let steps: Vec<String> = steps.map(words::value).collect();
             format!("step{} {}", if steps.len() == 1 { "" } else { "s" }, steps.join(", "))
         }
+        "stopped_early" => {
+            let evaluations = event.fields.get("evaluations").and_then(Value::as_u64).unwrap_or_default();
+            format!("{} in a row did not improve {}", words::counted(evaluations, "evaluation"), text("metric"))
+        }
         "warning" | "finding" => text("text").to_owned(),
         "finished" | "stopped" => took(event, "after "),
         _ => {

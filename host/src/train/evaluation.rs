@@ -4,6 +4,7 @@ use super::collector::With;
 use super::dataset::Prompt;
 use super::experience::{Experience, MicroBatch};
 use super::figures::Figures;
+use super::solved;
 use super::trainer::{Listener, Trainer};
 use super::{Result, ranks};
 use crate::config::Config;
@@ -54,6 +55,7 @@ impl Trainer {
         self.journal.log(step, self.epoch(), &figures)?;
         self.journal.add_evaluation(&figures)?;
         self.follow_evaluation(&figures)?;
+        self.state.patience = self.state.patience.after(&self.settings, step, &figures);
         if owed && self.saves_at(step) {
             self.journal.compare_with_best(step);
         }
@@ -78,7 +80,9 @@ impl Trainer {
     fn evaluate_on(&mut self, prompts: &[Arc<Prompt>], stop: Option<&AtomicBool>) -> Result<Option<BTreeMap<String, f64>>> {
         let begun = Instant::now();
         let (position, memories) = (self.collector.position(), self.plugins.memories()?);
+        self.collector.begin_evaluation();
         let evaluated = self.losses(prompts, stop);
+        self.collector.end_evaluation();
         self.collector.go_to(position);
         self.plugins.take_back(memories);
 
@@ -97,7 +101,8 @@ impl Trainer {
         let size = self.settings.eval_batch_size();
         let flow = self.collector.flow();
         let whole_generation = flow.generates() && self.settings.per_device_eval_batch_size.is_none();
-        let together = flow.prompts(if whole_generation { self.settings.generation_batch_size() } else { size }, &self.settings);
+        let items = if whole_generation { self.settings.generation_batch_size() } else { size };
+        let together = flow.prompts_of(items, self.settings.eval_group());
         let mut parts = Vec::new();
         for some in prompts.chunks(together.max(1)) {
             if let Some(stop) = stop
@@ -114,6 +119,7 @@ impl Trainer {
         let mut experience = Experience::joined(parts);
         let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
         figures.merge(self.collector.judge(&mut experience, &mut with)?);
+        figures.add(self.world.once(solved::figures(&experience, self.collector.for_evaluation(), &self.settings)));
         let count = experience.items().div_ceil(size);
         let micro_batches: Vec<MicroBatch> = MicroBatch::deal(&Arc::new(experience), count).collect();
         let (loss, evaluated) = self.learner.evaluate(&micro_batches, &mut self.plugins, at)?;

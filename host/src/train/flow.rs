@@ -45,7 +45,12 @@ impl Flow {
 
     /// Returns the number of prompts in a batch of this many items: completions, or prompts if their completions become pairs.
     pub(super) fn prompts(self, items: usize, config: &Config) -> usize {
-        if self == Self::Generated { items / config.group() } else { items }
+        self.prompts_of(items, config.group())
+    }
+
+    /// Returns the same, for groups of this size.
+    pub(super) fn prompts_of(self, items: usize, group: usize) -> usize {
+        if self == Self::Generated { items / group } else { items }
     }
 
     /// Returns the divisor of logits in training: the sampling temperature if sampled tokens are learned one by one.

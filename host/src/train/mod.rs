@@ -12,12 +12,14 @@ mod measure;
 mod named;
 mod origin;
 mod packed;
+mod patience;
 mod plateau;
 mod plugins;
 mod ranks;
 mod reward_model;
 mod setup;
 mod snapshot;
+mod solved;
 mod step;
 mod trainer;
 

@@ -284,6 +284,9 @@ fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String
         if was.weight != entry.weight {
             other.insert(key("weight"), json!([was.weight, entry.weight]));
         }
+        if was.eval_only != entry.eval_only {
+            other.insert(key("eval_only"), json!([was.eval_only, entry.eval_only]));
+        }
         let (config, now) = (Value::Object(was.config.clone()), Value::Object(entry.config.clone()));
         if !same(&config, &now) {
             other.insert(key("config"), json!([config, now]));

@@ -18,6 +18,9 @@ pub(super) struct Text {
     pub tokens: Vec<u32>,
 }
 
+/// The scores of rows, by their numbers.
+pub type RowScores = Vec<(usize, Vec<f32>)>;
+
 /// See the module documentation.
 pub struct RewardModel {
     name: String,
@@ -54,7 +57,7 @@ impl RewardModel {
     ///
     /// # Errors
     /// If the dataset can't be read, or a text is longer than the model's context.
-    pub fn score_dataset(&self, dataset: &Dataset) -> Result<(Vec<(usize, Vec<f32>)>, Option<String>)> {
+    pub fn score_dataset(&self, dataset: &Dataset) -> Result<(RowScores, Option<String>)> {
         let mut refused = Refused::default();
         let rows = data::read_scored(dataset, &mut refused)?;
         let read = rows.into_iter().map(|row| {

@@ -9,6 +9,7 @@ use super::flow::Flow;
 use super::journal::{Best, Kept, Parent};
 use super::learner::Optimizers;
 use super::origin::Origin;
+use super::patience::Patience;
 use super::plugins::{Seen, Swap};
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
@@ -98,6 +99,8 @@ struct Counts {
     owes_evaluation: bool,
     #[serde(default)]
     plateau: Plateau,
+    #[serde(default)]
+    patience: Patience,
 }
 
 /// An [`Experience`] without what can be recomputed from the dataset or its own columns.
@@ -328,10 +331,10 @@ impl Trainer {
         let Position { cursor, pending, counters } = self.collector.position();
         let (experiences, pending) = told_apart(&pending);
         let Counters { generation, num_tokens, unscored } = counters;
-        let State { global_step, moved, owes_evaluation, plateau } = self.state;
+        let State { global_step, moved, owes_evaluation, plateau, patience } = self.state;
         let Kept { window, since_save, best, parents } = self.journal.kept();
         let rest = Rest {
-            state: Counts { global_step, generation, num_tokens, moved, unscored, owes_evaluation, plateau },
+            state: Counts { global_step, generation, num_tokens, moved, unscored, owes_evaluation, plateau, patience },
             cursor,
             dataset: self.collector.data().fingerprint().to_owned(),
             optimizer_updates,
@@ -366,8 +369,8 @@ impl Trainer {
         };
         self.plugins.recall(saved, changed)?;
 
-        let Counts { global_step, moved, owes_evaluation, plateau, .. } = rest.state;
-        self.state = State { global_step, moved, owes_evaluation, plateau };
+        let Counts { global_step, moved, owes_evaluation, plateau, patience, .. } = rest.state;
+        self.state = State { global_step, moved, owes_evaluation, plateau, patience };
         self.learner.reduce_rates(plateau.plateaus);
         self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen));
         let (window, since_save) = (std::mem::take(&mut rest.window), std::mem::take(&mut rest.since_save));

@@ -6,6 +6,7 @@ use super::figures::Clock;
 use super::flow::Flow;
 use super::journal::{Event, Journal};
 use super::learner::Learner;
+use super::patience::Patience;
 use super::plugins::{Memories, Plugins};
 use super::ranks::{self, known_to_all};
 use super::{Error, Result};
@@ -33,6 +34,8 @@ pub(super) struct State {
     pub owes_evaluation: bool,
     /// What a schedule that follows the evaluations knows of them.
     pub plateau: Plateau,
+    /// How evaluations went, for early stopping.
+    pub patience: Patience,
 }
 
 /// A run: the source of experience, the learner, the plugins and the journal. No part knows the trainer.
@@ -125,13 +128,16 @@ impl Trainer {
             self.evaluate(stop, listener)?;
         }
         let mut stopped = ranks::any(&self.world, stop.load(Ordering::Relaxed))?;
-        while self.state.global_step < self.max_steps && !stopped {
+        while self.state.global_step < self.max_steps && !stopped && self.state.patience.is_lost(&self.settings).is_none() {
             if !self.advance()? {
                 continue;
             }
             stopped = self.after_step(stop, listener)?;
         }
         let step = self.state.global_step;
+        if let (Some(evaluations), false) = (self.state.patience.is_lost(&self.settings), stopped || step == self.max_steps) {
+            self.journal.stops_early(step, evaluations)?;
+        }
         // Before the first step there is nothing to keep.
         let checkpoint = if step > 0 { self.last_checkpoint()? } else { self.journal.path().to_owned() };
         let seconds = self.journal.took().as_secs_f64();

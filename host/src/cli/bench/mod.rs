@@ -110,7 +110,7 @@ fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &P
     config.model = Some(folder.display().to_string());
     config.output_dir = Some(temporary.join("run").display().to_string());
     (config.max_steps, config.eval_dataset, config.metrics_port) = (i64::from(u32::MAX), None, None);
-    (config.hot_reload, config.report_to) = (false, ReportTo::None);
+    (config.hot_reload, config.report_to) = (false, vec![ReportTo::None]);
     (config.load_best_model_at_end, config.metric_for_best_model) = (false, None);
 
     let algorithm = Source::open(&config.algorithm)?;

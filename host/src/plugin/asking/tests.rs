@@ -272,7 +272,7 @@ fn secrets_go_to_their_server_and_come_back_from_none() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), KEY).unwrap();
     let secrets = [("KEY".to_owned(), format!("file:{}", file.path().display()))].into();
-    let grants = Grants { hosts: vec![server.place.clone(), other.place.clone()], secrets, http: impatient() };
+    let grants = Grants { hosts: vec![server.place.clone(), other.place], secrets, http: impatient() };
     let asker = Asker::new(grants, Asking::Freely).unwrap();
     let with_key = |path: &str| {
         let mut request = post(&server.url(path), "");

@@ -8,7 +8,7 @@ use crate::metrics::{Metric, Reduction};
 use crate::model::Policy;
 use crate::ops::sampler::stream;
 use crate::plugin::{self, Call, EnvironmentPlugin, Opening, Reply, Session, Start, Turn};
-use crate::rollout::{Ended, Follow, Next, Request, Rollout};
+use crate::rollout::{Ended, Follow, Next, Request, Rollout, Sampling};
 use crate::train::dataset::Prompt;
 use crate::train::plugins::start;
 use crate::train::{Error, Result};
@@ -99,8 +99,8 @@ impl Turns {
         &self,
         policy: &Policy,
         environment: &EnvironmentPlugin,
-        prompts: &[Arc<Prompt>],
-        samples: usize,
+        (prompts, samples): (&[Arc<Prompt>], usize),
+        sampling: Sampling,
         generation: u64,
         logp_temperature: f32,
     ) -> Result<Played> {
@@ -115,7 +115,7 @@ impl Turns {
         let seats = seats.into_iter().map(Mutex::new).collect();
         let table = Table { rules: &rules, samples, rows, seats, episodes };
         let (places, requests): (Vec<usize>, Vec<Request>) = requests.into_iter().unzip();
-        let mut rollouts = self.generate(policy, &requests, generation, logp_temperature, Some(&table))?;
+        let mut rollouts = self.generate(policy, &requests, (sampling, logp_temperature), generation, Some(&table))?;
         for rollout in &mut rollouts {
             let row = places[rollout.prompt];
             let tokens = &requests[rollout.prompt].tokens;

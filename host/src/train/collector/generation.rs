@@ -54,7 +54,8 @@ impl Collector {
     /// Has the algorithm estimate the advantages of generated completions, or choose pairs among them.
     pub(super) fn judge_generated(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
         let mut figures = Figures::begin();
-        figures.add(self.world.once(experience.rewards.iter().flat_map(reward_metrics)));
+        let columns = experience.rewards.iter().chain(self.evaluating.iter().flatten());
+        figures.add(self.world.once(columns.flat_map(reward_metrics)));
         let seen = rollouts_seen(experience, with.at);
         let judged = if self.flow.has_pairs() {
             let (pairs, judged) = with.plugins.choose(seen)?;
@@ -80,12 +81,14 @@ impl Collector {
         generation: u64,
         figures: &mut Figures,
     ) -> Result<(Vec<Rollout>, Vec<String>, Vec<Episode>)> {
-        let (samples, temperature, policy) = (self.settings.group(), self.temperature(), with.learner.policy());
-        let asked = &prompts[own.clone()];
+        let samples = if self.evaluating.is_some() { self.settings.eval_group() } else { self.settings.group() };
+        let (temperature, policy) = (self.temperature(), with.learner.policy());
+        let sampling = self.turns.sampling(self.evaluating.is_some());
+        let asked = (&prompts[own.clone()], samples);
         let (mut rollouts, episodes) = match with.plugins.environment() {
-            None => (self.turns.roll_out(policy, asked, samples, generation, temperature)?, Vec::new()),
+            None => (self.turns.roll_out(policy, asked, sampling, generation, temperature)?, Vec::new()),
             Some((environment, _)) => {
-                let played = self.turns.play(policy, environment, asked, samples, generation, temperature)?;
+                let played = self.turns.play(policy, environment, asked, sampling, generation, temperature)?;
                 figures.add(from_plugin(played.metrics));
                 (played.rollouts, played.episodes)
             }
@@ -109,7 +112,8 @@ impl Collector {
         let step = with.at.step;
         let mut batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
         by_episode(&mut batch, &e.episodes);
-        let Scored { mut columns, mut troubles, mut figures } = with.plugins.score(batch)?;
+        let scored = with.plugins.score(batch, self.evaluating.is_some())?;
+        let Scored { mut columns, for_evaluation, mut troubles, mut figures } = scored;
         if let Some((_, entry)) = with.plugins.environment() {
             let values = e.episodes.iter().map(Episode::reward).collect();
             columns.push(RewardColumn { name: entry.name().to_owned(), weight: entry.weight as f32, values });
@@ -133,6 +137,7 @@ impl Collector {
             return Err(Error::Unfit(format!("no reward could score any completion at step {step}{times}")));
         }
         e.rewards = columns;
+        self.keep_for_evaluation(for_evaluation);
         figures.lap("reward");
         Ok(figures)
     }

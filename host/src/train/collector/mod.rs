@@ -28,6 +28,7 @@ use crate::data::Cursor;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::model::Frozen;
+use crate::plugin::RewardColumn;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -79,6 +80,8 @@ pub(super) struct Collector {
     /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,
     counters: Counters,
+    /// In an evaluation, the columns of rewards for evaluations alone, over all that was collected.
+    evaluating: Option<Vec<RewardColumn>>,
 }
 
 impl Collector {
@@ -92,7 +95,7 @@ impl Collector {
         reference: Option<Frozen>,
     ) -> Self {
         let (pending, counters) = (VecDeque::new(), Counters::default());
-        Self { world, settings, flow, data, turns, reference, pending, counters }
+        Self { world, settings, flow, data, turns, reference, pending, counters, evaluating: None }
     }
 
     /// Returns the next `count` micro-batches of all ranks together, or those that are left of the epoch, as in transformers: no
@@ -189,6 +192,32 @@ impl Collector {
     /// Returns the counts of what has been collected.
     pub(super) fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Begins an evaluation, whose completions are sampled and scored in their own way.
+    pub(super) fn begin_evaluation(&mut self) {
+        self.evaluating = Some(Vec::new());
+    }
+
+    /// Ends an evaluation.
+    pub(super) fn end_evaluation(&mut self) {
+        self.evaluating = None;
+    }
+
+    /// Returns the columns of rewards for evaluations alone, over all that the current one has collected.
+    pub(super) fn for_evaluation(&self) -> &[RewardColumn] {
+        self.evaluating.as_deref().unwrap_or_default()
+    }
+
+    /// Adds such columns of what was collected next.
+    fn keep_for_evaluation(&mut self, columns: Vec<RewardColumn>) {
+        let Some(all) = &mut self.evaluating else { return };
+        for column in columns {
+            match all.iter_mut().find(|known| known.name == column.name) {
+                Some(known) => known.values.extend(column.values),
+                None => all.push(column),
+            }
+        }
     }
 
     /// Continues from a position.

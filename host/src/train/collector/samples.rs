@@ -27,7 +27,13 @@ impl Collector {
         // An episode would need its environment.
         let wanted = self.flow.generates() && self.settings.environment.is_none() && tracing::enabled!(tracing::Level::INFO);
         let Some(prompt) = self.data.prompts().first().filter(|_| wanted) else { return Ok(None) };
-        let rollouts = self.turns.roll_out(policy, std::slice::from_ref(prompt), 1, GENERATION, self.temperature())?;
+        let rollouts = self.turns.roll_out(
+            policy,
+            (std::slice::from_ref(prompt), 1),
+            self.turns.sampling(false),
+            GENERATION,
+            self.temperature(),
+        )?;
         let Some(rollout) = rollouts.first() else { return Ok(None) };
         let completion = self.turns.text(rollout)?;
         Ok(Some(Sample { step, prompt: prompt.text.clone(), completion, tokens: rollout.tokens.len() }))

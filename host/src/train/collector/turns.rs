@@ -31,19 +31,37 @@ impl Turns {
         Self { settings, tokenizer, ends, stops }
     }
 
-    /// Generates this many `samples` per prompt. Random numbers depend on seed, `generation`, row and sample. Log-probabilities
+    /// Returns how tokens are drawn in training or in evaluations.
+    pub(super) fn sampling(&self, evaluating: bool) -> Sampling {
+        let c = &self.settings;
+        let mut sampling = Sampling {
+            temperature: c.temperature as f32,
+            top_p: c.top_p as f32,
+            top_k: c.top_k,
+            min_p: c.min_p.unwrap_or(0.0) as f32,
+            repetition_penalty: c.repetition_penalty as f32,
+        };
+        if evaluating {
+            sampling.temperature = c.eval_temperature.unwrap_or(c.temperature) as f32;
+            sampling.top_p = c.eval_top_p.unwrap_or(c.top_p) as f32;
+            sampling.top_k = c.eval_top_k.unwrap_or(c.top_k);
+        }
+        sampling
+    }
+
+    /// Generates this many samples per prompt. Random numbers depend on seed, `generation`, row and sample. Log-probabilities
     /// are of logits divided by `logp_temperature`.
     pub(super) fn roll_out(
         &self,
         policy: &Policy,
-        prompts: &[Arc<Prompt>],
-        samples: usize,
+        (prompts, samples): (&[Arc<Prompt>], usize),
+        sampling: Sampling,
         generation: u64,
         logp_temperature: f32,
     ) -> Result<Vec<Rollout>> {
         let requests: Vec<Request> =
             prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, first: 0, samples }).collect();
-        self.generate(policy, &requests, generation, logp_temperature, None)
+        self.generate(policy, &requests, (sampling, logp_temperature), generation, None)
     }
 
     /// Generates the completions of requests.
@@ -51,8 +69,8 @@ impl Turns {
         &self,
         policy: &Policy,
         requests: &[Request],
+        (sampling, logp_temperature): (Sampling, f32),
         generation: u64,
-        logp_temperature: f32,
         follow: Option<&dyn Follow>,
     ) -> Result<Vec<Rollout>> {
         let c = &self.settings;
@@ -61,13 +79,7 @@ impl Turns {
         let stops = |tokens: &[u32]| strings.end(tokens, tokenizer);
         let generator = Generator {
             model: &model,
-            sampling: Sampling {
-                temperature: c.temperature as f32,
-                top_p: c.top_p as f32,
-                top_k: c.top_k,
-                min_p: c.min_p.unwrap_or(0.0) as f32,
-                repetition_penalty: c.repetition_penalty as f32,
-            },
+            sampling,
             logp_temperature,
             max_new_tokens: c.max_completion_length,
             max_num_seqs: c.max_num_seqs,

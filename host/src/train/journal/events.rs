@@ -74,6 +74,8 @@ pub(in crate::train) enum Event<'a> {
     Finding { finding: &'a str, step: u64, text: &'a str, figures: &'a [Figure], advice: &'a [String] },
     /// A warning to the user.
     Warning { text: &'a str },
+    /// Evaluations did not improve for as long as `early_stopping_patience` allows.
+    StoppedEarly { step: u64, evaluations: u64, metric: &'a str },
     /// The run ended with an error.
     Failed { step: u64, reason: String },
     /// The run was stopped, after a checkpoint.

@@ -131,10 +131,15 @@ impl Journal {
         let names: Vec<&str> = self.saves.names().filter(|n| !metrics::is_of_machine(n)).collect();
         // Steps that learn from what was collected before have not all figures.
         let collected = names.contains(&"num_tokens");
-        if !collected || names.contains(&name) || name.starts_with("eval_") {
+        // An evaluation has the metrics of a step, and some of its own.
+        let plain = name.strip_prefix("eval_").unwrap_or(name);
+        let of_evaluations = plain != name || self.settings.early_stopping_patience.is_some();
+        if !collected || names.contains(&plain) || of_evaluations && self.settings.is_of_evaluations(plain) {
             return Ok(());
         }
-        let meant = config::did_you_mean(name, names.iter().copied());
+        let prefix = if plain == name { "" } else { "eval_" };
+        let names: Vec<String> = names.iter().map(|name| format!("{prefix}{name}")).collect();
+        let meant = config::did_you_mean(name, names.iter().map(String::as_str));
         Err(Error::Unfit(format!(
             "metric_for_best_model: no metric is named {name:?}; the metrics are {}{meant}",
             names.join(", ")
@@ -146,7 +151,11 @@ impl Journal {
     /// # Errors
     /// If `metric_for_best_model` should be one of them but is not.
     pub(super) fn add_evaluation(&mut self, figures: &BTreeMap<String, f64>) -> Result<()> {
-        let Some((name, _)) = self.settings.best_by().filter(|(name, _)| name.starts_with("eval_")) else { return Ok(()) };
+        let early = self.settings.early_stopping_patience.is_some();
+        let Some((name, _)) = self.settings.best_by().filter(|(name, _)| early || name.starts_with("eval_")) else {
+            return Ok(());
+        };
+        let name = &format!("eval_{}", name.trim_start_matches("eval_"));
         if !figures.contains_key(name) {
             let meant = config::did_you_mean(name, figures.keys().map(String::as_str));
             return Err(Error::Unfit(format!("metric_for_best_model: no metric is named {name:?}{meant}")));

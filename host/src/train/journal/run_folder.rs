@@ -259,7 +259,7 @@ impl RunFolder {
         let completions = (config.log_completions != LogCompletions::None).then(|| open("completions.jsonl")).transpose()?;
         let (metrics, events) = (open("metrics.jsonl")?, open("events.jsonl")?);
         let lenient = config.on_save_error == OnSaveError::Continue;
-        let wanted = config.report_to == ReportTo::Tensorboard;
+        let wanted = config.report_to.contains(&ReportTo::Tensorboard);
         let tensorboard = wanted.then(|| TensorBoard::create(&path, go_on_from)).transpose().map_err(write_error(&path))?;
         let files = Some(Files { _lock: lock, metrics, events, completions, tensorboard });
         let mut this = Self { path, config: String::new(), files, lenient, plugins: Vec::new() };

@@ -84,6 +84,14 @@ impl Journal {
         }
     }
 
+    /// Records that the run ends before its last step, after this many evaluations that did not improve.
+    pub(in crate::train) fn stops_early(&mut self, step: u64, evaluations: u64) -> Result<()> {
+        let settings = self.settings.clone();
+        let metric = settings.best_by().map_or("", |(name, _)| name);
+        tracing::info!("stopping early after step {step}: {evaluations} evaluations in a row have not improved {metric}");
+        self.event(&Event::StoppedEarly { step, evaluations, metric })
+    }
+
     /// Returns the best checkpoint as `trainer_state.json` describes it, with transformers' names.
     pub(in crate::train) fn best_in_words(&self) -> [(&'static str, Value); 3] {
         let best = self.saves.best;

@@ -36,9 +36,10 @@ impl Critic {
         Ok(Self { begun, trained })
     }
 
-    /// Computes the values of the states in which the selected tokens were chosen, and keeps what the backward pass needs.
-    pub(super) fn forward<'a>(&'a self, packed: &'a Packed) -> Result<ValuePass<'a>> {
-        Ok(self.model().forward_values(&packed.forest, &packed.selected.rows)?)
+    /// Computes the values of the states in which the selected tokens were chosen, and keeps what the backward pass needs. With a
+    /// `key`, its adapter drops values, which are not those that the policy's drops.
+    pub(super) fn forward<'a>(&'a self, packed: &'a Packed, key: Option<u64>) -> Result<ValuePass<'a>> {
+        Ok(self.model().forward_values(&packed.forest, &packed.selected.rows, key.map(|key| !key))?)
     }
 
     /// Returns the gradients that a backward pass adds to.

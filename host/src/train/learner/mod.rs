@@ -23,6 +23,7 @@ use crate::dist::World;
 use crate::metrics::Metric;
 use crate::model::{self, ModelFolder, Passed, Policy, Weights};
 use crate::ops;
+use crate::ops::dropout::mixed_bits;
 use crate::optim::Settings;
 use crate::plugin::Mismatched;
 use candle_core::Tensor;
@@ -180,8 +181,13 @@ impl Learner {
         let mut figures = Figures::begin();
         let packed = Packed::new(&micro_batch.experience, micro_batch.rows());
         figures.did(self.work(&packed));
-        let pass = self.policy.forward(&packed.forest, &packed.selected, self.flow.temperature(&self.settings))?;
-        let valued = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(&packed)?))).transpose()?;
+        let (forest, selected, temperature) = (&packed.forest, &packed.selected, self.flow.temperature(&self.settings));
+        let key = self.dropping(learn, asked.at);
+        let pass = match key {
+            Some(key) => self.policy.forward_dropping(forest, selected, temperature, key)?,
+            None => self.policy.forward(forest, selected, temperature)?,
+        };
+        let valued = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(&packed, key)?))).transpose()?;
         let values = valued.as_ref().map_or(pass.values(), |(_, valued)| Some(valued.values()));
         let batch = columns(micro_batch, &pass, values, asked)?;
         figures.lap("forward");
@@ -216,7 +222,8 @@ impl Learner {
         let mut figures = Figures::begin();
         let packed = Packed::valued(&micro_batch.experience, micro_batch.rows());
         figures.did(self.work(&packed));
-        let pass = self.policy.forward_values(&packed.forest, &packed.selected.rows)?;
+        let key = self.dropping(learn, asked.at);
+        let pass = self.policy.forward_values(&packed.forest, &packed.selected.rows, key)?;
         let batch = columns::valued_pairs(micro_batch, pass.values(), asked);
         figures.lap("forward");
 
@@ -227,6 +234,11 @@ impl Learner {
         let d_values = gradient.d_values.unwrap_or_default();
         self.backward(learn, &mut figures, |done| pass.backward(&d_values, self.trained.gradients(), done))?;
         Ok((gradient.loss, figures))
+    }
+
+    /// Returns what an adapter's dropout follows from in a pass of a step; none in an evaluation, which drops nothing.
+    fn dropping(&self, learn: Learn, at: Moment) -> Option<u64> {
+        (learn != Learn::Nothing).then(|| mixed_bits(self.settings.seed ^ mixed_bits(at.step)))
     }
 
     /// Runs a backward `pass`; with the step's last one, sums the ranks' gradients. A rank that failed earlier reports it where

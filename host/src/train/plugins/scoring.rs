@@ -23,12 +23,14 @@ pub(in crate::train) struct Reward {
     /// Weight of its scores.
     weight: f32,
     on_error: OnError,
+    /// Whether it scores only in evaluations.
+    eval_only: bool,
 }
 
 impl Reward {
     /// Creates a reward from a plugin with the weight and error policy of its entry.
     pub(in crate::train) fn new(plugin: RewardPlugin, entry: &PluginEntry) -> Self {
-        Self { plugin, weight: entry.weight as f32, on_error: entry.on_error }
+        Self { plugin, weight: entry.weight as f32, on_error: entry.on_error, eval_only: entry.eval_only }
     }
 
     /// Returns its name in metrics and events.
@@ -108,6 +110,8 @@ pub(in crate::train) struct Trouble {
 pub(in crate::train) struct Scored {
     /// One column per reward.
     pub columns: Vec<RewardColumn>,
+    /// Columns of the rewards that score only in evaluations.
+    pub for_evaluation: Vec<RewardColumn>,
     /// Rewards that failed, even if a retry succeeded.
     pub troubles: Vec<Trouble>,
     /// Metrics of all rewards.
@@ -156,21 +160,23 @@ pub(in crate::train) fn start(prompt: &Prompt, episode: u64, seed: u64) -> Start
 }
 
 impl Plugins {
-    /// Returns all rewards of all completions, with the host's metrics about them.
-    pub(in crate::train) fn score(&mut self, batch: RewardBatch) -> Result<Scored> {
+    /// Returns all rewards of all completions, with the host's metrics about them; those for evaluations alone only if it is one.
+    pub(in crate::train) fn score(&mut self, batch: RewardBatch, evaluating: bool) -> Result<Scored> {
         let batch = Arc::new(batch);
         let mut figures = Figures::begin();
         let (mut columns, mut troubles) = (Vec::with_capacity(self.rewards.len()), Vec::new());
-        for reward in &mut self.rewards {
+        let mut for_evaluation = Vec::new();
+        for reward in self.rewards.iter_mut().filter(|reward| evaluating || !reward.eval_only) {
             let (Answers { values, first_error, failed }, own) = reward.score(&self.world, &batch)?;
             let name = reward.name().to_owned();
             figures.add(own);
             let errors = Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, Reduction::Sum);
             figures.add(self.world.once([errors]));
             troubles.extend(first_error.map(|error| Trouble { name: name.clone(), error, failed }));
-            columns.push(RewardColumn { name, weight: reward.weight, values });
+            let into = if reward.eval_only { &mut for_evaluation } else { &mut columns };
+            into.push(RewardColumn { name, weight: reward.weight, values });
         }
         self.swaps.saw_scores(batch, &columns);
-        Ok(Scored { columns, troubles, figures })
+        Ok(Scored { columns, for_evaluation, troubles, figures })
     }
 }

@@ -27,7 +27,7 @@ use crate::model::{Frozen, ModelFolder, Place, Policy};
 use crate::optim::Settings;
 use data::Datasets;
 use model::Opened;
-use models::policy_and_reference;
+use models::{policy_and_reference, settle_dropout};
 use plugins::Loaded;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -143,11 +143,13 @@ fn learner(
     world: &Rc<World>,
 ) -> Result<(Config, Learner, Option<Frozen>, f64)> {
     let (needs, rate) = (plugins.about().needs, plugins.about().hints.learning_rate);
-    let (config, mut values) = value_model::settle(config, needs.values, beginning, world)?;
+    let (mut config, mut values) = value_model::settle(config, needs.values, beginning, world)?;
     if plugins.flow == Flow::ValuedPairs {
         values = Values::Trained;
     }
+    let dropout = settle_dropout(&mut config, &opened.source, place)?;
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&needs, &values), beginning, place)?;
+    let policy = policy.with_dropout(dropout);
     let adapter = opened.lora.is_some();
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
     let usual_rate = schedule::usual(plugins.flow, rate, size(&policy));
@@ -165,7 +167,8 @@ fn learner(
     };
     let mut critic = None;
     if let Values::Model(own) = values {
-        let begun = value_model::open(own, opened, &config, beginning, place, &policy)?;
+        let mut begun = value_model::open(own, opened, &config, beginning, place, &policy)?;
+        begun.model = begun.model.with_dropout(dropout);
         let schedule;
         (config, schedule) = schedule::of_critic(config, plugins.flow, size(&begun.model), max_steps)?;
         critic = Some(Critic::new(begun, optimizer, schedule)?);

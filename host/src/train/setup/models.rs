@@ -22,10 +22,12 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             r: config.lora_r.unwrap_or(16),
             alpha: config.lora_alpha.unwrap_or(32.0),
             use_rslora: config.use_rslora.unwrap_or(false),
+            dropout: 0.0,
         },
         None => {
             let given = [
                 ("lora_alpha", config.lora_alpha.is_some()),
+                ("lora_dropout", config.lora_dropout.is_some_and(|p| p > 0.0)),
                 ("lora_target_modules", config.lora_target_modules.is_some()),
                 ("use_rslora", config.use_rslora == Some(true)),
             ];
@@ -60,6 +62,26 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
     config.use_peft = true;
     (config.lora_r, config.lora_alpha, config.use_rslora) = (Some(lora.r), Some(lora.alpha), Some(lora.use_rslora));
     Ok(Some(lora))
+}
+
+/// TRL's default of `lora_dropout`.
+const DROPOUT: f64 = 0.05;
+
+/// Returns the probability with which training drops a value of an adapter's input, and sets it in `config`.
+///
+/// # Errors
+/// If the place can't drop.
+pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &Place) -> Result<f64> {
+    if !config.use_peft {
+        return Ok(0.0);
+    }
+    let on_device = !place.device().is_cpu();
+    if let Some(p) = config.lora_dropout.filter(|p| on_device && *p > 0.0) {
+        let detail = format!("is {p}, and dropout has no kernel for a device yet; set it to 0, or use --device cpu");
+        return Err(config::Error::Invalid { place: "lora_dropout".to_owned(), detail }.into());
+    }
+    let by_default = || if on_device { 0.0 } else { source.lora().map_or(DROPOUT, |lora| lora.dropout) };
+    Ok(*config.lora_dropout.get_or_insert_with(by_default))
 }
 
 /// Returns the linear layers of a model that a new adapter has a part in.
@@ -118,7 +140,7 @@ pub(super) fn policy_and_reference(
         (Beginning::Resume { .. }, Some(_)) => source.with_adapter_in(&origin.checkpoint)?,
         _ => ModelFolder::open(&origin.checkpoint)?,
     };
-    if kept.lora() != lora || lora.is_some() && !same_place(kept.base(), source.base()) {
+    if !same_settings(kept.lora(), lora) || lora.is_some() && !same_place(kept.base(), source.base()) {
         let said = |lora: Option<Lora>, of: &ModelFolder| match lora {
             Some(lora) => format!("an adapter of rank {} and alpha {} for {}", lora.r, lora.alpha, of.base().display()),
             None => "a full model".to_owned(),
@@ -135,6 +157,14 @@ pub(super) fn policy_and_reference(
     let moved = origin.checkpoint.join(REFERENCE);
     let began = || if moved.exists() { source.decoder_in(&moved)?.at(place) } else { source.decoder()?.at(place) };
     Ok((policy(&kept, whole(&kept)?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
+}
+
+/// Returns whether both are full models, or adapters of the same settings.
+pub(super) fn same_settings(a: Option<Lora>, b: Option<Lora>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => a.fits(&b),
+        (a, b) => a.is_none() && b.is_none(),
+    }
 }
 
 pub(super) fn same_place(a: &Path, b: &Path) -> bool {

@@ -43,6 +43,7 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World) -> 
         config.num_generations.get_or_insert(if flow.has_pairs() { 2 } else { 8 });
         config.check_generation(flow.has_pairs())?;
     } else {
+        config.check_no_generation()?;
         settle_rewards(&mut config, flow, algorithm_source.name(), beginning)?;
     }
     let source = |entry: &PluginEntry| same_source(world, || beginning.plugin(&entry.path));

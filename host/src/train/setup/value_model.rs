@@ -2,7 +2,7 @@
 //! here.
 
 use super::model::Opened;
-use super::models::{same_place, targets};
+use super::models::{same_place, same_settings, targets};
 use crate::config::{self, Config, Overrides};
 use crate::dist::World;
 use crate::model::{ModelFolder, NewHead, Place, Policy, has_critic};
@@ -127,7 +127,7 @@ fn check(folder: &ModelFolder, opened: &Opened) -> Result<()> {
         let (own, policy) = (own.max_positions, policy.max_positions);
         return unfit(format!("has a context of {own} tokens and the policy one of {policy}; it must not be shorter"));
     }
-    if folder.lora().is_some() && folder.lora() != opened.lora {
+    if folder.lora().is_some() && !same_settings(folder.lora(), opened.lora) {
         return unfit(
             "holds an adapter of other settings than the policy's; `rlhost merge` creates a full model to start from".into(),
         );

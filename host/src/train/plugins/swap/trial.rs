@@ -28,17 +28,10 @@ impl Trial {
     /// Makes synthetic completions of the dataset's first prompts, `group` of each, with the columns that the algorithm `needs`.
     /// They are empty and made of the prompt's first tokens in turn.
     pub(in crate::train) fn made_up(prompts: &[Arc<Prompt>], columns: &[String], group: usize, needs: &Needs) -> Self {
-        let (with_reference, with_critic) = (needs.ref_logp, needs.values);
-        let prompts = &prompts[..prompts.len().min(2)];
-        let rollout = |prompt: usize, sample: usize| {
-            let odd = (prompt + sample) % 2;
-            let tokens: Vec<u32> = prompts[prompt].tokens.iter().take(1 + 3 * odd).copied().collect();
-            Rollout { prompt, sample, logp: vec![-1.0; tokens.len()], tokens, finished: odd == 0, ..Rollout::default() }
-        };
-        let rollouts: Vec<Rollout> =
-            (0..prompts.len()).flat_map(|p| (0..group).map(move |s| (p, s))).map(|(p, s)| rollout(p, s)).collect();
-        let texts: Vec<String> =
-            rollouts.iter().map(|r| if r.finished { String::new() } else { prompts[r.prompt].text.clone() }).collect();
+        let (with_reference, with_critic, prompts) = (needs.ref_logp, needs.values, &prompts[..prompts.len().min(2)]);
+        let rollouts = made_up_rollouts(prompts, group);
+        let text = |r: &Rollout| if r.finished { String::new() } else { prompts[r.prompt].text.clone() };
+        let texts: Vec<String> = rollouts.iter().map(text).collect();
         let batch = batch(0, prompts, columns, &rollouts, &texts);
         let (offsets, logp) = (batch.offsets.clone(), vec![-1.0; batch.token_ids.len()]);
         let ref_logp = with_reference.then(|| vec![-1.1; logp.len()]);
@@ -145,6 +138,16 @@ fn tokens_for(needs: &Needs, tokens: &Tokens) -> Tokens {
     tokens.sampling_logp = needs.sampling_logp.then(|| tokens.sampling_logp.take().unwrap_or_else(|| old_logp.clone()));
     tokens.entropy = needs.entropy.then(|| tokens.entropy.take().unwrap_or_else(|| vec![1.0; rows]));
     tokens
+}
+
+/// Makes completions that are empty and made of the prompt's first tokens in turn.
+fn made_up_rollouts(prompts: &[Arc<Prompt>], group: usize) -> Vec<Rollout> {
+    let rollout = |(prompt, sample): (usize, usize)| {
+        let odd = (prompt + sample) % 2;
+        let tokens: Vec<u32> = prompts[prompt].tokens.iter().take(1 + 3 * odd).copied().collect();
+        Rollout { prompt, sample, logp: vec![-1.0; tokens.len()], tokens, finished: odd == 0, ..Rollout::default() }
+    };
+    (0..prompts.len()).flat_map(|p| (0..group).map(move |s| (p, s))).map(rollout).collect()
 }
 
 /// Makes two synthetic rows, one of them undesirable.

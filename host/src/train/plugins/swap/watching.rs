@@ -387,6 +387,9 @@ fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     }
     for (was, is) in entries(now).iter().zip(&entries(new)) {
         let name = is.name().to_owned();
+        if was.eval_only != is.eval_only {
+            return Err(cant_change(&format!("plugin.{name}.eval_only")));
+        }
         if was.config != is.config || was.limits != is.limits {
             edits.push(Edit::Plugin { name: Some(name.clone()), config: is.config.clone(), limits: is.limits.clone() });
         }
@@ -417,6 +420,9 @@ mod tests {
         assert!(edits_between(&now, &granted).unwrap_err().starts_with("what a is granted can't change"));
         new.temperature = 0.5;
         assert!(edits_between(&now, &new).unwrap_err().starts_with("temperature can't change"));
+        let mut evaluating = now.clone();
+        evaluating.plugin[0].eval_only = true;
+        assert!(edits_between(&now, &evaluating).unwrap_err().starts_with("plugin.a.eval_only can't change"));
         let other = Config { plugin: vec![PluginEntry::new("b.wasm".into())], ..Config::default() };
         assert!(edits_between(&now, &other).unwrap_err().contains("list of plugins"));
     }

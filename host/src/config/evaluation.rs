@@ -1,0 +1,175 @@
+//! How a run is evaluated: sampling of its own, and which completions solve their prompt.
+
+use super::{Config, Error, PluginEntry, did_you_mean};
+
+/// Most completions of a prompt in an evaluation.
+const MOST: usize = 1 << 16;
+
+impl Config {
+    /// Returns the number of completions per prompt in an evaluation.
+    pub fn eval_group(&self) -> usize {
+        self.num_generations_eval.unwrap_or_else(|| self.group())
+    }
+
+    /// Returns the numbers of completions for which pass@k is computed.
+    pub fn pass_k(&self) -> Vec<usize> {
+        let group = self.eval_group();
+        let mut all = self.eval_pass_k.clone();
+        if all.is_empty() {
+            all = std::iter::successors(Some(1), |k| Some(2 * k)).take_while(|k| *k < group).chain([group]).collect();
+        }
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Keys of evaluations of which each is given, in order of declaration.
+    fn protocol(&self) -> [(&'static str, bool); 8] {
+        [
+            ("num_generations_eval", self.num_generations_eval.is_some()),
+            ("eval_temperature", self.eval_temperature.is_some()),
+            ("eval_top_p", self.eval_top_p.is_some()),
+            ("eval_top_k", self.eval_top_k.is_some()),
+            ("eval_pass_threshold", self.eval_pass_threshold.is_some()),
+            ("eval_pass_reward", self.eval_pass_reward.is_some()),
+            ("eval_pass_k", !self.eval_pass_k.is_empty()),
+            ("eval_answer_after", self.eval_answer_after.is_some()),
+        ]
+    }
+
+    /// The first value that is wrong.
+    pub(super) fn check_evaluation(&self) -> Result<(), (&'static str, String)> {
+        self.check_early_stopping()?;
+        if self.num_generations_eval.is_some_and(|n| n == 0 || n > MOST) {
+            return Err(("num_generations_eval", format!("must be between 1 and {MOST}")));
+        }
+        if let Some(t) = self.eval_temperature.filter(|t| !(*t >= 0.0 && t.is_finite())) {
+            return Err(("eval_temperature", format!("is {t}; it must be 0 or greater")));
+        }
+        if let Some(p) = self.eval_top_p.filter(|p| !(*p > 0.0 && *p <= 1.0)) {
+            return Err(("eval_top_p", format!("is {p}; it must be above 0 and at most 1")));
+        }
+        if self.eval_pass_threshold.is_some_and(|v| !v.is_finite()) {
+            return Err(("eval_pass_threshold", "must be a finite number".into()));
+        }
+        if self.eval_answer_after.as_deref() == Some("") {
+            return Err(("eval_answer_after", "is empty; leave it out to take the whole completion as the answer".into()));
+        }
+        if let Some(k) = self.eval_pass_k.iter().find(|k| **k == 0 || **k > MOST) {
+            return Err(("eval_pass_k", format!("has {k}; each must be between 1 and {MOST}")));
+        }
+        let needy = self.protocol().into_iter().skip(5);
+        if let Some((key, _)) = needy.into_iter().find(|(_, given)| *given && self.eval_pass_threshold.is_none()) {
+            return Err((key, "needs eval_pass_threshold, from which a completion counts as solved".into()));
+        }
+        let Some(name) = &self.eval_pass_reward else { return Ok(()) };
+        if self.plugin.iter().all(|entry| entry.name() != name) {
+            let meant = did_you_mean(name, self.plugin.iter().map(PluginEntry::name));
+            return Err(("eval_pass_reward", format!("no reward is named {name:?}{meant}")));
+        }
+        Ok(())
+    }
+
+    fn check_early_stopping(&self) -> Result<(), (&'static str, String)> {
+        let threshold = self.early_stopping_threshold;
+        if !(threshold >= 0.0 && threshold.is_finite()) {
+            return Err(("early_stopping_threshold", format!("is {threshold}; it must be 0 or greater")));
+        }
+        let Some(patience) = self.early_stopping_patience else {
+            let alone = threshold > 0.0;
+            return if alone { Err(("early_stopping_threshold", "needs early_stopping_patience".into())) } else { Ok(()) };
+        };
+        let fault = if patience == 0 {
+            "must be at least 1"
+        } else if self.eval_dataset.is_none() {
+            "needs evaluations; set eval_dataset"
+        } else if self.best_by().is_none() {
+            "needs metric_for_best_model, such as eval_reward or eval_loss"
+        } else {
+            return Ok(());
+        };
+        Err(("early_stopping_patience", fault.into()))
+    }
+
+    /// Returns whether an evaluation may have a metric of this name, without `eval_`, that no step of training has.
+    pub fn is_of_evaluations(&self, name: &str) -> bool {
+        let of_k = |prefix: &str| {
+            let k = name.strip_suffix("/stderr").unwrap_or(name).strip_prefix(prefix).and_then(|k| k.parse().ok());
+            k.is_some_and(|k| self.eval_pass_threshold.is_some() && self.pass_k().contains(&k))
+        };
+        let reward = |entry: &PluginEntry| {
+            let rest = name.strip_prefix("rewards/").and_then(|rest| rest.strip_prefix(entry.name()));
+            rest.is_some_and(|rest| rest == "/stderr" || entry.eval_only && rest.starts_with('/'))
+                || entry.eval_only && name.starts_with(&format!("plugins/{}/", entry.name()))
+        };
+        ["runtime", "samples_per_second"].contains(&name)
+            || name.starts_with("completions/")
+            || of_k("pass@")
+            || of_k("maj@")
+            || self.plugin.iter().any(reward)
+    }
+
+    /// Checks the keys of evaluations of a run that generates, by whether it makes `pairs`.
+    pub(super) fn check_eval_generation(&self, pairs: bool) -> Result<(), (&'static str, String)> {
+        if pairs && self.eval_group() != self.group() {
+            let detail = format!("is {}; this algorithm makes pairs of {} completions", self.eval_group(), self.group());
+            return Err(("num_generations_eval", detail));
+        }
+        let group = self.eval_group();
+        match self.eval_pass_k.iter().find(|k| **k > group) {
+            Some(k) => {
+                Err(("eval_pass_k", format!("has {k}, more than the {group} completions per prompt (num_generations_eval)")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that nothing is said of the completions of evaluations, for a run that generates none.
+    ///
+    /// # Errors
+    /// The key that is given.
+    pub fn check_no_generation(&self) -> Result<(), Error> {
+        let Some((key, _)) = self.protocol().into_iter().find(|(_, given)| *given) else { return Ok(()) };
+        let detail = "is for algorithms that generate completions; this one evaluates the dataset's".to_owned();
+        Err(Error::Invalid { place: key.to_owned(), detail })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_completions_are_powers_of_two_and_all() {
+        let of = |group, given: &[usize]| {
+            Config { num_generations_eval: Some(group), eval_pass_k: given.to_vec(), ..Config::default() }.pass_k()
+        };
+        assert_eq!(
+            [of(1, &[]), of(8, &[]), of(10, &[]), of(10, &[5, 1, 5])],
+            [vec![1], vec![1, 2, 4, 8], vec![1, 2, 4, 8, 10], vec![1, 5]]
+        );
+        assert_eq!(Config { num_generations: Some(4), ..Config::default() }.pass_k(), [1, 2, 4]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_name() {
+        let named = PluginEntry::new("right.wasm".into());
+        let base = Config { plugin: vec![named], eval_pass_threshold: Some(1.0), ..Config::default() };
+        let fault = |config: &Config| config.check_evaluation().and_then(|()| config.check_eval_generation(false)).unwrap_err().0;
+        assert!(base.check_evaluation().is_ok());
+        assert_eq!(fault(&Config { num_generations_eval: Some(0), ..base.clone() }), "num_generations_eval");
+        assert_eq!(fault(&Config { eval_temperature: Some(-1.0), ..base.clone() }), "eval_temperature");
+        assert_eq!(fault(&Config { eval_top_p: Some(0.0), ..base.clone() }), "eval_top_p");
+        assert_eq!(fault(&Config { eval_pass_threshold: Some(f64::NAN), ..base.clone() }), "eval_pass_threshold");
+        assert_eq!(fault(&Config { eval_pass_reward: Some("rigth".into()), ..base.clone() }), "eval_pass_reward");
+        assert_eq!(fault(&Config { eval_pass_k: vec![9], ..base.clone() }), "eval_pass_k");
+        assert_eq!(fault(&Config { eval_pass_k: vec![0], ..base.clone() }), "eval_pass_k");
+        assert_eq!(fault(&Config { eval_answer_after: Some(String::new()), ..base.clone() }), "eval_answer_after");
+        let without = Config { eval_pass_threshold: None, eval_answer_after: Some("####".into()), ..base.clone() };
+        assert_eq!(fault(&without), "eval_answer_after");
+        let pairs = Config { num_generations: Some(2), num_generations_eval: Some(4), ..base.clone() };
+        assert_eq!(pairs.check_eval_generation(true).unwrap_err().0, "num_generations_eval");
+        assert!(base.check_no_generation().unwrap_err().to_string().contains("eval_pass_threshold"));
+        assert!(Config::default().check_no_generation().is_ok());
+    }
+}

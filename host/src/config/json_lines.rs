@@ -1,0 +1,67 @@
+//! Reads files of JSON lines that may be damaged, still growing, larger than memory, or somebody else's: lines and files are read up to
+//! a size, and what can't be read is counted.
+
+use super::files;
+use serde_json::{Map, Value};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+/// Longest line that is read, and the most that is read of a file.
+const LONGEST_LINE: u64 = 1 << 20;
+const MOST: u64 = 4 << 30;
+
+/// What was not read of a file.
+#[derive(Debug, Default)]
+pub struct Unread {
+    lines: u64,
+    cut: bool,
+}
+
+impl Unread {
+    /// Says what was not read of the file of this name.
+    pub fn notes(&self, file: &str) -> Vec<String> {
+        let lines = (self.lines > 0).then(|| format!("{file}: {} lines are not JSON objects and are ignored", self.lines));
+        let cut = self.cut.then(|| format!("{file}: only the first {} GiB are read", MOST >> 30));
+        lines.into_iter().chain(cut).collect()
+    }
+}
+
+/// Calls `take` with each object among a file's lines. Skips an unterminated last line, which is still being written.
+///
+/// # Errors
+/// If it is not a regular file or can't be read.
+pub fn each(path: &Path, mut take: impl FnMut(Map<String, Value>)) -> io::Result<Unread> {
+    let file = files::open(path)?;
+    let mut unread = Unread { lines: 0, cut: file.metadata()?.len() > MOST };
+    let mut reader = BufReader::with_capacity(1 << 16, file.take(MOST));
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(unread);
+        }
+        if line.ends_with(b"\n") {
+            match serde_json::from_slice(&line) {
+                Ok(object) => take(object),
+                Err(_) => unread.lines += 1,
+            }
+        } else if line.len() as u64 == LONGEST_LINE {
+            unread.lines += 1;
+            skip_line(&mut reader)?;
+        }
+    }
+}
+
+/// Skips what is left of a line.
+fn skip_line(reader: &mut impl BufRead) -> io::Result<()> {
+    loop {
+        let buffer = reader.fill_buf()?;
+        let end = buffer.iter().position(|byte| *byte == b'\n');
+        let (length, ended) = (end.map_or(buffer.len(), |end| end + 1), end.is_some() || buffer.is_empty());
+        reader.consume(length);
+        if ended {
+            return Ok(());
+        }
+    }
+}

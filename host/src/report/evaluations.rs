@@ -1,0 +1,43 @@
+//! The metrics of evaluations, with confidence intervals where their standard errors are logged.
+
+use super::figures::Figures;
+use super::words;
+use serde::Serialize;
+
+/// Standard errors on each side of a mean that 95% of a normal distribution lie in.
+const WIDTH: f64 = 1.96;
+/// Most rows of the table.
+const MOST: usize = 200;
+
+/// A row of the table.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Row {
+    pub name: String,
+    pub first: String,
+    pub last: String,
+    /// Steps of the first and the last evaluation.
+    pub steps: String,
+}
+
+/// Returns the metrics of evaluations that are means over prompts, with their intervals.
+pub(super) fn rows(figures: &Figures) -> Vec<Row> {
+    let mut rows: Vec<Row> = figures.series.iter().filter_map(|series| row(figures, &series.name)).collect();
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    rows.truncate(MOST);
+    rows
+}
+
+fn row(figures: &Figures, name: &str) -> Option<Row> {
+    let of = name.strip_suffix("/stderr").filter(|of| of.starts_with("eval_"))?;
+    let means = [of.to_owned(), format!("{of}/mean")].into_iter().map(|name| figures.values(&name)).find(|v| !v.is_empty())?;
+    let both = means.iter().zip(figures.values(name)).zip(&figures.steps);
+    let both: Vec<(f64, f64, u64)> = both.filter_map(|((mean, error), step)| Some(((*mean)?, (*error)?, *step))).collect();
+    let (first, last) = (both.first()?, both.last()?);
+    let text = |(mean, error, _): &(f64, f64, u64)| format!("{} \u{b1} {}", words::number(*mean), words::number(WIDTH * error));
+    Some(Row {
+        name: of.to_owned(),
+        first: text(first),
+        last: text(last),
+        steps: format!("{} to {}", words::count(first.2), words::count(last.2)),
+    })
+}

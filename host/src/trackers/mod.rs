@@ -1,0 +1,53 @@
+//! Exports a run for other programs that track experiments, in files that their own clients read without a network: MLflow's file
+//! store, an offline run of Weights & Biases, and a table with a script that logs it with Trackio.
+//!
+//! Only the run's folder is read, within bounds: it may be damaged, still growing, or somebody else's.
+
+mod mlflow;
+mod run;
+mod trackio;
+mod wandb;
+
+pub use run::Error;
+
+use run::Run;
+use std::path::{Path, PathBuf};
+
+/// A program that tracks experiments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// An offline run for `wandb sync`
+    Wandb,
+    /// A file store for `mlflow ui`
+    Mlflow,
+    /// A table and a script that logs it with Trackio
+    Trackio,
+}
+
+impl Format {
+    /// Returns a command that shows what was exported to `path`.
+    #[must_use]
+    pub fn next(self, path: &Path) -> String {
+        let path = path.display();
+        match self {
+            Self::Wandb => format!("wandb sync {path}"),
+            Self::Mlflow => format!("MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {path}"),
+            Self::Trackio => format!("python {path} && trackio show --project rlhost"),
+        }
+    }
+}
+
+/// Exports a run's metrics and settings into a folder: that of the run, or one that several runs share. Replaces an earlier export of
+/// the same run. Returns the path that the program is given, and what could not be read.
+///
+/// # Errors
+/// If the run has no metrics, or something can't be read or written.
+pub fn export(run: &Path, format: Format, to: &Path) -> Result<(PathBuf, Vec<String>), Error> {
+    let run = Run::read(run)?;
+    let path = match format {
+        Format::Wandb => wandb::write(&run, to)?,
+        Format::Mlflow => mlflow::write(&run, to)?,
+        Format::Trackio => trackio::write(&run, to)?,
+    };
+    Ok((path, run.notes))
+}

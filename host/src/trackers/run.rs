@@ -1,0 +1,211 @@
+//! What trackers are told of a run.
+
+use crate::config::{files, json_lines, printable};
+use jiff::Timestamp;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Largest config.toml, most metrics, and the most values of all metrics together.
+const LARGEST_CONFIG: u64 = 4 << 20;
+const MOST_METRICS: usize = 4096;
+const MOST_VALUES: usize = 50_000_000;
+/// Longest name of a metric or a setting, and longest setting, in bytes.
+const LONGEST_NAME: usize = 200;
+const LONGEST_SETTING: usize = 5000;
+
+/// Why a run was not exported.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is nothing to export.
+    #[error("{}: no metrics have been logged yet", .0.display())]
+    Empty(PathBuf),
+    /// A file can't be read.
+    #[error("can't read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file can't be written.
+    #[error("can't write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A row of metrics.
+pub(super) struct Row {
+    pub step: u64,
+    /// Milliseconds since 1970.
+    pub time: i64,
+    /// Indices of metrics, with their values.
+    pub values: Vec<(usize, f64)>,
+}
+
+/// A run.
+pub(super) struct Run {
+    pub name: String,
+    /// Thirty-two hexadecimal digits that stay the same for the same run.
+    pub id: String,
+    /// Milliseconds since 1970.
+    pub started: i64,
+    pub ended: i64,
+    /// The last of `finished`, `stopped` and `failed`, if any.
+    pub end: Option<String>,
+    /// Settings by their dotted keys.
+    pub settings: BTreeMap<String, Value>,
+    pub metrics: Vec<String>,
+    pub rows: Vec<Row>,
+    /// What could not be read.
+    pub notes: Vec<String>,
+}
+
+impl Run {
+    pub(super) fn read(path: &Path) -> Result<Self, Error> {
+        let absolute = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let name = absolute.file_name().map(|name| printable(&name.to_string_lossy(), LONGEST_NAME)).unwrap_or_default();
+        let config = files::read(&path.join("config.toml"), LARGEST_CONFIG).unwrap_or_default();
+        let table: toml::Table = String::from_utf8_lossy(&config).parse().unwrap_or_default();
+        let (mut settings, mut notes) = (BTreeMap::new(), Vec::new());
+        flatten("", &serde_json::to_value(table).unwrap_or_default(), &mut settings);
+        let (mut started, mut end) = (None, None);
+        // A run without events has metrics all the same.
+        let _ = json_lines::each(&path.join("events.jsonl"), |line| {
+            let text = |key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default();
+            let time = text("time").parse::<Timestamp>().ok().map(Timestamp::as_millisecond);
+            started = started.or(time);
+            match text("event") {
+                "started" | "resumed" | "forked" => end = None,
+                which @ ("finished" | "stopped" | "failed") => end = Some(which.to_owned()),
+                _ => {}
+            }
+        });
+        let started = started.unwrap_or_default();
+        let id = Sha256::digest(format!("{name}\n{started}").as_bytes()).iter().take(16).map(|b| format!("{b:02x}")).collect();
+        let mut this =
+            Self { name, id, started, ended: started, end, settings, metrics: Vec::new(), rows: Vec::new(), notes: Vec::new() };
+        this.read_metrics(&path.join("metrics.jsonl"), &mut notes)?;
+        this.notes = notes;
+        if this.rows.is_empty() { Err(Error::Empty(path.to_owned())) } else { Ok(this) }
+    }
+
+    fn read_metrics(&mut self, path: &Path, notes: &mut Vec<String>) -> Result<(), Error> {
+        let (mut places, mut count) = (BTreeMap::<String, usize>::new(), 0);
+        let unread = json_lines::each(path, |line| {
+            let Some(step) = line.get("step").and_then(Value::as_u64).filter(|_| count < MOST_VALUES) else { return };
+            let seconds = line.get("time").and_then(Value::as_f64).filter(|s| (0.0..1e10).contains(s)).unwrap_or_default();
+            // The clock of a resumed run starts anew.
+            self.ended = self.ended.max(self.started.saturating_add((seconds * 1e3) as i64));
+            let mut values = Vec::new();
+            for (name, value) in line.iter().filter(|(name, _)| !["step", "time"].contains(&name.as_str())) {
+                let Some(value) = value.as_f64().filter(|v| v.is_finite()) else { continue };
+                let known = places.len();
+                let place = match places.get(name) {
+                    Some(place) => *place,
+                    None if known < MOST_METRICS => {
+                        places.insert(name.clone(), known);
+                        self.metrics.push(printable(name, LONGEST_NAME));
+                        known
+                    }
+                    None => continue,
+                };
+                values.push((place, value));
+            }
+            count += values.len();
+            self.rows.push(Row { step, time: self.ended, values });
+        });
+        let unread = unread.map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => Error::Empty(path.parent().unwrap_or(path).to_owned()),
+            _ => Error::Read { path: path.to_owned(), source },
+        })?;
+        notes.extend(unread.notes("metrics.jsonl"));
+        if places.len() == MOST_METRICS || count >= MOST_VALUES {
+            notes.push(format!("only the first {MOST_METRICS} metrics and {MOST_VALUES} values are exported"));
+        }
+        Ok(())
+    }
+
+    /// Returns the names of the metrics without characters other than those that `keeps`; different ones stay different. No name
+    /// is a folder of another.
+    pub(super) fn names(&self, keeps: impl Fn(char) -> bool) -> Vec<String> {
+        let mut taken: BTreeSet<String> = BTreeSet::new();
+        let plain = |name: &String| -> String { name.chars().map(|c| if keeps(c) { c } else { '_' }).collect() };
+        let all: BTreeSet<String> = self.metrics.iter().map(plain).collect();
+        let own = |name: &String| {
+            let mut text = String::new();
+            for part in plain(name).split('/').filter(|part| !["", ".", ".."].contains(part)) {
+                // `a/b` beside `a` is `a.b`.
+                let joint = if text.is_empty() {
+                    ""
+                } else if all.contains(&text) {
+                    "."
+                } else {
+                    "/"
+                };
+                text = format!("{text}{joint}{part}");
+            }
+            while text.is_empty() || !taken.insert(text.clone()) {
+                text.push('_');
+            }
+            text
+        };
+        self.metrics.iter().map(own).collect()
+    }
+}
+
+/// Adds the leaves of a table under their dotted keys.
+fn flatten(prefix: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
+    let below = |key: &str| if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") };
+    match value {
+        Value::Object(table) => table.iter().for_each(|(key, value)| flatten(&below(key), value, into)),
+        Value::Array(items) if items.iter().any(Value::is_object) => {
+            items.iter().enumerate().for_each(|(i, item)| flatten(&below(&i.to_string()), item, into));
+        }
+        leaf => {
+            let leaf = match leaf {
+                Value::String(text) => Value::String(printable(text, LONGEST_SETTING)),
+                other => other.clone(),
+            };
+            into.insert(printable(prefix, LONGEST_NAME), leaf);
+        }
+    }
+}
+
+/// Creates a folder with everything above it.
+pub(super) fn make(folder: &Path) -> Result<(), Error> {
+    fs::create_dir_all(folder).map_err(|source| Error::Write { path: folder.to_owned(), source })
+}
+
+/// Creates an empty folder in place of what an earlier export has left there.
+pub(super) fn make_anew(folder: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(folder) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(Error::Write { path: folder.to_owned(), source }),
+        _ => {}
+    }
+    make(folder)
+}
+
+/// Writes a file as a whole: it is renamed into place, so that nothing is written through a link.
+pub(super) fn put(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
+    let fail = |source| Error::Write { path: path.to_owned(), source };
+    let folder = path.parent().unwrap_or(Path::new("."));
+    make(folder)?;
+    #[cfg_attr(not(unix), allow(unused_mut))]
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut temporary = builder.prefix(".tmp").tempfile_in(folder).map_err(fail)?;
+    let mut buffered = io::BufWriter::new(&mut temporary);
+    fill(&mut buffered).and_then(|()| buffered.flush()).map_err(fail)?;
+    drop(buffered);
+    temporary.persist(path).map_err(|e| fail(e.error))?;
+    Ok(())
+}

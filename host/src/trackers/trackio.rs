@@ -1,0 +1,55 @@
+//! A table of all metrics, and a script that logs it with Trackio's own functions. Its `import_csv` would cut names to ten characters.
+
+use super::run::{Error, Run, put};
+use jiff::Timestamp;
+use std::path::{Path, PathBuf};
+
+/// The script; `{NAME}` and `{CONFIG}` stand for texts in JSON, which are texts in Python too.
+const SCRIPT: &str = r#"import csv
+import json
+import pathlib
+import sys
+
+import trackio
+
+trackio.init(project=sys.argv[1] if len(sys.argv) > 1 else "rlhost", name={NAME}, config=json.loads({CONFIG}))
+with pathlib.Path(__file__).with_suffix(".csv").open(newline="") as table:
+    for row in csv.DictReader(table):
+        step, _ = int(row.pop("step")), row.pop("timestamp")
+        trackio.log({name: float(value) for name, value in row.items() if value}, step=step)
+trackio.finish()
+"#;
+
+/// Writes a run's table to `to/NAME-trackio.csv`, and the script beside it. Returns the script's path.
+pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
+    let name: String = run.name.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect();
+    let path = to.join(format!("{name}-trackio.csv"));
+    // Names are quoted, and begin as no formula of a spreadsheet does.
+    let names = run.names(|c| c.is_ascii_alphanumeric() || "_-.@/".contains(c));
+    put(&path, |file| {
+        write!(file, "step,timestamp")?;
+        names.iter().try_for_each(|name| write!(file, ",\"{}\"", name.trim_start_matches(['-', '@'])))?;
+        writeln!(file)?;
+        let mut values = vec![None; names.len()];
+        for row in &run.rows {
+            values.fill(None);
+            row.values.iter().for_each(|(metric, value)| values[*metric] = Some(*value));
+            let time = Timestamp::from_millisecond(row.time).unwrap_or_default();
+            write!(file, "{},{}", row.step, time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ"))?;
+            for value in &values {
+                match value {
+                    Some(value) => write!(file, ",{value:?}")?,
+                    None => write!(file, ",")?,
+                }
+            }
+            writeln!(file)?;
+        }
+        Ok(())
+    })?;
+    let literal = |text: &str| serde_json::Value::from(text).to_string();
+    let config = serde_json::json!(run.settings).to_string();
+    let script = SCRIPT.replacen("{NAME}", &literal(&run.name), 1).replacen("{CONFIG}", &literal(&config), 1);
+    let path = path.with_extension("py");
+    put(&path, |file| file.write_all(script.as_bytes()))?;
+    Ok(path)
+}
