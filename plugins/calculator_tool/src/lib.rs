@@ -50,8 +50,8 @@ pub struct Problem {
 /// Returns the last number in a text.
 fn number_in(text: &str) -> Option<f64> {
     let part = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | ',');
-    let numbers = text.split(|c: char| !part(c)).filter(|word| word.contains(|c: char| c.is_ascii_digit()));
-    let plain = numbers.last()?.trim_matches(|c| matches!(c, '.' | ',')).replace(',', "");
+    let mut numbers = text.split(|c: char| !part(c)).filter(|word| word.contains(|c: char| c.is_ascii_digit()));
+    let plain = numbers.next_back()?.trim_matches(|c| matches!(c, '.' | ',')).replace(',', "");
     let plain = plain.rsplit_once('-').map_or(plain.as_str(), |(before, _)| &plain[before.len()..]);
     plain.parse().ok()
 }
