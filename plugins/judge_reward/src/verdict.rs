@@ -18,12 +18,12 @@ pub fn number(text: &str) -> Option<f64> {
     let text = after_thought(text);
     let text = bracketed(text).unwrap_or(text);
     let is_part = |c: char| c.is_ascii_digit() || ".-+/".contains(c);
-    let words = text.split(|c: char| !is_part(c)).filter(|word| word.contains(|c: char| c.is_ascii_digit()));
+    let mut words = text.split(|c: char| !is_part(c)).filter(|word| word.contains(|c: char| c.is_ascii_digit()));
     let whole = |word: &str| {
         let first = word.split('/').find(|part| part.contains(|c: char| c.is_ascii_digit()))?;
         first.trim_end_matches(['.', '-', '+']).trim_start_matches('.').parse::<f64>().ok()
     };
-    words.last().and_then(whole).filter(|number| number.is_finite())
+    words.next_back().and_then(whole).filter(|number| number.is_finite())
 }
 
 /// Returns the number in the field `score` of JSON, which a fence or other text may surround.
