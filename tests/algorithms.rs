@@ -64,7 +64,9 @@ fn help_and_guide_name_the_learning_rates_that_the_algorithms_have() {
     let help = printed(&["train", "--help"]);
     let said = help.split("Peak learning rate [default: ").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
     let guide = fs::read_to_string(root.join("host/docs/algorithms.md")).unwrap();
-    let table: Vec<&str> = guide.split("## Learning rates").nth(1).unwrap().lines().filter(|l| l.starts_with("| ")).collect();
+    let section = guide.split("## Learning rates").nth(1).unwrap();
+    let table = section.split("\n\n").find(|part| part.starts_with("| algorithm")).unwrap();
+    let table: Vec<&str> = table.lines().filter(|line| line.starts_with("| ")).collect();
     for (name, rate) in &special {
         assert!(said.contains(&format!("{rate} for {name}")), "{name} has {rate}: {said}");
         assert!(table.contains(&format!("| `{name}` | {rate} |").as_str()), "{name} has {rate}: {table:?}");
