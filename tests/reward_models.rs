@@ -182,6 +182,12 @@ fn what_does_not_fit_is_refused_by_name() {
     place.write("long.jsonl", format!("{}\n", json!({"text": "x".repeat(400)})));
     train(&place, "good", &["--max-steps", "1"]).succeeded();
     refused(&["score", "good", "--dataset", "long.jsonl"], &["401 tokens", "context of 192"]);
+    // Beside another it is left out, by name.
+    let rows = ["x".repeat(400), "x".repeat(4)].map(|text| format!("{}\n", json!({"text": text})));
+    place.write("both.jsonl", rows.concat());
+    let both = place.run(&["score", "good", "--dataset", "both.jsonl", "--json"]);
+    assert_eq!(both.succeeded().stdout.lines().count(), 1, "{}", both.stdout);
+    assert!(both.stderr.contains("both.jsonl:1") && both.stderr.contains("401 tokens"), "{}", both.stderr);
     assert!(!place.path("run").exists());
 }
 

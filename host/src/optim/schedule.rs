@@ -1,6 +1,6 @@
 //! Computes the learning rate of each step.
 
-use crate::config::{LrShape, OnPlateau, Slope, StableDecay};
+use crate::config::{LrShape, MinLr, OnPlateau, Slope, StableDecay, WarmedMinLr};
 use std::f64::consts::PI;
 
 /// A schedule with its length, with the shapes of transformers' `get_scheduler`.
@@ -24,6 +24,16 @@ impl Schedule {
         match self.shape {
             LrShape::Polynomial(s) if s.lr_end >= self.peak => {
                 Some(format!("lr_end is {:e}; it must be smaller than the learning rate, {:e}", s.lr_end, self.peak))
+            }
+            LrShape::CosineWithMinLr(MinLr { min_lr, min_lr_rate, .. })
+            | LrShape::CosineWarmupWithMinLr(WarmedMinLr { min_lr, min_lr_rate, .. })
+                if self.minimum(min_lr, min_lr_rate) > 1.0 =>
+            {
+                let minimum = self.peak * self.minimum(min_lr, min_lr_rate);
+                Some(format!("the minimum is {minimum:e}; it can't be greater than the learning rate, {:e}", self.peak))
+            }
+            LrShape::WarmupStableDecay(StableDecay { num_decay_steps: Some(steps), .. }) if u64::from(steps) > self.total => {
+                Some(format!("num_decay_steps is {steps}, and the run has {} steps", self.total))
             }
             _ => None,
         }
@@ -199,5 +209,11 @@ mod tests {
         let shape = LrShape::Polynomial(crate::config::Polynomial { lr_end: 1e-5, power: 1.0 });
         let fault = |peak| Schedule { shape, peak, warmup: 0, total: 5, plateaus: 0 }.fault();
         assert!(fault(1e-6).unwrap().contains("lr_end is 1e-5") && fault(1e-4).is_none());
+        let minimum = |min_lr, min_lr_rate| {
+            let shape = LrShape::CosineWithMinLr(MinLr { num_cycles: 0.5, min_lr, min_lr_rate });
+            Schedule { shape, peak: 1e-4, warmup: 0, total: 10, plateaus: 0 }.fault()
+        };
+        assert!(minimum(Some(5.0), None).unwrap().contains("greater than the learning rate, 1e-4"));
+        assert!(minimum(None, Some(1.5)).is_some() && minimum(Some(1e-5), None).is_none() && minimum(None, Some(1.0)).is_none());
     }
 }

@@ -483,7 +483,7 @@ pub(super) fn whole(
 }
 
 /// Returns the number of a row to score, and the tokens of its texts: one, or those of a pair.
-pub(super) fn scored_texts(row: Scored, tokenizer: &Tokenizer) -> (usize, data::Result<Vec<Vec<u32>>>) {
+pub(super) fn scored_texts(row: Scored, tokenizer: &Tokenizer, longest: usize) -> (usize, data::Result<Vec<Vec<u32>>>) {
     let (number, place, prompt, texts, extras) = match row {
         Scored::One(CompletionRow { row, place, prompt, completion, extras, .. }) => {
             (row, place, prompt, vec![completion], extras)
@@ -493,7 +493,12 @@ pub(super) fn scored_texts(row: Scored, tokenizer: &Tokenizer) -> (usize, data::
         }
     };
     let tokens = texts.iter().map(|text| whole(prompt.as_ref(), text, true, &extras, tokenizer));
-    (number, tokens.collect::<data::Result<_>>().map_err(|e| place.failed(e)))
+    let tokens = tokens.collect::<data::Result<Vec<_>>>().map_err(|e| place.failed(e));
+    let fits = |texts: Vec<Vec<u32>>| match texts.iter().find(|tokens| tokens.len() > longest) {
+        Some(long) => Err(place.wrong(format!("a text of {} tokens exceeds the model's context of {longest}", long.len()))),
+        None => Ok(texts),
+    };
+    (number, tokens.and_then(fits))
 }
 
 /// Computes the SHA-256 of all prompts with their columns and answers.

@@ -85,12 +85,12 @@ impl RewardModel {
     /// and of the rejected answer. Returns each row's number with its scores, and a warning that names rows that were left out.
     ///
     /// # Errors
-    /// If the dataset can't be read, or a text is longer than the model's context.
+    /// If the dataset can't be read.
     pub fn score_dataset(&self, dataset: &Dataset) -> Result<(ScoredRows, Option<String>)> {
         let mut refused = Refused::default();
         let rows = data::read_scored(dataset, &mut refused)?;
         let read = rows.into_iter().map(|row| {
-            let (number, texts) = dataset::scored_texts(row, &self.tokenizer);
+            let (number, texts) = dataset::scored_texts(row, &self.tokenizer, self.model.architecture().max_positions);
             (number, texts.map(|texts| (number, texts)))
         });
         let rows: Vec<(usize, Vec<Vec<u32>>)> = refused.sort(read)?;
