@@ -39,17 +39,25 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn make(args: &Args) -> anyhow::Result<usize> {
-    let folder = &args.folder;
-    ensure!(!folder.exists(), "{} already exists; choose another folder or remove it", folder.display());
+/// Reads the configuration of the model to create: the text part's, where it is of one that also sees images.
+fn config(args: &Args) -> anyhow::Result<Value> {
+    let within = |e: String| anyhow!("{}: {e}", args.config.display());
     let text =
         files::read_text(&args.config, LARGEST_CONFIG).map_err(|e| anyhow!("can't read {}: {e}", args.config.display()))?;
-    let mut config: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{}: {e}", args.config.display()))?;
-    ensure!(config.is_object(), "{}: expected a JSON object with a model's sizes", args.config.display());
+    let given: Value = serde_json::from_str(&text).map_err(|e| within(e.to_string()))?;
+    ensure!(given.is_object(), "{}: expected a JSON object with a model's sizes", args.config.display());
+    let mut config = Architecture::config(given).map_err(within)?;
     if args.tokenizer.is_none() {
         config["vocab_size"] = args.vocab_size.into();
     }
-    Architecture::parse(&config.to_string()).map_err(|e| anyhow!("{}: {e}", args.config.display()))?;
+    Architecture::parse(&config.to_string()).map_err(within)?;
+    Ok(config)
+}
+
+fn make(args: &Args) -> anyhow::Result<usize> {
+    let folder = &args.folder;
+    ensure!(!folder.exists(), "{} already exists; choose another folder or remove it", folder.display());
+    let mut config = config(args)?;
     match &args.tokenizer {
         Some(from) => {
             let (tokens, rows) = (Tokenizer::open(from)?.vocab_size(), config["vocab_size"].as_u64().unwrap_or_default());
@@ -71,5 +79,42 @@ fn make(args: &Args) -> anyhow::Result<usize> {
                 Ok(write_random(&config, folder, args.seed)?)
             })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_model_of_a_text_part_has_the_trained_vocabulary() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let whole = json!({
+            "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "vision_config": { "hidden_size": 8 },
+            "eos_token_id": [1, 106], "text_config": {
+                "model_type": "gemma3_text", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 512, "sliding_window": 16,
+            },
+        });
+        std::fs::write(at("config.json"), whole.to_string()).unwrap();
+        std::fs::write(at("rows.jsonl"), "{\"prompt\": \"a b\", \"completion\": \"c d\"}\n").unwrap();
+        let mut args = Args {
+            folder: at("trained"),
+            config: at("config.json"),
+            tokenizer: None,
+            corpus: vec![at("rows.jsonl")],
+            vocab_size: 300,
+            seed: 1,
+        };
+        make(&args).unwrap();
+        let read = |name: &str| Architecture::read(&at(name)).unwrap();
+        let tokens = Tokenizer::open(&at("trained")).unwrap().vocab_size();
+        let trained = read("trained");
+        assert!(tokens < 512 && trained.vocab_size == tokens && trained.eos_token_ids.len() == 1, "{tokens}, {trained:?}");
+        (args.folder, args.tokenizer) = (at("copied"), Some(at("trained")));
+        make(&args).unwrap();
+        assert_eq!(read("copied").vocab_size, 512);
     }
 }

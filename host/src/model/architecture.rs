@@ -10,6 +10,7 @@ use crate::config::printable;
 use crate::ops::activation::{self, Activation};
 use crate::ops::attention::{Attention, Heads};
 use crate::ops::logprob::Scale;
+use serde_json::Value;
 use std::path::Path;
 
 /// Largest `hidden_size` accepted. No known model reaches a tenth of this limit or of the following ones.
@@ -161,6 +162,16 @@ impl Architecture {
         Self::of(&Object::parse(text)?)
     }
 
+    /// Returns the `config.json` of what is computed: the text part's, where a model also sees images.
+    pub fn config(given: Value) -> std::result::Result<Value, String> {
+        match given.as_object() {
+            Some(whole) if given["model_type"] == text_part::WHOLE => {
+                text_part::config(whole.iter().map(|(key, value)| (key.as_str(), value))).map(Value::Object)
+            }
+            _ => Ok(given),
+        }
+    }
+
     fn of(config: &Object) -> std::result::Result<Self, String> {
         if config.text("model_type")? == Some(text_part::WHOLE) {
             let text = Self::of(&text_part::config(config.all())?.into()).map_err(|e| format!("text_config: {e}"))?;
@@ -169,7 +180,7 @@ impl Architecture {
         let family = family(config.text("model_type")?)?;
         let this = Self::of_family(config, family)?;
         for (key, value) in config.unread() {
-            harmless::check(family.described().model_type, key, value)?;
+            harmless::check_beside(&this, key, value)?;
         }
         let parameters = this.matrices();
         if parameters > MOST_PARAMETERS {
@@ -306,6 +317,17 @@ impl Architecture {
     }
 }
 
+impl Family {
+    /// Returns the key of what its norms add.
+    pub(super) fn norm_eps_key(self) -> &'static str {
+        match self {
+            Self::GptNeoX | Self::StableLm => "layer_norm_eps",
+            Self::Starcoder2 => "norm_epsilon",
+            _ => "rms_norm_eps",
+        }
+    }
+}
+
 impl Factors {
     /// Those of most families.
     fn none(heads: Heads) -> Self {
@@ -377,11 +399,7 @@ fn factors(config: &Object, family: Family, hidden: usize, heads: Heads) -> std:
 }
 
 fn norm_eps(config: &Object, family: Family) -> std::result::Result<f64, String> {
-    let key = match family {
-        Family::GptNeoX | Family::StableLm => "layer_norm_eps",
-        Family::Starcoder2 => "norm_epsilon",
-        _ => "rms_norm_eps",
-    };
+    let key = family.norm_eps_key();
     let eps = config.number(key)?.unwrap_or(family.described().norm_eps);
     if (0.0..=1.0).contains(&eps) { Ok(eps) } else { Err(format!("{key} {eps} must be between 0 and 1")) }
 }
@@ -444,7 +462,7 @@ fn heads(config: &Object, family: Family, hidden_size: usize) -> std::result::Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     #[test]
     fn what_is_absurd_or_of_the_wrong_type_is_refused_by_its_key() {

@@ -1,6 +1,7 @@
 //! Keys of `config.json` that nothing here reads, and why none of them changes what a model computes. A key that is neither read
 //! nor listed here is refused by its name: it may change what other programs compute.
 
+use super::Architecture;
 use crate::config::printable;
 use serde_json::Value;
 
@@ -9,20 +10,38 @@ const HARMLESS: &[&[&str]] = &[
     // Where the model comes from, and what reads it.
     &["architectures", "auto_map", "custom_pipelines", "transformers_version", "transformers.js_config", "model_name", "license"],
     &["_name_or_path", "name_or_path", "_commit_hash", "unsloth_fixed", "unsloth_version", "is_llama_config"],
+    &["language", "datasets", "tags", "summary", "base_model", "base_model_name_or_path", "num_steps", "neftune_noise_alpha"],
     // The precision of the stored weights, which say it themselves.
-    &["dtype", "torch_dtype"],
+    &["dtype", "torch_dtype", "_pre_quantization_dtype"],
+    // How long texts were elsewhere: max_position_embeddings alone says how long they may be.
+    &[
+        "max_sequence_length",
+        "max_seq_len",
+        "max_seq_length",
+        "model_max_length",
+        "seq_len",
+        "seq_length",
+        "n_ctx",
+        "n_positions",
+    ],
+    &["tokenizer_model_max_length", "tokenizer_max_length", "max_window_layers"],
     // How other programs compute the same.
     &["use_cache", "cache_implementation", "attn_implementation", "_attn_implementation", "_attn_implementation_autoset"],
     &["_flash_attn_2_enabled", "use_flash_attn", "pretraining_tp", "torchscript", "use_bfloat16", "use_parallel_embedding"],
-    &["experts_implementation", "_experts_implementation", "gradient_checkpointing"],
+    &["experts_implementation", "_experts_implementation", "gradient_checkpointing", "gradient_checkpointing_kwargs"],
+    &["_attn_implementation_internal", "_experts_implementation_internal", "use_flash_attention", "use_flash_attention_2"],
+    &["_use_flash_attention_2", "use_sdpa", "xla_device"],
     // What other programs return beside the logits.
     &["output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate"],
-    &["tie_last_hidden_states", "keys_to_ignore_at_inference"],
+    &["tie_last_hidden_states", "keys_to_ignore_at_inference", "_output_attentions", "output_logits", "output_past"],
+    // What other programs train it with.
+    &["tf_legacy_loss", "loss_type", "ignore_index"],
     // How the weights were drawn before training.
     &["initializer_range", "initializer_factor", "embedding_initializer_range"],
     // Tokens that the tokenizer's files and `generation_config.json` say too. Padding does not exist here.
     &["bos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id"],
     &["forced_bos_token_id", "forced_eos_token_id", "bos_token", "eos_token", "pad_token", "tokenizer_class", "prefix"],
+    &["cls_token_id", "mask_token_id", "padding_side", "tokenizer_padding_side", "tokenizer_name"],
     // Heads for other tasks.
     &["id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params", "classifier_dropout"],
     &["classifier_dropout_prob", "summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout"],
@@ -32,8 +51,16 @@ const HARMLESS: &[&[&str]] = &[
     &["num_beam_groups", "diversity_penalty", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"],
     &["repetition_penalty", "encoder_repetition_penalty", "length_penalty", "no_repeat_ngram_size", "renormalize_logits"],
     &["encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "remove_invalid_values", "penalty_alpha"],
-    &["exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens"],
+    &["exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "generation_config", "max_time"],
+    &["stop_strings", "top_h", "guidance_scale", "sequence_bias", "constraints", "force_words_ids", "token_healing"],
+    &["cache_config", "compile_config", "disable_compile", "low_memory", "max_cache_len", "prefill_chunk_size", "dola_layers"],
+    &["watermarking_config", "continuous_batching_config", "prompt_lookup_num_tokens", "max_matching_ngram_size"],
+    &["is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"],
+    &["assistant_early_exit", "assistant_ensemble_weight", "assistant_lookbehind", "target_lookbehind"],
 ];
+
+/// Beginnings of keys that programs for training leave behind.
+const LEFT_BEHIND: [&str; 2] = ["trl_", "unsloth_"];
 
 /// Keys without effect where they are off: null, false, zero, or empty.
 const HARMLESS_IF_OFF: &[&[&str]] = &[
@@ -53,11 +80,20 @@ const HARMLESS_IF_OFF: &[&[&str]] = &[
     ],
     &["sliding_window", "use_sliding_window"],
     // Biases that a family does not have.
-    &["attention_bias", "mlp_bias", "lm_head_bias", "use_bias", "qkv_bias"],
+    &["attention_bias", "attn_bias", "bias", "mlp_bias", "lm_head_bias", "use_bias", "qkv_bias"],
+    // Layers that a family does not have.
+    &["num_experts", "num_local_experts", "output_router_logits", "use_mup"],
 ];
 
 /// Keys that are one where nothing is changed.
-const HARMLESS_IF_ONE: &[&str] = &["full_attn_mod", "interpolate_factor", "partial_rotary_factor"];
+const HARMLESS_IF_ONE: &[&str] = &["full_attn_mod", "interpolate_factor", "partial_rotary_factor", "rotary_scaling_factor"];
+
+/// Words that say what a model of some type is anyway.
+const HARMLESS_WORDS: [(&str, &str, &str); 2] =
+    [("starcoder2", "mlp_type", "default"), ("starcoder2", "norm_type", "layer_norm")];
+
+/// Keys that say how the stored weights are quantised.
+const QUANTISED: [&str; 3] = ["quantization_config", "quantization", "compression_config"];
 
 /// Keys of dropout, which is never applied.
 const DROPOUT: &[&str] = &[
@@ -78,7 +114,9 @@ const DROPOUT: &[&str] = &[
 pub(super) fn check(model_type: &str, key: &str, value: &Value) -> Result<(), String> {
     let listed = |table: &[&[&str]]| table.iter().any(|keys| keys.contains(&key));
     let shown = || printable(&value.to_string(), 80);
-    if listed(HARMLESS) || DROPOUT.contains(&key) || value.is_null() {
+    let left_behind = LEFT_BEHIND.iter().any(|start| key.starts_with(start));
+    let word = HARMLESS_WORDS.iter().any(|known| (known.0, known.1, Some(known.2)) == (model_type, key, value.as_str()));
+    if listed(HARMLESS) || left_behind || word || DROPOUT.contains(&key) || value.is_null() {
         return Ok(());
     }
     let off = match value {
@@ -88,6 +126,9 @@ pub(super) fn check(model_type: &str, key: &str, value: &Value) -> Result<(), St
         Value::Object(all) => all.is_empty(),
         Value::String(_) | Value::Null => false,
     };
+    if QUANTISED.contains(&key) {
+        return if off { Ok(()) } else { Err(format!("{key}: {}", quantised(value))) };
+    }
     if listed(HARMLESS_IF_OFF) {
         let right = || format!("{key} is {}, which a model of type {model_type} is not computed with here", shown());
         return if off { Ok(()) } else { Err(right()) };
@@ -99,6 +140,36 @@ pub(super) fn check(model_type: &str, key: &str, value: &Value) -> Result<(), St
         "{:?} is {}, and what it means for a model of type {model_type} is not known here; remove the key if it changes nothing",
         printable(key, 80),
         shown()
+    ))
+}
+
+/// Says that weights are quantised, and by which method as far as it is named.
+fn quantised(value: &Value) -> String {
+    let method = value["quant_method"].as_str().map(str::to_owned);
+    let method = method.or_else(|| value["bits"].as_u64().map(|bits| format!("{bits} bits")));
+    let method = method.map_or_else(String::new, |method| format!(" ({})", printable(&method, 40)));
+    format!("the weights are quantised{method}, which rlhost can't read; use the model that is not quantised")
+}
+
+/// Returns an error if a key that nothing reads may change what the model computes; other names of its sizes may not contradict.
+pub(super) fn check_beside(this: &Architecture, key: &str, value: &Value) -> Result<(), String> {
+    let model_type = this.family.described().model_type;
+    let (own, right) = match key {
+        "layer_norm_eps" | "layer_norm_epsilon" | "norm_eps" | "norm_epsilon" | "rms_norm_eps" => {
+            (this.family.norm_eps_key(), this.norm_eps)
+        }
+        "num_heads" | "n_head" | "n_heads" => ("num_attention_heads", this.heads.heads as f64),
+        "num_key_value_heads" | "num_kv_heads" => ("num_key_value_heads", this.heads.kv_heads as f64),
+        "num_layers" | "n_layer" | "n_layers" => ("num_hidden_layers", this.layers as f64),
+        "n_embd" | "d_model" => ("hidden_size", this.hidden_size as f64),
+        _ => return check(model_type, key, value),
+    };
+    if value.as_f64() == Some(right) {
+        return Ok(());
+    }
+    let shown = printable(&value.to_string(), 80);
+    Err(format!(
+        "{key} is {shown}, but a model of type {model_type} is computed with {own} {right}; remove {key} if that is right"
     ))
 }
 
@@ -120,7 +191,16 @@ mod tests {
             ("is_encoder_decoder", json!(false)),
             ("pruned_heads", json!({})),
             ("quantization_config", json!(null)),
+            ("quantization_config", json!({})),
             ("full_attn_mod", json!(1)),
+            ("max_sequence_length", json!(2048)),
+            ("tf_legacy_loss", json!(false)),
+            ("model_max_length", json!(4096)),
+            ("neftune_noise_alpha", json!(5.0)),
+            ("trl_version", json!("0.9")),
+            ("stop_strings", json!(["x"])),
+            ("max_window_layers", json!(28)),
+            ("bias", json!(false)),
         ] {
             assert_eq!(check("llama", key, &value), Ok(()), "{key}");
         }
@@ -129,14 +209,62 @@ mod tests {
             ("use_mrope", json!(true)),
             ("quantization_config", json!({ "bits": 4 })),
             ("full_attn_mod", json!(2)),
+            ("num_local_experts", json!(8)),
+            ("mlp_type", json!("default")),
+            ("norm_type", json!("layer_norm")),
             ("per_layer_config", json!({ "0": {} })),
             ("hidden_act_2\u{1b}", json!("x")),
         ] {
             let error = check("llama", key, &value).unwrap_err();
             assert!(error.contains(key.trim_end_matches('\u{1b}')) && !error.contains('\u{1b}'), "{key}: {error}");
         }
+        assert_eq!(check("starcoder2", "mlp_type", &json!("default")), Ok(()));
+        assert_eq!(check("starcoder2", "norm_type", &json!("layer_norm")), Ok(()));
+        assert!(check("starcoder2", "mlp_type", &json!("gated")).unwrap_err().contains("mlp_type"));
         let config = json!({ "attention_dropout": 0.0, "resid_pdrop": 0.1 });
         let all = config.as_object().unwrap().iter().map(|(key, value)| (key.as_str(), value));
         assert_eq!(dropout(all), Some(("resid_pdrop", 0.1)));
+    }
+
+    #[test]
+    fn quantised_weights_are_refused_as_such() {
+        for (key, value, method) in [
+            ("quantization_config", json!({ "quant_method": "awq", "bits": 4 }), " (awq),"),
+            ("quantization", json!({ "group_size": 64, "bits": 4 }), " (4 bits),"),
+            ("quantization_config", json!({ "x": 1 }), "quantised, which"),
+        ] {
+            let error = check("qwen2", key, &value).unwrap_err();
+            assert!(error.contains(method) && error.contains("not quantised") && !error.contains("remove"), "{error}");
+        }
+    }
+
+    #[test]
+    fn another_name_of_a_size_passes_where_it_says_the_same() {
+        let parsed = |model_type: &str, more: Value| {
+            let mut config = json!({
+                "model_type": model_type, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "vocab_size": 257,
+            });
+            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            Architecture::parse(&config.to_string())
+        };
+        for (model_type, more) in [
+            ("stablelm", json!({ "layer_norm_eps": 1e-6, "norm_eps": 1e-6 })),
+            ("stablelm", json!({ "norm_eps": 1e-5 })),
+            ("stablelm", json!({ "num_heads": 4 })),
+            ("starcoder2", json!({ "norm_epsilon": 1e-6, "layer_norm_epsilon": 1e-6 })),
+            ("gpt_neox", json!({ "num_key_value_heads": 4 })),
+        ] {
+            assert!(parsed(model_type, more.clone()).is_ok(), "{model_type}, {more}");
+        }
+        for (model_type, key, value) in [
+            ("stablelm", "norm_eps", json!(1e-3)),
+            ("stablelm", "num_heads", json!(8)),
+            ("starcoder2", "layer_norm_epsilon", json!("1e-5")),
+            ("gpt_neox", "num_key_value_heads", json!(2)),
+        ] {
+            let error = parsed(model_type, json!({ key: value })).unwrap_err();
+            assert!(error.contains(key), "{key} = {value}: {error}");
+        }
     }
 }

@@ -6,6 +6,9 @@ use super::json::Object;
 
 const SLIDING: &str = "sliding_attention";
 
+/// What a layer may attend to.
+const KINDS: &[&str] = &["full_attention", SLIDING];
+
 /// What differs between the layers of a decoder.
 pub(super) struct Kinds {
     /// Sliding window of each layer.
@@ -42,8 +45,14 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
         Family::Phi3 | Family::Starcoder2 => size()?,
         Family::Qwen2 | Family::Qwen3 => if_in_use(size_or(4096)?)?,
         Family::SmolLm3 => if_in_use(size()?)?,
-        Family::GptNeoX | Family::Granite | Family::Llama | Family::Olmo2 | Family::StableLm => return Ok(vec![None; layers]),
+        Family::GptNeoX | Family::Granite | Family::Llama | Family::Olmo2 | Family::StableLm => None,
     };
+    if !obeys_types(family) {
+        return alike(config, size, layers);
+    }
+    if let Some(other) = config.size("sliding_window_size", MOST_POSITIONS)?.filter(|other| Some(*other) != size) {
+        return Err(format!("sliding_window_size is {other}, which transformers ignores; write sliding_window"));
+    }
     let pattern = match family {
         Family::Gemma3 => gemma3_pattern(config)?,
         Family::Gemma2 => 2,
@@ -55,10 +64,7 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
         Family::SmolLm3 => config.count("max_window_layers", MOST_LAYERS)?.map_or(0, |_| 0),
         _ => 0,
     };
-    let types = match family {
-        Family::Phi3 | Family::Starcoder2 => None,
-        _ => config.words("layer_types", &["full_attention", SLIDING], layers)?,
-    };
+    let types = config.words("layer_types", KINDS, layers)?;
     let by_default = |layer: usize| match family {
         Family::Gemma2 | Family::Gemma3 | Family::Olmo3 => !(layer + 1).is_multiple_of(pattern),
         Family::SmolLm3 => !rotates[layer],
@@ -70,6 +76,22 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
         return Err(format!("layer_types has {SLIDING:?}, but there is no sliding_window"));
     }
     Ok((0..layers).map(|layer| size.filter(|_| slides(layer))).collect())
+}
+
+/// Returns whether models of this family obey `layer_types`.
+fn obeys_types(family: Family) -> bool {
+    use Family::{GptNeoX, Granite, Llama, Olmo2, Phi3, StableLm, Starcoder2};
+    !matches!(family, GptNeoX | Granite | Llama | Olmo2 | Phi3 | StableLm | Starcoder2)
+}
+
+/// Returns the same window for each layer; `layer_types`, which nothing obeys here, may say no other.
+fn alike(config: &Object, size: Option<usize>, layers: usize) -> Result<Vec<Option<usize>>, String> {
+    let types = config.words("layer_types", KINDS, layers)?;
+    if let Some(other) = types.unwrap_or_default().into_iter().find(|kind| (*kind == SLIDING) != size.is_some()) {
+        let size = size.map_or_else(|| "none".to_owned(), |size| size.to_string());
+        return Err(format!("layer_types has {other:?}, but the sliding window of all layers is {size} in a model of this type"));
+    }
+    Ok(vec![size; layers])
 }
 
 /// Returns after how many layers one of Gemma 3 attends to everything, where there are no `layer_types`.
@@ -127,6 +149,30 @@ mod tests {
         let long = json!({ "model_type": "olmo3", "num_hidden_layers": 4, "sliding_window": 100 });
         assert_eq!(windows(long), [Some(100), Some(100), Some(100), None]);
         assert_eq!(windows(json!({ "model_type": "phi3" })), [Some(16); 3]);
+        let full = json!({ "layer_types": vec!["full_attention"; 3], "sliding_window": null });
+        for kind in ["llama", "gpt_neox", "granite", "olmo2", "stablelm", "phi3", "starcoder2"] {
+            let mut config = full.clone();
+            config["model_type"] = kind.into();
+            assert_eq!(windows(config), [None; 3], "{kind}");
+        }
+        assert_eq!(windows(json!({ "model_type": "gemma2", "sliding_window_size": 16 }))[0], Some(16));
+    }
+
+    #[test]
+    fn kinds_that_a_family_does_not_obey_are_refused_where_they_say_something_else() {
+        for (kind, key, value) in [
+            ("phi3", "layer_types", json!(["full_attention", "full_attention"])),
+            ("llama", "layer_types", json!(["full_attention", "sliding_attention"])),
+            ("gemma2", "sliding_window_size", json!(8)),
+        ] {
+            let mut config = json!({
+                "model_type": kind, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+                "vocab_size": 257, "max_position_embeddings": 128, "sliding_window": if kind == "llama" { 0 } else { 16 },
+            });
+            config[key] = value;
+            let error = Architecture::parse(&config.to_string()).unwrap_err();
+            assert!(error.contains(key), "{kind}: {error}");
+        }
     }
 
     #[test]

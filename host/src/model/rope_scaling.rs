@@ -121,6 +121,7 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
     let original = config.size("original_max_position_embeddings", MOST_POSITIONS)?;
     let defaults = Defaults { theta: theta.unwrap_or(described.theta), partial };
     let (full, limit) = one(&p, key, &defaults, original, context)?;
+    agree(config, context, &full, (theta_key, partial_key))?;
     let sliding = match context.family {
         Family::Gemma3 => Some(plain(config.number("rope_local_base_freq")?.unwrap_or(1e4), context)?),
         // transformers 5 gives layers with windows the default here, whatever rope_theta says.
@@ -131,6 +132,32 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
         _ => None,
     };
     Ok(Resolved { full, sliding, limit })
+}
+
+/// Returns an error if another name of the base, or of the part of a head that is rotated, says something else. transformers 4
+/// writes two names of each, and no version of it reads the second.
+fn agree(config: &Object, context: &Context, rope: &Rope, (theta_key, partial_key): (&str, &str)) -> Result<(), String> {
+    let model_type = context.family.described().model_type;
+    for other in ["rope_theta", "rotary_emb_base"].into_iter().filter(|other| *other != theta_key) {
+        if let Some(given) = config.number(other)?.filter(|given| *given != rope.theta) {
+            let own = rope.theta;
+            return Err(format!(
+                "{other} is {given}, but a model of type {model_type} is computed with {theta_key}, which is {own}; make them equal"
+            ));
+        }
+    }
+    let others = ["partial_rotary_factor", "rotary_pct", "rope_pct"].into_iter().filter(|other| *other != partial_key);
+    for other in others.filter(|_| turns_partly(context.family)) {
+        let differs = |given: &f64| (context.head_dim as f64 * given) as usize != rope.dims;
+        if let Some(given) = config.number(other)?.filter(differs) {
+            let own = rope.dims as f64 / context.head_dim as f64;
+            return Err(format!(
+                "{other} is {given}, but a model of type {model_type} is computed with {partial_key}, which gives {own}; make them \
+                 equal"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Reads `rope_parameters` with an object for each kind of layer.
@@ -391,6 +418,21 @@ mod tests {
     }
 
     #[test]
+    fn second_names_pass_where_they_say_the_same() {
+        for (family, text) in [
+            (Family::GptNeoX, r#"{"rotary_pct": 0.5, "partial_rotary_factor": 0.5, "rotary_emb_base": 5e4, "rope_theta": 5e4}"#),
+            (Family::GptNeoX, r#"{"partial_rotary_factor": 0.25, "rope_theta": 10000}"#),
+            (Family::GptNeoX, r#"{"partial_rotary_factor": 0.5, "rope_parameters": {"partial_rotary_factor": 0.5}}"#),
+            (Family::StableLm, r#"{"partial_rotary_factor": 0.5, "rope_pct": 0.5}"#),
+            (Family::Llama, r#"{"rope_theta": 5e5, "rotary_emb_base": 5e5}"#),
+        ] {
+            let config = Object::parse(text).unwrap();
+            resolve(&config, &Context { family, head_dim: 16, max_positions: 64 }).unwrap();
+            assert_eq!(config.unread().next(), None, "{text}");
+        }
+    }
+
+    #[test]
     fn layers_with_windows_may_have_a_base_of_their_own() {
         let old = r#"{"rope_theta": 1e6, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}"#;
         let new = r#"{"rope_parameters": {"full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
@@ -413,6 +455,12 @@ mod tests {
             (Family::Llama, r#"{"rope_parameters": {"rope_type": "default", "mrope_section": [1]}}"#, "mrope_section"),
             (Family::Llama, r#"{"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}"#, "partial_rotary_factor"),
             (Family::GptNeoX, r#"{"rotary_pct": 0.01}"#, "partial_rotary_factor"),
+            (Family::GptNeoX, r#"{"rotary_pct": 0.5, "partial_rotary_factor": 0.25}"#, "rotary_pct"),
+            (Family::GptNeoX, r#"{"rotary_emb_base": 1e4, "rope_theta": 5e4}"#, "rotary_emb_base"),
+            // transformers takes 1e4 and a quarter.
+            (Family::GptNeoX, r#"{"rope_theta": 5e4}"#, "rotary_emb_base"),
+            (Family::GptNeoX, r#"{"partial_rotary_factor": 0.5}"#, "rotary_pct"),
+            (Family::StableLm, r#"{"rope_pct": 0.5}"#, "rope_pct"),
             (Family::Gemma3, r#"{"rope_parameters": {"rope_theta": 1e4}}"#, "rope_theta"),
             (Family::Olmo3, r#"{"rope_theta": 1e4}"#, "rope_theta"),
             (Family::Llama, r#"{"rope_scaling": {"type": "yarn"}}"#, "factor"),
