@@ -135,7 +135,7 @@ fn an_environment_that_misbehaves_costs_its_rows() {
         ("refuse", "I won't"),
         ("few", "answers for"),
         ("nan", "NaN"),
-        ("flood", "2097152 bytes"),
+        ("flood", "2097156 bytes"),
         ("assistant", "the model's own"),
         ("begin", "it can't begin"),
     ] {

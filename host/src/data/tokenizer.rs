@@ -44,6 +44,8 @@ pub struct Tokenizer {
     bos: Option<u32>,
     eos: Option<u32>,
     pad: Option<u32>,
+    /// Texts of its special tokens.
+    specials: Arc<[String]>,
 }
 
 /// Reads `tokenizer.json`. The library that does panics over some damage, and compiles any patterns that it finds.
@@ -114,8 +116,13 @@ impl Tokenizer {
             chat.map_err(|detail| Error::Tokenizer { path, detail: format!("chat template: {detail}") })
         };
         let chat = found.map(compiled).transpose()?.map(|chat| chat.told(wording.kwargs.clone(), wording.now));
+        let added = inner.get_added_tokens_decoder().into_values().filter(|token| token.special).map(|token| token.content);
+        let framing = [bos, eos, pad].into_iter().flatten().filter_map(|id| inner.id_to_token(id));
+        let mut specials: Vec<String> = added.chain(framing).filter(|text| !text.trim().is_empty()).collect();
+        specials.sort_unstable();
+        specials.dedup();
         let decodes_freely = serde_json::to_value(inner.get_decoder()).map_or(true, |decoder| replaces_freely(&decoder));
-        Ok(Self { path, hash, inner, pace: Arc::default(), decodes_freely, chat, bos, eos, pad })
+        Ok(Self { path, hash, inner, pace: Arc::default(), decodes_freely, chat, bos, eos, pad, specials: specials.into() })
     }
 
     /// Returns the files that a checkpoint of a model with these ending tokens has otherwise than the folder which was opened with
@@ -130,6 +137,11 @@ impl Tokenizer {
     /// Whether another tokenizer gives a text the same tokens.
     pub fn is_same_as(&self, other: &Self) -> bool {
         self.hash == other.hash
+    }
+
+    /// Returns a special token that a text would become in part, rather than be read as text.
+    pub fn special_in(&self, text: &str) -> Option<&str> {
+        self.specials.iter().map(String::as_str).find(|special| text.contains(special))
     }
 
     /// Whether it has a chat template.

@@ -18,8 +18,32 @@ pub use super::world::environment::{Call, Message, Opening, Reply, Start, Tool, 
 /// Most messages of a reply or a prompt.
 const MOST_MESSAGES: usize = 256;
 
-/// Most bytes of the texts of a reply, or of a prompt with its tools.
-const LONGEST: usize = 1 << 20;
+/// Most bytes of a prompt's texts, and of its tools.
+const LONGEST_PROMPT: usize = 1 << 20;
+
+/// Most bytes of a reply's texts.
+const LONGEST_REPLY: usize = 64 << 10;
+
+/// Most bytes of the texts of all replies of an episode. Tokens are no measure of them: one may be a thousand line breaks.
+const LONGEST_EPISODE: usize = 256 << 10;
+
+/// Roles that a reply may speak in: all that templates know besides the model's own.
+const ROLES: [&str; 11] = [
+    "user",
+    "tool",
+    "tool_response",
+    "system",
+    "developer",
+    "function",
+    "ipython",
+    "environment",
+    "observation",
+    "computer",
+    "context",
+];
+
+/// Names that templates have for the model.
+const OWN_ROLES: [&str; 2] = ["assistant", "model"];
 
 /// Most tools of an episode.
 const MOST_TOOLS: usize = 128;
@@ -114,6 +138,8 @@ struct Record {
     start: Start,
     opening: Opening,
     turns: Vec<(Turn, Reply)>,
+    /// Bytes of the texts of the replies.
+    heard: usize,
 }
 
 /// Something an environment is asked about one episode.
@@ -188,7 +214,7 @@ impl Session {
         }
         for _ in 0..2 {
             let deadline = self.loaded.deadline();
-            match self.ready(deadline).and_then(|()| self.attempt(function, &asked, deadline)) {
+            match self.ready(deadline).and_then(|()| self.attempt_new(function, &asked, deadline)) {
                 Ok(answers) => {
                     return answers.into_iter().zip(asked).map(|(answer, asked)| Ok(self.keep(asked, answer))).collect();
                 }
@@ -227,7 +253,7 @@ impl Session {
         if let Asked::Step(turn) = asked {
             self.play_again(&[turn.episode], deadline)?;
         }
-        let answers = self.attempt(function, std::slice::from_ref(asked), deadline)?;
+        let answers = self.attempt_new(function, std::slice::from_ref(asked), deadline)?;
         answers.into_iter().next().ok_or_else(|| self.error(function, "no answer".into()))
     }
 
@@ -236,10 +262,11 @@ impl Session {
         match (asked, &answer) {
             (Asked::Begin(start), Answer::Opening(opening)) => {
                 let opening = opening.clone();
-                self.episodes.insert(start.episode, Record { start, opening, turns: Vec::new() });
+                self.episodes.insert(start.episode, Record { start, opening, turns: Vec::new(), heard: 0 });
             }
             (Asked::Step(turn), Answer::Reply(reply)) => {
                 if let Some(record) = self.episodes.get_mut(&turn.episode) {
+                    record.heard += bytes_of(&reply.messages);
                     record.turns.push((turn, reply.clone()));
                 }
             }
@@ -281,6 +308,24 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Asks the instance something that it was not asked before, and checks what its episodes come to with the answers.
+    fn attempt_new(&mut self, function: &'static str, asked: &[Asked], deadline: Deadline) -> Result<Vec<Answer>> {
+        let answers = self.attempt(function, asked, deadline)?;
+        let heard = |(asked, answer): (&Asked, &Answer)| match (asked, answer) {
+            (Asked::Step(turn), Answer::Reply(reply)) => {
+                self.episodes.get(&turn.episode).map_or(0, |record| record.heard) + bytes_of(&reply.messages)
+            }
+            _ => 0,
+        };
+        match asked.iter().zip(&answers).map(heard).find(|bytes| *bytes > LONGEST_EPISODE) {
+            Some(bytes) => {
+                let detail = format!("the replies of an episode have {bytes} bytes together; the limit is {LONGEST_EPISODE}");
+                Err(self.error(function, detail))
+            }
+            None => Ok(answers),
+        }
     }
 
     /// Asks the instance, which must exist, and checks its answers.
@@ -330,14 +375,21 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= LONGEST_NAME && !text.chars().any(is_hidden)
 }
 
-/// Checks messages; `own` says whose they are.
-fn checked_messages(messages: &[Message], own: &str) -> Checked<()> {
+/// Returns the bytes of all texts of messages.
+fn bytes_of(messages: &[Message]) -> usize {
+    let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let bytes = |m: &Message| m.role.len() + m.content.len() + length(&m.name) + length(&m.tool_call_id);
+    messages.iter().map(bytes).sum()
+}
+
+/// Checks messages, which have at most so many bytes; `own` says whose they are.
+fn checked_messages(messages: &[Message], own: &str, most: usize) -> Checked<()> {
     if messages.len() > MOST_MESSAGES {
         return Err(format!("{own} has {} messages; the limit is {MOST_MESSAGES}", messages.len()));
     }
-    let bytes: usize = messages.iter().map(|message| message.content.len()).sum();
-    if bytes > LONGEST {
-        return Err(format!("the messages of {own} have {bytes} bytes; the limit is {LONGEST}"));
+    let bytes = bytes_of(messages);
+    if bytes > most {
+        return Err(format!("the messages of {own} have {bytes} bytes; the limit is {most}"));
     }
     for Message { role, name, tool_call_id, .. } in messages {
         if let Some(bad) = [Some(role), name.as_ref(), tool_call_id.as_ref()].into_iter().flatten().find(|text| !is_name(text)) {
@@ -352,8 +404,8 @@ fn checked_messages(messages: &[Message], own: &str) -> Checked<()> {
 
 fn checked_opening(opening: Opening) -> Checked<Opening> {
     if let Some(prompt) = &opening.prompt {
-        checked_messages(prompt, "a prompt")?;
-        if prompt.last().is_none_or(|last| last.role == "assistant") {
+        checked_messages(prompt, "a prompt", LONGEST_PROMPT)?;
+        if prompt.last().is_none_or(|last| OWN_ROLES.contains(&last.role.as_str())) {
             return Err("opened an episode with a prompt that has no messages, or ends with one of the model".into());
         }
     }
@@ -370,17 +422,20 @@ fn checked_opening(opening: Opening) -> Checked<Opening> {
         if !serde_json::from_str::<Value>(parameters).is_ok_and(|schema| schema.is_object()) {
             return Err(format!("the parameters of tool {name} are not a JSON Schema, which is an object"));
         }
-        if bytes > LONGEST {
-            return Err(format!("the tools of an episode have more than {LONGEST} bytes"));
+        if bytes > LONGEST_PROMPT {
+            return Err(format!("the tools of an episode have more than {LONGEST_PROMPT} bytes"));
         }
     }
     Ok(opening)
 }
 
 fn checked_reply(mut reply: Reply) -> Checked<Reply> {
-    checked_messages(&reply.messages, "a reply")?;
-    if reply.messages.iter().any(|message| message.role == "assistant") {
-        return Err("replied with a message of the role assistant, which is the model's own".into());
+    checked_messages(&reply.messages, "a reply", LONGEST_REPLY)?;
+    if let Some(Message { role, .. }) = reply.messages.iter().find(|message| !ROLES.contains(&message.role.as_str())) {
+        return Err(match OWN_ROLES.contains(&role.as_str()) {
+            true => format!("replied with a message of the role {role}, which is the model's own"),
+            false => format!("replied with a message of the role {role:?}; a reply's roles are {}", ROLES.join(", ")),
+        });
     }
     if let Some(bad) = reply.reward.filter(|reward| !reward.is_finite()) {
         return Err(format!("returned the reward {bad}; a reward must be a finite number, or none"));
@@ -405,9 +460,14 @@ mod tests {
         assert!(reply(Vec::new(), None).unwrap().done);
         assert!(reply(vec![message("user", "a")], Some(f32::NAN)).unwrap_err().contains("NaN"));
         assert!(reply(vec![message("assistant", "a")], None).unwrap_err().contains("assistant"));
+        assert!(reply(vec![message("model", "a")], None).unwrap_err().contains("the model's own"));
+        assert!(reply(vec![message("Assistant", "a")], None).unwrap_err().contains("a reply's roles are user, tool"));
+        assert!(ROLES.iter().all(|role| reply(vec![message(role, "a")], None).is_ok()));
         assert!(reply(vec![message("us\u{202e}er", "a")], None).unwrap_err().contains("printable"));
         assert!(reply(vec![message("user", ""); 257], None).unwrap_err().contains("257"));
-        assert!(reply(vec![message("user", &"x".repeat(600_000)); 2], None).unwrap_err().contains("1200000"));
+        let long = |bytes: usize| reply(vec![message("user", &"\n".repeat(bytes - 4)); 2], None);
+        assert!(long(LONGEST_REPLY / 2).is_ok());
+        assert!(long(LONGEST_REPLY / 2 + 1).unwrap_err().contains("65538 bytes; the limit is 65536"));
     }
 
     #[test]
@@ -420,6 +480,7 @@ mod tests {
         assert!(opening(Some(vec![message("user", "a")]), "{}").is_ok());
         assert!(opening(Some(Vec::new()), "{}").is_err());
         assert!(opening(Some(vec![message("user", "a"), message("assistant", "b")]), "{}").is_err());
+        assert!(opening(Some(vec![message("user", "a"), message("model", "b")]), "{}").is_err());
         assert!(opening(None, "[]").unwrap_err().contains("schema") || opening(None, "[]").unwrap_err().contains("Schema"));
         assert!(opening(None, "{").is_err());
     }

@@ -19,6 +19,12 @@ use wasmtime::component::Instance as Linked;
 /// Largest size of a plugin's state, in bytes.
 pub const LARGEST_STATE: usize = 64 << 20;
 
+/// Times the limit of a call that rows which are a call each have together.
+const MOST_CALLS_TIME: usize = 10;
+
+/// Why a row was not asked about.
+pub(super) const OUT_OF_TIME: &str = "the call's time ran out before this row";
+
 /// A plugin's exported state, to be restored in another instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
@@ -197,6 +203,11 @@ impl Plugin {
         self.loaded.deadline_with_servers()
     }
 
+    /// Returns the deadline of so many rows that are a call each: of as many calls, up to a number.
+    pub(super) fn deadline_of_rows(&self, rows: usize) -> Deadline {
+        self.loaded.deadline_of_calls(rows.clamp(1, MOST_CALLS_TIME) as u32)
+    }
+
     /// Returns whether a deadline has passed.
     pub(super) fn is_over(&self, deadline: Deadline) -> bool {
         self.loaded.is_over(deadline)
@@ -249,11 +260,12 @@ impl Plugin {
         answers.into_iter().collect()
     }
 
-    /// Makes this many calls of a stateless plugin, each with a time limit of its own, on some instances in parallel. Returns the
-    /// first error.
+    /// Makes this many calls of a stateless plugin, each with a time limit of its own and all until a deadline, on some instances in
+    /// parallel. Returns the first error, after which no further call begins.
     pub(super) fn call_apart<R: Send>(
         &mut self,
         calls: usize,
+        until: Deadline,
         call: Call,
         f: impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync,
     ) -> Result<Vec<R>> {
@@ -265,8 +277,17 @@ impl Plugin {
             let mut answers = Vec::new();
             // Calls differ widely in length, so each worker takes the next one.
             while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < calls) {
-                let (left, answer) = loaded.ask(running.take(), memory, loaded.deadline(), call, |s, linked| f(i, s, linked));
+                if loaded.is_over(until) {
+                    answers.push((i, Err(loaded.error(call, OUT_OF_TIME.into()))));
+                    break;
+                }
+                let own = loaded.deadline().min(until);
+                let (left, answer) = loaded.ask(running.take(), memory, own, call, |s, linked| f(i, s, linked));
                 running = left;
+                if answer.is_err() {
+                    // Calls before this one have begun, so the first error is among theirs and this.
+                    next.store(calls, Ordering::Relaxed);
+                }
                 answers.push((i, answer));
             }
             (running, answers)

@@ -1,7 +1,8 @@
 //! Reward plugins: take a generation batch and return a score, or none, per completion.
 
+use super::deadline::Deadline;
 use super::engine::Engine;
-use super::instance::{Answer, Plugin};
+use super::instance::{Answer, OUT_OF_TIME, Plugin};
 use super::loaded::Call;
 use super::sandbox::Sandbox;
 use super::world::{Rewarding, Role, reward};
@@ -82,15 +83,18 @@ impl RewardPlugin {
     /// Scores a batch. Sends only the columns that the plugin asks for. Returns one finite score, or none, for each row. The rows
     /// of a stateless plugin are split among threads and scored in parallel.
     pub fn score(&mut self, batch: &RewardBatch) -> Result<Scores> {
-        self.score_rows(batch, 0..batch.prompt_of.len())
+        let rows = 0..batch.prompt_of.len();
+        let until = self.plugin.deadline_of_rows(rows.len());
+        self.score_rows(batch, rows, until)
     }
 
-    fn score_rows(&mut self, batch: &RewardBatch, rows: Range<usize>) -> Result<Scores> {
+    /// Scores rows; `until` is for rows that are a call each.
+    fn score_rows(&mut self, batch: &RewardBatch, rows: Range<usize>, until: Deadline) -> Result<Scores> {
         if rows.is_empty() {
             return Ok(Scores::default());
         }
         if self.info().hints.isolated_rows && self.is_divisible() {
-            return self.score_apart(batch, rows);
+            return self.score_apart(batch, rows, until);
         }
         let call = Call::at("score", batch.step);
         let parts = match self.is_divisible() {
@@ -116,10 +120,10 @@ impl RewardPlugin {
     }
 
     /// Scores rows in a call each.
-    fn score_apart(&mut self, batch: &RewardBatch, rows: Range<usize>) -> Result<Scores> {
+    fn score_apart(&mut self, batch: &RewardBatch, rows: Range<usize>, until: Deadline) -> Result<Scores> {
         let call = Call::at("score", batch.step);
         let sent: Vec<RewardBatch> = rows.clone().map(|row| self.columns(batch, row..row + 1)).collect();
-        let given = self.plugin.call_apart(sent.len(), call, |i, store, linked| ask(&sent[i], store, linked))?;
+        let given = self.plugin.call_apart(sent.len(), until, call, |i, store, linked| ask(&sent[i], store, linked))?;
         let mut scores = Scores::default();
         for (part, row) in given.into_iter().zip(rows) {
             let part = self.checked(call, part, row..row + 1)?;
@@ -136,12 +140,14 @@ impl RewardPlugin {
     /// If the retry fails and `on_error` says to end the run; the error names the row.
     pub fn score_or(&mut self, batch: &RewardBatch, rows: Range<usize>, on_error: OnError) -> Result<Outcome> {
         let memory = self.plugin.remember()?;
-        let first = match self.score_rows(batch, rows.clone()) {
+        // The retry has what the first attempt leaves, and what is scored row by row has as much once more.
+        let until = self.plugin.deadline_of_rows(rows.len());
+        let first = match self.score_rows(batch, rows.clone(), until) {
             Ok(scores) => return Ok(Outcome { scores, first_error: None, failed: Vec::new() }),
             Err(error) => error,
         };
         self.plugin.renew(memory.clone());
-        let second = match self.score_rows(batch, rows.clone()) {
+        let second = match self.score_rows(batch, rows.clone(), until) {
             Ok(scores) => return Ok(Outcome { scores, first_error: Some(first), failed: Vec::new() }),
             Err(error) => error,
         };
@@ -162,18 +168,18 @@ impl RewardPlugin {
         })
     }
 
-    /// Scores row by row, all within the time of one call unless each row is a call of its own.
+    /// Scores row by row, all within the time of one call, or of several if each row is a call of its own.
     fn row_by_row(&mut self, batch: &RewardBatch, rows: Range<usize>) -> (Scores, Vec<(usize, Error)>) {
-        let mut deadline = self.plugin.deadline_of_several();
+        let deadline = match self.info().hints.isolated_rows {
+            true => self.plugin.deadline_of_rows(rows.len()),
+            false => self.plugin.deadline_of_several(),
+        };
         let (mut scores, mut failed) = (Scores::default(), Vec::new());
         for row in rows {
             let call = Call::at("score", batch.step);
             let sent = self.columns(batch, row..row + 1);
-            if self.info().hints.isolated_rows {
-                deadline = self.plugin.deadline();
-            }
             let outcome = if self.plugin.is_over(deadline) {
-                Err(self.error(call, "the call's time ran out before this row".into()))
+                Err(self.error(call, OUT_OF_TIME.into()))
             } else {
                 let own = deadline.min(self.plugin.deadline());
                 let given = self.plugin.call_until(own, call, |store, linked| ask(&sent, store, linked));

@@ -56,20 +56,34 @@ impl Address {
         format!("{}://{}:{}", if self.https { "https" } else { "http" }, self.name, self.port)
     }
 
-    /// Returns the URL that a redirect from here leads to.
+    /// Returns the URL that a redirect from here leads to (RFC 3986, 5.2, except that dots in a path are the server's to read).
     pub(super) fn joined(&self, location: &str) -> String {
         let path = self.url.split(['?', '#']).next().unwrap_or_default();
-        if location.contains("://") {
+        if has_scheme(location) {
             location.to_owned()
         } else if let Some(rest) = location.strip_prefix("//") {
             format!("{}://{rest}", if self.https { "https" } else { "http" })
         } else if location.starts_with('/') {
             format!("{}{location}", self.server())
+        } else if location.starts_with('?') {
+            format!("{path}{location}")
+        } else if location.starts_with('#') {
+            format!("{}{location}", self.url.split('#').next().unwrap_or_default())
         } else {
             let folder = path.rsplit_once('/').filter(|(before, _)| !before.ends_with('/')).map_or(path, |(before, _)| before);
             format!("{folder}/{location}")
         }
     }
+}
+
+/// Returns whether a reference begins with a scheme, and so is relative to nothing.
+fn has_scheme(reference: &str) -> bool {
+    let is_scheme = |text: &str| {
+        text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+    };
+    let before = reference.split(['/', '?', '#']).next().and_then(|first| first.split_once(':'));
+    before.is_some_and(|(scheme, _)| is_scheme(scheme))
 }
 
 /// Resolves names, and refuses those that lead to this machine or its link without saying so.
@@ -149,6 +163,13 @@ mod tests {
         assert_eq!(from.joined("//evil/x"), "http://evil/x");
         assert_eq!(from.joined("https://evil/x"), "https://evil/x");
         assert_eq!(read("http://judge:8").joined("d"), "http://judge:8/d");
+        for relative in ["/login?next=https://x", "/a:b/c"] {
+            assert_eq!(from.joined(relative), format!("http://judge:8{relative}"));
+        }
+        assert_eq!(from.joined("login?next=https://x"), "http://judge:8/v1/login?next=https://x");
+        assert_eq!(from.joined("?next=https://x"), "http://judge:8/v1/a?next=https://x");
+        assert_eq!(from.joined("#c"), "http://judge:8/v1/a?b=/c#c");
+        assert!(Address::read(&from.joined("mailto:a@evil")).is_err());
         let hosts = [Host::read("http://judge:8").unwrap()];
         assert!(
             from.is_one_of(&hosts) && !read("http://judge:9/").is_one_of(&hosts) && !read("https://judge:8/").is_one_of(&hosts)

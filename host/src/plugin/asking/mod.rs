@@ -5,13 +5,16 @@
 
 mod address;
 mod record;
+mod room;
 mod wire;
 
 use super::deadline::{Clock, Deadline};
 use super::sandbox::Sandbox;
 use crate::config::{Grants, Host, Secret};
-use record::Record;
-pub(super) use record::{Entry, Key};
+pub(super) use record::Entry;
+use record::{Key, Record};
+use room::Room;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,8 +29,8 @@ pub(super) const INTERFACE: &str = "rlhost:plugin/http@0.2.0";
 /// Most requests of one batch.
 const MOST_REQUESTS: usize = 16_384;
 
-/// Most bytes of all answers of one batch.
-const MOST_CARRIED: usize = 96 << 20;
+/// Most requests of one call that the record has no answer to.
+const MOST_NEW: usize = 4 * MOST_REQUESTS;
 
 /// A request as a plugin makes it.
 #[derive(Clone, Debug, PartialEq, Eq, ComponentType, Lift)]
@@ -51,7 +54,7 @@ pub(super) struct Response {
 }
 
 /// What a plugin learns of a request: an answer, or why there is none.
-pub(super) type Answer = Result<Response, String>;
+pub(super) type Answer = Result<Arc<Response>, String>;
 
 /// Whether servers are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,54 +129,65 @@ impl Asker {
         self.record().append(kept)
     }
 
-    /// Answers a batch, in order, until the time is over. `pending` has the answers of this call so far and gets the new ones.
+    /// Answers a batch, in order, until the time is over.
     ///
     /// # Errors
     /// If the batch is refused as a whole.
-    fn answer(&self, requests: Vec<Request>, step: u64, pending: &mut Vec<Entry>, until: Instant) -> Result<Vec<Answer>, String> {
+    fn answer(&self, requests: Vec<Request>, step: u64, pending: &mut Pending, until: Instant) -> Result<Vec<Answer>, String> {
         if requests.len() > MOST_REQUESTS {
             return Err(format!("it sent {} requests at once; the limit is {MOST_REQUESTS}", requests.len()));
         }
         let keys: Vec<Key> = requests.iter().map(Key::of).collect();
+        let mut known: HashMap<Key, Answer> = HashMap::new();
         let mut missing: Vec<(Key, &Request)> = Vec::new();
-        let mut known = std::collections::HashMap::new();
-        {
-            let mut record = self.record();
-            for (key, request) in keys.iter().zip(&requests) {
-                if known.contains_key(key) || missing.iter().any(|(other, _)| other == key) {
-                    continue;
-                }
-                match pending.iter().find(|entry| entry.key == *key) {
-                    Some(entry) => drop(known.insert(*key, entry.answer.clone())),
-                    None => match record.find(*key, step)? {
-                        Some(answer) => drop(known.insert(*key, answer)),
-                        None => missing.push((*key, request)),
-                    },
-                }
+        let mut seen = HashSet::new();
+        for (key, request) in keys.iter().zip(&requests).filter(|(key, _)| seen.insert(**key)) {
+            match self.known(*key, step, pending)? {
+                Some(answer) => drop(known.insert(*key, answer)),
+                None => missing.push((*key, request)),
             }
         }
         if !missing.is_empty() {
             self.may_ask(missing.len(), keys.len())?;
+            if pending.entries.len() + missing.len() > MOST_NEW {
+                return Err(format!("it sent more than {MOST_NEW} different requests in a call"));
+            }
             let asked: Vec<&Request> = missing.iter().map(|(_, request)| *request).collect();
-            for ((key, _), answer) in missing.iter().zip(self.send(&asked, until)) {
+            for ((key, _), answer) in missing.iter().zip(self.send(&asked, until, &pending.room)) {
                 known.insert(*key, answer.clone());
-                pending.push(Entry { key: *key, step, answer });
+                pending.add(Entry { key: *key, step, answer });
             }
         }
-        let mut room = MOST_CARRIED;
-        let too_much = || Err(format!("the answers of this batch have more than {} MiB together", MOST_CARRIED >> 20));
+        // Of equal requests, the plugin gets an answer each.
+        let mut left = room::MOST_CARRIED;
         let answers = keys.iter().map(|key| match known.get(key) {
-            Some(Ok(answer)) => match room.checked_sub(answer.body.len()) {
-                Some(left) => {
-                    room = left;
-                    Ok(answer.clone())
-                }
-                None => too_much(),
-            },
+            Some(Ok(answer)) => {
+                left = left.checked_sub(room::size(answer)).ok_or_else(room::too_much)?;
+                Ok(answer.clone())
+            }
             Some(failed) => failed.clone(),
             None => Err("it was not sent".to_owned()),
         });
         Ok(answers.collect())
+    }
+
+    /// Returns the answer to a request from this call or the record.
+    fn known(&self, key: Key, step: u64, pending: &mut Pending) -> Result<Option<Answer>, String> {
+        if let Some(entry) = pending.places.get(&key).map(|&place| &pending.entries[place]) {
+            return Ok(Some(entry.answer.clone()));
+        }
+        let found = self.record().find(key, step)?;
+        if let Some(Ok(answer)) = &found
+            && !pending.counted.contains(&key)
+        {
+            let mut share = pending.room.share();
+            if let Err(reason) = share.take(room::size(answer)) {
+                return Ok(Some(Err(reason)));
+            }
+            share.keep();
+            pending.counted.insert(key);
+        }
+        Ok(found)
     }
 
     fn may_ask(&self, missing: usize, all: usize) -> Result<(), String> {
@@ -187,7 +201,7 @@ impl Asker {
     }
 
     /// Sends requests side by side.
-    fn send(&self, requests: &[&Request], until: Instant) -> Vec<Answer> {
+    fn send(&self, requests: &[&Request], until: Instant, room: &Room) -> Vec<Answer> {
         let threads = requests.len().min(self.grants.http.max_concurrency as usize);
         let next = AtomicUsize::new(0);
         let work = || {
@@ -195,7 +209,7 @@ impl Asker {
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(request) = requests.get(index) else { return answers };
-                answers.push((index, self.wire.ask(request, until)));
+                answers.push((index, self.wire.ask(request, until, room)));
             }
         };
         let mut answers: Vec<Answer> = vec![Err("it was not sent: a thread could not be started".to_owned()); requests.len()];
@@ -210,6 +224,25 @@ impl Asker {
     }
 }
 
+/// The answers of a call, in all batches that it sends.
+#[derive(Default)]
+struct Pending {
+    /// Those that the record does not have yet.
+    entries: Vec<Entry>,
+    /// Where each is.
+    places: HashMap<Key, usize>,
+    /// Those of the record that took their room.
+    counted: HashSet<Key>,
+    room: Room,
+}
+
+impl Pending {
+    fn add(&mut self, entry: Entry) {
+        self.places.insert(entry.key, self.entries.len());
+        self.entries.push(entry);
+    }
+}
+
 /// An instance's way to its asker. Time that servers take is not the instance's own.
 pub(super) struct Line {
     asker: Arc<Asker>,
@@ -219,26 +252,26 @@ pub(super) struct Line {
     step: Option<u64>,
     /// Time that servers may still take.
     left: Duration,
-    /// Answers of this call that the record does not have yet.
-    pending: Vec<Entry>,
+    /// Answers of this call.
+    pending: Pending,
 }
 
 impl Line {
     pub(super) fn new(asker: Arc<Asker>, clock: Clock) -> Self {
         let deadline = clock.after(Duration::ZERO);
-        Self { asker, clock, deadline, step: None, left: Duration::ZERO, pending: Vec::new() }
+        Self { asker, clock, deadline, step: None, left: Duration::ZERO, pending: Pending::default() }
     }
 
     /// Begins a call. Only one with a step may ask.
     pub(super) fn begin(&mut self, deadline: Deadline, step: Option<u64>) {
         (self.deadline, self.step) = (deadline, step);
         self.left = self.asker.grants.http.call_timeout();
-        self.pending.clear();
+        self.pending = Pending::default();
     }
 
     /// Takes the new answers of the call.
     pub(super) fn taken(&mut self) -> Vec<Entry> {
-        std::mem::take(&mut self.pending)
+        std::mem::take(&mut self.pending).entries
     }
 
     fn fetch(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, String> {

@@ -3,17 +3,27 @@
 //! An answer that a server gave with a status of success is used for its request from then on. A failure, or an answer with another
 //! status, is used for the step that it was used in: the step is the same when it is taken again, and a later one asks again.
 
+use super::wire::{LONGEST_HEADERS, MOST_HEADERS};
 use super::{Answer, Request, Response};
 use crate::config::files;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::sync::Arc;
 
-/// Longest line, in bytes: the largest answer that a limit of requests allows by default, in hexadecimal, and more.
-const LONGEST_LINE: u64 = 160 << 20;
+/// Largest body, in bytes: the largest that `http.max_response_kb` may allow, with names in the places of secrets.
+const LARGEST_BODY: usize = 24 << 20;
+
+/// Longest line, in bytes. A byte of a body takes three at most; see [`Line::of`].
+const LONGEST_LINE: u64 = 3 * LARGEST_BODY as u64 + (4 << 20);
+
+/// Longest reason of a failure, in bytes.
+const LONGEST_REASON: usize = 8 << 10;
 
 /// Most answers of a record.
 const MOST: usize = 8_000_000;
@@ -69,17 +79,50 @@ struct Line {
     failed: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "headers")]
     headers: Vec<(String, String)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<String>,
-    /// In hexadecimal, where it is not text.
+    /// In hexadecimal, where it is not text, or text that takes more room in JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     body_hex: Option<String>,
 }
 
+/// Reads no more headers than are written.
+fn headers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, String)>, D::Error> {
+    struct Bounded;
+    impl<'de> Visitor<'de> for Bounded {
+        type Value = Vec<(String, String)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MOST_HEADERS} headers")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Self::Value, A::Error> {
+            let mut headers: Self::Value = Vec::new();
+            while let Some(header) = all.next_element()? {
+                if headers.len() == MOST_HEADERS {
+                    return Err(A::Error::invalid_length(MOST_HEADERS + 1, &self));
+                }
+                headers.push(header);
+            }
+            Ok(headers)
+        }
+    }
+    from.deserialize_seq(Bounded)
+}
+
+/// Whether a text takes at most three times its bytes as a string of JSON, in which control characters take six and others two.
+fn is_short(text: &str) -> bool {
+    4 * text.bytes().filter(|byte| *byte < b' ').count() <= text.len()
+}
+
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |of: u8| char::from(DIGITS[usize::from(of & 15)]);
+    let mut text = String::with_capacity(2 * bytes.len());
+    bytes.iter().for_each(|byte| text.extend([digit(byte >> 4), digit(*byte)]));
+    text
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {
@@ -101,11 +144,11 @@ impl Line {
         };
         match &entry.answer {
             Err(reason) => line.failed = Some(reason.clone()),
-            Ok(Response { status, headers, body }) => {
-                (line.status, line.headers) = (Some(*status), headers.clone());
-                match std::str::from_utf8(body) {
-                    Ok(text) => line.body = Some(text.to_owned()),
-                    Err(_) => line.body_hex = Some(hex(body)),
+            Ok(answer) => {
+                (line.status, line.headers) = (Some(answer.status), answer.headers.clone());
+                match std::str::from_utf8(&answer.body) {
+                    Ok(text) if is_short(text) => line.body = Some(text.to_owned()),
+                    _ => line.body_hex = Some(hex(&answer.body)),
                 }
             }
         }
@@ -115,14 +158,19 @@ impl Line {
     fn entry(self) -> Option<Entry> {
         let key = Key(from_hex(&self.request)?.try_into().ok()?);
         let answer = match (self.failed, self.status, self.body, self.body_hex) {
-            (Some(reason), None, None, None) => Err(reason),
+            (Some(reason), None, None, None) if reason.len() <= LONGEST_REASON => Err(reason),
             (None, Some(status), body, other) if (100..600).contains(&status) => {
                 let body = match (body, other) {
                     (Some(text), None) => text.into_bytes(),
                     (None, Some(text)) => from_hex(&text)?,
                     _ => return None,
                 };
-                Ok(Response { status, headers: self.headers, body })
+                // What is no text gets longer where it is made text.
+                let header_bytes: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+                if body.len() > LARGEST_BODY || header_bytes > 4 * LONGEST_HEADERS {
+                    return None;
+                }
+                Ok(Arc::new(Response { status, headers: self.headers, body }))
             }
             _ => return None,
         };
@@ -241,41 +289,61 @@ impl Record {
         Ok(serde_json::from_slice(&bytes).ok().and_then(Line::entry))
     }
 
-    /// Adds answers that are not in it yet.
+    /// Adds answers that are not in it yet: all of them, or none if that fails.
     pub(super) fn append(&mut self, entries: Vec<Entry>) -> Result<(), String> {
-        let fail = |e: io::Error| format!("the record of its answers can't be written: {e}");
-        let (mut text, mut new) = (Vec::new(), Vec::new());
         let base = if self.kept { self.run.as_ref().map_or(0, |(_, whole)| *whole) } else { self.length };
-        for entry in entries {
-            if self.places.contains_key(&(entry.key, (!entry.is_lasting()).then_some(entry.step))) {
-                continue;
-            }
-            let at = base + text.len() as u64;
-            serde_json::to_writer(&mut text, &Line::of(&entry)).map_err(|e| fail(e.into()))?;
-            text.push(b'\n');
-            new.push((entry, Place { in_run: self.kept, at, length: base + text.len() as u64 - at }));
-        }
+        let is_new = |entry: &Entry| !self.places.contains_key(&(entry.key, (!entry.is_lasting()).then_some(entry.step)));
+        let new: Vec<Entry> = entries.into_iter().filter(is_new).collect();
         if new.is_empty() {
             return Ok(());
         }
-        let end = base + text.len() as u64;
-        if end > self.most {
-            return Err(format!("the record of its answers would have more than {} MiB (http.max_record_mb)", self.most >> 20));
-        }
+        let (most, in_run) = (self.most, self.kept);
         let file = match (&mut self.run, self.kept) {
-            (Some((file, whole)), true) => {
-                *whole = end;
-                file
-            }
-            _ => {
-                self.length = end;
-                &mut self.temporary
+            (Some((file, _)), true) => file,
+            _ => &mut self.temporary,
+        };
+        let lengths = match written(file, base, most, &new) {
+            Ok(lengths) => lengths,
+            Err(error) => {
+                let _ = file.set_len(base);
+                return Err(error);
             }
         };
-        let written = file.seek(SeekFrom::Start(base)).and_then(|_| file.write_all(&text)).and_then(|()| file.sync_data());
-        written.map_err(fail)?;
-        new.iter().try_for_each(|(entry, place)| self.note(entry, *place))
+        let end = base + lengths.iter().sum::<u64>();
+        match (&mut self.run, self.kept) {
+            (Some((_, whole)), true) => *whole = end,
+            _ => self.length = end,
+        }
+        let mut at = base;
+        for (entry, length) in new.iter().zip(lengths) {
+            self.note(entry, Place { in_run, at, length })?;
+            at += length;
+        }
+        Ok(())
     }
+}
+
+/// Writes a line for each entry, one after another; returns their lengths.
+fn written(file: &mut File, base: u64, most: u64, entries: &[Entry]) -> Result<Vec<u64>, String> {
+    let fail = |e: io::Error| format!("the record of its answers can't be written: {e}");
+    file.seek(SeekFrom::Start(base)).map_err(fail)?;
+    let (mut end, mut lengths, mut line) = (base, Vec::with_capacity(entries.len()), Vec::new());
+    let mut out = io::BufWriter::new(&mut *file);
+    for entry in entries {
+        line.clear();
+        serde_json::to_writer(&mut line, &Line::of(entry)).map_err(|e| fail(e.into()))?;
+        line.push(b'\n');
+        end += line.len() as u64;
+        if end > most {
+            return Err(format!("the record of its answers would have more than {} MiB (http.max_record_mb)", most >> 20));
+        }
+        out.write_all(&line).map_err(fail)?;
+        lengths.push(line.len() as u64);
+    }
+    out.flush().map_err(fail)?;
+    drop(out);
+    file.sync_data().map_err(fail)?;
+    Ok(lengths)
 }
 
 #[cfg(test)]
@@ -292,7 +360,8 @@ mod tests {
     }
 
     fn said(status: u16, body: &[u8]) -> Answer {
-        Ok(Response { status, headers: vec![("content-type".into(), "text/plain".into())], body: body.to_vec() })
+        let headers = vec![("content-type".into(), "text/plain".into())];
+        Ok(Arc::new(Response { status, headers, body: body.to_vec() }))
     }
 
     fn find(record: &mut Record, of: &str, step: u64) -> Option<Answer> {
@@ -327,6 +396,29 @@ mod tests {
         again.keep_in(&file).unwrap();
         assert_eq!(find(&mut again, "d", 1), Some(said(200, b"new")));
         assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 6);
+    }
+
+    #[test]
+    fn a_line_has_no_more_than_is_written() {
+        let key = hex(&Key::of(&request("b")).0);
+        let line = |rest: &str| format!("{{\"request\":\"{key}\",\"step\":1,{rest}}}");
+        let read = |line: &str| serde_json::from_str(line).ok().and_then(Line::entry);
+        let headers = |count: usize| {
+            let all = vec!["[\"\",\"\"]"; count].join(",");
+            line(&format!("\"status\":200,\"body\":\"\",\"headers\":[{all}]"))
+        };
+        assert!(read(&headers(MOST_HEADERS)).is_some() && read(&headers(MOST_HEADERS + 1)).is_none());
+        let long = "x".repeat(4 * LONGEST_HEADERS + 1);
+        assert!(read(&line(&format!("\"status\":200,\"body\":\"\",\"headers\":[[\"a\",\"{long}\"]]"))).is_none());
+        assert!(read(&line(&format!("\"failed\":\"{long}\""))).is_none() && read(&line("\"failed\":\"hung\"")).is_some());
+        let body = "x".repeat(LARGEST_BODY + 1);
+        assert!(read(&line(&format!("\"status\":200,\"body\":\"{body}\""))).is_none());
+        for body in [&b"\0"[..], b"\"", b"\n\"\"\"", b"\xff"] {
+            let given = entry("b", 1, said(200, &body.repeat(3000)));
+            let text = serde_json::to_string(&Line::of(&given)).unwrap();
+            assert!(text.len() < 3 * 3000 * body.len() + 300, "{} bytes", text.len());
+            assert_eq!(read(&text).unwrap().answer, given.answer);
+        }
     }
 
     #[test]

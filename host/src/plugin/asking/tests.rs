@@ -87,10 +87,10 @@ fn post(url: &str, body: &str) -> Request {
 
 /// Asks in a call that succeeds.
 fn ask(asker: &Asker, requests: Vec<Request>, step: u64) -> Vec<Answer> {
-    let mut pending = Vec::new();
+    let mut pending = Pending::default();
     let until = Instant::now() + asker.grants.http.call_timeout();
     let answers = asker.answer(requests, step, &mut pending, until).unwrap();
-    asker.commit(pending, true).unwrap();
+    asker.commit(pending.entries, true).unwrap();
     answers
 }
 
@@ -135,6 +135,45 @@ fn no_more_requests_are_under_way_than_allowed() {
     let asker = asker(&server, HttpLimits { max_concurrency: 3, ..HttpLimits::default() });
     ask(&asker, (0..20).map(|i| post(&server.url("/"), &i.to_string())).collect(), 0);
     assert!((1..=3).contains(&state.0.lock().unwrap().1));
+}
+
+#[test]
+fn a_call_takes_no_more_than_its_room_however_many_threads_ask() {
+    let server = Server::new(|_, _, stream| say(stream, "200 OK", "X-A: b\r\n", &"x".repeat(1000)));
+    let asker = asker(&server, HttpLimits::default());
+    let mut pending = Pending { room: Room::of(5000), ..Pending::default() };
+    let soon = Instant::now() + Duration::from_secs(60);
+    let batch = |from: usize| (from..from + 8).map(|i| post(&server.url("/"), &i.to_string())).collect::<Vec<_>>();
+    let answers = asker.answer(batch(0), 0, &mut pending, soon).unwrap();
+    let full = |answers: &[Answer]| answers.iter().filter(|answer| text(answer).contains("96 MiB together")).count();
+    assert!((1..5).contains(&(8 - full(&answers))), "{answers:?}");
+    assert_eq!(asker.answer(batch(0), 0, &mut pending, soon).unwrap(), answers, "equal requests are counted once");
+    let more = asker.answer(batch(8), 0, &mut pending, soon).unwrap();
+    assert!(8 - full(&answers) + 8 - full(&more) < 5, "the next batch has what is left");
+    asker.commit(pending.entries, true).unwrap();
+    let mut recorded = Pending { room: Room::of(1000), ..Pending::default() };
+    let again = asker.answer(batch(0), 0, &mut recorded, soon).unwrap();
+    assert_eq!(full(&again), 8, "what the record has is counted too");
+}
+
+#[test]
+fn a_redirect_shows_no_secret_in_lower_case() {
+    const KEY: &str = "Sk-ABCdef0123";
+    let server = Server::new(|asked, _, stream| match asked.path.as_str() {
+        "/away" => say(stream, "307 Temporary Redirect", &format!("Location: http://{KEY}.evil.org/\r\n"), ""),
+        "/query" => say(stream, "307 Temporary Redirect", "Location: /fine?next=https://x\r\n", ""),
+        _ => say(stream, "200 OK", &format!("{KEY}: {}\r\n", KEY.to_uppercase()), KEY),
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), KEY).unwrap();
+    let secrets = [("KEY".to_owned(), format!("file:{}", file.path().display()))].into();
+    let grants = Grants { hosts: vec![server.place.clone()], secrets, http: impatient() };
+    let asker = Asker::new(grants, Asking::Freely).unwrap();
+    let refused = text(&ask(&asker, vec![post(&server.url("/away"), "")], 0)[0]);
+    assert!(!refused.to_lowercase().contains(&KEY.to_lowercase()) && refused.contains("{{KEY}}"), "{refused}");
+    let answer = ask(&asker, vec![post(&server.url("/query"), "")], 0).remove(0).unwrap();
+    assert!(answer.headers.contains(&("{{KEY}}".into(), "{{KEY}}".into())), "{:?}", answer.headers);
+    assert_eq!(answer.body, b"{{KEY}}");
 }
 
 /// Does what the path says; `away` is a server that is not granted.
@@ -280,7 +319,7 @@ fn secrets_go_to_their_server_and_come_back_from_none() {
         request
     };
     let answer = ask(&asker, vec![with_key("/")], 0).remove(0).unwrap();
-    assert_eq!(String::from_utf8(answer.body).unwrap(), "wrong key {{KEY}}{{KEY}}");
+    assert_eq!(String::from_utf8_lossy(&answer.body), "wrong key {{KEY}}{{KEY}}");
     assert!(answer.headers.contains(&("x-key".into(), "{{KEY}}".into())));
     assert_eq!(text(&ask(&asker, vec![with_key("/away")], 0)[0]), "200 other");
     let bearer = format!("Bearer {KEY}");
@@ -315,15 +354,15 @@ fn a_call_has_its_time_and_the_record_its_answers() {
     assert_eq!((ask(&asker, request(), 3).remove(0), server.asked()), (failed, asked));
     // Of a call that failed, answers are kept and failures are not.
     works.store(false, Ordering::SeqCst);
-    let mut pending = Vec::new();
+    let mut pending = Pending::default();
     let soon = Instant::now() + Duration::from_millis(200);
     let lost = asker.answer(vec![post(&server.url("/"), "b")], 5, &mut pending, soon).unwrap();
     assert!(lost[0].is_err());
-    asker.commit(pending, false).unwrap();
+    asker.commit(pending.entries, false).unwrap();
     works.store(true, Ordering::SeqCst);
     assert!(ask(&asker, vec![post(&server.url("/"), "b")], 5)[0].is_ok());
     let only = Asker { asking: Asking::ReplayOnly, ..asker };
     assert_eq!(ask(&only, request(), 9), [answer]);
-    let refused = only.answer(vec![post(&server.url("/"), "c")], 5, &mut Vec::new(), Instant::now()).unwrap_err();
+    let refused = only.answer(vec![post(&server.url("/"), "c")], 5, &mut Pending::default(), Instant::now()).unwrap_err();
     assert!(refused.contains("1 of its 1 requests") && refused.contains("replay_only"), "{refused}");
 }

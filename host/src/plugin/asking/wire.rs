@@ -2,9 +2,12 @@
 //! out of the answer.
 
 use super::address::{Address, Guarded};
+use super::room::{Room, Share, size_of_headers};
 use super::{Answer, Request, Response};
 use crate::config::{Host, HttpLimits, Secret, files, printable};
+use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use ureq::http::{HeaderName, HeaderValue, StatusCode};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
@@ -19,7 +22,13 @@ const CONNECT: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Headers that a plugin sees of an answer.
-const MOST_HEADERS: usize = 64;
+pub(super) const MOST_HEADERS: usize = 64;
+
+/// Bytes of those; what follows them is left out.
+pub(super) const LONGEST_HEADERS: usize = 256 << 10;
+
+/// Bytes of an answer that are read at once.
+const CHUNK: usize = 64 << 10;
 
 /// Bytes of a reason that a plugin is given.
 const LONGEST_REASON: usize = 512;
@@ -74,29 +83,37 @@ impl Wire {
     }
 
     /// Returns the answer to a request, which other attempts may precede, or why there is none.
-    pub(super) fn ask(&self, request: &Request, until: Instant) -> Answer {
+    pub(super) fn ask(&self, request: &Request, until: Instant, room: &Room) -> Answer {
         let own = match request.timeout_ms {
             0 => self.limits.timeout(),
             given => self.limits.timeout().min(Duration::from_millis(given.into())),
         };
         let mut pause = self.limits.backoff();
         let over = || format!("no answer within {} s (http.call_timeout_s)", self.limits.call_timeout_s);
-        let mut last: Option<Answer> = None;
+        let given = |(answer, share): (Response, Share<'_>)| {
+            share.keep();
+            Arc::new(answer)
+        };
+        let mut last: Option<Result<(Response, Share<'_>), String>> = None;
         for attempt in 0..=self.limits.retries {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             let mut wanted = None;
-            last = match self.follow(request, own.min(left)) {
+            // The room of the last one is the next one's.
+            drop(last.take());
+            last = match self.follow(request, own.min(left), room) {
                 Err(Failure::Final(reason)) => return Err(self.shown(&reason)),
                 Err(Failure::Passing(reason)) => {
                     Some(Err(self.shown(&format!("{reason}, in the last of {} attempts", attempt + 1))))
                 }
-                Ok((answer, _)) if !passes(answer.status) => return Ok(answer),
-                Ok((answer, after)) => {
+                Ok((answer, share, after)) => {
+                    if !passes(answer.status) {
+                        return Ok(given((answer, share)));
+                    }
                     wanted = after;
-                    Some(Ok(answer))
+                    Some(Ok((answer, share)))
                 }
             };
             let wait = wanted.unwrap_or(pause);
@@ -106,16 +123,21 @@ impl Wire {
             std::thread::sleep(wait);
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        last.unwrap_or_else(|| Err(over()))
+        last.map_or_else(|| Err(over()), |last| last.map(given))
     }
 
     /// A reason that may be shown, without secrets.
     fn shown(&self, reason: &str) -> String {
-        printable(&String::from_utf8_lossy(&self.without_secrets(reason.as_bytes().to_vec())), LONGEST_REASON)
+        printable(&String::from_utf8_lossy(&self.without_secrets(reason.as_bytes())), LONGEST_REASON)
     }
 
     /// Makes one attempt and follows redirects to granted servers. Also returns how long the server wants to be left alone.
-    fn follow(&self, request: &Request, time: Duration) -> Result<(Response, Option<Duration>), Failure> {
+    fn follow<'a>(
+        &self,
+        request: &Request,
+        time: Duration,
+        room: &'a Room,
+    ) -> Result<(Response, Share<'a>, Option<Duration>), Failure> {
         let until = Instant::now() + time;
         let post = self.checked(request).map_err(Failure::Final)?;
         let address = Address::read(&request.url).map_err(Failure::Final)?;
@@ -131,8 +153,11 @@ impl Wire {
                 |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
             let (location, after) = (text("location"), text("retry-after"));
             if !answer.status().is_redirection() || location.is_empty() {
-                return Ok((self.read(answer, &way.address)?, pause(&after)));
+                let (answer, share) = self.read(answer, &way.address, room)?;
+                return Ok((answer, share, pause(&after)));
             }
+            // As it came: what is read of it is in lower case, and may be shown.
+            let location = self.text(location.as_bytes());
             let from = way.address.server();
             let next = Address::read(&way.address.joined(&location)).map_err(Failure::Final)?;
             if !next.is_one_of(&self.hosts) {
@@ -223,30 +248,71 @@ impl Wire {
         }
     }
 
-    /// Reads an answer's body within its limit.
-    fn read(&self, answer: ureq::http::Response<Body>, address: &Address) -> Result<Response, Failure> {
+    /// Reads an answer within its limit and the call's room.
+    fn read<'a>(
+        &self,
+        answer: ureq::http::Response<Body>,
+        address: &Address,
+        room: &'a Room,
+    ) -> Result<(Response, Share<'a>), Failure> {
         let status = answer.status().as_u16();
+        let full = |reason: String| Failure::Final(format!("{}: {reason}", address.server()));
+        let mut length = 0;
         let shown = answer.headers().iter().filter(|(name, _)| name.as_str() != "set-cookie").take(MOST_HEADERS);
-        let text = |bytes: &[u8]| String::from_utf8_lossy(&self.without_secrets(bytes.to_vec())).into_owned();
-        let headers = shown.map(|(name, value)| (name.as_str().to_owned(), text(value.as_bytes()))).collect();
+        let shown = shown.take_while(|(name, value)| {
+            length += name.as_str().len() + value.len();
+            length <= LONGEST_HEADERS
+        });
+        let shown: Vec<(&[u8], &[u8])> = shown.map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())).collect();
+        let mut share = room.share();
+        share.take(size_of_headers(shown.iter().copied())).map_err(full)?;
+        let headers = shown.into_iter().map(|(name, value)| (self.text(name), self.text(value))).collect();
         let limit = u64::from(self.limits.max_response_kb) << 10;
-        let body = answer.into_body().into_with_config().limit(limit).read_to_vec();
-        let body = body.map_err(|error| self.failure(&error, address, self.limits.timeout()))?;
-        Ok(Response { status, headers, body: self.without_secrets(body) })
+        let mut reader = answer.into_body().into_with_config().limit(limit).reader();
+        let (mut body, mut chunk) = (Vec::new(), vec![0; CHUNK]);
+        loop {
+            let read = reader.read(&mut chunk);
+            let read = read.map_err(|error| self.failure(&ureq::Error::from(error), address, self.limits.timeout()))?;
+            if read == 0 {
+                break;
+            }
+            share.take(read).map_err(full)?;
+            body.extend_from_slice(&chunk[..read]);
+        }
+        if !self.secrets.is_empty() {
+            body = self.without_secrets(&body);
+        }
+        let answer = Response { status, headers, body };
+        share.fit(&answer).map_err(full)?;
+        Ok((answer, share))
     }
 
-    /// Puts the names of secrets in their places where a server repeats them.
-    fn without_secrets(&self, mut bytes: Vec<u8>) -> Vec<u8> {
-        for (name, secret) in &self.secrets {
-            let (wanted, mut from) = (secret.reveal().as_bytes(), 0);
-            let placeholder = format!("{{{{{name}}}}}").into_bytes();
-            while let Some(at) = bytes[from..].windows(wanted.len()).position(|window| window == wanted) {
-                let at = from + at;
-                bytes.splice(at..at + wanted.len(), placeholder.iter().copied());
-                from = at + placeholder.len();
-            }
+    /// Returns a text without secrets.
+    fn text(&self, bytes: &[u8]) -> String {
+        String::from_utf8_lossy(&self.without_secrets(bytes)).into_owned()
+    }
+
+    /// Puts the names of secrets in their places where a server repeats them, in capitals or not.
+    fn without_secrets(&self, bytes: &[u8]) -> Vec<u8> {
+        let begins = |text: &[u8], secret: &Secret| {
+            let secret = secret.reveal().as_bytes();
+            text.get(..secret.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(secret))
+        };
+        let (mut kept, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
+        while let Some((first, after)) = rest.split_first() {
+            let found = self.secrets.iter().filter(|(_, secret)| begins(rest, secret));
+            rest = match found.max_by_key(|(_, secret)| secret.reveal().len()) {
+                Some((name, secret)) => {
+                    kept.extend_from_slice(format!("{{{{{name}}}}}").as_bytes());
+                    &rest[secret.reveal().len()..]
+                }
+                None => {
+                    kept.push(*first);
+                    after
+                }
+            };
         }
-        bytes
+        kept
     }
 }
 

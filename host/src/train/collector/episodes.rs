@@ -2,7 +2,7 @@
 //! is rendered by the chat template and appended.
 
 use super::turns::Turns;
-use crate::config::PluginEntry;
+use crate::config::{PluginEntry, printable};
 use crate::data::{Extras, Message, Tokenizer};
 use crate::metrics::{Metric, Reduction};
 use crate::model::Policy;
@@ -22,6 +22,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Sets the seeds of episodes apart from those of sampling.
 const SEEDS: u64 = 0x6570_6973_6f64_6573;
 
+/// Bytes of a token that are shown.
+const LONGEST_SHOWN: usize = 64;
+
 /// What an episode came to, besides its tokens.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(in crate::train) struct Episode {
@@ -38,9 +41,14 @@ pub(in crate::train) struct Episode {
 impl Episode {
     /// Returns the sum of its turns' rewards; none if no turn has one.
     pub(in crate::train) fn reward(&self) -> Option<f32> {
-        let mut given = self.rewards.iter().flatten().copied().peekable();
-        given.peek().is_some().then(|| given.map(f64::from).sum::<f64>() as f32)
+        sum(&self.rewards)
     }
+}
+
+/// Returns the sum of turns' rewards; none if no turn has one.
+fn sum(rewards: &[Option<f32>]) -> Option<f32> {
+    let mut given = rewards.iter().flatten().copied().peekable();
+    given.peek().is_some().then(|| given.map(f64::from).sum::<f64>() as f32)
 }
 
 /// An episode being played.
@@ -185,6 +193,11 @@ fn tool(tool: &plugin::Tool) -> Value {
     json!({"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": parameters}})
 }
 
+/// Returns the texts of a message that a template may write.
+fn texts(message: &plugin::Message) -> impl Iterator<Item = &str> {
+    [Some(&message.content), message.name.as_ref(), message.tool_call_id.as_ref()].into_iter().flatten().map(String::as_str)
+}
+
 fn message(message: plugin::Message) -> Message {
     let rest = [("name", message.name), ("tool_call_id", message.tool_call_id)];
     let rest = rest.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into()))).collect();
@@ -283,9 +296,27 @@ impl Playing {
         Ok(Turn { episode, text, calls, finished: ended.finished })
     }
 
+    /// Takes a turn's reward.
+    fn reward(&mut self, reward: Option<f32>) -> std::result::Result<(), String> {
+        self.rewards.push(reward);
+        match sum(&self.rewards).filter(|sum| !sum.is_finite()) {
+            None => Ok(()),
+            Some(sum) => {
+                self.rewards.pop();
+                Err(format!("the rewards of its turns have the sum {sum}; it must be a finite number"))
+            }
+        }
+    }
+
     /// Takes a reply; returns what the model reads next.
     fn hear(&mut self, reply: Reply, ended: &Ended<'_>, rules: &Rules<'_>) -> std::result::Result<Next, String> {
-        self.rewards.push(reply.reward);
+        for text in reply.messages.iter().flat_map(texts) {
+            if let Some(special) = rules.tokenizer.special_in(text) {
+                let shown = printable(special, LONGEST_SHOWN);
+                return Err(format!("replied with the tokenizer's special token {shown:?}, which is no text"));
+            }
+        }
+        self.reward(reply.reward)?;
         let replies: Vec<Message> = reply.messages.into_iter().map(message).collect();
         let before = self.messages.len() - 1;
         self.messages.extend(replies);
@@ -346,4 +377,21 @@ pub(super) fn metrics(episodes: &[Episode], rollouts: &[Rollout]) -> Vec<Metric>
         Metric::mean("episodes/tokens_of_replies", replies as f64 / n, n),
         Metric::new("episodes/failed", failed, Reduction::Sum),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_infinite_sum_of_finite_rewards_is_a_failure() {
+        let mut playing = Playing::default();
+        assert_eq!(sum(&playing.rewards), None);
+        for reward in [Some(f32::MAX), None, Some(-f32::MAX), Some(f32::MAX)] {
+            playing.reward(reward).unwrap();
+        }
+        assert!(playing.reward(Some(f32::MAX)).unwrap_err().contains("the sum inf"));
+        assert_eq!(sum(&playing.rewards), Some(f32::MAX));
+        assert!(playing.reward(Some(-1.0)).is_ok());
+    }
 }

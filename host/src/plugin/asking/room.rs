@@ -1,0 +1,111 @@
+//! What the answers of one call may take in memory. Everything that gets an answer takes its share before it has it.
+
+use super::Response;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Most bytes of all answers of a call.
+pub(super) const MOST_CARRIED: usize = 96 << 20;
+
+/// Bytes that are counted for an answer, and for each of its headers, beside their texts.
+const OVERHEAD: usize = 64;
+
+/// What is left of a call's room.
+pub(super) struct Room(AtomicUsize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(AtomicUsize::new(MOST_CARRIED))
+    }
+}
+
+/// A part of it, which is given back unless it is kept.
+pub(super) struct Share<'a> {
+    room: &'a Room,
+    taken: usize,
+}
+
+impl Room {
+    /// A room of so many bytes.
+    #[cfg(test)]
+    pub(super) fn of(bytes: usize) -> Self {
+        Self(AtomicUsize::new(bytes))
+    }
+
+    /// Begins with nothing.
+    pub(super) fn share(&self) -> Share<'_> {
+        Share { room: self, taken: 0 }
+    }
+}
+
+impl Share<'_> {
+    /// Takes so many bytes more.
+    ///
+    /// # Errors
+    /// If there are not so many left; the error says so.
+    pub(super) fn take(&mut self, bytes: usize) -> Result<(), String> {
+        let left = |left: usize| left.checked_sub(bytes);
+        self.room.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).map_err(|_| too_much())?;
+        self.taken += bytes;
+        Ok(())
+    }
+
+    /// Takes what an answer has beyond the bytes taken so far, or gives back what it lacks.
+    pub(super) fn fit(&mut self, answer: &Response) -> Result<(), String> {
+        let size = size(answer);
+        if let Some(spare) = self.taken.checked_sub(size) {
+            self.room.0.fetch_add(spare, Ordering::Relaxed);
+            self.taken = size;
+            return Ok(());
+        }
+        self.take(size - self.taken)
+    }
+
+    /// Leaves it taken for as long as the call goes on.
+    pub(super) fn keep(mut self) {
+        self.taken = 0;
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        self.room.0.fetch_add(self.taken, Ordering::Relaxed);
+    }
+}
+
+/// Returns what headers count for.
+pub(super) fn size_of_headers<'a>(headers: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> usize {
+    headers.map(|(name, value)| name.len() + value.len() + OVERHEAD).sum()
+}
+
+/// Returns what an answer counts for.
+pub(super) fn size(answer: &Response) -> usize {
+    let headers = answer.headers.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    answer.body.len() + size_of_headers(headers) + OVERHEAD
+}
+
+/// Why there is no answer where there is no room for one.
+pub(super) fn too_much() -> String {
+    format!("the answers of this call have more than {} MiB together", MOST_CARRIED >> 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_kept_is_given_back() {
+        let room = Room::of(1000);
+        let answer = |bytes: usize| Response { status: 200, headers: vec![("a".into(), "b".into())], body: vec![0; bytes] };
+        let mut kept = room.share();
+        kept.take(900).unwrap();
+        assert!(room.share().take(101).unwrap_err().contains("96 MiB"));
+        kept.fit(&answer(100)).unwrap();
+        kept.keep();
+        let left = 1000 - size(&answer(100));
+        let mut lost = room.share();
+        lost.take(left).unwrap();
+        assert!(lost.fit(&answer(1000)).is_err() && room.share().take(1).is_err());
+        drop(lost);
+        assert!(room.share().take(left).is_ok() && room.share().take(left + 1).is_err());
+    }
+}
