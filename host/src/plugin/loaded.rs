@@ -82,7 +82,7 @@ pub(super) struct Call {
 const LONGEST_SCHEMA: usize = 256 << 10;
 
 /// Most host memory that the values of one call may take, in bytes.
-const CARRIED: usize = 128 << 20;
+pub(super) const CARRIED: usize = 128 << 20;
 
 impl Call {
     pub(super) fn new(function: &'static str) -> Self {
