@@ -67,8 +67,9 @@ def make(name, base, run):
     config = json.loads(config.to_json_string(use_diff=False))
     for key in ("vocab_size", "bos_token_id", "eos_token_id", "dtype", "transformers_version"):
         config.pop(key, None)
-    config |= {"pad_token_id": None, "max_position_embeddings": 256, "architectures": [type(AutoModelForCausalLM.from_config(MODELS[name][1])).__name__]}
-    scalings = config["rope_parameters"]
+    length = "n_positions" if "n_positions" in config else "max_position_embeddings"
+    config |= {"pad_token_id": None, length: 256, "architectures": [type(AutoModelForCausalLM.from_config(MODELS[name][1])).__name__]}
+    scalings = config.get("rope_parameters") or {}
     for scaling in [scalings, *(scalings.get(kind) or {} for kind in ("full_attention", "sliding_attention"))]:
         if scaling.get("rope_type") == "longrope":
             scaling["original_max_position_embeddings"] = config["original_max_position_embeddings"] = 128

@@ -19,7 +19,7 @@ const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true, dropout: 0.0 };
 const LORA_SCALE: f64 = 1.5;
 
 /// Models of the families that differ more from these.
-const FAMILIES: [&str; 13] = [
+const FAMILIES: [&str; 20] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -33,6 +33,13 @@ const FAMILIES: [&str; 13] = [
     "stablelm",
     "starcoder2",
     "gemma3_vision",
+    "qwen3_moe",
+    "qwen3_moe_normalised",
+    "olmoe",
+    "mixtral",
+    "granitemoe",
+    "granitemoeshared",
+    "gpt2",
 ];
 
 /// Prompts, and completions of each.
@@ -48,7 +55,7 @@ fn texts() -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
 
 fn policy(name: &str) -> (Policy, Architecture) {
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
-    // Positions beyond the fixture's context; the rotation has no limit of its own.
+    // Positions beyond the fixture's context; the rotation has no limit of its own, and a table of positions is long enough.
     let mut architecture = folder.architecture().clone();
     architecture.max_positions = 256;
     let weights = folder.decoder().unwrap().weights().copied().unwrap();
@@ -59,6 +66,8 @@ fn policy(name: &str) -> (Policy, Architecture) {
 struct Naive<'a> {
     a: &'a Architecture,
     vars: &'a HashMap<String, Var>,
+    /// Probabilities of experts, `[B * T, E]`, and which are chosen, of each layer that has them.
+    routed: RefCell<Vec<(Tensor, Tensor, usize)>>,
 }
 
 impl Naive<'_> {
@@ -125,8 +134,8 @@ impl Naive<'_> {
             // Head by head, a query, a key and a value.
             let joined = self.linear(x, &name("attention.query_key_value"))?.reshape((b, t, h.heads, 3 * c))?;
             (0..3).map(|i| joined.narrow(3, i * c, c)).collect::<Result<_>>()?
-        } else if has("self_attn.qkv_proj") {
-            let joined = self.linear(x, &name("self_attn.qkv_proj"))?.reshape((b, t, h.heads + 2 * h.kv_heads, c))?;
+        } else if let Some(joined) = ["self_attn.qkv_proj", "attn.c_attn"].into_iter().find(|part| has(part)) {
+            let joined = self.linear(x, &name(joined))?.reshape((b, t, h.heads + 2 * h.kv_heads, c))?;
             let first = [0, h.heads, h.heads + h.kv_heads];
             (0..3).map(|i| joined.narrow(2, first[i], counts[i])).collect::<Result<_>>()?
         } else {
@@ -157,11 +166,55 @@ impl Naive<'_> {
             x.unsqueeze(2)?.broadcast_as((b, h.kv_heads, r, t, h.head_dim))?.reshape((b, h.heads, t, h.head_dim))
         };
         let (k, v) = (repeat(k)?.contiguous()?, repeat(v)?.contiguous()?);
-        let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * f64::from(a.factors.scores))?;
+        let scale = f64::from(a.factors.scores) / if a.scores_by_layer { l as f64 + 1.0 } else { 1.0 };
+        let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * scale)?;
         let scores = bounded(scores, a.factors.scores_cap)?.broadcast_add(&mask)?;
         let y = softmax(&scores, D::Minus1)?.matmul(&v)?.transpose(1, 2)?.contiguous()?;
-        let output = if a.family == Family::GptNeoX { "attention.dense" } else { "self_attn.o_proj" };
+        let output = match a.family {
+            Family::GptNeoX => "attention.dense",
+            Family::Gpt2 => "attn.c_proj",
+            _ => "self_attn.o_proj",
+        };
         self.linear(&y.reshape((b, t, h.heads * h.head_dim))?, &format!("{layer}.{output}"))
+    }
+
+    /// All experts for all tokens, times the weights of those that are chosen.
+    fn experts(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
+        let Some(mixture) = self.a.mixture.as_ref() else { candle_core::bail!("no experts") };
+        let (b, t, d) = x.dims3()?;
+        let (folder, router) = match self.a.family {
+            Family::GraniteMoe | Family::GraniteMoeShared => ("block_sparse_moe", "router"),
+            _ => ("mlp", "gate"),
+        };
+        let x = x.reshape((b * t, d))?;
+        let logits = x.matmul(&self.var(&format!("{layer}.{folder}.{router}.weight")).t()?)?;
+        let p = softmax(&logits, D::Minus1)?;
+        let rank = p.arg_sort_last_dim(false)?.arg_sort_last_dim(true)?;
+        let chosen = rank.lt(mixture.chosen as u32)?.to_dtype(DType::F32)?;
+        self.routed.borrow_mut().push((p.clone(), chosen.clone(), l));
+        let mut weights = (p * chosen)?;
+        if mixture.normalised {
+            weights = weights.broadcast_div(&weights.sum_keepdim(1)?)?;
+        }
+        let (wide, down) =
+            (format!("{layer}.{folder}.experts.gate_up_proj.weight"), format!("{layer}.{folder}.experts.down_proj.weight"));
+        let mut sum = x.zeros_like()?;
+        for expert in 0..mixture.experts {
+            let both = x.matmul(&self.var(&wide).get(expert)?.t()?)?;
+            let active = (both.narrow(1, 0, mixture.width)?.silu()? * both.narrow(1, mixture.width, mixture.width)?)?;
+            let y = active.matmul(&self.var(&down).get(expert)?.t()?)?;
+            sum = (sum + y.broadcast_mul(&weights.narrow(1, expert, 1)?)?)?;
+        }
+        sum.reshape((b, t, d))
+    }
+
+    /// The unit, or the experts, or both.
+    fn fed(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
+        match self.a.mixture.as_ref().filter(|mixture| mixture.sparse[l]) {
+            None => self.unit(x, layer),
+            Some(mixture) if mixture.shared.is_some() => self.unit(x, layer)? + self.experts(x, layer, l)?,
+            Some(_) => self.experts(x, layer, l),
+        }
     }
 
     fn unit(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
@@ -174,10 +227,15 @@ impl Naive<'_> {
         let i = self.a.intermediate_size;
         match self.a.family {
             Family::GptNeoX => self.linear(&f(&self.linear(x, &name("dense_h_to_4h"))?)?, &name("dense_4h_to_h")),
-            Family::Starcoder2 => self.linear(&f(&self.linear(x, &name("c_fc"))?)?, &name("c_proj")),
+            Family::Starcoder2 | Family::Gpt2 => self.linear(&f(&self.linear(x, &name("c_fc"))?)?, &name("c_proj")),
             Family::Phi3 => {
                 let both = self.linear(x, &name("gate_up_proj"))?;
                 self.linear(&(f(&both.narrow(2, 0, i)?)? * both.narrow(2, i, i)?)?, &name("down_proj"))
+            }
+            Family::GraniteMoeShared => {
+                let both = self.linear(x, &format!("{layer}.shared_mlp.input_linear"))?;
+                let active = (f(&both.narrow(2, 0, i)?)? * both.narrow(2, i, i)?)?;
+                self.linear(&active, &format!("{layer}.shared_mlp.output_linear"))
             }
             _ => {
                 let (gate, up) = (self.linear(x, &name("gate_proj"))?, self.linear(x, &name("up_proj"))?);
@@ -189,28 +247,36 @@ impl Naive<'_> {
     /// Log-probabilities `[B, T, V]` of the next token, and values `[B, T]`.
     fn forward(&self, ids: &Tensor) -> Result<(Tensor, Tensor)> {
         let (b, t) = ids.dims2()?;
-        let (a, neox) = (self.a, self.a.family == Family::GptNeoX);
-        let embedding = if neox { "gpt_neox.embed_in.weight" } else { "model.embed_tokens.weight" };
+        let a = self.a;
+        let [embedding, layers, last, head] = match a.family {
+            Family::GptNeoX => ["gpt_neox.embed_in.weight", "gpt_neox.layers", "gpt_neox.final_layer_norm", "embed_out.weight"],
+            Family::Gpt2 => ["transformer.wte.weight", "transformer.h", "transformer.ln_f", "lm_head.weight"],
+            _ => ["model.embed_tokens.weight", "model.layers", "model.norm", "lm_head.weight"],
+        };
         let mut x = self.var(embedding).index_select(&ids.flatten_all()?, 0)?.reshape((b, t, a.hidden_size))?;
         x = (x * f64::from(a.factors.embedding))?;
+        if let Some(table) = self.vars.get("transformer.wpe.weight") {
+            x = x.broadcast_add(&table.narrow(0, 0, t)?)?;
+        }
         let residual = f64::from(a.factors.residual);
         for l in 0..a.layers {
-            let layer = format!("{}.{l}", if neox { "gpt_neox.layers" } else { "model.layers" });
+            let layer = format!("{layers}.{l}");
             let norm = |x: &Tensor, name: &str| self.norm_if(x, &format!("{layer}.{name}"));
             // Where a family has its norms; in the others the one after attention is the one before the unit.
             let around = matches!(a.family, Family::Gemma2 | Family::Gemma3 | Family::Olmo2 | Family::Olmo3);
-            let mut y = self.attention(&norm(&x, "input_layernorm")?, &layer, l)?;
+            let [first, second] =
+                if a.family == Family::Gpt2 { ["ln_1", "ln_2"] } else { ["input_layernorm", "post_attention_layernorm"] };
+            let mut y = self.attention(&norm(&x, first)?, &layer, l)?;
             if around {
                 y = norm(&y, "post_attention_layernorm")?;
             }
             let middle = (&x + (y * residual)?)?;
             let read = if a.parallel { &x } else { &middle };
-            let before = if around { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
-            let y = norm(&self.unit(&norm(read, before)?, &layer)?, "post_feedforward_layernorm")?;
+            let before = if around { "pre_feedforward_layernorm" } else { second };
+            let y = norm(&self.fed(&norm(read, before)?, &layer, l)?, "post_feedforward_layernorm")?;
             x = (middle + (y * residual)?)?;
         }
-        let x = self.norm(&x, if neox { "gpt_neox.final_layer_norm" } else { "model.norm" })?;
-        let head = if neox { "embed_out.weight" } else { "lm_head.weight" };
+        let x = self.norm(&x, last)?;
         let logits = x.broadcast_matmul(&self.var(if a.tied { embedding } else { head }).t()?)?;
         let logits = (bounded((logits / f64::from(a.factors.logits))?, a.factors.logits_cap)? / TEMPERATURE)?;
         Ok((log_softmax(&logits, D::Minus1)?, self.linear(&x, "value_head")?.squeeze(2)?))
@@ -246,6 +312,7 @@ struct Scored {
     logp: Vec<f32>,
     entropy: Vec<f32>,
     values: Vec<f32>,
+    aux_loss: Option<f64>,
     gradients: HashMap<String, Tensor>,
 }
 
@@ -256,6 +323,25 @@ fn naive(a: &Architecture, weights: &Weights) -> Result<Scored> {
 
 /// Of a loss with these derivatives.
 fn naive_of(a: &Architecture, weights: &Weights, derivatives: Derivatives) -> Result<Scored> {
+    naive_with(a, weights, derivatives, 0.0)
+}
+
+/// The auxiliary loss of experts over all rows without their padding, as transformers computes it.
+fn unevenness(routed: &[(Tensor, Tensor, usize)], lengths: &[usize], longest: usize) -> Result<Tensor> {
+    let mask: Vec<f32> = lengths.iter().flat_map(|n| (0..longest).map(move |i| if i < *n { 1.0 } else { 0.0 })).collect();
+    let mask = Tensor::from_vec(mask, (lengths.len() * longest, 1), &Device::Cpu)?;
+    let (mut counts, mut sums) = (Vec::new(), Vec::new());
+    for (p, chosen, _) in routed {
+        counts.push(chosen.broadcast_mul(&mask)?.sum(0)?);
+        sums.push(p.broadcast_mul(&mask)?.sum(0)?);
+    }
+    let (counts, sums) = (Tensor::stack(&counts, 0)?.sum(0)?, Tensor::stack(&sums, 0)?.sum(0)?);
+    let total = (lengths.iter().sum::<usize>() * routed.len()) as f64;
+    ((counts / total)? * (sums / total)?)?.sum_all()? * routed[0].0.dim(1)? as f64
+}
+
+/// The same with the auxiliary loss of experts at this weight.
+fn naive_with(a: &Architecture, weights: &Weights, derivatives: Derivatives, aux: f64) -> Result<Scored> {
     let vars: HashMap<String, Var> =
         weights.named().into_iter().map(|(n, t)| Ok((n, Var::from_tensor(&t.copy()?)?))).collect::<Result<_>>()?;
     let rows: Vec<(usize, Vec<u32>)> =
@@ -263,7 +349,8 @@ fn naive_of(a: &Architecture, weights: &Weights, derivatives: Derivatives) -> Re
     let longest = rows.iter().map(|(_, r)| r.len()).max().unwrap_or(0);
     let padded: Vec<u32> = rows.iter().flat_map(|(_, r)| r.iter().copied().chain(std::iter::repeat(0)).take(longest)).collect();
     let ids = Tensor::from_vec(padded, (rows.len(), longest), &Device::Cpu)?;
-    let (all, valued) = Naive { a, vars: &vars }.forward(&ids)?;
+    let naive = Naive { a, vars: &vars, routed: RefCell::default() };
+    let (all, valued) = naive.forward(&ids)?;
     let (mut logp, mut entropy, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for (i, (prompt, row)) in rows.iter().enumerate() {
         let n = row.len() - prompt;
@@ -276,11 +363,18 @@ fn naive_of(a: &Architecture, weights: &Weights, derivatives: Derivatives) -> Re
     let (logp, entropy, values) = (Tensor::cat(&logp, 0)?, Tensor::cat(&entropy, 0)?, Tensor::cat(&values, 0)?);
     let (c, e, v) = derivatives(logp.elem_count());
     let weigh = |t: &Tensor, by: Vec<f32>| (t * Tensor::from_vec(by, t.shape(), &Device::Cpu)?)?.sum_all();
-    let loss = ((weigh(&logp, c)? + weigh(&entropy, e)?)? + weigh(&values, v)?)?;
+    let mut loss = ((weigh(&logp, c)? + weigh(&entropy, e)?)? + weigh(&values, v)?)?;
+    let mut aux_loss = None;
+    if aux > 0.0 {
+        let lengths: Vec<usize> = rows.iter().map(|(_, row)| row.len()).collect();
+        let uneven = unevenness(&naive.routed.borrow(), &lengths, longest)?;
+        aux_loss = Some(f64::from(uneven.to_scalar::<f32>()?));
+        loss = (loss + (uneven * aux)?)?;
+    }
     let grads = loss.backward()?;
     let gradients =
         vars.iter().map(|(n, v)| (n.clone(), grads.get(v).expect("candle gives every parameter a gradient").clone())).collect();
-    Ok(Scored { logp: logp.to_vec1()?, entropy: entropy.to_vec1()?, values: values.to_vec1()?, gradients })
+    Ok(Scored { logp: logp.to_vec1()?, entropy: entropy.to_vec1()?, values: values.to_vec1()?, aux_loss, gradients })
 }
 
 fn packed() -> (Forest, Selected) {
@@ -348,6 +442,9 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         let all: &[&str] = match a.family {
             Family::Phi3 => &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
             Family::Starcoder2 => &["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
+            Family::Gpt2 => &["c_attn", "c_proj", "c_fc"],
+            Family::GraniteMoeShared => &["q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"],
+            _ if a.mixture.is_some() => &["q_proj", "k_proj", "v_proj", "o_proj"],
             Family::GptNeoX => &["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
             _ => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         };
@@ -371,7 +468,9 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         let (c, e, v) = coefficients(selected.len());
         pass.backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
         let trained: Vec<String> = gradients.named().into_iter().map(|(name, _)| name).collect();
-        assert_eq!(trained.len(), 2 * a.layers * targets.len() + 2, "{trained:?}");
+        // Two maps of GPT-2 have the same short name.
+        let maps = targets.len() + usize::from(a.family == Family::Gpt2);
+        assert_eq!(trained.len(), 2 * a.layers * maps + 2, "{trained:?}");
         assert!(trained.iter().all(|name| name.contains(".lora_") || name.starts_with("value_head.")), "{trained:?}");
         for (parameter, gradient) in gradients.named() {
             let got = ops::to_vec(gradient).unwrap();
@@ -480,6 +579,34 @@ fn a_gradient_changes_no_more_once_its_group_is_done() {
         let last: Vec<_> = groups.iter().map(|group| values(group)).collect();
         assert!(*seen.borrow() == last, "{name}");
         assert_eq!(groups.iter().map(Vec::len).sum::<usize>(), gradients.named().len(), "{name}: all are in a group");
+    }
+}
+
+#[test]
+fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
+    const WEIGHT: f64 = 3.0;
+    for name in ["qwen3_moe", "qwen3_moe_normalised", "olmoe", "mixtral", "granitemoe", "granitemoeshared"] {
+        for again in [false, true] {
+            let (policy, a) = policy(name);
+            let weights = with_critic(policy.weights().copied().unwrap(), &a);
+            let want = naive_with(&a, &weights, coefficients, WEIGHT).unwrap();
+            let policy =
+                Policy::new(rlhost::model::Decoder::new(a, weights)).with_aux_loss(true).with_gradient_checkpointing(again);
+            let (forest, selected) = packed();
+            let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
+            assert!(relative(&pass.stats().logp, &want.logp) <= 1e-5, "{name}: log-probabilities");
+            let (got, aux) = (pass.aux_loss().unwrap(), want.aux_loss.unwrap());
+            assert!((got - aux).abs() <= 1e-5 * aux, "{name}: {got}, and {aux} in the naive form");
+            let gradients = policy.zero_gradients().unwrap();
+            let (c, e, v) = coefficients(selected.len());
+            pass.weighing_aux_loss(WEIGHT).backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
+            for (parameter, gradient) in gradients.named() {
+                let got = ops::to_vec(gradient).unwrap();
+                let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
+                let difference = relative(&got, &want);
+                assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+            }
+        }
     }
 }
 
