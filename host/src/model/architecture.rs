@@ -1,6 +1,6 @@
 //! `config.json` of Hugging Face's models: the sizes and switches of a decoder.
 
-use super::families::{FAMILIES, Family};
+use super::families::{ExpertNames, FAMILIES, Family};
 use super::harmless;
 use super::json::Object;
 use super::layer_kinds::{Kinds, kinds};
@@ -198,7 +198,7 @@ impl Architecture {
     }
 
     fn of_family(config: &Object, family: Family) -> std::result::Result<Self, String> {
-        use Family::{Gemma2, Gemma3, Gpt2, GptNeoX, Olmo2, Olmo3, Olmoe, Phi3, Qwen3, Qwen3Moe, StableLm, Starcoder2};
+        use Family::{Gemma3, Gpt2, GptNeoX, Olmo2, Olmo3, Olmoe, Phi3, Qwen3, Qwen3Moe, Starcoder2};
         let described = family.described();
         let key = |common: &'static str| own_key(config, family, common);
         let hidden_size = config.needed_size(key("hidden_size"), MOST_HIDDEN)?;
@@ -214,10 +214,10 @@ impl Architecture {
         let Biases { qkv, output, mlp } = biases(config, family)?;
         let factors = factors(config, family, hidden_size, heads)?;
         let mixture = Mixture::read(config, family, layers)?;
-        let intermediate_size = match (family, mixture.as_ref().and_then(|mixture| mixture.shared)) {
-            (_, Some(shared)) => shared,
-            (Gpt2, None) => config.size("n_inner", MOST_INTERMEDIATE)?.unwrap_or(4 * hidden_size),
-            (_, None) => config.needed_size("intermediate_size", MOST_INTERMEDIATE)?,
+        let intermediate_size = match mixture.as_ref().and_then(|mixture| mixture.shared) {
+            Some(shared) => shared,
+            None if family == Gpt2 => config.size("n_inner", MOST_INTERMEDIATE)?.unwrap_or(4 * hidden_size),
+            None => config.needed_size("intermediate_size", MOST_INTERMEDIATE)?,
         };
         Ok(Self {
             family,
@@ -228,11 +228,7 @@ impl Architecture {
             heads,
             vocab_size: config.needed_size("vocab_size", MOST_TOKENS)?,
             max_positions,
-            norm: match family {
-                Gemma2 | Gemma3 => NormKind::RmsFromOne,
-                Gpt2 | GptNeoX | StableLm | Starcoder2 => NormKind::Layer,
-                _ => NormKind::Rms,
-            },
+            norm: norm_kind(family),
             norm_eps: norm_eps(config, family)?,
             tied: config.flag("tie_word_embeddings")?.unwrap_or(described.tied),
             qkv_bias: qkv,
@@ -327,7 +323,10 @@ impl Architecture {
     /// Returns the short names of the layers' linear maps that an adapter may have a part in, in order.
     pub fn modules(&self) -> Vec<&'static str> {
         let names = self.family.described().names;
-        let of_unit = names.mlp.iter().chain([&names.down]).filter(|_| (0..self.layers).any(|layer| self.has_unit(layer)));
+        // Of mixtures whose experts files have apart, peft takes these names for the experts, even where a layer has a unit.
+        let taken = self.mixture.is_some() && names.experts.is_some_and(ExpertNames::are_apart);
+        let adapted = !taken && (0..self.layers).any(|layer| self.has_unit(layer));
+        let of_unit = names.mlp.iter().chain([&names.down]).filter(|_| adapted);
         let mut all = Vec::new();
         for name in names.qkv.iter().chain([&names.o]).chain(of_unit) {
             let module = name.rsplit_once('.').map_or(*name, |(_, module)| module);
@@ -447,6 +446,14 @@ fn own_key(config: &Object, family: Family, common: &'static str) -> &'static st
     ];
     let own = GPT2.into_iter().find(|(name, own)| *name == common && (config.has(own) || !config.has(common)));
     own.filter(|_| family == Family::Gpt2).map_or(common, |(_, own)| own)
+}
+
+fn norm_kind(family: Family) -> NormKind {
+    match family {
+        Family::Gemma2 | Family::Gemma3 => NormKind::RmsFromOne,
+        Family::Gpt2 | Family::GptNeoX | Family::StableLm | Family::Starcoder2 => NormKind::Layer,
+        _ => NormKind::Rms,
+    }
 }
 
 fn norm_eps(config: &Object, family: Family) -> std::result::Result<f64, String> {

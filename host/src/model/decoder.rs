@@ -25,7 +25,7 @@ pub struct Decoder {
 
 /// A layer's kept values, or what they are recomputed from (gradient checkpointing, Chen et al. 2016, arXiv 1604.06174).
 enum Stored {
-    Whole(LayerKept),
+    Whole(Box<LayerKept>),
     Input(Tensor),
 }
 
@@ -187,7 +187,7 @@ impl Decoder {
             }
             // The last layer is the first that is needed again, when the others take up nothing.
             let again = how.recompute && i + 1 < count;
-            layers.push(if again { Stored::Input(kept.input) } else { Stored::Whole(kept) });
+            layers.push(if again { Stored::Input(kept.input) } else { Stored::Whole(Box::new(kept)) });
             Ok(())
         })?;
         Ok((hidden, Kept { layers, last, how, balance }))
@@ -238,7 +238,7 @@ impl Decoder {
             let rows = self.rows_of(i, rows, &how);
             let maps = Masked::of(self.weights.layers[i].maps(), how.dropout.as_ref(), i, rows.is_some());
             let kept = match stored {
-                Stored::Whole(kept) => kept,
+                Stored::Whole(kept) => *kept,
                 Stored::Input(x) => self.layer(i, x, forest, rows, &maps)?,
             };
             let here = Here { i, maps: &maps, balance: balance.as_ref() };

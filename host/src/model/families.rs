@@ -106,6 +106,13 @@ pub(super) struct ExpertNames {
     pub in_files: ExpertsInFiles,
 }
 
+impl ExpertNames {
+    /// Returns whether files have each expert by itself.
+    pub fn are_apart(&self) -> bool {
+        matches!(self.in_files, ExpertsInFiles::Each(..))
+    }
+}
+
 /// How files have the projections of experts.
 #[derive(Debug)]
 pub(super) enum ExpertsInFiles {

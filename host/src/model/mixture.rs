@@ -189,7 +189,9 @@ mod tests {
         assert_eq!((every.sparse, every.coefficient), (vec![true; 4], 0.001));
         let some = qwen(json!({ "decoder_sparse_step": 2, "mlp_only_layers": [3], "num_experts": 8, "norm_topk_prob": true }));
         assert_eq!(some.mixture.as_ref().unwrap().sparse, [false, true, false, false]);
-        assert!(some.has_unit(0) && !some.has_unit(1) && some.modules().contains(&"gate_proj"));
+        assert!(some.has_unit(0) && !some.has_unit(1));
+        // An adapter on a unit named as experts are would be one on the experts for peft.
+        assert_eq!(some.modules(), ["q_proj", "k_proj", "v_proj", "o_proj"]);
         assert!(qwen(json!({ "num_experts": 0 })).mixture.is_none());
         let granite = read(json!({ "model_type": "granitemoeshared", "shared_intermediate_size": 32 }));
         assert_eq!((granite.intermediate_size, granite.mixture.as_ref().unwrap().width), (32, 128));

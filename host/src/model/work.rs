@@ -173,6 +173,32 @@ mod tests {
     }
 
     #[test]
+    fn of_experts_those_in_use_count() {
+        let config = r#"{"model_type": "mixtral", "hidden_size": 6, "intermediate_size": 10, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2, "vocab_size": 11, "num_local_experts": 5,
+            "num_experts_per_tok": 2}"#;
+        let a = Architecture::parse(config).unwrap();
+        let weights = Weights::build(&a, |_, shape| Ok(Tensor::zeros(shape, DType::F32, &Device::Cpu)?)).unwrap();
+        let mut forest = Forest::new();
+        forest.push(&[1, 2, 3], None);
+        // A router of 5 x 6, and two experts of three times 10 x 6 each.
+        let behind = (8 * 6 + 5 * 6 + 2 * 3 * 10 * 6) as f64;
+        let matrices = 2.0 * (3.0 * (2.0 * BEFORE + behind) + 2.0 * (behind + OUTPUT));
+        let attention = 2.0 * 2.0 * 2.0 * (4.0 * 2.0) * 6.0;
+        assert_eq!(weights.passed(&a, &forest, 2).forward, matrices + attention);
+        // One sequence reads two of five experts a round; of many, each expert has some.
+        let experts = (5 * 3 * 10 * 6) as f64;
+        let elements = |sequences: usize| {
+            let prompts: [(&[u32], Vec<usize>); 1] = [(&[1], vec![2; sequences])];
+            let cached = sequences as f64 + 1.0;
+            weights.generated(&a, &prompts, sequences).bytes / 4.0 - cached * 2.0 * 2.0 * 4.0
+        };
+        let apart = 2.0 * (BEFORE + 8.0 * 6.0 + 5.0 * 6.0) + OUTPUT;
+        assert!((elements(1) - apart - 2.0 * 0.4 * experts).abs() < 1e-6, "{}", elements(1));
+        assert!((elements(2) - apart - 2.0 * 0.64 * experts).abs() < 1e-6, "{}", elements(2));
+    }
+
+    #[test]
     fn an_adapter_leaves_out_the_gradients_of_what_it_does_not_train() {
         let (a, weights) = model();
         let mut forest = Forest::new();
