@@ -24,6 +24,7 @@ mod cuda;
 pub mod device;
 pub mod dropout;
 pub mod embedding;
+pub mod experts;
 pub mod forest;
 mod gemm;
 pub mod layer_norm;

@@ -212,7 +212,6 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     ),
     (NONE, "it is for low-rank optimizers (GaLore, APOLLO); use LoRA", &["optim_target_modules"]),
     (NONE, "not supported yet", &["neftune_noise_alpha", "label_smoothing_factor", "use_weighting"]),
-    (NONE, "mixtures of experts are not supported yet", &["router_aux_loss_coef"]),
     (NONE, "use --reward-model for models, and --plugin for functions", &["reward_model_path", "reward_funcs"]),
     (NONE, "episodes have one turn", &["max_tool_calling_iterations"]),
     (NONE, "models are text decoders", &["is_encoder_decoder", "log_multimodal"]),

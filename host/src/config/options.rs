@@ -217,6 +217,9 @@ pub struct Config {
     /// without padding and with each prompt stored once [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub gradient_checkpointing: bool,
+    /// Coefficient of the auxiliary loss that keeps the experts of a mixture in even use, added to the training loss; 0 to disable
+    /// it [default: what the model's config.json says]
+    pub router_aux_loss_coef: Option<f64>,
     /// Total number of optimizer steps; -1 to use num_train_epochs [default: -1]
     #[schemars(extend("on_resume" = "free"))]
     pub max_steps: i64,
@@ -435,6 +438,7 @@ impl Default for Config {
             num_iterations: 1,
             max_tokens_per_microbatch: None,
             gradient_checkpointing: false,
+            router_aux_loss_coef: None,
             max_steps: -1,
             num_train_epochs: 3.0,
             shuffle_dataset: None,

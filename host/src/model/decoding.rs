@@ -1,12 +1,13 @@
 //! Generates token by token, with weights laid out for few rows.
 
-use super::decoder::Decoder;
+use super::decoder::{Decoder, How};
 #[cfg(feature = "cuda")]
 use super::device_decoding::Joined;
-use super::layer::{Attended, Maps};
+use super::layer::{Attended, Maps, Product};
 use super::weights::Linear;
 use super::{Architecture, Cache, Prefix, Result};
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
+use crate::ops::experts::Routes;
 use crate::ops::panels::Panels;
 use crate::ops::{self, Forest};
 use candle_core::Tensor;
@@ -21,7 +22,7 @@ pub struct Decoding {
 /// The weights of products.
 enum LaidOut {
     /// Of each layer, and the output matrix.
-    Host { layers: Vec<Maps<Panels>>, output: Panels },
+    Host { layers: Vec<Maps<Map>>, output: Panels },
     #[cfg(feature = "cuda")]
     Device(Vec<Joined>),
 }
@@ -42,9 +43,41 @@ pub struct Decode<'a> {
     pub own: &'a mut [&'a mut Cache],
 }
 
+/// A linear map, or those of experts.
+enum Map {
+    One(Panels),
+    Each(Vec<Panels>),
+}
+
 /// Lays out a linear layer with its adapter merged in, so a token costs no more with one.
-fn panels(l: &Linear) -> ops::Result<Panels> {
-    Panels::new(&l.merged()?, l.bias.as_ref())
+fn laid_out(l: &Linear) -> ops::Result<Map> {
+    if let [experts, _, _] = *l.weight.dims() {
+        let all = (0..experts).map(|expert| Panels::new(&l.weight.get(expert)?, None));
+        return Ok(Map::Each(all.collect::<ops::Result<_>>()?));
+    }
+    Ok(Map::One(Panels::new(&l.merged()?, l.bias.as_ref())?))
+}
+
+impl Product for Map {
+    fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
+        match self {
+            Self::One(panels) => panels.forward(x),
+            Self::Each(_) => Err(misplaced()),
+        }
+    }
+
+    fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor> {
+        let Self::Each(all) = self else { return Err(misplaced()) };
+        let products = routes.groups().map(|(expert, rows)| {
+            let panels = all.get(expert).ok_or_else(misplaced)?;
+            panels.forward(&x.narrow(0, rows.start, rows.len())?)
+        });
+        Ok(Tensor::cat(&products.collect::<ops::Result<Vec<_>>>()?, 0)?)
+    }
+}
+
+fn misplaced() -> ops::Error {
+    ops::Error::Shape { op: "decode", detail: "a map of one kind in the place of another".into() }
 }
 
 impl Decoding {
@@ -54,7 +87,7 @@ impl Decoding {
             let layers = decoder.weights.layers.iter().map(Joined::new).collect::<ops::Result<_>>()?;
             return Ok(Self { decoder, laid_out: LaidOut::Device(layers) });
         }
-        let layers = decoder.weights.layers.iter().map(|w| w.maps().map(panels)).collect::<ops::Result<_>>()?;
+        let layers = decoder.weights.layers.iter().map(|w| w.maps().map(laid_out)).collect::<ops::Result<_>>()?;
         let output = Panels::new(decoder.weights.output(), None)?;
         Ok(Self { decoder, laid_out: LaidOut::Host { layers, output } })
     }
@@ -68,7 +101,7 @@ impl Decoding {
         }
     }
 
-    fn host_layout(&self) -> ops::Result<(&[Maps<Panels>], &Panels)> {
+    fn host_layout(&self) -> ops::Result<(&[Maps<Map>], &Panels)> {
         match &self.laid_out {
             LaidOut::Host { layers, output } => Ok((layers, output)),
             #[cfg(feature = "cuda")]
@@ -95,7 +128,7 @@ impl Decoding {
         let ranges: Vec<_> = prompts.segments().iter().map(ops::Segment::range).collect();
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let mut caches = vec![Prefix::default(); ranges.len()];
-        let (hidden, _) = self.decoder.run(prompts, &rows, None, |_, kept| {
+        let (hidden, _) = self.decoder.run(prompts, &rows, &How::default(), |_, kept| {
             for (cache, range) in caches.iter_mut().zip(&ranges) {
                 cache.layers.push(PromptCache::new(&kept.k, &kept.v, range.clone())?);
             }
@@ -113,7 +146,7 @@ impl Decoding {
             let detail = format!("{} tokens and caches of {} sequences for counts {counts:?}", tokens.len(), own.len());
             return Err(ops::Error::Shape { op: "decode", detail }.into());
         }
-        let mut x = d.embedded(tokens)?;
+        let mut x = d.embedded(tokens, positions)?;
         for (l, maps) in layers.iter().enumerate() {
             let layer = d.layer_of(l, maps.each());
             let mut kept = layer.forward(x, positions, None, |q, k, v| {

@@ -2,7 +2,7 @@
 
 use super::shards::Shards;
 use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
-use super::{Architecture, Decoder, Error, Lora, Result, Weights, peft, text_part};
+use super::{Architecture, Decoder, Error, Family, Lora, Result, Weights, peft, stored, text_part};
 use crate::ops;
 use candle_core::Tensor;
 use std::path::{Path, PathBuf};
@@ -32,8 +32,14 @@ pub(super) const CRITIC: &str = "critic.safetensors";
 
 /// Ends of the names of tensors that change nothing: tables that follow from the configuration, masks, and the head of a value
 /// model, which a policy has no use for.
-const UNUSED: [&str; 5] =
-    [".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.masked_bias", super::value_model::SCORE];
+const UNUSED: [&str; 6] = [
+    ".rotary_emb.inv_freq",
+    ".attention.bias",
+    ".attention.masked_bias",
+    ".attn.bias",
+    ".attn.masked_bias",
+    super::value_model::SCORE,
+];
 
 impl ModelFolder {
     /// Reads the configuration; [`ModelFolder::decoder`] reads the weights.
@@ -137,20 +143,25 @@ impl ModelFolder {
         if architecture.text_part {
             shards = shards.renamed(text_part::name);
         }
+        if architecture.family == Family::Gpt2 {
+            shards = shards.renamed(stored::with_prefix);
+        }
         let left_out = |name: &str| left_out(name) || architecture.text_part && text_part::sees(name);
         let missing = |name: &str| {
             let detail = format!("the weights have no {name}, which config.json requires");
             Error::Weights { path: self.base.clone(), detail }
         };
+        let names = architecture.family.described().names;
         // All before the first is read.
         for (name, shape) in architecture.parameters() {
-            if !shards.check(&name, &shape, "config.json")? {
+            if !stored::check(&shards, names, &name, &shape)? {
                 return Err(missing(&name));
             }
         }
-        let weights =
-            Weights::build(architecture, |name, shape| shards.take(name, shape, "config.json")?.ok_or_else(|| missing(name)))?;
-        let head = format!("{}.weight", architecture.family.described().names.head);
+        let weights = Weights::build(architecture, |name, shape| {
+            stored::take(&mut shards, names, name, shape)?.ok_or_else(|| missing(name))
+        })?;
+        let head = format!("{}.weight", names.head);
         if architecture.tied && !left_out(&head) {
             self.check_tied(&mut shards, &head, &weights.embedding)?;
         }

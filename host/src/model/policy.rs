@@ -1,7 +1,8 @@
 //! The trainable view of a decoder.
 
-use super::decoder::{Decoder, Kept};
+use super::decoder::{Decoder, How, Kept};
 use super::dropped::Dropout;
+use super::mixture::Balance;
 use super::{Architecture, Error, Frozen, Gradients, Place, Result, Weights, critic};
 use crate::ops::adamw::Parameter;
 use crate::ops::logprob::{self, Scale, TokenStats};
@@ -46,6 +47,8 @@ pub struct Policy {
     /// The parameters in f32, if the decoder computes with rounded copies of them.
     masters: Option<Weights>,
     pub(super) gradient_checkpointing: bool,
+    /// Whether passes look at how evenly experts are used.
+    balances: bool,
 }
 
 /// A forward pass that waits for the loss's derivatives.
@@ -63,7 +66,7 @@ pub struct Pass<'a> {
 impl Policy {
     /// Makes a decoder trainable.
     pub fn new(decoder: Decoder) -> Self {
-        Self { decoder, masters: None, gradient_checkpointing: false }
+        Self { decoder, masters: None, gradient_checkpointing: false, balances: false }
     }
 
     /// Moves the policy to another place. If that computes in bf16, trained parameters are also kept in f32; those that never
@@ -88,6 +91,13 @@ impl Policy {
     /// it is slower and uses less memory.
     pub fn with_gradient_checkpointing(self, on: bool) -> Self {
         Self { gradient_checkpointing: on, ..self }
+    }
+
+    /// Sets whether passes compute how evenly experts are used ([`Pass::aux_loss`]). The last layer is then computed for all
+    /// positions. A model without experts is not changed.
+    pub fn with_aux_loss(self, on: bool) -> Self {
+        let balances = on && self.architecture().mixture.is_some();
+        Self { balances, ..self }
     }
 
     /// Returns the view for generation. It shares the storage, so it always has the newest weights.
@@ -178,7 +188,8 @@ impl Policy {
         temperature: f32,
         dropout: Option<Dropout>,
     ) -> Result<Pass<'a>> {
-        let (hidden, kept) = self.decoder.forward(forest, &selected.rows, self.gradient_checkpointing, dropout)?;
+        let how = How { recompute: self.gradient_checkpointing, balances: self.balances, dropout };
+        let (hidden, kept) = self.decoder.forward(forest, &selected.rows, how)?;
         let scale = self.architecture().logits(temperature);
         let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale)?;
         finite(&stats)?;
@@ -206,6 +217,20 @@ impl Pass<'_> {
     /// Computes the mean over the vocabulary of each selected prediction's logits at temperature one.
     pub fn mean_logits(&self) -> Result<Vec<f32>> {
         Ok(logprob::mean_logits(&self.hidden, self.policy.decoder.weights.output(), self.scale)?)
+    }
+
+    /// Returns how unevenly experts were used: the auxiliary loss of their router, one for each chosen expert if all are used alike.
+    /// None unless [`Policy::with_aux_loss`] is on.
+    pub fn aux_loss(&self) -> Option<f64> {
+        self.kept.balance.as_ref().map(Balance::loss)
+    }
+
+    /// Sets the loss's derivative with respect to [`Pass::aux_loss`] for the backward pass.
+    pub fn weighing_aux_loss(mut self, weight: f64) -> Self {
+        if let Some(balance) = &mut self.kept.balance {
+            balance.weigh(weight);
+        }
+        self
     }
 
     /// Adds the gradients of the trained parameters to `grads`, given the loss's derivatives with respect to each

@@ -4,12 +4,12 @@
 //! Its folder is that of a sequence classification model of transformers with one label: the head is `score.weight`, `[1, hidden]`,
 //! without a bias. An adapter's folder has the head beside the adapter, as `peft` saves it.
 
-use super::decoder::{Decoder, Kept};
+use super::decoder::{Decoder, How, Kept};
 use super::json::Object;
 use super::random::{DEVIATION, normal};
 use super::save::{of_torch, write_config, write_tensors};
 use super::shards::Shards;
-use super::weights::{Linear, of_adapter, of_critic};
+use super::weights::{Linear, of_critic};
 use super::{Architecture, Dtype, Error, ModelFolder, Policy, Result, Weights, critic, peft};
 use crate::model::Gradients;
 use crate::ops::{self, Forest};
@@ -48,7 +48,8 @@ impl Policy {
     pub fn forward_values<'a>(&'a self, forest: &'a Forest, rows: &'a [usize], key: Option<u64>) -> Result<ValuePass<'a>> {
         let model = &self.decoder;
         let dropout = key.and_then(|key| self.dropout(key, forest, rows));
-        let (hidden, kept) = model.forward(forest, rows, self.gradient_checkpointing, dropout)?;
+        let how = How { recompute: self.gradient_checkpointing, balances: false, dropout };
+        let (hidden, kept) = model.forward(forest, rows, how)?;
         let values = finite(critic::values(&hidden, head(model)?)?)?;
         Ok(ValuePass { model, forest, rows, kept, hidden, values })
     }
@@ -165,15 +166,16 @@ pub(super) fn save_value_model(weights: &Weights, source: &ModelFolder, to: &Pat
         let head = weights.value_head.as_ref().map(|head| (SCORE, &head.weight));
         return peft::write(weights, lora, source.base(), head, to);
     }
-    let named = weights.named().into_iter().filter(|(name, _)| !of_adapter(name));
     let in_file = |name: String| if of_critic(&name) { SCORE.to_owned() } else { name };
-    write_tensors(named.map(|(name, t)| (in_file(name), t.clone())).collect(), of_torch(), &to.join("model.safetensors"))?;
+    let named = weights.in_files()?.into_iter().map(|(name, t)| (in_file(name), t));
+    write_tensors(named.collect(), of_torch(), &to.join("model.safetensors"))?;
     write_config(source, to, Dtype::F32, |config| classifies(config, source.pads_with()))
 }
 
 /// Turns the configuration of a causal language model into that of a sequence classification model with one label.
 fn classifies(config: &mut Value, pad: Option<u32>) {
-    let architecture = config["architectures"][0].as_str().and_then(|name| name.strip_suffix("ForCausalLM"));
+    let name = config["architectures"][0].as_str();
+    let architecture = name.and_then(|name| name.strip_suffix("ForCausalLM").or_else(|| name.strip_suffix("LMHeadModel")));
     if let Some(family) = architecture {
         config["architectures"] = json!([format!("{family}ForSequenceClassification")]);
     }

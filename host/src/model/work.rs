@@ -1,7 +1,7 @@
 //! Counts the minimum operations and bytes of passes and generations, to compare with their time. A multiply-add counts as two
 //! operations, as usual. Elementwise operations, and what is recomputed to save memory, are not counted.
 
-use super::weights::{Adapter, Layer, Linear};
+use super::weights::{Adapter, Linear};
 use super::{Architecture, Weights};
 use crate::ops::Forest;
 use std::ops::AddAssign;
@@ -59,6 +59,8 @@ fn attention_a_place(a: &Architecture) -> f64 {
 impl Weights {
     /// Counts a pass over a forest with this many predicting positions, forward and, if anything is learned, backward. After its
     /// attention, the last layer is computed for those positions only.
+    ///
+    /// Of experts, the rows count that go there: each token's, by its number of experts.
     pub fn passed(&self, a: &Architecture, forest: &Forest, selected: usize) -> Passed {
         let output = match &self.value_head {
             Some(head) if self.is_value_model() => &head.weight,
@@ -73,7 +75,11 @@ impl Weights {
         for (i, layer) in self.layers.iter().enumerate() {
             let all = forest.len();
             let behind = if i + 1 == self.layers.len() { selected } else { all };
-            let (reading, rest) = layer.maps().before_and_behind();
+            let (reading, rest, stacks) = layer.maps().in_order();
+            let (chosen, experts) = a.mixture.as_ref().map_or((0, 1), |mixture| (mixture.chosen, mixture.experts));
+            for Linear { weight, .. } in stacks {
+                matrix(weight.elem_count() / experts, behind * chosen, trained);
+            }
             let rows = reading.into_iter().map(|l| (l, all)).chain(rest.into_iter().map(|l| (l, behind)));
             for (Linear { weight, adapter, .. }, rows) in rows {
                 matrix(weight.elem_count(), rows, trained);
@@ -93,7 +99,8 @@ impl Weights {
     }
 
     /// Counts the generation of completions, given each prompt's length and its completions' lengths, with at most this many
-    /// running at once. The first token of each comes from the prompt's pass.
+    /// running at once. The first token of each comes from the prompt's pass. Of experts, a round reads as many as its tokens use if
+    /// they are used alike.
     pub fn generated(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize) -> Generated {
         let mut forest = Forest::new();
         let (mut places, mut read, mut tokens, mut longest) = (0.0, 0.0, 0, 0);
@@ -110,17 +117,23 @@ impl Weights {
             longest = longest.max(rounds);
         }
         let rounds = longest.max(tokens.div_ceil(most.max(1))) as f64;
-        let of_layer = |layer: &Layer| {
-            let (reading, rest) = layer.maps().before_and_behind();
-            reading.into_iter().chain(rest).map(|l| l.weight.elem_count()).sum::<usize>()
+        let count = |maps: Vec<&Linear>| maps.into_iter().map(|l| l.weight.elem_count()).sum::<usize>() as f64;
+        let (mut elements, mut stacked) = (self.output().elem_count() as f64, 0.0);
+        for layer in &self.layers {
+            let (reading, rest, stacks) = layer.maps().in_order();
+            elements += count(reading) + count(rest);
+            stacked += count(stacks);
+        }
+        let used = |of_tokens: f64| {
+            let part = a.mixture.as_ref().map_or(0.0, |mixture| mixture.chosen as f64 / mixture.experts as f64);
+            stacked * (1.0 - (1.0 - part).powf(of_tokens))
         };
-        let elements = self.layers.iter().map(of_layer).sum::<usize>() + self.output().elem_count();
         let cached = 2.0 * a.kv_width() as f64 * self.layers.len() as f64;
         let size = self.output().dtype().size_in_bytes() as f64;
         Generated {
             prefill: self.passed(a, &forest, prompts.len()).forward,
-            decode: 2.0 * elements as f64 * tokens as f64 + places * self.layers.len() as f64 * attention_a_place(a),
-            bytes: size * (elements as f64 * rounds + cached * read),
+            decode: 2.0 * (elements + used(1.0)) * tokens as f64 + places * self.layers.len() as f64 * attention_a_place(a),
+            bytes: size * ((elements + used(tokens as f64 / rounds.max(1.0))) * rounds + cached * read),
             rounds,
         }
     }
@@ -157,6 +170,32 @@ mod tests {
         let attention = 2.0 * 2.0 * 2.0 * (4.0 * 2.0) * 19.0;
         let passed = weights.passed(&a, &forest, 3);
         assert_eq!(passed, Passed { forward: matrices + attention, backward: 2.0 * (matrices + attention) });
+    }
+
+    #[test]
+    fn of_experts_those_in_use_count() {
+        let config = r#"{"model_type": "mixtral", "hidden_size": 6, "intermediate_size": 10, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2, "vocab_size": 11, "num_local_experts": 5,
+            "num_experts_per_tok": 2}"#;
+        let a = Architecture::parse(config).unwrap();
+        let weights = Weights::build(&a, |_, shape| Ok(Tensor::zeros(shape, DType::F32, &Device::Cpu)?)).unwrap();
+        let mut forest = Forest::new();
+        forest.push(&[1, 2, 3], None);
+        // A router of 5 x 6, and two experts of three times 10 x 6 each.
+        let behind = (8 * 6 + 5 * 6 + 2 * 3 * 10 * 6) as f64;
+        let matrices = 2.0 * (3.0 * (2.0 * BEFORE + behind) + 2.0 * (behind + OUTPUT));
+        let attention = 2.0 * 2.0 * 2.0 * (4.0 * 2.0) * 6.0;
+        assert_eq!(weights.passed(&a, &forest, 2).forward, matrices + attention);
+        // One sequence reads two of five experts a round; of many, each expert has some.
+        let experts = (5 * 3 * 10 * 6) as f64;
+        let elements = |sequences: usize| {
+            let prompts: [(&[u32], Vec<usize>); 1] = [(&[1], vec![2; sequences])];
+            let cached = sequences as f64 + 1.0;
+            weights.generated(&a, &prompts, sequences).bytes / 4.0 - cached * 2.0 * 2.0 * 4.0
+        };
+        let apart = 2.0 * (BEFORE + 8.0 * 6.0 + 5.0 * 6.0) + OUTPUT;
+        assert!((elements(1) - apart - 2.0 * 0.4 * experts).abs() < 1e-6, "{}", elements(1));
+        assert!((elements(2) - apart - 2.0 * 0.64 * experts).abs() < 1e-6, "{}", elements(2));
     }
 
     #[test]

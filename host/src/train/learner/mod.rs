@@ -21,7 +21,7 @@ use super::{Error, Result};
 use crate::config::Config;
 use crate::dist::World;
 use crate::metrics::Metric;
-use crate::model::{self, ModelFolder, Passed, Policy, Weights};
+use crate::model::{self, Architecture, ModelFolder, Passed, Policy, Weights};
 use crate::ops;
 use crate::ops::dropout::mixed_bits;
 use crate::optim::Settings;
@@ -75,6 +75,11 @@ pub(super) struct Optimizers {
 fn of<'a>(asked: &'a [Asked], whole: &[MicroBatch], part: &MicroBatch) -> &'a Asked {
     let contains = |m: &MicroBatch| Arc::ptr_eq(&m.experience, &part.experience) && m.items.contains(&part.items.start);
     &asked[whole.iter().position(contains).unwrap_or_default()]
+}
+
+/// Returns the coefficient of the auxiliary loss of a model's experts; 0 without experts.
+pub(super) fn aux_coefficient(settings: &Config, model: &Architecture) -> f64 {
+    model.mixture.as_ref().map_or(0.0, |mixture| settings.router_aux_loss_coef.unwrap_or(mixture.coefficient))
 }
 
 /// See the module documentation.
@@ -187,6 +192,9 @@ impl Learner {
             Some(key) => self.policy.forward_dropping(forest, selected, temperature, key)?,
             None => self.policy.forward(forest, selected, temperature)?,
         };
+        let aux_weight = self.aux_weight(micro_batch, asked);
+        let pass = pass.weighing_aux_loss(aux_weight);
+        let aux_loss = pass.aux_loss();
         let valued = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(&packed, key)?))).transpose()?;
         let values = valued.as_ref().map_or(pass.values(), |(_, valued)| Some(valued.values()));
         let batch = columns(micro_batch, &pass, values, asked)?;
@@ -195,6 +203,7 @@ impl Learner {
         let (gradient, of_algorithm) = plugins.loss(batch)?;
         figures.add(of_algorithm);
         figures.add(columns::figures(micro_batch, pass.stats(), self.flow));
+        figures.add(aux_loss.map(|loss| Metric::mean("aux_loss", loss, micro_batch.items.len() as f64)));
         figures.lap("loss");
 
         let (d_logp, d_entropy, d_values) = (&gradient.d_logp, gradient.d_entropy.as_deref(), gradient.d_values.as_deref());
@@ -208,7 +217,14 @@ impl Learner {
             }
         };
         self.backward(learn, &mut figures, backward)?;
-        Ok((gradient.loss, figures))
+        Ok((gradient.loss + aux_weight * aux_loss.unwrap_or_default(), figures))
+    }
+
+    /// Returns by how much the auxiliary loss of a micro-batch's experts counts: each row of the step alike, so that a step's loss is
+    /// the mean over its micro-batches, as in TRL, if they are equally large.
+    fn aux_weight(&self, micro_batch: &MicroBatch, asked: &Asked) -> f64 {
+        let part = micro_batch.items.len() as f64 / f64::from(asked.scale.rows.max(1));
+        aux_coefficient(&self.settings, self.policy.architecture()) * part
     }
 
     /// The same for a reward model, whose loss sees the values of whole texts.

@@ -4,6 +4,7 @@ use super::value_model::Values;
 use crate::config::{self, Config};
 use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy};
 use crate::plugin::Needs;
+use crate::train::learner::aux_coefficient;
 use crate::train::origin::Beginning;
 use crate::train::snapshot::REFERENCE;
 use crate::train::{Error, Result};
@@ -96,6 +97,17 @@ pub(super) fn targets(config: &Config, model: &ModelFolder) -> Result<Vec<String
     Ok(config.lora_targets(&model.architecture().modules()).map_err(refused)?)
 }
 
+/// Returns an error if there is to be an auxiliary loss of experts, and the model has none.
+fn check_aux_loss(config: &Config, source: &ModelFolder) -> Result<()> {
+    match config.router_aux_loss_coef.filter(|coefficient| *coefficient > 0.0) {
+        Some(coefficient) if source.architecture().mixture.is_none() => {
+            let detail = format!("is {coefficient}, but {} is not a mixture of experts; remove it", source.base().display());
+            Err(config::Error::Invalid { place: "router_aux_loss_coef".to_owned(), detail }.into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the algorithm asks for
 /// it. With an adapter, both share the storage of everything that is not trained.
 ///
@@ -121,8 +133,10 @@ pub(super) fn policy_and_reference(
     let policy = |folder: &ModelFolder, decoder: Decoder| -> Result<Policy> {
         let policy =
             Policy::new(if matches!(values, Values::Shared) { folder.with_critic(decoder)? } else { decoder }).at(place)?;
-        Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing))
+        let balances = aux_coefficient(config, policy.architecture()) > 0.0;
+        Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing).with_aux_loss(balances))
     };
+    check_aux_loss(config, source)?;
     let Some(origin) = beginning.origin() else {
         let began = whole(source)?;
         if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
