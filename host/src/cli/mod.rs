@@ -29,6 +29,7 @@ mod output;
 mod plugin;
 mod progress;
 mod replay;
+mod replayed_episodes;
 mod report;
 mod resume;
 mod score;

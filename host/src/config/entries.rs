@@ -26,6 +26,10 @@ pub struct Limits {
     pub memory_mb: u64,
     /// Maximum duration of one call, in seconds.
     pub call_timeout_s: f64,
+    /// For an environment: maximum duration of all calls about the episodes that an instance plays in a generation, in seconds; ten
+    /// times that of a call if it is not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub episodes_timeout_s: Option<f64>,
     /// Maximum number of elements of each table.
     pub table_elements: u32,
     /// Amount of printed output kept for error messages, in KiB.
@@ -43,6 +47,7 @@ impl Default for Limits {
         Self {
             memory_mb: 512,
             call_timeout_s: 60.0,
+            episodes_timeout_s: None,
             table_elements: 100_000,
             output_kb: 16,
             total_memory_mb: 768,
@@ -78,10 +83,23 @@ impl Limits {
         Duration::try_from_secs_f64(self.call_timeout_s).unwrap_or(Duration::MAX).min(LONGEST_CALL)
     }
 
+    /// Returns the maximum duration of all calls about the episodes of an instance, in seconds.
+    pub fn episodes_seconds(&self) -> f64 {
+        self.episodes_timeout_s.unwrap_or(CALLS_OF_EPISODES * self.call_timeout_s)
+    }
+
+    /// Returns the same as a duration.
+    pub fn episodes_timeout(&self) -> Duration {
+        Duration::try_from_secs_f64(self.episodes_seconds()).unwrap_or(Duration::MAX).min(LONGEST_CALL)
+    }
+
     /// Returns an error that names the limit that is out of range.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         if self.call_timeout_s.is_nan() || self.call_timeout_s <= 0.0 {
             return Err("limits.call_timeout_s must be greater than 0");
+        }
+        if self.episodes_timeout_s.is_some_and(|seconds| seconds.is_nan() || seconds <= 0.0) {
+            return Err("limits.episodes_timeout_s must be greater than 0");
         }
         if self.compile_timeout_s == 0 {
             return Err("limits.compile_timeout_s must be greater than 0");
@@ -89,6 +107,9 @@ impl Limits {
         Ok(())
     }
 }
+
+/// Times the duration of a call that all calls about episodes have together, unless it is given.
+const CALLS_OF_EPISODES: f64 = 10.0;
 
 /// The largest call timeout; larger ones are reduced to it.
 const LONGEST_CALL: Duration = Duration::from_secs(1 << 32);

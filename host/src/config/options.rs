@@ -375,9 +375,9 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free"))]
     pub loss_limits: Limits,
     /// Environment that the model acts in: the name of an embedded plugin, or the path of one; a table gives it settings, limits and
-    /// a weight [default: none, completions of one turn]
+    /// a weight. With several, the dataset's column `environment` names each row's [default: none, completions of one turn]
     #[schemars(extend("on_resume" = "compared"))]
-    pub environment: Option<PluginEntry>,
+    pub environment: Vec<PluginEntry>,
     /// Maximum number of turns of an episode [default: 10]
     pub max_turns: usize,
     /// Maximum length of an episode in tokens, replies included, prompt not [default: the model's context]
@@ -491,7 +491,7 @@ impl Default for Config {
             hot_reload: true,
             loss: Map::new(),
             loss_limits: Limits::default(),
-            environment: None,
+            environment: Vec::new(),
             max_turns: 10,
             max_episode_tokens: None,
             plugin: Vec::new(),

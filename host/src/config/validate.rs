@@ -115,6 +115,13 @@ impl Config {
         if self.report_to.len() > 1 && self.report_to.contains(&ReportTo::None) {
             return Err(("report_to", "names none and others; give one or the other".into()));
         }
+        let of_episodes = [
+            ("max_turns", self.max_turns != Self::default().max_turns),
+            ("max_episode_tokens", self.max_episode_tokens.is_some()),
+        ];
+        if let Some((key, _)) = of_episodes.into_iter().find(|(_, given)| *given && self.environment.is_empty()) {
+            return Err((key, "is a limit of episodes; name an environment, or leave it out".into()));
+        }
         if self.sync_ref_model && self.precompute_ref_log_probs {
             return Err(("precompute_ref_log_probs", "needs a fixed reference model; sync_ref_model changes it".into()));
         }
@@ -127,12 +134,12 @@ impl Config {
     /// The key that is wrong, and what would be right.
     pub fn check_generation(&self, pairs: bool) -> Result<(), Error> {
         let invalid = |key: &str, detail: String| Err(Error::Invalid { place: key.to_owned(), detail });
-        if pairs && self.environment.is_some() {
+        if pairs && !self.environment.is_empty() {
             let detail = "this algorithm compares completions in pairs, of which a loss can't leave out replies; episodes need one \
                           that learns from completions one by one: grpo, rloo, ppo, reinforce_pp";
             return invalid("environment", detail.into());
         }
-        if self.plugin.iter().all(|entry| entry.eval_only) && self.environment.is_none() {
+        if self.plugin.iter().all(|entry| entry.eval_only) && self.environment.is_empty() {
             let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm, or --reward-model. To learn \
                           from the \
                           dataset's own completions, as `rlhost sft` does, use --learn-from dataset";
@@ -206,9 +213,12 @@ impl Config {
 
     fn check_plugins(&self) -> Result<(), (&'static str, String)> {
         self.loss_limits.check().map_err(|wrong| ("loss_limits", wrong.replace("limits.", "loss_limits.")))?;
-        let environment = self.environment.iter().map(|entry| ("environment", self.plugin.len(), entry));
-        let rewards = self.plugin.iter().enumerate().map(|(i, entry)| ("plugin", i, entry));
-        for (key, i, entry) in rewards.chain(environment) {
+        if self.loss_limits.episodes_timeout_s.is_some() {
+            return Err(("loss_limits", "episodes_timeout_s is for environments; leave it out".into()));
+        }
+        let rewards = self.plugin.iter().map(|entry| ("plugin", entry));
+        let all: Vec<_> = rewards.chain(self.environment.iter().map(|entry| ("environment", entry))).collect();
+        for (i, &(key, entry)) in all.iter().enumerate() {
             if !entry.weight.is_finite() {
                 return Err((key, format!("{}: weight must be a finite number", entry.name())));
             }
@@ -216,13 +226,15 @@ impl Config {
             if key == "environment" && !entry.hosts.is_empty() {
                 return Err((key, format!("{}: only rewards may send requests; leave out hosts", entry.name())));
             }
-            entry.grants().check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
-            if self.plugin[..i].iter().any(|other| other.name() == entry.name()) {
-                return Err((key, format!("{} is listed twice; plugins need different file names", entry.name())));
+            if key == "plugin" && entry.limits.episodes_timeout_s.is_some() {
+                return Err((key, format!("{}: limits.episodes_timeout_s is for environments; leave it out", entry.name())));
             }
-            if entry.model && self.environment.is_some() {
-                let name = entry.name();
-                return Err(("plugin", format!("{name} is a reward model, which can't judge episodes yet; leave it out")));
+            entry.grants().check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
+            if key == "environment" && (entry.eval_only || entry.model) {
+                return Err((key, format!("{}: eval_only and model are for rewards; leave them out", entry.name())));
+            }
+            if all[..i].iter().any(|(_, other)| other.name() == entry.name()) {
+                return Err((key, format!("{} is listed twice; plugins need different file names", entry.name())));
             }
             if entry.model && !(entry.config.is_empty() && entry.hosts.is_empty() && entry.secrets.is_empty()) {
                 let name = entry.name();

@@ -153,8 +153,16 @@ pub(super) fn plugin_entries(given: Value) -> Result<Value, String> {
     }
 }
 
+/// Returns entries of environments, which may be given as [`plugin_entries`] or as one table.
+pub(super) fn environment_entries(given: Value) -> Result<Value, String> {
+    match given {
+        Value::Table(table) if !table.values().all(Value::is_table) => Ok(Value::Array(vec![Value::Table(table)])),
+        other => plugin_entries(other).map_err(|detail| detail.replace("[[plugin]]", "[[environment]]")),
+    }
+}
+
 /// Returns the entry of the plugin at a path, or the entry itself.
-pub(super) fn plugin_entry(given: Value) -> Value {
+fn plugin_entry(given: Value) -> Value {
     match given {
         path @ Value::String(_) => Value::Table(Table::from_iter([("path".to_owned(), path)])),
         other => other,

@@ -38,7 +38,7 @@ pub use asking::{Asker, Asking};
 pub use compiler::{CompileOrder, compile_apart};
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
-pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn};
+pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn, calls};
 pub use hints::Hints;
 pub use instance::{LARGEST_STATE, Memory, Plugin};
 pub use labelled::{Examples, LabelledPlugin, Mismatched};

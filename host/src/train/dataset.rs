@@ -1,6 +1,7 @@
 //! Reads the dataset as the run uses it: tokenized prompts and, for pairs, their two answers.
 
 use super::{Error, Result};
+use crate::config::PluginEntry;
 use crate::data::{
     self, CompletionRow, Dataset, Extras, LabelledRow, Message, Place, PreferenceRow, Prompt as Asked, PromptRow, Refused,
     Scored, Tokenizer,
@@ -49,6 +50,18 @@ impl Prompt {
     pub(super) fn conversation(&self) -> Vec<Message> {
         let plain = || vec![Message { role: "user".into(), content: self.text.clone(), ..Message::default() }];
         self.messages.as_deref().map_or_else(plain, |(messages, _)| messages.clone())
+    }
+
+    /// Returns which of these environments it is a start of: the one that its column names, if there are several.
+    pub(super) fn acts_in(&self, environments: &[PluginEntry]) -> Option<usize> {
+        match environments {
+            [] => None,
+            [_] => Some(0),
+            all => {
+                let name = self.columns.get("environment")?.as_str()?;
+                all.iter().position(|entry| entry.name() == name.strip_suffix(".wasm").unwrap_or(name))
+            }
+        }
     }
 
     /// Returns the number of tokens of the prompt and its first answer.

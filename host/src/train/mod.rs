@@ -29,6 +29,7 @@ pub use journal::{INBOX, RunFolder, answers_of};
 pub use measure::{Measured, Measurement};
 pub use named::{dataset_of, model_of};
 pub use origin::{Beginning, Origin};
+pub use plugins::start_of;
 pub use reward_model::{RewardModel, Said, ScoredRows, model_or_run};
 pub use setup::set_up;
 pub use trainer::{Finished, Listener, Trainer};

@@ -274,13 +274,21 @@ fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String
             other.insert(format!("loss.{key}"), json!([was, now]));
         }
     }
-    let names = |config: &Config| config.plugin.iter().map(|e| e.name().to_owned()).collect::<Vec<_>>();
+    compare_entries("plugin", &old.plugin, &new.plugin, &mut other);
+    free.remove("environment");
+    compare_entries("environment", &old.environment, &new.environment, &mut other);
+    Ok((free, other))
+}
+
+/// Adds what differs in the entries of a key and must not.
+fn compare_entries(of: &str, old: &[PluginEntry], new: &[PluginEntry], other: &mut Map<String, Value>) {
+    let names = |entries: &[PluginEntry]| entries.iter().map(|e| e.name().to_owned()).collect::<Vec<_>>();
     if names(old) != names(new) {
-        other.insert("plugin".into(), json!([names(old), names(new)]));
+        other.insert(of.into(), json!([names(old), names(new)]));
     }
-    for entry in &new.plugin {
-        let Some(was) = old.plugin.iter().find(|e| e.name() == entry.name()) else { continue };
-        let key = |what: &str| format!("plugin.{}.{what}", entry.name());
+    for entry in new {
+        let Some(was) = old.iter().find(|e| e.name() == entry.name()) else { continue };
+        let key = |what: &str| format!("{of}.{}.{what}", entry.name());
         if was.weight != entry.weight {
             other.insert(key("weight"), json!([was.weight, entry.weight]));
         }
@@ -295,5 +303,4 @@ fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String
             other.insert(key("config"), json!([config, now]));
         }
     }
-    Ok((free, other))
 }

@@ -34,6 +34,8 @@ pub struct Said<'a> {
     pub asked: Option<&'a (Vec<Message>, Extras)>,
     /// Its text.
     pub completion: &'a str,
+    /// The whole conversation, of an episode: a model with a chat template reads it in the place of all this.
+    pub whole: Option<&'a (Vec<Message>, Extras)>,
     /// Whether it ended by itself.
     pub ended: bool,
 }
@@ -109,6 +111,9 @@ impl RewardModel {
     /// # Errors
     /// If the model has no chat template for a conversation, or a text can't be tokenized.
     pub(super) fn text(&self, said: &Said<'_>) -> Result<Text> {
+        if let Some((messages, extras)) = said.whole.filter(|_| self.tokenizer.has_chat()) {
+            return self.conversation(said.group, messages.clone(), extras);
+        }
         let tokens = match said.asked {
             Some((messages, extras)) => {
                 let answer = Message { role: "assistant".into(), content: said.completion.into(), ..Message::default() };
@@ -121,6 +126,15 @@ impl RewardModel {
             }
         };
         Ok(Text { group: said.group, tokens })
+    }
+
+    /// Returns a conversation in the model's tokens, by its own template.
+    ///
+    /// # Errors
+    /// If the model has no chat template, or its template refuses the conversation.
+    pub(super) fn conversation(&self, group: usize, messages: Vec<Message>, extras: &Extras) -> Result<Text> {
+        let tokens = dataset::whole(None, &Prompt::Chat(messages), true, extras, &self.tokenizer)?;
+        Ok(Text { group, tokens })
     }
 
     /// Scores completions.

@@ -12,14 +12,15 @@ use crate::train::figures::{Figures, Work};
 use crate::train::learner::Learner;
 use crate::train::plugins::{Judged, Scored, Trouble, batch, from_plugin};
 use crate::train::{Error, Result};
+use serde_json::json;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Generations in a row without a score, each without an error, that end a run.
 const MOST_UNSCORED: u64 = 16;
 
-/// The column with an episode's whole conversation.
-const MESSAGES: &str = "messages";
+/// The columns with an episode's whole conversation, and with the reward of each turn.
+const OF_EPISODES: [&str; 2] = ["messages", "turn_rewards"];
 
 impl Collector {
     /// Generates completions with everything that the algorithm judges them by.
@@ -85,26 +86,23 @@ impl Collector {
         let (temperature, policy) = (self.temperature(), with.learner.policy());
         let sampling = self.turns.sampling(self.evaluating.is_some());
         let asked = (&prompts[own.clone()], samples);
-        let (mut rollouts, episodes) = match with.plugins.environment() {
-            None => (self.turns.roll_out(policy, asked, sampling, generation, temperature)?, Vec::new()),
-            Some((environment, _)) => {
-                let played = self.turns.play(policy, environment, asked, sampling, generation, temperature)?;
-                figures.add(from_plugin(played.metrics));
-                (played.rollouts, played.episodes)
-            }
+        let environments = with.plugins.environments();
+        let (mut rollouts, episodes) = if environments.0.is_empty() {
+            (self.turns.roll_out(policy, asked, sampling, generation, temperature)?, Vec::new())
+        } else {
+            let played = self.turns.play(policy, environments, asked, sampling, generation, temperature)?;
+            figures.add(from_plugin(played.metrics));
+            (played.rollouts, played.episodes)
         };
         rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
         let texts = rollouts.iter().map(|rollout| self.turns.text(rollout)).collect::<Result<Vec<String>>>()?;
         let completions = rollouts.into_iter().zip(texts).collect();
         let (rollouts, texts) = self.world.concat("completions", completions)?.into_iter().unzip();
-        let episodes = match with.plugins.environment() {
-            None => episodes,
-            Some((_, entry)) => {
-                let all = self.world.concat("episodes", episodes)?;
-                episodes::fatal(&all, entry).map_or(Ok(all), Err)?
-            }
-        };
-        Ok((rollouts, texts, episodes))
+        if environments.0.is_empty() {
+            return Ok((rollouts, texts, episodes));
+        }
+        let all = self.world.concat("episodes", episodes)?;
+        episodes::fatal(&all, environments.1).map_or(Ok((rollouts, texts, all)), Err)
     }
 
     /// Has all completions scored, and writes down what went wrong with that.
@@ -112,16 +110,17 @@ impl Collector {
         let step = with.at.step;
         let mut batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
         by_episode(&mut batch, &e.episodes);
-        let scored = with.plugins.score(Judged { batch, prompts: e.prompts.clone() }, self.evaluating.is_some())?;
+        let scored = with.plugins.score(Judged { batch, experience: e }, self.evaluating.is_some())?;
         let Scored { mut columns, for_evaluation, mut troubles, mut figures } = scored;
-        if let Some((_, entry)) = with.plugins.environment() {
-            let values = e.episodes.iter().map(Episode::reward).collect();
+        for (place, entry) in with.plugins.environments().1.iter().enumerate() {
+            let reward = |episode: &Episode| episode.reward().filter(|_| episode.environment == place);
+            let values = e.episodes.iter().map(reward).collect();
             columns.push(RewardColumn { name: entry.name().to_owned(), weight: entry.weight as f32, values });
-            troubles.extend(trouble_of(&e.episodes, entry.name()));
-            // A failed episode costs its row, whoever else could score it.
-            for (row, _) in e.episodes.iter().enumerate().filter(|(_, episode)| episode.failed.is_some()) {
-                columns.iter_mut().for_each(|column| column.values[row] = None);
-            }
+            troubles.extend(trouble_of(&e.episodes, place, entry.name()));
+        }
+        // A failed episode costs its row, whoever else could score it.
+        for (row, _) in e.episodes.iter().enumerate().filter(|(_, episode)| episode.failed.is_some()) {
+            columns.iter_mut().for_each(|column| column.values[row] = None);
         }
         for trouble in &troubles {
             with.journal.reward_failed(step, trouble)?;
@@ -165,7 +164,7 @@ impl Collector {
     }
 }
 
-/// Gives each episode a prompt of its own in a batch, and the conversation as a column.
+/// Gives each episode a prompt of its own in a batch, and the conversation and the rewards of its turns as columns.
 fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
     if episodes.is_empty() {
         return;
@@ -173,17 +172,20 @@ fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
     for column in &mut batch.columns {
         column.values = batch.prompt_of.iter().map(|&prompt| column.values[prompt as usize].clone()).collect();
     }
-    batch.columns.retain(|column| column.name != MESSAGES);
+    batch.columns.retain(|column| !OF_EPISODES.contains(&column.name.as_str()));
     let messages = episodes.iter().map(|episode| episode.messages.clone()).collect();
-    batch.columns.push(Column { name: MESSAGES.to_owned(), values: messages });
+    let rewards = episodes.iter().map(|episode| json!(episode.rewards).to_string()).collect();
+    for (name, values) in OF_EPISODES.into_iter().zip([messages, rewards]) {
+        batch.columns.push(Column { name: name.to_owned(), values });
+    }
     batch.prompts = episodes.iter().map(|episode| episode.prompt.clone()).collect();
     batch.prompt_of = (0..episodes.len() as u32).collect();
 }
 
-/// Returns what is to be reported of the episodes that failed.
-fn trouble_of(episodes: &[Episode], name: &str) -> Option<Trouble> {
-    let failed: Vec<(usize, String)> =
-        episodes.iter().enumerate().filter_map(|(row, episode)| Some((row, episode.failed.clone()?))).collect();
+/// Returns what is to be reported of an environment's episodes that failed.
+fn trouble_of(episodes: &[Episode], environment: usize, name: &str) -> Option<Trouble> {
+    let own = episodes.iter().enumerate().filter(|(_, episode)| episode.environment == environment);
+    let failed: Vec<(usize, String)> = own.filter_map(|(row, episode)| Some((row, episode.failed.clone()?))).collect();
     let (_, error) = failed.first()?.clone();
     Some(Trouble { name: name.to_owned(), error, failed })
 }

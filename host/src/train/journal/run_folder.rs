@@ -3,6 +3,7 @@
 use super::events::Event;
 use crate::checkpoint;
 use crate::config::{Config, LogCompletions, OnSaveError, ReportTo, files};
+use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
 use crate::rollout::Rollout;
@@ -414,7 +415,14 @@ fn of_episode(episode: &Episode, rollout: &Rollout) -> Line {
         ("messages".to_owned(), messages),
         ("turn_rewards".to_owned(), json!(episode.rewards)),
         ("replies".to_owned(), json!(rollout.replies)),
+        ("turns".to_owned(), json!(episode.turns)),
+        ("seed".to_owned(), json!(episode.seed)),
     ]);
+    if let Ok(Extras { tools, .. }) = serde_json::from_str::<Extras>(&episode.extras)
+        && !tools.is_null()
+    {
+        line.insert("tools".to_owned(), tools);
+    }
     if let Some(reason) = &episode.failed {
         line.insert("failed".to_owned(), json!(reason));
     }

@@ -10,11 +10,11 @@ use crate::plugin::{self, Column, Outcome, RewardBatch, RewardColumn, RewardPlug
 use crate::rollout::Rollout;
 use crate::train::Result;
 use crate::train::dataset::Prompt;
-use crate::train::experience::offsets;
+use crate::train::experience::{Experience, offsets};
 use crate::train::figures::Figures;
 use crate::train::reward_model::{RewardModel, Said, Text};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -39,12 +39,14 @@ pub(in crate::train) struct AskedModel {
     pub model: RewardModel,
     /// Whether it reads the policy's tokens as they are.
     pub shares_tokens: bool,
+    /// Whether the policy has a chat template, by which episodes are conversations.
+    pub of_chat: bool,
 }
 
-/// A generation as all rewards see it.
-pub(in crate::train) struct Judged {
+/// A generation as all rewards see it: plugins the batch, models what it was made from.
+pub(in crate::train) struct Judged<'a> {
     pub batch: RewardBatch,
-    pub prompts: Vec<Arc<Prompt>>,
+    pub experience: &'a Experience,
 }
 
 impl Reward {
@@ -104,7 +106,7 @@ impl Reward {
     }
 
     /// Returns its scores of all completions, and its own metrics of those that this rank scored.
-    fn score(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
+    fn score(&mut self, world: &World, judged: &Judged<'_>) -> Result<(Answers, Vec<Metric>)> {
         let (rows, on_error) = (self.rows(world, &judged.batch), self.on_error);
         let (own, metrics) = match &mut self.by {
             Scorer::Model(asked) => (asked.score(judged, rows, on_error)?, Vec::new()),
@@ -127,10 +129,12 @@ impl Reward {
 
 impl AskedModel {
     /// Scores some rows of a generation.
-    fn score(&self, judged: &Judged, rows: Range<usize>, on_error: OnError) -> Result<Answers> {
+    fn score(&self, judged: &Judged<'_>, rows: Range<usize>, on_error: OnError) -> Result<Answers> {
         let (mut texts, mut answers) = (Vec::with_capacity(rows.len()), Answers::default());
         let mut scored = Vec::with_capacity(rows.len());
-        for row in rows.clone() {
+        // An episode that failed has no score, and may have no text.
+        let failed = |row: usize| judged.experience.episodes.get(row).is_some_and(|episode| episode.failed.is_some());
+        for row in rows.clone().filter(|row| !failed(*row)) {
             let text = self.text(judged, row).and_then(|text| self.model.check(&text).map(|()| text));
             match text {
                 Ok(text) => {
@@ -152,19 +156,24 @@ impl AskedModel {
     }
 
     /// Returns a completion with its prompt in the model's tokens: the policy's own if the tokenizers are the same and the prompt
-    /// is a text. A conversation is rendered with the model's own template.
-    fn text(&self, Judged { batch, prompts }: &Judged, row: usize) -> Result<Text> {
-        let group = batch.prompt_of[row] as usize;
-        let prompt = &prompts[group];
-        let own = &batch.token_ids[batch.offsets[row] as usize..batch.offsets[row + 1] as usize];
-        if self.shares_tokens && !prompt.chat {
-            return Ok(Text { group, tokens: [&prompt.tokens, own].concat() });
+    /// is a text. A conversation is rendered with the model's own template, an episode's as a whole.
+    fn text(&self, Judged { batch, experience }: &Judged<'_>, row: usize) -> Result<Text> {
+        let group = experience.rollouts[row].prompt;
+        let (prompt, episode) = (&experience.prompts[group], experience.episodes.get(row));
+        let chat = if episode.is_some() { self.of_chat || self.model.tokenizer().has_chat() } else { prompt.chat };
+        if self.shares_tokens && !chat {
+            return Ok(Text { group, tokens: [experience.prompt_of(row), &experience.rollouts[row].tokens].concat() });
+        }
+        if let Some(episode) = episode.filter(|_| chat) {
+            let (messages, extras) = episode.conversation();
+            return self.model.conversation(group, messages, &extras);
         }
         self.model.text(&Said {
             group,
-            prompt: &prompt.text,
-            asked: prompt.messages.as_deref(),
+            prompt: episode.map_or(&prompt.text, |episode| &episode.prompt),
+            asked: prompt.messages.as_deref().filter(|_| episode.is_none()),
             completion: &batch.completions[row],
+            whole: None,
             ended: batch.finished[row],
         })
     }
@@ -228,6 +237,11 @@ pub(in crate::train) fn batch(
 
 /// Returns the start of an episode of a prompt.
 pub(in crate::train) fn start(prompt: &Prompt, episode: u64, seed: u64) -> Start {
+    start_of(&prompt.conversation(), &prompt.columns, (episode, seed))
+}
+
+/// Returns the start of an episode with this number and this random seed, of a row with this prompt and these other columns.
+pub fn start_of(prompt: &[Message], columns: &Map<String, Value>, (episode, seed): (u64, u64)) -> Start {
     let message = |message: &Message| {
         let text = |name: &str| message.rest.get(name).and_then(Value::as_str).map(str::to_owned);
         plugin::Message {
@@ -237,13 +251,13 @@ pub(in crate::train) fn start(prompt: &Prompt, episode: u64, seed: u64) -> Start
             tool_call_id: text("tool_call_id"),
         }
     };
-    let columns = prompt.columns.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
-    Start { episode, seed, prompt: prompt.conversation().iter().map(message).collect(), columns }
+    let columns = columns.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
+    Start { episode, seed, prompt: prompt.iter().map(message).collect(), columns }
 }
 
 impl Plugins {
     /// Returns all rewards of all completions, with the host's metrics about them; those for evaluations alone only if it is one.
-    pub(in crate::train) fn score(&mut self, judged: Judged, evaluating: bool) -> Result<Scored> {
+    pub(in crate::train) fn score(&mut self, judged: Judged<'_>, evaluating: bool) -> Result<Scored> {
         let mut figures = Figures::begin();
         let (mut columns, mut troubles) = (Vec::with_capacity(self.rewards.len()), Vec::new());
         let mut for_evaluation = Vec::new();

@@ -35,7 +35,7 @@ pub(super) fn read(
 
     let longest = config.max_length.unwrap_or(context).min(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
-    let messages = config.environment.is_some() || config.plugin.iter().any(|entry| entry.model);
+    let messages = !config.environment.is_empty() || config.plugin.iter().any(|entry| entry.model);
     let reader = Reader { tokenizer, context, longest, longest_prompt, strict, framed, messages };
     let read = |path: Option<&Dataset>| match flow {
         Flow::Generated | Flow::GeneratedPairs => reader.prompts(path),

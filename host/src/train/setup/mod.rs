@@ -9,6 +9,7 @@ mod schedule;
 mod value_model;
 
 use super::collector::{Collector, Data, Turns, micro_batches_per_batch};
+use super::dataset::Prompt;
 use super::evaluation::Evaluation;
 use super::figures::Clock;
 use super::flow::Flow;
@@ -19,7 +20,7 @@ use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{self, Config, Overrides, Rule};
+use crate::config::{self, Config, Overrides, PluginEntry, Rule};
 use crate::data::{Extras, Message};
 use crate::dist::World;
 use crate::metrics::Prometheus;
@@ -46,11 +47,13 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     check(&config, &plugins)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, opened) = model::open(config, &folder, beginning, &world)?;
-    plugins.meet(&opened.tokenizer);
+    plugins.meet(&opened.tokenizer)?;
     let (config, Datasets { data, evaluated, mut warnings }) =
         data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
     let (trial, more) = plugins.try_on(&data, &config)?;
     warnings.extend(more);
+    let used = data.prompts().iter().chain(evaluated.iter().flatten());
+    check_rows(&config, used.map(|prompt| &**prompt))?;
     warnings.extend(too_long(&config, &plugins, &data, &opened));
 
     check_episodes(&config, &opened, &place)?;
@@ -86,7 +89,7 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
 
 /// Refuses an environment where episodes can't be generated, or nothing could follow a turn.
 fn check_episodes(config: &Config, opened: &Opened, place: &Place) -> Result<()> {
-    let Some(entry) = &config.environment else { return Ok(()) };
+    let Some(entry) = config.environment.first() else { return Ok(()) };
     if !place.device().is_cpu() {
         let detail = "episodes are generated on the CPU only; use device = \"cpu\"";
         return Err(Error::Unfit(format!("environment: {detail}")));
@@ -94,6 +97,16 @@ fn check_episodes(config: &Config, opened: &Opened, place: &Place) -> Result<()>
     let message = |content: &str| Message { role: "user".into(), content: content.into(), ..Message::default() };
     let tried = opened.tokenizer.following(&[message("a")], &[], &[message("b")], &Extras::default());
     tried.map(drop).map_err(|e| Error::Unfit(format!("environment: {} can't be used: {e}", entry.name())))
+}
+
+/// Refuses rows that don't say which of several environments is theirs.
+fn check_rows<'a>(config: &Config, mut prompts: impl Iterator<Item = &'a Prompt>) -> Result<()> {
+    let Some(prompt) = prompts.find(|prompt| prompt.acts_in(&config.environment).is_none()) else { return Ok(()) };
+    let (names, row) = (config.environment.iter().map(PluginEntry::name).collect::<Vec<_>>().join(", "), prompt.row);
+    Err(Error::Unfit(match config.environment.len() {
+        0 => return Ok(()),
+        _ => format!("row {row} of the dataset: its column \"environment\" must be one of {names}, as the run has several"),
+    }))
 }
 
 /// Refuses settings that the algorithm can't work with.

@@ -26,7 +26,7 @@ pub(super) struct Loaded {
     pub algorithm_source: Source,
     rewards: Vec<Reward>,
     reward_sources: Vec<Source>,
-    environment: Option<(EnvironmentPlugin, Source)>,
+    environments: Vec<(EnvironmentPlugin, Source)>,
 }
 
 /// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, those of the
@@ -65,23 +65,25 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
         };
         rewards.push(Reward::new(by, entry));
     }
-    let environment = environment(&mut config, &engine, beginning, world)?;
-    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environment }))
+    let environments = environments(&mut config, &engine, beginning, world)?;
+    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environments }))
 }
 
-/// Loads the environment, if the configuration names one.
-fn environment(
+/// Loads the environments that the configuration names.
+fn environments(
     config: &mut Config,
     engine: &Engine,
     beginning: &Beginning,
     world: &World,
-) -> Result<Option<(EnvironmentPlugin, Source)>> {
+) -> Result<Vec<(EnvironmentPlugin, Source)>> {
     let seed = config.seed;
-    let Some(entry) = &mut config.environment else { return Ok(None) };
-    let source = same_source(world, || beginning.plugin(&entry.path))?;
-    let plugin = EnvironmentPlugin::load(engine, &source, &entry.config, &entry.limits, seed)?;
-    entry.config = plugin.config();
-    Ok(Some((plugin, source)))
+    let load = |entry: &mut PluginEntry| {
+        let source = same_source(world, || beginning.plugin(&entry.path))?;
+        let plugin = EnvironmentPlugin::load(engine, &source, &entry.config, &entry.limits, seed)?;
+        entry.config = plugin.config();
+        Ok((plugin, source))
+    };
+    config.environment.iter_mut().map(load).collect()
 }
 
 /// Loads a reward plugin, and sets in its entry the settings that it defines.
@@ -113,7 +115,7 @@ fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, pl
         return Err(Error::Unfit(format!("{detail}; --allow-changed goes on with what is there now")));
     }
     entry.hash = Some(model.hash().to_owned());
-    Ok(AskedModel { model, shares_tokens: false })
+    Ok(AskedModel { model, shares_tokens: false, of_chat: false })
 }
 
 fn shortened(hash: &str) -> String {
@@ -160,7 +162,7 @@ fn settle_rewards(config: &mut Config, flow: Flow, algorithm: &str, beginning: &
     }
     // A resumed run has to keep what it was started with.
     let Some(first) =
-        config.plugin.first().or(config.environment.as_ref()).filter(|_| !matches!(beginning, Beginning::Resume { .. }))
+        config.plugin.first().or(config.environment.first()).filter(|_| !matches!(beginning, Beginning::Resume { .. }))
     else {
         return Ok(());
     };
@@ -176,19 +178,31 @@ impl Loaded {
     }
 
     /// Tells reward models which tokenizer the policy has.
-    pub(super) fn meet(&mut self, policys: &Tokenizer) {
+    ///
+    /// # Errors
+    /// If one would have to read conversations of episodes without a chat template.
+    pub(super) fn meet(&mut self, policys: &Tokenizer) -> Result<()> {
+        let conversing = !self.environments.is_empty() && policys.has_chat();
         for asked in self.rewards.iter_mut().filter_map(Reward::model_mut) {
             asked.shares_tokens = asked.model.tokenizer().is_same_as(policys);
+            asked.of_chat = policys.has_chat();
+            if conversing && !asked.model.tokenizer().has_chat() {
+                let name = asked.model.name();
+                let detail = "has no chat template to read the conversations of episodes with";
+                return Err(Error::Unfit(format!("reward model {name}: it {detail}; train it with one, or leave it out")));
+            }
         }
+        Ok(())
     }
 
     /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial and any warnings.
     pub(super) fn try_on(&mut self, data: &Data, config: &Config) -> Result<(Trial, Vec<String>)> {
         let needs = self.about().needs;
         let group = if self.flow.generates() { config.group() } else { 2 };
-        let trial = Trial::made_up(data.prompts(), data.columns(), group, &needs);
+        let mut trial = Trial::made_up(data.prompts(), data.columns(), group, &needs);
+        trial.begin(data.prompts(), &config.environment);
         dry_run(&trial, &mut self.algorithm, &mut self.rewards)?;
-        self.environment.as_ref().map_or(Ok(()), |(environment, _)| trial.play(environment))?;
+        self.environments.iter().try_for_each(|(environment, _)| trial.play(environment))?;
         let cut = config.max_tokens_per_microbatch.is_some();
         if !(cut || config.ranks > 1) || is_separable(&mut self.algorithm, &needs)? {
             return Ok((trial, Vec::new()));
@@ -208,7 +222,7 @@ impl Loaded {
         for (plugin, source) in self.rewards.iter().filter_map(Reward::plugin).zip(&self.reward_sources) {
             folder.keep_plugin(source, "reward", plugin)?;
         }
-        if let Some((plugin, source)) = &self.environment {
+        for (plugin, source) in &self.environments {
             folder.keep_plugin(source, "environment", plugin)?;
         }
         Ok(())
@@ -216,14 +230,14 @@ impl Loaded {
 
     /// Returns the plugins in their slots, and the engine that loaded them.
     pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> (Plugins, Engine) {
-        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, environment, .. } = self;
+        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, environments, .. } = self;
         let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin())];
         let plugins = config.plugin.iter().filter(|entry| !entry.model).zip(rewards.iter().filter_map(Reward::plugin));
         let scoring = plugins.zip(reward_sources);
         slots.extend(scoring.map(|((entry, plugin), source)| Slot::entry(Role::Reward, entry, source, plugin)));
-        let acting = environment.as_ref().zip(config.environment.as_ref());
+        let acting = environments.iter().zip(&config.environment);
         slots.extend(acting.map(|((plugin, source), entry)| Slot::entry(Role::Environment, entry, source.clone(), plugin)));
-        let environment = environment.map(|(plugin, _)| plugin);
-        (Plugins::new(world, config.clone(), algorithm, (rewards, environment), slots, trial), engine)
+        let environments = environments.into_iter().map(|(plugin, _)| plugin).collect();
+        (Plugins::new(world, config.clone(), algorithm, (rewards, environments), slots, trial), engine)
     }
 }

@@ -245,7 +245,7 @@ impl Plugins {
     /// Applies a reward's weight and error policy changed in config.toml.
     fn take_settings(&mut self, name: &str, weight: f64, on_error: OnError, step: u64, journal: &mut Journal) -> Result<()> {
         let index = self.rewards.iter().position(|r| r.name() == name);
-        let of_environment = self.config.environment.as_mut().filter(|entry| entry.name() == name);
+        let of_environment = self.config.environment.iter_mut().find(|entry| entry.name() == name);
         let Some(entry) = index.map(|index| &mut self.config.plugin[index]).or(of_environment) else { return Ok(()) };
         let from = Scoring { weight: entry.weight, on_error: entry.on_error };
         (entry.weight, entry.on_error) = (weight, on_error);
@@ -274,10 +274,11 @@ impl Plugins {
                 Some(AnyPlugin::Reward(Box::new(self.rewards[index].exchange(*new))))
             }
             AnyPlugin::Environment(new) => {
-                if let Some(entry) = &mut self.config.environment {
-                    (entry.config, entry.limits) = (new.config(), new.limits().clone());
-                }
-                self.environment.replace(*new).map(|old| AnyPlugin::Environment(Box::new(old)))
+                let index = self.environments.iter().position(|e| e.name() == slot.name)?;
+                let entry = &mut self.config.environment[index];
+                (entry.config, entry.limits) = (new.config(), new.limits().clone());
+                let old = std::mem::replace(&mut self.environments[index], *new);
+                Some(AnyPlugin::Environment(Box::new(old)))
             }
             new => {
                 (self.config.loss, self.config.loss_limits) = (new.plugin().config(), new.plugin().limits().clone());

@@ -1,5 +1,6 @@
 //! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
 
+use crate::config::PluginEntry;
 use crate::metrics::Comparison;
 use crate::plugin::{AnyPlugin, Asking, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
 use crate::plugin::{EnvironmentPlugin, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Start, Tool};
@@ -10,6 +11,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Prompts that plugins are tried on.
+const PROMPTS: usize = 2;
+
 /// The newest batch of each kind.
 #[derive(Clone)]
 pub(in crate::train) struct Trial {
@@ -18,8 +22,8 @@ pub(in crate::train) struct Trial {
     pub(super) rollouts: Arc<Rollouts>,
     pub(super) tokens: Arc<Tokens>,
     pub(super) pairs: Arc<Pairs>,
-    /// Episodes of the dataset's first prompts.
-    pub(super) starts: Arc<Vec<Start>>,
+    /// Episodes of each environment's first prompts in the dataset.
+    pub(super) starts: Arc<BTreeMap<String, Vec<Start>>>,
     pub(super) examples: Arc<Examples>,
     pub(super) values: Arc<ValuedPairs>,
 }
@@ -28,7 +32,7 @@ impl Trial {
     /// Makes synthetic completions of the dataset's first prompts, `group` of each, with the columns that the algorithm `needs`.
     /// They are empty and made of the prompt's first tokens in turn.
     pub(in crate::train) fn made_up(prompts: &[Arc<Prompt>], columns: &[String], group: usize, needs: &Needs) -> Self {
-        let (with_reference, with_critic, prompts) = (needs.ref_logp, needs.values, &prompts[..prompts.len().min(2)]);
+        let (with_reference, with_critic, prompts) = (needs.ref_logp, needs.values, &prompts[..prompts.len().min(PROMPTS)]);
         let rollouts = made_up_rollouts(prompts, group);
         let text = |r: &Rollout| if r.finished { String::new() } else { prompts[r.prompt].text.clone() };
         let texts: Vec<String> = rollouts.iter().map(text).collect();
@@ -78,13 +82,12 @@ impl Trial {
         let margin = has_margin.then(|| vec![0.5]);
         let values = ValuedPairs { step: 0, chosen: vec![0.5], rejected: vec![-0.25], margin, scale };
         let scored = (Arc::new(batch), BTreeMap::new());
-        let starts = prompts.iter().enumerate().map(|(i, prompt)| start(prompt, i as u64, 0)).collect();
         Self {
             scored,
             rollouts: Arc::new(seen),
             tokens: Arc::new(tokens),
             pairs: Arc::new(pairs),
-            starts: Arc::new(starts),
+            starts: Arc::default(),
             examples: Arc::new(made_up_examples(needs)),
             values: Arc::new(values),
         }
@@ -115,10 +118,22 @@ impl Trial {
         kept
     }
 
-    /// Plays an episode of each of the dataset's first prompts.
+    /// Takes the starts of each environment's episodes from its first prompts.
+    pub(in crate::train) fn begin(&mut self, prompts: &[Arc<Prompt>], environments: &[PluginEntry]) {
+        let starts = environments.iter().enumerate().map(|(place, entry)| {
+            let own = prompts.iter().filter(|prompt| prompt.acts_in(environments) == Some(place));
+            let starts = own.take(PROMPTS).enumerate().map(|(i, prompt)| start(prompt, i as u64, 0)).collect();
+            (entry.name().to_owned(), starts)
+        });
+        self.starts = Arc::new(starts.collect());
+    }
+
+    /// Plays an episode of each of the environment's first prompts.
     pub(in crate::train) fn play(&self, environment: &EnvironmentPlugin) -> Result<()> {
-        let says = |place: usize, number: usize, _: &[Tool]| (number < 2).then(|| (["1", ""][place % 2].to_owned(), Vec::new()));
-        environment.rehearse(&self.starts, says).map(drop)
+        let text = |place: usize| ["1", ""][place % 2].to_owned();
+        let says = |place: usize, number: usize, _: &[Tool]| (number < 2).then(|| (text(place), Vec::new(), true));
+        let starts = self.starts.get(environment.name()).map(Vec::as_slice).unwrap_or_default();
+        environment.rehearse(starts, says).map(drop)
     }
 
     fn reward(&self, plugin: &mut RewardPlugin) -> Result<Value> {

@@ -1,7 +1,7 @@
 //! The watching thread: detects changed files, reads them once they are complete, loads and tries them, and proposes swaps.
 
 use super::slots::{Board, Slot};
-use crate::config::{self, Config, OnError, Overrides, files};
+use crate::config::{self, Config, OnError, Overrides, PluginEntry, files};
 use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
 use crate::train::journal::keep_bytes;
 use rayon::ThreadPool;
@@ -372,8 +372,8 @@ fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     }
     let entries = |config: &Config| config.plugin.iter().chain(&config.environment).cloned().collect::<Vec<_>>();
     let paths = |config: &Config| {
-        let environment = config.environment.as_ref().map(|e| e.path.clone());
-        (config.plugin.iter().map(|e| e.path.clone()).collect::<Vec<_>>(), environment)
+        let of = |entries: &[PluginEntry]| entries.iter().map(|e| e.path.clone()).collect::<Vec<_>>();
+        (of(&config.plugin), of(&config.environment))
     };
     if paths(now) != paths(new) {
         return Err(cant_change("the list of plugins"));
