@@ -129,6 +129,7 @@ fn a_step_is_the_same_on_however_many_ranks() {
     compare(&[&ONLINE[..], &PAIRING].concat(), true, &cuts, &again);
     compare(&[("ppo", &["--value-model", "shared"])], true, &cuts, &again);
     compare(&OFFLINE, false, &cuts, &["--max-steps", "3"]);
+    compare(&[("grpo", &["--filter-groups", "--max-num-gen-batches", "50"])], true, &cuts, &again);
 }
 
 #[test]

@@ -59,7 +59,9 @@ fn treatment(name: &str, of: &BTreeSet<String>, settings: &BTreeMap<String, BTre
     let option = config::foreign_option(name)?;
     Some(match option.treatment {
         Treatment::NotNeeded => format!("accepted, not needed: {}", option.why),
-        Treatment::AppendedTo(..) | Treatment::Switches(..) | Treatment::RewardWeights => format!("yes: {}", option.why),
+        Treatment::AppendedTo(..) | Treatment::Members(_) | Treatment::Switches(..) | Treatment::RewardWeights => {
+            format!("yes: {}", option.why)
+        }
         Treatment::Only([]) => format!("no: {}", option.why),
         Treatment::Only(values) => format!("only {}: {}", values.join(", "), option.why),
     })

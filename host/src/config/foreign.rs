@@ -14,6 +14,8 @@ pub enum Treatment {
     Switches(&'static str, [&'static str; 2]),
     /// Its values are the weights of the rewards.
     RewardWeights,
+    /// Its members, by their names, are values of keys.
+    Members(&'static [(&'static str, &'static str)]),
     /// It is accepted only with one of these values, or with one that turns it off.
     Only(&'static [&'static str]),
 }
@@ -32,7 +34,7 @@ pub struct Foreign {
 /// Values that turn an option off, as command lines and TRL's files spell them.
 const OFF: [&str; 6] = ["false", "no", "none", "null", "0", ""];
 
-use Treatment::{AppendedTo, NotNeeded, Only, RewardWeights, Switches};
+use Treatment::{AppendedTo, Members, NotNeeded, Only, RewardWeights, Switches};
 
 const NONE: Treatment = Only(&[]);
 
@@ -146,26 +148,28 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NotNeeded, "the command decides what is done: train or eval", &["do_train", "do_eval", "do_predict"]),
     (NotNeeded, "completions are in completions.jsonl and in the report", &["num_completions_to_print", "log_unique_prompts"]),
     (NotNeeded, "report.html has the run's name from --output-dir", &["run_name", "project"]),
-    (Only(&["steps"]), "evaluations follow --eval-steps and take place if --eval-dataset is given", &["eval_strategy"]),
-    (Only(&["steps"]), "checkpoints follow --save-steps, and one is saved at the end", &["save_strategy"]),
-    (Only(&["steps"]), "metrics are logged every --logging-steps", &["logging_strategy"]),
     (Only(&["text"]), "rename the column with --columns text=COLUMN", &["dataset_text_field"]),
-    (Only(&["bfd"]), "texts are packed best-fit-decreasing, without being split", &["packing_strategy"]),
     (Only(&["keep_start"]), "texts are truncated at the end", &["truncation_mode"]),
     (
         Switches("shuffle_dataset", ["random", "sequential"]),
         "rows are shuffled (random) or in order (sequential) by --shuffle-dataset",
         &["train_sampling_strategy"],
     ),
-    (
-        NONE,
-        "an epoch's last batch is smaller where answers are given, and left out where they are generated",
-        &["dataloader_drop_last"],
-    ),
     (NONE, "use --device cpu", &["use_cpu"]),
     (NONE, "use --gradient-checkpointing", &["activation_checkpointing", "activation_offloading"]),
-    (NONE, "use --per-device-train-batch-size with --steps-per-generation", &["generation_batch_size"]),
-    (NONE, "use --top-p, --top-k, --min-p, --repetition-penalty and --temperature", &["generation_kwargs"]),
+    (
+        Members(&[
+            ("temperature", "temperature"),
+            ("top_p", "top_p"),
+            ("top_k", "top_k"),
+            ("min_p", "min_p"),
+            ("repetition_penalty", "repetition_penalty"),
+            ("max_new_tokens", "max_completion_length"),
+            ("stop_strings", "stop"),
+        ]),
+        "its members stand for the keys of generation: --top-p, --top-k and so on",
+        &["generation_kwargs"],
+    ),
     (RewardWeights, "the weights of the rewards: the plugins in their order, then the reward models", &["reward_weights"]),
     (NONE, "score the rejection in the reward plugin, or use a stop string with --stop", &["vllm_structured_outputs_regex"]),
     (NONE, "evaluations begin with the first --eval-steps; --eval-on-start adds one before", &["eval_delay"]),
@@ -176,7 +180,6 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     ),
     (NONE, "f16 is not supported in training; --bf16 is", &["fp16"]),
     (NONE, "the dataset is read from a folder or from the hub's cache", &["dataset_streaming"]),
-    (NONE, "the order of rows follows from --seed", &["data_seed"]),
     (
         NONE,
         "nothing is uploaded; checkpoints are in Hugging Face's layout and can be uploaded as they are",
@@ -258,6 +261,7 @@ impl Foreign {
                 Ok(())
             }
             AppendedTo(..) | RewardWeights => Ok(()),
+            Members(known) => check_members(known, value),
             Switches(_, values) if values.contains(&text.as_str()) => Ok(()),
             Switches(_, values) => Err(format!("is {text}; it can only be {} here: {}", values.join(" or "), self.why)),
             Only(values) if values.contains(&text.as_str()) => Ok(()),
@@ -271,11 +275,6 @@ impl Foreign {
             Only([]) => Err(format!("rlhost does not have this option of TRL: {}", self.why)),
             Only(values) => Err(format!("is {text}; it can only be {} here: {}", values.join(", "), self.why)),
         }
-    }
-
-    /// Returns whether the value asks for evaluations, which a dataset must be named for.
-    pub(super) fn asks_for_evaluation(&self, value: &Value) -> bool {
-        self.name == "eval_strategy" && value.as_str() == Some("steps")
     }
 
     /// Returns the weights of the rewards, if the value has them.
@@ -297,6 +296,10 @@ impl Foreign {
 
     /// Puts the value into the key that has it here.
     pub(super) fn put(&self, value: &Value, table: &mut Table) {
+        if let (Members(known), Some(members)) = (self.treatment, value.as_table()) {
+            let key = |name: &str| known.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| (*ours).to_owned());
+            table.extend(members.iter().filter_map(|(name, value)| Some((key(name)?, value.clone()))));
+        }
         if let (Switches(key, [on, _]), Some(text)) = (self.treatment, value.as_str()) {
             table.entry(key).or_insert(Value::Boolean(text == on));
         }
@@ -309,6 +312,17 @@ impl Foreign {
             name.push_str(part);
         }
     }
+}
+
+/// Checks the members of a table, of which some name what is done anyway.
+fn check_members(known: &[(&str, &str)], value: &Value) -> Result<(), String> {
+    const ANYWAY: [(&str, Value); 3] =
+        [("do_sample", Value::Boolean(true)), ("num_beams", Value::Integer(1)), ("use_cache", Value::Boolean(true))];
+    let Some(members) = value.as_table() else { return Err(format!("is {value}; it must be a table")) };
+    let anyway = |name: &str, value: &Value| ANYWAY.iter().any(|(same, only)| *same == name && only == value);
+    let unknown = members.iter().find(|(name, value)| !known.iter().any(|(one, _)| one == name) && !anyway(name, value));
+    let names = || known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    unknown.map_or(Ok(()), |(name, value)| Err(format!("has {name} = {value}; of its members there are here {}", names())))
 }
 
 #[cfg(test)]
@@ -333,8 +347,13 @@ mod tests {
             assert_eq!(said("push_to_hub", off), Ok(()));
         }
         assert!(said("push_to_hub", Value::Boolean(true)).unwrap_err().contains("nothing is uploaded"));
-        assert_eq!(said("eval_strategy", Value::String("steps".into())), Ok(()));
-        assert!(said("eval_strategy", Value::String("epoch".into())).unwrap_err().contains("is epoch; it can only be steps"));
+        assert_eq!(said("truncation_mode", Value::String("keep_start".into())), Ok(()));
+        assert!(said("truncation_mode", Value::String("keep_end".into())).unwrap_err().contains("it can only be keep_start"));
+        let members = |text: &str| said("generation_kwargs", toml::from_str::<Table>(text).unwrap().into());
+        assert_eq!(members("top_p = 0.9\nmax_new_tokens = 3\ndo_sample = true"), Ok(()));
+        assert!(
+            members("num_beams = 4").unwrap_err().starts_with("has num_beams = 4; of its members there are here temperature")
+        );
         assert_eq!(said("attn_implementation", Value::String("sdpa".into())), Ok(()));
     }
 }

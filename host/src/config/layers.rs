@@ -2,7 +2,7 @@
 
 use super::foreign::{self, Foreign};
 use super::values::{environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled};
-use super::{Config, Error, Key, Limits, PluginEntry, Result, did_you_mean, files, keys, yaml};
+use super::{Config, Error, Key, Limits, PluginEntry, Result, Strategy, did_you_mean, files, keys, yaml};
 use serde::Deserialize;
 use std::io;
 use std::ops::Range;
@@ -173,7 +173,7 @@ pub fn read_files<'a>(
         config = apply_set(config, set, settings)?;
     }
     config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
-    if config.eval_dataset.is_none() && foreign.iter().any(|(option, value)| option.asks_for_evaluation(value)) {
+    if config.eval_dataset.is_none() && config.eval_strategy.is_some_and(|strategy| strategy != Strategy::No) {
         tracing::warn!("eval_strategy: nothing is evaluated without --eval-dataset, which may name the training dataset");
     }
     Ok(config)

@@ -2,6 +2,7 @@
 //! validation, and how files and flags become one of them. Knows neither tensors nor plugins.
 
 mod changes;
+mod choices;
 mod device;
 mod entries;
 mod evaluation;
@@ -24,6 +25,7 @@ mod values;
 mod yaml;
 
 pub use changes::{changes, same};
+pub use choices::{LearnFrom, LogCompletions, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, Strategy};
 pub use device::Device;
 pub use entries::{Limits, OnError, PluginEntry};
 pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};
@@ -31,7 +33,7 @@ pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
 pub use keys::{Key, OnResume, key, keys};
 pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
 pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, Rule, SgdArgs};
-pub use options::{Config, LearnFrom, LogCompletions, OnSaveError, ReduceDtype, ReportTo};
+pub use options::Config;
 pub use period::Period;
 pub use printable::{is_hidden, printable, printable_path};
 pub use schedule::{

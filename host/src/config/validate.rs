@@ -1,6 +1,6 @@
 //! Values that can't be used, and combinations that don't fit.
 
-use super::{Config, Error, Period, ReportTo};
+use super::{Config, Error, Period, PluginEntry, ReportTo, did_you_mean};
 
 /// Most of anything that is counted: products of a few of them are still numbers.
 const MOST: usize = 1 << 20;
@@ -57,6 +57,7 @@ impl Config {
             ("per_device_eval_batch_size", self.per_device_eval_batch_size),
             ("gradient_accumulation_steps", Some(self.gradient_accumulation_steps)),
             ("steps_per_generation", self.steps_per_generation),
+            ("generation_batch_size", self.generation_batch_size),
             ("num_iterations", Some(self.num_iterations)),
             ("num_generations", self.num_generations),
             ("lora_r", self.lora_r),
@@ -102,8 +103,11 @@ impl Config {
 
     /// Keys that don't go together.
     fn check_together(&self) -> Result<(), (&'static str, String)> {
+        if self.generation_batch_size.is_some() && self.steps_per_generation.is_some() {
+            return Err(("generation_batch_size", "says the same as steps_per_generation; give one of them".into()));
+        }
         let of_evaluation = self.metric_for_best_model.as_deref().filter(|name| name.starts_with("eval_"));
-        if let (Some(name), None) = (of_evaluation, &self.eval_dataset) {
+        if let Some(name) = of_evaluation.filter(|_| !self.evaluates()) {
             return Err(("metric_for_best_model", format!("{name} is an evaluation metric; set eval_dataset")));
         }
         if !(0.0..=1.0).contains(&self.ref_model_mixup_alpha) {
@@ -145,6 +149,10 @@ impl Config {
                           dataset's own completions, as `rlhost sft` does, use --learn-from dataset";
             return invalid("plugin", detail.into());
         }
+        if let Some(size) = self.generation_batch_size.filter(|size| !size.is_multiple_of(self.batch_size())) {
+            let detail = format!("is {size}; it must be a multiple of the {} completions of a micro-batch", self.batch_size());
+            return invalid("generation_batch_size", detail);
+        }
         if !pairs && !self.generation_batch_size().is_multiple_of(self.group()) {
             let ranks = if self.ranks > 1 { format!(" x {} processes", self.ranks) } else { String::new() };
             let detail = format!(
@@ -157,7 +165,32 @@ impl Config {
             );
             return invalid("num_generations", detail);
         }
+        self.check_filter().or_else(|(key, detail)| invalid(key, detail))?;
         self.check_eval_generation(pairs).or_else(|(key, detail)| invalid(key, detail))
+    }
+
+    /// The keys of dynamic sampling.
+    fn check_filter(&self) -> Result<(), (&'static str, String)> {
+        if !self.filter_groups {
+            return match &self.filter_groups_metric {
+                Some(_) => Err(("filter_groups_metric", "needs filter_groups".into())),
+                None => Ok(()),
+            };
+        }
+        if self.max_num_gen_batches == 0 {
+            return Err(("max_num_gen_batches", "must be at least 1".into()));
+        }
+        if self.num_generations == Some(1) {
+            return Err(("filter_groups", "compares the completions of a prompt; num_generations must be at least 2".into()));
+        }
+        let rewards = || self.plugin.iter().filter(|entry| !entry.eval_only).chain(&self.environment).map(PluginEntry::name);
+        match &self.filter_groups_metric {
+            Some(name) if rewards().all(|reward| reward != name) => {
+                let detail = format!("no reward is named {name:?}{}", did_you_mean(name, rewards()));
+                Err(("filter_groups_metric", detail))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_columns(&self) -> Result<(), (&'static str, String)> {

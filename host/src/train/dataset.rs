@@ -1,5 +1,9 @@
 //! Reads the dataset as the run uses it: tokenized prompts and, for pairs, their two answers.
 
+mod splitting;
+
+pub(super) use splitting::{split, wrap};
+
 use super::{Error, Result};
 use crate::config::PluginEntry;
 use crate::data::{
@@ -322,7 +326,8 @@ impl Reader<'_> {
             return Err(place.wrong("has no tokens to learn"));
         }
         if learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
-            return Err(place.wrong(format!("the assistant says nothing in its first {} tokens", self.longest)));
+            let all = if self.longest == usize::MAX { String::new() } else { format!(" in its first {} tokens", self.longest) };
+            return Err(place.wrong(format!("the assistant says nothing{all}")));
         }
         let answers = Some(Answers::new(chosen, learned, Vec::new()));
         Ok((Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) }, beyond))

@@ -20,21 +20,21 @@ const GENERATION: u64 = u64::MAX;
 /// The prompts and schedule of a run's evaluations.
 pub(super) struct Evaluation {
     prompts: Vec<Arc<Prompt>>,
-    /// Number of steps between evaluations.
-    every: u64,
+    /// Number of steps between evaluations; none if there are none in training.
+    every: Option<u64>,
     /// The last step, which is always followed by an evaluation.
     last: u64,
 }
 
 impl Evaluation {
     /// Creates the evaluation on these prompts, for a run of this many steps.
-    pub(super) fn new(prompts: Vec<Arc<Prompt>>, config: &Config, max_steps: u64) -> Self {
-        Self { prompts, every: config.eval_steps.unwrap_or(config.save_steps).of(max_steps), last: max_steps }
+    pub(super) fn new(prompts: Vec<Arc<Prompt>>, config: &Config, every: u64, last: u64) -> Self {
+        Self { prompts, every: config.evaluates().then_some(every), last }
     }
 
     /// Returns whether an evaluation is due after this step.
     pub(super) fn is_due(&self, step: u64) -> bool {
-        step.is_multiple_of(self.every) || step == self.last
+        self.every.is_some_and(|every| step.is_multiple_of(every) || step == self.last)
     }
 
     /// Returns the prompts.

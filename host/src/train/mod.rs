@@ -13,6 +13,7 @@ mod named;
 mod origin;
 mod packed;
 mod patience;
+mod periods;
 mod plugins;
 mod ranks;
 mod reward_model;

@@ -30,6 +30,18 @@ impl Collector {
         generation: u64,
         with: &mut With<'_>,
     ) -> Result<(Experience, Figures)> {
+        let (mut experience, mut figures) = self.attempted(prompts, generation, with)?;
+        figures.merge(self.completed(&mut experience, with)?);
+        Ok((experience, figures))
+    }
+
+    /// Generates completions and has them scored.
+    pub(super) fn attempted(
+        &mut self,
+        prompts: Vec<Arc<Prompt>>,
+        generation: u64,
+        with: &mut With<'_>,
+    ) -> Result<(Experience, Figures)> {
         let mut figures = Figures::begin();
         let own = self.world.share(prompts.len());
         let (rollouts, texts, episodes) = self.roll_out(with, &prompts, own.clone(), generation, &mut figures)?;
@@ -39,17 +51,23 @@ impl Collector {
         let mut experience = Experience::new(with.at.step, prompts, rollouts);
         (experience.texts, experience.episodes) = (texts, episodes);
         figures.merge(self.score(&mut experience, with)?);
-        experience.ref_logp = self.reference_logp(&experience)?;
-        if experience.ref_logp.is_some() {
-            figures.lap("reference");
-        }
-        experience.values = self.values(with.learner, &experience)?;
-        if experience.values.is_some() {
-            figures.lap("values");
-        }
         figures.add(self.world.once(length_metrics(&experience.rollouts)));
         figures.add(self.world.once(episodes::metrics(&experience.episodes, &experience.rollouts)));
         Ok((experience, figures))
+    }
+
+    /// Computes the other columns of scored completions that the algorithm asks for.
+    pub(super) fn completed(&self, experience: &mut Experience, with: &With<'_>) -> Result<Figures> {
+        let mut figures = Figures::begin();
+        experience.ref_logp = self.reference_logp(experience)?;
+        if experience.ref_logp.is_some() {
+            figures.lap("reference");
+        }
+        experience.values = self.values(with.learner, experience)?;
+        if experience.values.is_some() {
+            figures.lap("values");
+        }
+        Ok(figures)
     }
 
     /// Has the algorithm estimate the advantages of generated completions, or choose pairs among them.

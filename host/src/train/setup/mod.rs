@@ -16,6 +16,7 @@ use super::flow::Flow;
 use super::journal::{Begun, Event, Journal, Parent};
 use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
+use super::periods::Periods;
 use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
@@ -58,9 +59,11 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
 
     check_episodes(&config, &opened, &place)?;
     world.meet_on(place.device())?;
-    let max_steps = max_steps(&config, data.batches_per_epoch() * micro_batches_per_batch(plugins.flow, &config));
+    let epoch = updates_per_epoch(&config, &data, plugins.flow);
+    let max_steps = max_steps(&config, epoch);
+    let periods = Periods::of(&config, max_steps, epoch);
     let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;
-    let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, max_steps));
+    let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, periods.evaluate, max_steps));
     let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: place.describe(), usual_rate };
     let restored = run.restored(&data)?;
     let (journal, source, turns) = run.begin(folder, &plugins, opened, warnings)?;
@@ -70,7 +73,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial);
     let (state, clock) = (State::default(), Clock::default());
     let mut trainer =
-        Trainer { settings, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps };
+        Trainer { settings, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps, periods };
     trainer.begin_as(beginning, restored)?;
     trainer.plugins.watch(engine, &trainer.journal)?;
     Ok(trainer)
@@ -112,7 +115,9 @@ fn check_rows<'a>(config: &Config, mut prompts: impl Iterator<Item = &'a Prompt>
 /// Refuses settings that the algorithm can't work with.
 fn check(config: &Config, plugins: &Loaded) -> Result<()> {
     let mismatched = plugins.about().hints.mismatched;
-    let fault = if config.precompute_ref_log_probs && plugins.flow.generates() {
+    let fault = if config.filter_groups && !plugins.flow.generates() {
+        "filter_groups: this algorithm learns from given answers, which have no rewards"
+    } else if config.precompute_ref_log_probs && plugins.flow.generates() {
         "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training"
     } else if config.precompute_ref_log_probs && mismatched {
         "precompute_ref_log_probs: this algorithm's baseline needs the reference model for the completions of each batch"
@@ -137,13 +142,15 @@ fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> 
     })
 }
 
-/// Returns the number of optimizer steps of a run whose epoch has this many micro-batches.
-fn max_steps(config: &Config, micro_batches: usize) -> u64 {
-    if let Ok(steps) = u64::try_from(config.max_steps) {
-        return steps;
-    }
-    let updates = micro_batches.div_ceil(config.gradient_accumulation_steps);
-    ((config.num_train_epochs * updates as f64).ceil() as u64).max(1)
+/// Returns the number of optimizer steps of an epoch.
+fn updates_per_epoch(config: &Config, data: &Data, flow: Flow) -> u64 {
+    let micro_batches = data.batches_per_epoch() * micro_batches_per_batch(flow, config);
+    micro_batches.div_ceil(config.gradient_accumulation_steps) as u64
+}
+
+/// Returns the number of optimizer steps of a run whose epoch has this many.
+fn max_steps(config: &Config, epoch: u64) -> u64 {
+    u64::try_from(config.max_steps).unwrap_or_else(|_| ((config.num_train_epochs * epoch as f64).ceil() as u64).max(1))
 }
 
 /// Creates the learner and the reference model. Returns the configuration with the learning rates set, and the usual rate.
