@@ -55,7 +55,7 @@ struct Recorded {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    replay(args).map_err(Failure::Mistake)
+    replay(args).map_err(Failure::of)
 }
 
 fn replay(args: &Args) -> anyhow::Result<()> {

@@ -63,7 +63,7 @@ fn packs(config: &Config, flow: Flow, prompts: &[Arc<Prompt>], longest: usize) -
         return Ok(None);
     }
     if flow != Flow::Given {
-        return Err(Error::Unfit("packing: only for algorithms that learn from given completions".into()));
+        return Err(Error::setting("packing", "only for algorithms that learn from given completions"));
     }
     let lengths: Vec<usize> = prompts.iter().map(|p| p.length()).collect();
     Ok(Some(pack(&lengths, longest)))
@@ -74,8 +74,7 @@ fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
     let generates = flow.generates();
     let batch = if generates { flow.prompts(config.generation_batch_size(), config) } else { config.batch_size() };
     if generates && rows < batch {
-        let detail = format!("the dataset has {rows} prompts, but one generation takes {batch}");
-        return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
+        return Err(Error::TooFewPrompts { prompts: rows, generation: batch });
     }
     // Labelled rows go in the dataset's order, as in TRL.
     let shuffled = config.shuffle_dataset.unwrap_or(flow != Flow::Labelled);

@@ -109,8 +109,8 @@ fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, pl
     let resumed = matches!(beginning, Beginning::Resume { .. }) && !beginning.may_change();
     if let Some(hash) = entry.hash.as_deref().filter(|hash| resumed && *hash != model.hash()) {
         let (name, path, was, now) = (entry.name(), folder.display(), shortened(hash), shortened(model.hash()));
-        let detail = format!("reward model {name}: the files in {path} have changed since the run began ({was} to {now})");
-        return Err(Error::Unfit(format!("{detail}; --allow-changed goes on with what is there now")));
+        let changed = format!("reward model {name}: the files in {path} have changed since the run began ({was} to {now})");
+        return Err(Error::Changed(format!("{changed}; --allow-changed goes on with what is there now")));
     }
     entry.hash = Some(model.hash().to_owned());
     Ok(AskedModel { model, shares_tokens: false })
@@ -196,7 +196,7 @@ impl Loaded {
         let name = self.algorithm_source.name();
         let detail = format!("the loss of {name}, with these settings, compares the rows of a micro-batch with each other");
         if cut {
-            return Err(Error::Unfit(format!("max_tokens_per_microbatch: {detail}; micro-batches can't be split by tokens")));
+            return Err(Error::setting("max_tokens_per_microbatch", format!("{detail}; micro-batches can't be split by tokens")));
         }
         let warning = format!("{detail}: each process compares only its own rows, so results differ from those of one process");
         Ok((trial, vec![warning]))
