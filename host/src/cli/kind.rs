@@ -50,6 +50,7 @@ mod tests {
         let call = |step| plugin::Error::Call { name: "a".into(), function: "score", step, detail: "trapped".into() };
         assert_eq!(kind(train::Error::from(call(Some(3)))), Some(false));
         assert_eq!(kind(train::Error::from(call(None))), Some(true));
+        assert_eq!(kind(train::Error::DryRun(call(Some(0)))), Some(true));
         let failure = |mistake| dist::Failure { reason: "it broke".into(), plugin: None, mistake };
         assert_eq!(kind(train::Error::from(dist::Error::Failed { rank: 1, failure: failure(true) })), Some(true));
         assert_eq!(kind(train::Error::from(dist::Error::Failed { rank: 1, failure: failure(false) })), Some(false));

@@ -167,12 +167,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether something that the user gave is at fault, rather than the machine or the program. A plugin is the user's as
-    /// long as it only describes itself and reads its settings; a call in a step fails at its work.
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program: a plugin that can't be
+    /// loaded with its settings, not one that fails at its work.
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Io { source, .. } => crate::config::files::is_of_the_path(source),
-            Self::Call { step, .. } => step.is_none(),
+            Self::Call { step, function, .. } => step.is_none() && *function != "snapshot",
             Self::Engine(_) => false,
             Self::NotFound { .. } | Self::NotComponent { .. } | Self::Uncompiled { .. } => true,
             Self::WrongWorld { .. } | Self::Config { .. } | Self::NotGranted { .. } => true,

@@ -18,6 +18,9 @@ pub enum Error {
     /// A plugin could not be loaded or failed.
     #[error(transparent)]
     Plugin(#[from] crate::plugin::Error),
+    /// A plugin failed when it was tried before the run began.
+    #[error(transparent)]
+    DryRun(crate::plugin::Error),
     /// The configuration does not fit what was loaded.
     #[error(transparent)]
     Config(#[from] crate::config::Error),
@@ -187,7 +190,9 @@ impl Error {
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Model(error) => error.is_mistake(),
-            Self::Data(_) | Self::Hub(_) | Self::Config(_) => true,
+            Self::Data(error) => error.is_mistake(),
+            Self::Config(error) => error.is_mistake(),
+            Self::Hub(_) | Self::DryRun(_) => true,
             Self::Plugin(error) => error.is_mistake(),
             Self::Checkpoint(error) => error.is_mistake(),
             Self::Ranks(error) => error.is_mistake(),
@@ -202,7 +207,9 @@ impl Error {
     /// Returns the plugin whose call failed, here or in another process.
     pub(super) fn plugin_at_fault(&self) -> Option<&str> {
         match self {
-            Self::Plugin(crate::plugin::Error::Call { name, .. }) => Some(name),
+            Self::Plugin(crate::plugin::Error::Call { name, .. }) | Self::DryRun(crate::plugin::Error::Call { name, .. }) => {
+                Some(name)
+            }
             Self::Ranks(crate::dist::Error::Failed { failure, .. }) => failure.plugin.as_deref(),
             _ => None,
         }

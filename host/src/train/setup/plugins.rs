@@ -187,8 +187,8 @@ impl Loaded {
         let needs = self.about().needs;
         let group = if self.flow.generates() { config.group() } else { 2 };
         let trial = Trial::made_up(data.prompts(), data.columns(), group, &needs);
-        dry_run(&trial, &mut self.algorithm, &mut self.rewards)?;
-        self.environment.as_ref().map_or(Ok(()), |(environment, _)| trial.play(environment))?;
+        dry_run(&trial, &mut self.algorithm, &mut self.rewards).map_err(Error::DryRun)?;
+        self.environment.as_ref().map_or(Ok(()), |(environment, _)| trial.play(environment)).map_err(Error::DryRun)?;
         let cut = config.max_tokens_per_microbatch.is_some();
         if !(cut || config.ranks > 1) || is_separable(&mut self.algorithm, &needs)? {
             return Ok((trial, Vec::new()));
