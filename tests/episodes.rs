@@ -271,7 +271,7 @@ fn several_environments_share_a_run_by_a_column() {
     place.write("mixed.jsonl", (0..6).map(|i| row_for(i, ["guess_number", "chess"][i as usize % 2])).collect::<String>());
     all[8] = "refused";
     let refused = place.run(&all);
-    let wanted = "row 1 of the dataset: its column \"environment\" must be one of guess_number, unruly";
+    let wanted = "dataset: row 1: its column \"environment\" must be one of guess_number, unruly";
     assert!(refused.error().contains(wanted), "{}", refused.error());
     all.extend(["--set", "environment.config.high=3"]);
     assert!(place.run(&all).error().contains("no environment is named \"config\""));

@@ -29,7 +29,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    report::check(&args.run).map_err(Failure::mistake)?;
+    report::check(&args.run).map_err(Failure::of)?;
     let found = diagnosis::read(&args.run);
     if args.json {
         let line = json!({

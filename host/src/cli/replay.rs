@@ -62,7 +62,7 @@ pub(super) struct Recorded {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    replay(args).map_err(Failure::Mistake)
+    replay(args).map_err(Failure::of)
 }
 
 fn replay(args: &Args) -> anyhow::Result<()> {

@@ -44,14 +44,14 @@ impl Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let config = args.config().map_err(Failure::mistake)?;
+    let config = args.config().map_err(Failure::of)?;
     if let Some(threads) = config.num_threads {
-        super::set_threads(threads).map_err(Failure::mistake)?;
+        super::set_threads(threads).map_err(Failure::of)?;
     }
-    let opened = open(args, config.device).map_err(Failure::mistake)?;
-    let dataset = train::dataset_of(&config).map_err(Failure::mistake)?;
+    let opened = open(args, config.device).map_err(Failure::of)?;
+    let dataset = train::dataset_of(&config).map_err(Failure::of)?;
     let Some((dataset, _)) = dataset else { return Ok(()) };
-    let (rows, warning) = opened.score_dataset(&dataset).map_err(Failure::mistake)?;
+    let (rows, warning) = opened.score_dataset(&dataset).map_err(Failure::of)?;
     if let Some(text) = warning {
         tracing::warn!("{text}");
     }

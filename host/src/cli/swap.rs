@@ -30,16 +30,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .swap
         .split_once('=')
         .ok_or_else(|| Failure::mistake(anyhow!("{:?}: expected NAME=FILE, as in tldr_length_reward=better.wasm", args.swap)))?;
-    check(&args.run, name).map_err(Failure::Mistake)?;
-    let source = Source::open(file).map_err(Failure::mistake)?;
+    check(&args.run, name).map_err(Failure::of)?;
+    let source = Source::open(file).map_err(Failure::of)?;
     let events = args.run.join("events.jsonl");
     let end = events.metadata().map_or(0, |m| m.len());
-    let request = send(&args.run, name, source.bytes()).map_err(Failure::failed)?;
+    let request = send(&args.run, name, source.bytes()).map_err(Failure::of)?;
     if args.no_wait {
         say!("sent");
         return Ok(());
     }
-    let answer = wait(&args.run, &events, end, &request).map_err(Failure::Failed)?;
+    let answer = wait(&args.run, &events, end, &request).map_err(Failure::of)?;
     if answer["event"] == "plugin_refused" {
         return Err(Failure::failed(anyhow!("{name} was not swapped: {}", answer["reason"].as_str().unwrap_or_default())));
     }

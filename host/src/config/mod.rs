@@ -65,6 +65,16 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => files::is_of_the_path(source),
+            Self::Invalid { .. } => true,
+        }
+    }
+}
+
 /// Result of reading a configuration.
 pub type Result<T> = std::result::Result<T, Error>;
 

@@ -119,6 +119,17 @@ pub enum Error {
     Device(String),
 }
 
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => crate::config::files::is_of_the_path(source),
+            Self::Missing { .. } | Self::Config { .. } | Self::Weights { .. } | Self::OutOfRange { .. } | Self::Device(_) => true,
+            Self::NotFinite | Self::ValuesNotFinite | Self::Op(_) => false,
+        }
+    }
+}
+
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
         Self::Op(error.into())

@@ -166,6 +166,20 @@ pub enum Error {
     Engine(String),
 }
 
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program: a plugin that can't be
+    /// loaded with its settings, not one that fails at its work.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => crate::config::files::is_of_the_path(source),
+            Self::Call { step, function, .. } => step.is_none() && *function != "snapshot",
+            Self::Engine(_) => false,
+            Self::NotFound { .. } | Self::NotComponent { .. } | Self::Uncompiled { .. } => true,
+            Self::WrongWorld { .. } | Self::Config { .. } | Self::NotGranted { .. } => true,
+        }
+    }
+}
+
 /// Longest text shown from a plugin, in bytes: an error, a log line, a name, a description.
 const LONGEST_TEXT: usize = 2048;
 

@@ -41,6 +41,16 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Empty(_) => true,
+            Self::Read { source, .. } | Self::Write { source, .. } => files::is_of_the_path(source),
+        }
+    }
+}
+
 /// A row of metrics.
 pub(super) struct Row {
     pub step: u64,

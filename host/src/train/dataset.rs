@@ -161,7 +161,7 @@ impl Reader<'_> {
     fn preferences(&self, given: Option<&Dataset>, refused: &mut Refused) -> Result<Vec<PreferenceRow>> {
         let Some(dataset) = given else {
             let detail = "is missing: this algorithm learns from a dataset with \"prompt\", \"chosen\" and \"rejected\"";
-            return Err(Error::Unfit(format!("dataset: {detail}")));
+            return Err(Error::setting("dataset", detail));
         };
         Ok(data::read_preferences(dataset, refused)?)
     }
@@ -204,7 +204,7 @@ impl Reader<'_> {
     pub(super) fn valued_pairs(&self, given: Option<&Dataset>) -> Result<Read> {
         if self.longest_prompt.is_some() {
             let detail = "a reward model reads whole texts; max_length leaves out those that are longer";
-            return Err(Error::Unfit(format!("max_prompt_length: {detail}")));
+            return Err(Error::setting("max_prompt_length", detail));
         }
         let mut refused = Refused::new(self.strict);
         let rows = self.preferences(given, &mut refused)?;
@@ -212,7 +212,10 @@ impl Reader<'_> {
         let with = pairs.iter().filter(|pair| pair.answers.as_ref().is_some_and(|answers| answers.margin.is_some())).count();
         if with > 0 && with < pairs.len() {
             let (without, all) = (pairs.len() - with, pairs.len());
-            return Err(Error::Unfit(format!("dataset: {without} of its {all} pairs have no \"margin\", and the others have")));
+            return Err(Error::setting(
+                "dataset",
+                format!("{without} of its {all} pairs have no \"margin\", and the others have"),
+            ));
         }
         Ok((pairs, warning))
     }
@@ -270,11 +273,11 @@ impl Reader<'_> {
         let Some(dataset) = given else {
             let detail =
                 "is missing: fine-tuning learns from a dataset with \"prompt\" and \"completion\", \"text\" or \"messages\"";
-            return Err(Error::Unfit(format!("dataset: {detail}")));
+            return Err(Error::setting("dataset", detail));
         };
         if self.longest_prompt.is_some() {
             let detail = "fine-tuning has no limit for prompts alone; max_length is that of a prompt with its completion";
-            return Err(Error::Unfit(format!("max_prompt_length: {detail}")));
+            return Err(Error::setting("max_prompt_length", detail));
         }
         let mut refused = Refused::new(self.strict);
         let rows = data::read_completions(dataset, &mut refused)?;
@@ -286,7 +289,7 @@ impl Reader<'_> {
         let Some(dataset) = given else {
             let detail =
                 "is missing: this algorithm learns from a dataset with \"prompt\", \"completion\" and \"label\", or pairs";
-            return Err(Error::Unfit(format!("dataset: {detail}")));
+            return Err(Error::setting("dataset", detail));
         };
         let mut refused = Refused::new(self.strict);
         let rows = data::read_labelled(dataset, &mut refused)?;
@@ -530,7 +533,7 @@ pub(super) fn fingerprint(prompts: &[Arc<Prompt>]) -> Result<String> {
             None => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers)),
             Some(label) => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers, label)),
         };
-        let row = row.map_err(|e| Error::Unfit(e.to_string()))?;
+        let row = row.map_err(|e| Error::encoding("a row", &e))?;
         hash.update((row.len() as u64).to_le_bytes());
         hash.update(&row);
     }

@@ -142,7 +142,7 @@ impl Trainer {
         let Some(value) = figures.get(&name) else {
             let meant = config::did_you_mean(&name, figures.keys().map(String::as_str));
             let detail = format!("reduce_lr_on_plateau follows metric_for_best_model, and no metric is named {name:?}{meant}");
-            return Err(Error::Unfit(format!("lr_scheduler_type: {detail}")));
+            return Err(Error::setting("lr_scheduler_type", detail));
         };
         self.state.plateau.observe(*value, settings, greater);
         self.learner.reduce_rates(self.state.plateau.plateaus);

@@ -60,7 +60,7 @@ impl RewardModel {
         let folder = ModelFolder::open(folder)?;
         if folder.value_head()?.is_none() {
             let detail = "has no score.weight: it is not a reward model. `rlhost reward` trains one";
-            return Err(Error::Unfit(format!("{}: {detail}", folder.path().display())));
+            return Err(Error::unusable(folder.path(), detail));
         }
         let decoder = folder.value_model_over(folder.trunk()?, NewHead::Zero)?.at(place)?;
         let tokenizer = Tokenizer::open(folder.tokenizer())?;
@@ -166,7 +166,7 @@ impl RewardModel {
     /// As [`RewardModel::values`].
     pub(super) fn check(&self, text: &Text) -> Result<()> {
         let a = self.model.architecture();
-        let wrong = |detail: String| Err(Error::Unfit(format!("reward model {}: {detail}", self.name)));
+        let wrong = |detail: String| Err(Error::Unjudged { name: self.name.clone(), detail });
         if text.tokens.is_empty() {
             return wrong("a text has no tokens".into());
         }

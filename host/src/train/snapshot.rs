@@ -173,7 +173,7 @@ impl Restored {
     /// If it holds only the model, can't be read, or belongs to another dataset and nothing may have `changed`.
     pub(super) fn read(origin: &Origin, dataset: &str, changed: bool) -> Result<Self> {
         let checkpoint = origin.checkpoint.as_path();
-        let unfit = |detail: String| Error::Unfit(format!("{}: {detail}", checkpoint.display()));
+        let unfit = |detail: String| Error::unusable(checkpoint, detail);
         let text = files::read(&checkpoint.join(REST), LARGEST_REST).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => unfit("holds only the model (save_only_model); it can't be resumed".into()),
             _ => unfit(format!("{REST}: {e}")),
@@ -357,14 +357,14 @@ impl Trainer {
     /// Restores the state of a checkpoint whose weights the policy already has. `changed` allows plugins that can't take their
     /// predecessors' state.
     pub(super) fn restore(&mut self, checkpoint: &Path, state: Restored, changed: bool) -> Result<()> {
-        let unfit = |detail: String| Error::Unfit(format!("{}: {detail}", checkpoint.display()));
+        let unfit = |detail: String| Error::unusable(checkpoint, detail);
         let Restored { mut rest, moments } = state;
         let optimizers = Optimizers { updates: rest.optimizer_updates, critic_updates: rest.critic_updates, moments };
         self.learner.restore(optimizers).map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
         let saved = |name: &str| {
             let written_by = rest.memories.get(name)?.clone();
             let file = memory_file(checkpoint, name);
-            let bytes = files::read(&file, LARGEST_STATE as u64).map_err(|e| Error::Unfit(format!("{}: {e}", file.display())));
+            let bytes = files::read(&file, LARGEST_STATE as u64).map_err(|e| Error::unusable(&file, e));
             Some(bytes.map(|bytes| Memory { bytes: bytes.into(), written_by }))
         };
         self.plugins.recall(saved, changed)?;

@@ -45,11 +45,7 @@ impl Collector {
             }
             self.counters.generation += 1;
         }
-        let times = if most == 1 { "1 generation".to_owned() } else { format!("{most} generations") };
-        Err(Error::Unfit(format!(
-            "filter_groups: in {times} (max_num_gen_batches) only {found} of the {wanted} prompts that a step needs have completions \
-             whose rewards differ; use prompts that the model solves sometimes, or a reward with more grades"
-        )))
+        Err(Error::NoSpread { generations: most, found, wanted })
     }
 }
 

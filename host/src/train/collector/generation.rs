@@ -150,8 +150,7 @@ impl Collector {
         let went_well = troubles.is_empty();
         let bearable = scorable || went_well && self.counters.unscored < MOST_UNSCORED;
         if !bearable {
-            let times = if went_well { format!(", {MOST_UNSCORED} generations in a row") } else { String::new() };
-            return Err(Error::Unfit(format!("no reward could score any completion at step {step}{times}")));
+            return Err(Error::Unscored { step, generations: if went_well { MOST_UNSCORED } else { 1 } });
         }
         e.rewards = columns;
         self.keep_for_evaluation(for_evaluation);

@@ -59,7 +59,7 @@ impl Collector {
 fn answers(prompts: &[Arc<Prompt>], count: usize) -> Result<Vec<Rollout>> {
     let mut rollouts = Vec::with_capacity(count * prompts.len());
     for (prompt, row) in prompts.iter().enumerate() {
-        let answers = row.answers.as_ref().ok_or_else(|| Error::Unfit("a prompt without its answers".into()))?;
+        let answers = row.answers.as_ref().ok_or_else(|| Error::Bug("a prompt has no answers"))?;
         for (sample, tokens) in [&answers.chosen, &answers.rejected].into_iter().take(count).enumerate() {
             rollouts.push(Rollout { prompt, sample, tokens: tokens.clone(), finished: true, ..Rollout::default() });
         }

@@ -76,7 +76,7 @@ struct Packing {
 impl Packing {
     fn of(config: &Config, flow: Flow, length: usize) -> Result<Self> {
         if config.packing && flow != Flow::Given {
-            return Err(Error::Unfit("packing: only for algorithms that learn from given completions".into()));
+            return Err(Error::setting("packing", "only for algorithms that learn from given completions"));
         }
         let strategy = config.packing.then_some(config.packing_strategy);
         let longest = if matches!(strategy, None | Some(PackingStrategy::Bfd)) { length } else { usize::MAX };
@@ -112,12 +112,11 @@ fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
     let generates = flow.generates();
     let batch = if generates { flow.prompts(config.generation_batch_size(), config) } else { config.batch_size() };
     if generates && rows < batch {
-        let detail = format!("the dataset has {rows} prompts, but one generation takes {batch}");
-        return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
+        return Err(Error::TooFewPrompts { prompts: rows, generation: batch });
     }
     if config.dataloader_drop_last && rows < batch {
         let detail = format!("leaves nothing: the dataset has {rows} rows, and a batch takes {batch}");
-        return Err(Error::Unfit(format!("dataloader_drop_last: {detail}")));
+        return Err(Error::setting("dataloader_drop_last", detail));
     }
     // Labelled rows go in the dataset's order, as in TRL.
     let shuffled = config.shuffle_dataset.unwrap_or(flow != Flow::Labelled);

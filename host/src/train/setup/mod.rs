@@ -95,39 +95,42 @@ fn check_episodes(config: &Config, opened: &Opened, place: &Place) -> Result<()>
     let Some(entry) = config.environment.first() else { return Ok(()) };
     if !place.device().is_cpu() {
         let detail = "episodes are generated on the CPU only; use device = \"cpu\"";
-        return Err(Error::Unfit(format!("environment: {detail}")));
+        return Err(Error::setting("environment", detail));
     }
     let message = |content: &str| Message { role: "user".into(), content: content.into(), ..Message::default() };
     let tried = opened.tokenizer.following(&[message("a")], &[], &[message("b")], &Extras::default());
-    tried.map(drop).map_err(|e| Error::Unfit(format!("environment: {} can't be used: {e}", entry.name())))
+    tried.map(drop).map_err(|e| Error::setting("environment", format!("{} can't be used: {e}", entry.name())))
 }
 
 /// Refuses rows that don't say which of several environments is theirs.
 fn check_rows<'a>(config: &Config, mut prompts: impl Iterator<Item = &'a Prompt>) -> Result<()> {
     let Some(prompt) = prompts.find(|prompt| prompt.acts_in(&config.environment).is_none()) else { return Ok(()) };
     let (names, row) = (config.environment.iter().map(PluginEntry::name).collect::<Vec<_>>().join(", "), prompt.row);
-    Err(Error::Unfit(match config.environment.len() {
-        0 => return Ok(()),
-        _ => format!("row {row} of the dataset: its column \"environment\" must be one of {names}, as the run has several"),
-    }))
+    if config.environment.is_empty() {
+        return Ok(());
+    }
+    let detail = format!("row {row}: its column \"environment\" must be one of {names}, as the run has several");
+    Err(Error::setting("dataset", detail))
 }
 
 /// Refuses settings that the algorithm can't work with.
 fn check(config: &Config, plugins: &Loaded) -> Result<()> {
     let mismatched = plugins.about().hints.mismatched;
-    let fault = if config.filter_groups && !plugins.flow.generates() {
-        "filter_groups: this algorithm learns from given answers, which have no rewards"
+    let (key, detail) = if config.filter_groups && !plugins.flow.generates() {
+        ("filter_groups", "this algorithm learns from given answers, which have no rewards")
     } else if config.precompute_ref_log_probs && plugins.flow.generates() {
-        "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training"
+        ("precompute_ref_log_probs", "this algorithm generates its completions; they are not known before training")
     } else if config.precompute_ref_log_probs && mismatched {
-        "precompute_ref_log_probs: this algorithm's baseline needs the reference model for the completions of each batch"
+        let detail = "this algorithm's baseline needs the reference model for the completions of each batch";
+        ("precompute_ref_log_probs", detail)
     } else if config.per_device_train_batch_size == 1 && mismatched {
-        "per_device_train_batch_size: this algorithm puts each completion behind another row's prompt, so a process needs at \
-         least 2 rows at a time"
+        let detail =
+            "this algorithm puts each completion behind another row's prompt, so a process needs at least 2 rows at a time";
+        ("per_device_train_batch_size", detail)
     } else {
         return Ok(());
     };
-    Err(Error::Unfit(fault.to_owned()))
+    Err(Error::setting(key, detail))
 }
 
 /// Warns of completions that the model's context will cut short.
@@ -289,7 +292,7 @@ impl Run<'_> {
             Prometheus::serve(&self.settings.metrics_address, port, &run, self.max_steps)
         };
         let port = self.settings.metrics_port.filter(|_| self.world.is_first());
-        port.map(serve).transpose().map_err(|e| Error::Unfit(format!("metrics_port: {e}")))
+        port.map(serve).transpose().map_err(|e| Error::setting("metrics_port", e))
     }
 }
 

@@ -160,8 +160,10 @@ pub(super) fn policy_and_reference(
             None => "a full model".to_owned(),
         };
         let (has, wanted) = (said(kept.lora(), &kept), said(lora, source));
-        let detail = format!("{} holds {has}, but this run trains {wanted}", origin.checkpoint.display());
-        return Err(Error::Unfit(format!("{detail}; `rlhost merge` creates a full model that a new run can start from")));
+        let detail = format!(
+            "it holds {has}, but this run trains {wanted}; `rlhost merge` creates a full model that a new run can start from"
+        );
+        return Err(Error::unusable(&origin.checkpoint, detail));
     }
     if lora.is_some() {
         let began = whole(source)?.at(place)?;

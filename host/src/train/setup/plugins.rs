@@ -111,8 +111,8 @@ fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, pl
     let resumed = matches!(beginning, Beginning::Resume { .. }) && !beginning.may_change();
     if let Some(hash) = entry.hash.as_deref().filter(|hash| resumed && *hash != model.hash()) {
         let (name, path, was, now) = (entry.name(), folder.display(), shortened(hash), shortened(model.hash()));
-        let detail = format!("reward model {name}: the files in {path} have changed since the run began ({was} to {now})");
-        return Err(Error::Unfit(format!("{detail}; --allow-changed goes on with what is there now")));
+        let changed = format!("reward model {name}: the files in {path} have changed since the run began ({was} to {now})");
+        return Err(Error::Changed(format!("{changed}; --allow-changed goes on with what is there now")));
     }
     entry.hash = Some(model.hash().to_owned());
     Ok(AskedModel { model, shares_tokens: false, of_chat: false })
@@ -187,9 +187,8 @@ impl Loaded {
             asked.shares_tokens = asked.model.tokenizer().is_same_as(policys);
             asked.of_chat = policys.has_chat();
             if conversing && !asked.model.tokenizer().has_chat() {
-                let name = asked.model.name();
-                let detail = "has no chat template to read the conversations of episodes with";
-                return Err(Error::Unfit(format!("reward model {name}: it {detail}; train it with one, or leave it out")));
+                let detail = "it has no chat template to read the conversations of episodes with; train it with one, or leave it out";
+                return Err(Error::Unjudged { name: asked.model.name().to_owned(), detail: detail.into() });
             }
         }
         Ok(())
@@ -201,8 +200,8 @@ impl Loaded {
         let group = if self.flow.generates() { config.group() } else { 2 };
         let mut trial = Trial::made_up(data.prompts(), data.columns(), group, &needs);
         trial.begin(data.prompts(), &config.environment);
-        dry_run(&trial, &mut self.algorithm, &mut self.rewards)?;
-        self.environments.iter().try_for_each(|(environment, _)| trial.play(environment))?;
+        dry_run(&trial, &mut self.algorithm, &mut self.rewards).map_err(Error::DryRun)?;
+        self.environments.iter().try_for_each(|(environment, _)| trial.play(environment)).map_err(Error::DryRun)?;
         let cut = config.max_tokens_per_microbatch.is_some();
         if !(cut || config.ranks > 1) || is_separable(&mut self.algorithm, &needs)? {
             return Ok((trial, Vec::new()));
@@ -210,7 +209,7 @@ impl Loaded {
         let name = self.algorithm_source.name();
         let detail = format!("the loss of {name}, with these settings, compares the rows of a micro-batch with each other");
         if cut {
-            return Err(Error::Unfit(format!("max_tokens_per_microbatch: {detail}; micro-batches can't be split by tokens")));
+            return Err(Error::setting("max_tokens_per_microbatch", format!("{detail}; micro-batches can't be split by tokens")));
         }
         let warning = format!("{detail}: each process compares only its own rows, so results differ from those of one process");
         Ok((trial, vec![warning]))
