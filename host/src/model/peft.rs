@@ -128,6 +128,9 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
         shards.forget(&format!("{PREFIX}{SCORE}"));
     }
     match shards.left() {
+        Some(left) if left == format!("{PREFIX}{SCORE}") => {
+            Err(fail(format!("{left} values texts: this is a reward model's adapter, which is asked with --reward-model")))
+        }
         Some(left) => Err(fail(format!("{left} is not part of a linear layer of attention or of the gated unit"))),
         None => Ok(adapted),
     }

@@ -53,6 +53,14 @@ pub enum Error {
     /// A plugin could not be loaded or failed.
     #[error(transparent)]
     Plugin(#[from] crate::plugin::Error),
+    /// A reward model could not score a text.
+    #[error("reward model {name}: {detail}")]
+    RewardModel {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        detail: String,
+    },
     /// The configuration does not fit what was loaded.
     #[error(transparent)]
     Config(#[from] crate::config::Error),
@@ -121,10 +129,10 @@ fn whose(prefix: &str) -> &'static str {
 }
 
 impl Error {
-    /// Returns the plugin whose call failed, here or in another process.
+    /// Returns the plugin or reward model whose call failed, here or in another process.
     fn plugin_at_fault(&self) -> Option<&str> {
         match self {
-            Self::Plugin(crate::plugin::Error::Call { name, .. }) => Some(name),
+            Self::Plugin(crate::plugin::Error::Call { name, .. }) | Self::RewardModel { name, .. } => Some(name),
             Self::Ranks(crate::dist::Error::Failed { failure, .. }) => failure.plugin.as_deref(),
             _ => None,
         }

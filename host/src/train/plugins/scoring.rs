@@ -1,8 +1,10 @@
 //! Computes the rewards of a generation's completions. [`Reward`] is the interface: anything that returns a column of scores for
 //! a batch can be behind it, a plugin or a model.
 
+use super::asked_model::AskedModel;
+use super::comparing::{self, Matches};
 use super::{Plugins, from_plugin};
-use crate::config::{OnError, PluginEntry};
+use crate::config::{Compare, OnError, PluginEntry};
 use crate::data::Message;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
@@ -12,7 +14,6 @@ use crate::train::Result;
 use crate::train::dataset::Prompt;
 use crate::train::experience::offsets;
 use crate::train::figures::Figures;
-use crate::train::reward_model::{RewardModel, Said, Text};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::ops::Range;
@@ -24,6 +25,8 @@ pub(in crate::train) struct Reward {
     /// Weight of its scores.
     weight: f32,
     on_error: OnError,
+    /// What it compares completions with, if it does.
+    compare: Option<Compare>,
     /// Whether it scores only in evaluations.
     eval_only: bool,
 }
@@ -32,13 +35,6 @@ pub(in crate::train) struct Reward {
 pub(in crate::train) enum Scorer {
     Plugin(Box<RewardPlugin>),
     Model(Box<AskedModel>),
-}
-
-/// A reward model, and what it must know of the policy.
-pub(in crate::train) struct AskedModel {
-    pub model: RewardModel,
-    /// Whether it reads the policy's tokens as they are.
-    pub shares_tokens: bool,
 }
 
 /// A generation as all rewards see it.
@@ -50,7 +46,8 @@ pub(in crate::train) struct Judged {
 impl Reward {
     /// Creates a reward with the weight and error policy of its entry.
     pub(in crate::train) fn new(by: Scorer, entry: &PluginEntry) -> Self {
-        Self { by, weight: entry.weight as f32, on_error: entry.on_error, eval_only: entry.eval_only }
+        let PluginEntry { on_error, compare, eval_only, .. } = *entry;
+        Self { by, weight: entry.weight as f32, on_error, compare, eval_only }
     }
 
     /// Returns its name in metrics and events.
@@ -84,6 +81,16 @@ impl Reward {
         }
     }
 
+    /// Replaces the model and returns the old one; a plugin is not replaced.
+    pub(super) fn exchange_model(&mut self, model: AskedModel) -> Option<AskedModel> {
+        self.model_mut().map(|own| std::mem::replace(own, model))
+    }
+
+    /// Returns the model that scores, if it is one.
+    pub(super) fn model(&self) -> Option<&AskedModel> {
+        if let Scorer::Model(asked) = &self.by { Some(asked) } else { None }
+    }
+
     /// Sets the weight and the error policy.
     pub(super) fn set(&mut self, weight: f32, on_error: OnError) {
         (self.weight, self.on_error) = (weight, on_error);
@@ -103,8 +110,29 @@ impl Reward {
         }
     }
 
+    /// Returns what it compares completions with, if it does.
+    pub(super) fn compare(&self) -> Option<Compare> {
+        self.compare
+    }
+
     /// Returns its scores of all completions, and its own metrics of those that this rank scored.
     fn score(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
+        let Some(compare) = self.compare else { return self.ask(world, judged) };
+        if self.model().is_some() {
+            let (answers, metrics) = self.ask(world, judged)?;
+            let references = match comparing::references(judged, compare) {
+                Some(references) => Some(self.ask(world, &references)?.0),
+                None => None,
+            };
+            return Ok((comparing::probabilities(judged, answers, references.as_ref()), metrics));
+        }
+        let Some(matches) = Matches::of(judged, compare) else { return self.ask(world, judged) };
+        let (answers, metrics) = self.ask(world, &matches.judged)?;
+        Ok((matches.scores(answers), metrics))
+    }
+
+    /// Returns its scores of all completions of a batch as they are.
+    fn ask(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
         let (rows, on_error) = (self.rows(world, &judged.batch), self.on_error);
         let (own, metrics) = match &mut self.by {
             Scorer::Model(asked) => (asked.score(judged, rows, on_error)?, Vec::new()),
@@ -125,57 +153,12 @@ impl Reward {
     }
 }
 
-impl AskedModel {
-    /// Scores some rows of a generation.
-    fn score(&self, judged: &Judged, rows: Range<usize>, on_error: OnError) -> Result<Answers> {
-        let (mut texts, mut answers) = (Vec::with_capacity(rows.len()), Answers::default());
-        let mut scored = Vec::with_capacity(rows.len());
-        for row in rows.clone() {
-            let text = self.text(judged, row).and_then(|text| self.model.check(&text).map(|()| text));
-            match text {
-                Ok(text) => {
-                    scored.push(row);
-                    texts.push(text);
-                }
-                Err(error) if on_error == OnError::Fail => return Err(error),
-                Err(error) => {
-                    answers.first_error.get_or_insert_with(|| error.to_string());
-                    answers.failed.push((row, error.to_string()));
-                }
-            }
-        }
-        answers.values = vec![None; rows.len()];
-        for (row, value) in scored.into_iter().zip(self.model.values(&texts)?) {
-            answers.values[row - rows.start] = Some(value);
-        }
-        Ok(answers)
-    }
-
-    /// Returns a completion with its prompt in the model's tokens: the policy's own if the tokenizers are the same and the prompt
-    /// is a text. A conversation is rendered with the model's own template.
-    fn text(&self, Judged { batch, prompts }: &Judged, row: usize) -> Result<Text> {
-        let group = batch.prompt_of[row] as usize;
-        let prompt = &prompts[group];
-        let own = &batch.token_ids[batch.offsets[row] as usize..batch.offsets[row + 1] as usize];
-        if self.shares_tokens && !prompt.chat {
-            return Ok(Text { group, tokens: [&prompt.tokens, own].concat() });
-        }
-        self.model.text(&Said {
-            group,
-            prompt: &prompt.text,
-            asked: prompt.messages.as_deref(),
-            completion: &batch.completions[row],
-            ended: batch.finished[row],
-        })
-    }
-}
-
 /// The result for some rows: their scores, why a first attempt failed, and the rows that failed on their own.
 #[derive(Default, Deserialize, Serialize)]
-struct Answers {
-    values: Vec<Option<f32>>,
-    first_error: Option<String>,
-    failed: Vec<(usize, String)>,
+pub(super) struct Answers {
+    pub values: Vec<Option<f32>>,
+    pub first_error: Option<String>,
+    pub failed: Vec<(usize, String)>,
 }
 
 /// A reward that failed, and the rows without a score.
@@ -257,7 +240,7 @@ impl Plugins {
             let into = if reward.eval_only { &mut for_evaluation } else { &mut columns };
             into.push(RewardColumn { name, weight: reward.weight, values });
         }
-        self.swaps.saw_scores(Arc::new(judged.batch), &columns);
+        self.swaps.saw_scores(Arc::new(judged), &columns);
         Ok(Scored { columns, for_evaluation, troubles, figures })
     }
 }

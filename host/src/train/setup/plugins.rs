@@ -1,18 +1,20 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
-use crate::config::{self, Config, PluginEntry};
+use crate::config::{self, Compare, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::Place;
 use crate::plugin::{AnyPlugin, Asker, Asking, Engine, EnvironmentPlugin, Info, Outline, RewardPlugin, Role, Source};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
+use crate::train::journal::Event;
 use crate::train::learner::is_separable;
 use crate::train::origin::Beginning;
-use crate::train::plugins::{AskedModel, Plugins, Reward, Scorer, Slot, Trial, dry_run};
+use crate::train::plugins::{AskedModel, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run};
 use crate::train::ranks::{after_the_first, same_source};
 use crate::train::reward_model::{RewardModel, model_or_run};
 use crate::train::{Error, Result, RunFolder, answers_of};
+use serde_json::json;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -185,8 +187,16 @@ impl Loaded {
     /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial and any warnings.
     pub(super) fn try_on(&mut self, data: &Data, config: &Config) -> Result<(Trial, Vec<String>)> {
         let needs = self.about().needs;
+        let lacks =
+            |entry: &&PluginEntry| entry.compare == Some(Compare::Reference) && !data.columns().iter().any(|c| c == REFERENCE);
+        if let Some(entry) = config.plugin.iter().find(lacks) {
+            let detail =
+                format!("compares with the dataset's column {REFERENCE:?}, and it has none; --columns {REFERENCE}=COLUMN");
+            let place = format!("plugin.{}.compare", entry.name());
+            return Err(config::Error::Invalid { place, detail }.into());
+        }
         let group = if self.flow.generates() { config.group() } else { 2 };
-        let trial = Trial::made_up(data.prompts(), data.columns(), group, &needs);
+        let trial = Trial::made_up(data.prompts(), data.columns(), group, &needs).comparing(&self.rewards);
         dry_run(&trial, &mut self.algorithm, &mut self.rewards)?;
         self.environment.as_ref().map_or(Ok(()), |(environment, _)| trial.play(environment))?;
         let cut = config.max_tokens_per_microbatch.is_some();
@@ -203,10 +213,15 @@ impl Loaded {
     }
 
     /// Stores the plugins in the run's folder and records that they were loaded.
-    pub(super) fn keep(&self, folder: &mut RunFolder) -> Result<()> {
+    pub(super) fn keep(&self, config: &Config, folder: &mut RunFolder) -> Result<()> {
         folder.keep_plugin(&self.algorithm_source, "algorithm", self.algorithm.plugin())?;
         for (plugin, source) in self.rewards.iter().filter_map(Reward::plugin).zip(&self.reward_sources) {
             folder.keep_plugin(source, "reward", plugin)?;
+        }
+        for entry in config.plugin.iter().filter(|entry| entry.model) {
+            let (role, plugin, version) = ("reward model", entry.name(), "");
+            let (hash, config) = (entry.hash.as_deref().unwrap_or_default(), &json!({ "path": entry.path }));
+            folder.event(&Event::PluginLoaded { role, plugin, version, hash, config, granted: None })?;
         }
         if let Some((plugin, source)) = &self.environment {
             folder.keep_plugin(source, "environment", plugin)?;
