@@ -18,6 +18,16 @@ pub enum OnError {
     Unscorable,
 }
 
+/// What a completion is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Compare {
+    /// The prompt's other completions, or the dataset's column "reference" where there are none.
+    Others,
+    /// The dataset's column "reference".
+    Reference,
+}
+
 /// Resource limits of a plugin.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -120,6 +130,9 @@ const LONGEST_CALL: Duration = Duration::from_secs(1 << 32);
 pub struct PluginEntry {
     /// Path of the plugin, or the file name of an embedded one; or a reward model's folder or name on the hub.
     pub path: String,
+    /// Name of a reward model in metrics and events, unless it is that of its folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Whether it is a reward model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub model: bool,
@@ -135,6 +148,10 @@ pub struct PluginEntry {
     /// What to do if it fails: fail (save and end the run) or unscorable (give its rows no score).
     #[serde(default)]
     pub on_error: OnError,
+    /// Score by comparing each completion with others (the prompt's other completions) or reference (the dataset's column of that
+    /// name): a plugin sees both answers, one in its column "reference"; a reward model gives the probability of being better.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compare: Option<Compare>,
     /// Score only in evaluations: its scores are logged and reach no algorithm.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub eval_only: bool,
@@ -161,13 +178,26 @@ impl PluginEntry {
     pub fn new(path: String) -> Self {
         let (limits, http) = (Limits::default(), HttpLimits::default());
         let (config, on_error, eval_only) = (Map::new(), OnError::Fail, false);
+        let (name, model, hash, weight, compare) = (None, false, None, 1.0, None);
         let (hosts, secrets) = (Vec::new(), BTreeMap::new());
-        Self { path, model: false, hash: None, weight: 1.0, config, on_error, eval_only, limits, hosts, secrets, http }
+        Self { path, name, model, hash, weight, config, on_error, compare, eval_only, limits, hosts, secrets, http }
     }
 
-    /// Creates a reward model's entry.
-    pub fn of_model(path: String) -> Self {
-        Self { model: true, ..Self::new(path) }
+    /// Creates a reward model's entry from what a command line gives: its folder or hub name, or `NAME=` and that.
+    pub fn of_model(given: String) -> Self {
+        let named = given.split_once('=').filter(|(name, path)| is_name(name) && !path.is_empty());
+        let (name, path) = named.map(|(name, path)| (Some(name.to_owned()), path.to_owned())).unwrap_or((None, given));
+        Self { name, model: true, ..Self::new(path) }
+    }
+
+    /// Names another folder's model, which keeps the name.
+    pub fn move_to(&mut self, path: String) {
+        let name = self.name().to_owned();
+        self.path = path;
+        self.name = None;
+        if self.name() != name {
+            self.name = Some(name);
+        }
     }
 
     /// Returns what it is granted.
@@ -176,8 +206,11 @@ impl PluginEntry {
     }
 
     /// Returns the name used in metrics and in `--set plugin.NAME...`: the file name without its extension; for a reward model
-    /// that of its folder, or of the run whose checkpoint that is.
+    /// its own, or that of its folder, or of the run whose checkpoint that is.
     pub fn name(&self) -> &str {
+        if let Some(name) = &self.name {
+            return name;
+        }
         let mut parts = self.path.trim_end_matches(['/', '\\']).rsplit(['/', '\\']);
         let file = parts.next().unwrap_or(&self.path);
         if !self.model {
@@ -186,5 +219,29 @@ impl PluginEntry {
         let of_run = file.strip_prefix("checkpoint-").is_some_and(|step| step.bytes().all(|byte| byte.is_ascii_digit()));
         let named = if of_run { parts.next().unwrap_or(file) } else { file };
         named.split('@').next().unwrap_or(named)
+    }
+}
+
+/// Whether a text can be the name of a reward model: letters, digits, `_`, `-` and `.`.
+pub(super) fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reward_model_has_the_name_that_it_is_given_or_that_of_its_folder() {
+        let of = |given: &str| PluginEntry::of_model(given.into());
+        assert_eq!(of("runs/rm/checkpoint-12").name(), "rm");
+        assert_eq!((of("a=runs/rm").name(), of("a=runs/rm").path.as_str()), ("a", "runs/rm"));
+        // A folder, and not a name.
+        assert_eq!(of("./a=b").path, "./a=b");
+        let mut moved = of("runs/rm");
+        moved.move_to("runs/better".into());
+        assert_eq!((moved.name(), moved.path.as_str()), ("rm", "runs/better"));
+        moved.move_to("others/rm/checkpoint-2".into());
+        assert_eq!((moved.name(), moved.name.as_deref()), ("rm", None));
     }
 }

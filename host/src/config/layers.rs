@@ -190,7 +190,8 @@ fn replace_rewards(config: &mut Config, overrides: &Overrides) {
         let entry = |path: &String| {
             let new = new(path.clone());
             let same = kept.iter().find(|entry| entry.name() == new.name());
-            same.map_or(new, |entry| PluginEntry { path: path.clone(), ..entry.clone() })
+            let PluginEntry { path, name, .. } = new.clone();
+            same.map_or(new, |entry| PluginEntry { path, name, ..entry.clone() })
         };
         paths.iter().map(entry).collect()
     };

@@ -27,7 +27,7 @@ mod yaml;
 pub use changes::{changes, same};
 pub use choices::{LearnFrom, LogCompletions, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, Strategy};
 pub use device::Device;
-pub use entries::{Limits, OnError, PluginEntry};
+pub use entries::{Compare, Limits, OnError, PluginEntry};
 pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};
 pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
 pub use keys::{Key, OnResume, key, keys};

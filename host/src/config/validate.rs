@@ -1,5 +1,6 @@
 //! Values that can't be used, and combinations that don't fit.
 
+use super::entries::is_name;
 use super::{Config, Error, Period, PluginEntry, ReportTo, did_you_mean};
 
 /// Most of anything that is counted: products of a few of them are still numbers.
@@ -261,6 +262,18 @@ impl Config {
             }
             if key == "plugin" && entry.limits.episodes_timeout_s.is_some() {
                 return Err((key, format!("{}: limits.episodes_timeout_s is for environments; leave it out", entry.name())));
+            }
+            entry.grants().check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
+            if let Some(name) = entry.name.as_deref().filter(|name| !entry.model || !is_name(name)) {
+                let detail = "name is for reward models, and has letters, digits, _, - and .; a plugin has that of its file";
+                return Err((key, format!("{}: name is {name:?}; {detail}", entry.path)));
+            }
+            if self.plugin[..i].iter().any(|other| other.name() == entry.name()) {
+                let detail = match entry.model {
+                    true => "give one another name, as in --reward-model NAME=FOLDER",
+                    false => "plugins need different file names",
+                };
+                return Err((key, format!("{} is listed twice; {detail}", entry.name())));
             }
             entry.grants().check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
             if key == "environment" && (entry.eval_only || entry.model) {

@@ -113,8 +113,10 @@ impl ModelFolder {
     /// Reads all weights (f32, f16 or bf16) as f32.
     ///
     /// # Errors
-    /// If the files don't hold what `config.json` requires, or hold values that are not finite.
+    /// If the files don't hold what `config.json` requires, or hold values that are not finite, or it is a model that predicts no
+    /// tokens.
     pub fn decoder(&self) -> Result<Decoder> {
+        self.check_predicts()?;
         self.decoder_over(self.decoder_of(Shards::of_model(&self.base)?)?)
     }
 

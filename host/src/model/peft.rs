@@ -127,6 +127,9 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
         shards.forget(&format!("{PREFIX}{SCORE}"));
     }
     match shards.left() {
+        Some(left) if left == format!("{PREFIX}{SCORE}") => {
+            Err(fail(format!("{left} values texts: this is a reward model's adapter, which is asked with --reward-model")))
+        }
         Some(left) => {
             let experts = if adapted.layers.iter().any(|layer| layer.experts.is_some()) {
                 "; experts and routers have no adapters here"

@@ -11,6 +11,7 @@ use super::save::{of_torch, write_config, write_tensors};
 use super::shards::Shards;
 use super::weights::{Linear, of_critic};
 use super::{Architecture, Dtype, Error, ModelFolder, Policy, Result, Weights, critic, peft};
+use crate::config::printable;
 use crate::model::Gradients;
 use crate::ops::{self, Forest};
 use candle_core::{DType, Tensor};
@@ -19,6 +20,9 @@ use std::path::Path;
 
 /// The head's name in files.
 pub(super) const SCORE: &str = "score.weight";
+
+/// Ends of the names of models without an output matrix.
+const CLASSIFIES: [&str; 2] = ["ForSequenceClassification", "ForTokenClassification"];
 
 /// How a head begins where the folder has none.
 #[derive(Clone, Copy, Debug)]
@@ -150,6 +154,20 @@ impl ModelFolder {
     pub fn pad_token(&self) -> Result<Option<u32>> {
         let id = self.read_config(|config| config.number("pad_token_id"))?;
         Ok(id.filter(|id| id.fract() == 0.0 && (0.0..f64::from(u32::MAX)).contains(id)).map(|id| id as u32))
+    }
+
+    /// Refuses a model that values texts instead of predicting tokens: without its own output matrix it would predict with another.
+    pub(super) fn check_predicts(&self) -> Result<()> {
+        let kind = self.read_config(|config| {
+            let kinds = config.get("architectures").and_then(Value::as_array).into_iter().flatten();
+            let kind = kinds.filter_map(Value::as_str).find(|kind| CLASSIFIES.iter().any(|end| kind.ends_with(end)));
+            Ok(kind.map(str::to_owned))
+        })?;
+        kind.map_or(Ok(()), |kind| {
+            let detail =
+                format!("{} gives texts values and predicts no tokens; ask it with --reward-model", printable(&kind, 80));
+            Err(Error::Config { path: self.base().join("config.json"), detail })
+        })
     }
 
     fn read_config<T>(&self, read: impl FnOnce(&Object) -> std::result::Result<T, String>) -> Result<T> {

@@ -79,12 +79,12 @@ pub enum Error {
         /// Prompts that a generation takes.
         generation: usize,
     },
-    /// A reward model can't judge a text.
+    /// A reward model could not score a text.
     #[error("reward model {name}: {detail}")]
-    Unjudged {
-        /// The reward model.
+    RewardModel {
+        /// Its name.
         name: String,
-        /// Why not.
+        /// What is wrong.
         detail: String,
     },
     /// No reward scored any completion.
@@ -215,7 +215,7 @@ impl Error {
             Self::Checkpoint(error) => error.is_mistake(),
             Self::Ranks(error) => error.is_mistake(),
             Self::Setting { .. } | Self::OutputDir { .. } | Self::Unusable { .. } | Self::Changed(_) => true,
-            Self::TooFewPrompts { .. } | Self::Unjudged { .. } | Self::SetUpsDiffer { .. } => true,
+            Self::TooFewPrompts { .. } | Self::RewardModel { .. } | Self::SetUpsDiffer { .. } => true,
             Self::Write { source, .. } => crate::config::files::is_of_the_path(source),
             Self::Op(_) | Self::Unscored { .. } | Self::NoSpread { .. } | Self::WeightsDiffer { .. } | Self::Encoding { .. } | Self::Bug(_) => false,
             Self::Counter { .. } | Self::NotFinite { .. } | Self::Overflow { .. } | Self::WeightsNotFinite => false,
@@ -225,7 +225,7 @@ impl Error {
     /// Returns the plugin whose call failed, here or in another process.
     pub(super) fn plugin_at_fault(&self) -> Option<&str> {
         match self {
-            Self::Plugin(crate::plugin::Error::Call { name, .. }) | Self::DryRun(crate::plugin::Error::Call { name, .. }) => {
+            Self::Plugin(crate::plugin::Error::Call { name, .. }) | Self::DryRun(crate::plugin::Error::Call { name, .. }) | Self::RewardModel { name, .. } => {
                 Some(name)
             }
             Self::Ranks(crate::dist::Error::Failed { failure, .. }) => failure.plugin.as_deref(),

@@ -166,7 +166,7 @@ impl RewardModel {
     /// As [`RewardModel::values`].
     pub(super) fn check(&self, text: &Text) -> Result<()> {
         let a = self.model.architecture();
-        let wrong = |detail: String| Err(Error::Unjudged { name: self.name.clone(), detail });
+        let wrong = |detail: String| Err(Error::RewardModel { name: self.name.clone(), detail });
         if text.tokens.is_empty() {
             return wrong("a text has no tokens".into());
         }
@@ -274,6 +274,11 @@ fn common_beginning(texts: &[Text]) -> usize {
 /// If it is a hub name and can't be downloaded, or a run without a checkpoint.
 pub fn model_or_run(given: &str) -> Result<(PathBuf, String)> {
     let (folder, name) = named::model_of(given)?;
+    if folder.is_file() {
+        let advice = if given.ends_with(".wasm") { "; a plugin is named with --plugin" } else { "" };
+        let detail = format!("this is a file, and a reward model is a folder with config.json{advice}");
+        return Err(Error::unusable(Path::new(given), detail));
+    }
     let is_model = ["config.json", "adapter_config.json"].iter().any(|name| folder.join(name).exists());
     if is_model || !folder.join("events.jsonl").exists() {
         return Ok((folder, name));

@@ -10,7 +10,7 @@ use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
 use crate::train::figures::{Figures, Work};
 use crate::train::learner::Learner;
-use crate::train::plugins::{Judged, Scored, Trouble, batch, from_plugin};
+use crate::train::plugins::{Judged, Scored, Told, Trouble, batch, from_plugin};
 use crate::train::{Error, Result};
 use serde_json::json;
 use std::ops::Range;
@@ -128,7 +128,7 @@ impl Collector {
         let step = with.at.step;
         let mut batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
         by_episode(&mut batch, &e.episodes);
-        let scored = with.plugins.score(Judged { batch, experience: e }, self.evaluating.is_some())?;
+        let scored = with.plugins.score(judged(batch, e), self.evaluating.is_some())?;
         let Scored { mut columns, for_evaluation, mut troubles, mut figures } = scored;
         for (place, entry) in with.plugins.environments().1.iter().enumerate() {
             let reward = |episode: &Episode| episode.reward().filter(|_| episode.environment == place);
@@ -179,6 +179,16 @@ impl Collector {
         let generated = rollouts.iter().map(|r| r.sampled() as u64).sum();
         Work { generated, generation, ..Work::default() }
     }
+}
+
+/// Adds to a batch what reward models see of it.
+fn judged(batch: RewardBatch, e: &Experience) -> Judged {
+    let told = |(row, episode): (usize, &Episode)| Told { episode: episode.clone(), opening: e.prompt_of(row).to_vec() };
+    let prompts = match e.episodes.is_empty() {
+        true => e.prompts.clone(),
+        false => e.rollouts.iter().map(|rollout| e.prompts[rollout.prompt].clone()).collect(),
+    };
+    Judged { batch, prompts, episodes: e.episodes.iter().enumerate().map(told).collect() }
 }
 
 /// Gives each episode a prompt of its own in a batch, and the conversation and the rewards of its turns as columns.

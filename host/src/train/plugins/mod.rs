@@ -1,11 +1,15 @@
 //! The run's plugins: the algorithm and the rewards. Every call of a run goes through here, so the newest batch of each kind is
 //! at hand for the trial of the next version.
 
+mod asked_model;
+mod comparing;
 mod scoring;
 mod swap;
 
+pub(super) use asked_model::{AskedModel, Opener};
+pub(super) use comparing::REFERENCE;
 pub use scoring::start_of;
-pub(super) use scoring::{AskedModel, Judged, Reward, Scored, Scorer, Trouble, batch, start};
+pub(super) use scoring::{Judged, Reward, Scored, Scorer, Told, Trouble, batch, start};
 pub(super) use swap::{LIVE, Seen, Slot, Swap, Trial, cant_change, dry_run};
 
 use super::experience::Pair;

@@ -1,18 +1,20 @@
 //! Computes the rewards of a generation's completions. [`Reward`] is the interface: anything that returns a column of scores for
 //! a batch can be behind it, a plugin or a model.
 
+use super::asked_model::AskedModel;
+use super::comparing::{self, Matches};
 use super::{Plugins, from_plugin};
-use crate::config::{OnError, PluginEntry};
+use crate::config::{Compare, OnError, PluginEntry};
 use crate::data::Message;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::{self, Column, Outcome, RewardBatch, RewardColumn, RewardPlugin, Start};
 use crate::rollout::Rollout;
 use crate::train::Result;
+use crate::train::collector::Episode;
 use crate::train::dataset::Prompt;
-use crate::train::experience::{Experience, offsets};
+use crate::train::experience::offsets;
 use crate::train::figures::Figures;
-use crate::train::reward_model::{RewardModel, Said, Text};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::ops::Range;
@@ -24,6 +26,8 @@ pub(in crate::train) struct Reward {
     /// Weight of its scores.
     weight: f32,
     on_error: OnError,
+    /// What it compares completions with, if it does.
+    compare: Option<Compare>,
     /// Whether it scores only in evaluations.
     eval_only: bool,
 }
@@ -34,25 +38,28 @@ pub(in crate::train) enum Scorer {
     Model(Box<AskedModel>),
 }
 
-/// A reward model, and what it must know of the policy.
-pub(in crate::train) struct AskedModel {
-    pub model: RewardModel,
-    /// Whether it reads the policy's tokens as they are.
-    pub shares_tokens: bool,
-    /// Whether the policy has a chat template, by which episodes are conversations.
-    pub of_chat: bool,
+/// What a reward model must know of an episode.
+#[derive(Clone)]
+pub(in crate::train) struct Told {
+    pub episode: Episode,
+    /// The tokens of its own prompt.
+    pub opening: Vec<u32>,
 }
 
-/// A generation as all rewards see it: plugins the batch, models what it was made from.
-pub(in crate::train) struct Judged<'a> {
+/// A generation as all rewards see it.
+pub(in crate::train) struct Judged {
     pub batch: RewardBatch,
-    pub experience: &'a Experience,
+    /// The batch's prompts.
+    pub prompts: Vec<Arc<Prompt>>,
+    /// What each row is besides its text; empty without an environment.
+    pub episodes: Vec<Told>,
 }
 
 impl Reward {
     /// Creates a reward with the weight and error policy of its entry.
     pub(in crate::train) fn new(by: Scorer, entry: &PluginEntry) -> Self {
-        Self { by, weight: entry.weight as f32, on_error: entry.on_error, eval_only: entry.eval_only }
+        let PluginEntry { on_error, compare, eval_only, .. } = *entry;
+        Self { by, weight: entry.weight as f32, on_error, compare, eval_only }
     }
 
     /// Returns its name in metrics and events.
@@ -86,6 +93,16 @@ impl Reward {
         }
     }
 
+    /// Replaces the model and returns the old one; a plugin is not replaced.
+    pub(super) fn exchange_model(&mut self, model: AskedModel) -> Option<AskedModel> {
+        self.model_mut().map(|own| std::mem::replace(own, model))
+    }
+
+    /// Returns the model that scores, if it is one.
+    pub(super) fn model(&self) -> Option<&AskedModel> {
+        if let Scorer::Model(asked) = &self.by { Some(asked) } else { None }
+    }
+
     /// Sets the weight and the error policy.
     pub(super) fn set(&mut self, weight: f32, on_error: OnError) {
         (self.weight, self.on_error) = (weight, on_error);
@@ -105,8 +122,29 @@ impl Reward {
         }
     }
 
+    /// Returns what it compares completions with, if it does.
+    pub(super) fn compare(&self) -> Option<Compare> {
+        self.compare
+    }
+
     /// Returns its scores of all completions, and its own metrics of those that this rank scored.
-    fn score(&mut self, world: &World, judged: &Judged<'_>) -> Result<(Answers, Vec<Metric>)> {
+    fn score(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
+        let Some(compare) = self.compare else { return self.ask(world, judged) };
+        if self.model().is_some() {
+            let (answers, metrics) = self.ask(world, judged)?;
+            let references = match comparing::references(judged, compare) {
+                Some(references) => Some(self.ask(world, &references)?.0),
+                None => None,
+            };
+            return Ok((comparing::probabilities(judged, answers, references.as_ref()), metrics));
+        }
+        let Some(matches) = Matches::of(judged, compare) else { return self.ask(world, judged) };
+        let (answers, metrics) = self.ask(world, &matches.judged)?;
+        Ok((matches.scores(answers), metrics))
+    }
+
+    /// Returns its scores of all completions of a batch as they are.
+    fn ask(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
         let (rows, on_error) = (self.rows(world, &judged.batch), self.on_error);
         let (own, metrics) = match &mut self.by {
             Scorer::Model(asked) => (asked.score(judged, rows, on_error)?, Vec::new()),
@@ -127,64 +165,12 @@ impl Reward {
     }
 }
 
-impl AskedModel {
-    /// Scores some rows of a generation.
-    fn score(&self, judged: &Judged<'_>, rows: Range<usize>, on_error: OnError) -> Result<Answers> {
-        let (mut texts, mut answers) = (Vec::with_capacity(rows.len()), Answers::default());
-        let mut scored = Vec::with_capacity(rows.len());
-        // An episode that failed has no score, and may have no text.
-        let failed = |row: usize| judged.experience.episodes.get(row).is_some_and(|episode| episode.failed.is_some());
-        for row in rows.clone().filter(|row| !failed(*row)) {
-            let text = self.text(judged, row).and_then(|text| self.model.check(&text).map(|()| text));
-            match text {
-                Ok(text) => {
-                    scored.push(row);
-                    texts.push(text);
-                }
-                Err(error) if on_error == OnError::Fail => return Err(error),
-                Err(error) => {
-                    answers.first_error.get_or_insert_with(|| error.to_string());
-                    answers.failed.push((row, error.to_string()));
-                }
-            }
-        }
-        answers.values = vec![None; rows.len()];
-        for (row, value) in scored.into_iter().zip(self.model.values(&texts)?) {
-            answers.values[row - rows.start] = Some(value);
-        }
-        Ok(answers)
-    }
-
-    /// Returns a completion with its prompt in the model's tokens: the policy's own if the tokenizers are the same and the prompt
-    /// is a text. A conversation is rendered with the model's own template, an episode's as a whole.
-    fn text(&self, Judged { batch, experience }: &Judged<'_>, row: usize) -> Result<Text> {
-        let group = experience.rollouts[row].prompt;
-        let (prompt, episode) = (&experience.prompts[group], experience.episodes.get(row));
-        let chat = if episode.is_some() { self.of_chat || self.model.tokenizer().has_chat() } else { prompt.chat };
-        if self.shares_tokens && !chat {
-            return Ok(Text { group, tokens: [experience.prompt_of(row), &experience.rollouts[row].tokens].concat() });
-        }
-        if let Some(episode) = episode.filter(|_| chat) {
-            let (messages, extras) = episode.conversation();
-            return self.model.conversation(group, messages, &extras);
-        }
-        self.model.text(&Said {
-            group,
-            prompt: episode.map_or(&prompt.text, |episode| &episode.prompt),
-            asked: prompt.messages.as_deref().filter(|_| episode.is_none()),
-            completion: &batch.completions[row],
-            whole: None,
-            ended: batch.finished[row],
-        })
-    }
-}
-
 /// The result for some rows: their scores, why a first attempt failed, and the rows that failed on their own.
 #[derive(Default, Deserialize, Serialize)]
-struct Answers {
-    values: Vec<Option<f32>>,
-    first_error: Option<String>,
-    failed: Vec<(usize, String)>,
+pub(super) struct Answers {
+    pub values: Vec<Option<f32>>,
+    pub first_error: Option<String>,
+    pub failed: Vec<(usize, String)>,
 }
 
 /// A reward that failed, and the rows without a score.
@@ -257,7 +243,7 @@ pub fn start_of(prompt: &[Message], columns: &Map<String, Value>, (episode, seed
 
 impl Plugins {
     /// Returns all rewards of all completions, with the host's metrics about them; those for evaluations alone only if it is one.
-    pub(in crate::train) fn score(&mut self, judged: Judged<'_>, evaluating: bool) -> Result<Scored> {
+    pub(in crate::train) fn score(&mut self, judged: Judged, evaluating: bool) -> Result<Scored> {
         let mut figures = Figures::begin();
         let (mut columns, mut troubles) = (Vec::with_capacity(self.rewards.len()), Vec::new());
         let mut for_evaluation = Vec::new();
@@ -271,7 +257,7 @@ impl Plugins {
             let into = if reward.eval_only { &mut for_evaluation } else { &mut columns };
             into.push(RewardColumn { name, weight: reward.weight, values });
         }
-        self.swaps.saw_scores(Arc::new(judged.batch), &columns);
+        self.swaps.saw_scores(Arc::new(judged), &columns);
         Ok(Scored { columns, for_evaluation, troubles, figures })
     }
 }

@@ -17,6 +17,7 @@ use super::journal::{Begun, Event, Journal, Parent};
 use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
 use super::periods::Periods;
+use super::plugins::Opener;
 use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
@@ -49,6 +50,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, opened) = model::open(config, &folder, beginning, &world)?;
     plugins.meet(&opened.tokenizer)?;
+    let opener = Opener { place: place.clone(), tokenizer: opened.tokenizer.clone() };
     let (config, Datasets { data, evaluated, mut warnings }) =
         data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
     let (trial, more) = plugins.try_on(&data, &config)?;
@@ -75,7 +77,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let mut trainer =
         Trainer { settings, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps, periods };
     trainer.begin_as(beginning, restored)?;
-    trainer.plugins.watch(engine, &trainer.journal)?;
+    trainer.plugins.watch(engine, opener, &trainer.journal)?;
     Ok(trainer)
 }
 
@@ -258,7 +260,7 @@ impl Run<'_> {
         let pad = opened.tokenizer.pad_id().filter(|_| plugins.flow == Flow::ValuedPairs);
         let source = opened.keep(folder.path(), self.world.is_first())?.padding_with(pad);
         folder.event(&self.event(&source, changes))?;
-        plugins.keep(&mut folder)?;
+        plugins.keep(&self.settings, &mut folder)?;
         for text in warnings {
             tracing::warn!("{text}");
             folder.event(&Event::Warning { text: &text })?;

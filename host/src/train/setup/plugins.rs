@@ -1,18 +1,20 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
-use crate::config::{self, Config, PluginEntry};
+use crate::config::{self, Compare, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::Place;
 use crate::plugin::{AnyPlugin, Asker, Asking, Engine, EnvironmentPlugin, Info, Outline, RewardPlugin, Role, Source};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
+use crate::train::journal::Event;
 use crate::train::learner::is_separable;
 use crate::train::origin::Beginning;
-use crate::train::plugins::{AskedModel, Plugins, Reward, Scorer, Slot, Trial, dry_run};
+use crate::train::plugins::{AskedModel, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run};
 use crate::train::ranks::{after_the_first, same_source};
 use crate::train::reward_model::{RewardModel, model_or_run};
 use crate::train::{Error, Result, RunFolder, answers_of};
+use serde_json::json;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -188,7 +190,7 @@ impl Loaded {
             asked.of_chat = policys.has_chat();
             if conversing && !asked.model.tokenizer().has_chat() {
                 let detail = "it has no chat template to read the conversations of episodes with; train it with one, or leave it out";
-                return Err(Error::Unjudged { name: asked.model.name().to_owned(), detail: detail.into() });
+                return Err(Error::RewardModel { name: asked.model.name().to_owned(), detail: detail.into() });
             }
         }
         Ok(())
@@ -197,8 +199,16 @@ impl Loaded {
     /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial and any warnings.
     pub(super) fn try_on(&mut self, data: &Data, config: &Config) -> Result<(Trial, Vec<String>)> {
         let needs = self.about().needs;
+        let lacks =
+            |entry: &&PluginEntry| entry.compare == Some(Compare::Reference) && !data.columns().iter().any(|c| c == REFERENCE);
+        if let Some(entry) = config.plugin.iter().find(lacks) {
+            let detail =
+                format!("compares with the dataset's column {REFERENCE:?}, and it has none; --columns {REFERENCE}=COLUMN");
+            let place = format!("plugin.{}.compare", entry.name());
+            return Err(config::Error::Invalid { place, detail }.into());
+        }
         let group = if self.flow.generates() { config.group() } else { 2 };
-        let mut trial = Trial::made_up(data.prompts(), data.columns(), group, &needs);
+        let mut trial = Trial::made_up(data.prompts(), data.columns(), group, &needs).comparing(&self.rewards);
         trial.begin(data.prompts(), &config.environment);
         dry_run(&trial, &mut self.algorithm, &mut self.rewards).map_err(Error::DryRun)?;
         self.environments.iter().try_for_each(|(environment, _)| trial.play(environment)).map_err(Error::DryRun)?;
@@ -216,10 +226,15 @@ impl Loaded {
     }
 
     /// Stores the plugins in the run's folder and records that they were loaded.
-    pub(super) fn keep(&self, folder: &mut RunFolder) -> Result<()> {
+    pub(super) fn keep(&self, config: &Config, folder: &mut RunFolder) -> Result<()> {
         folder.keep_plugin(&self.algorithm_source, "algorithm", self.algorithm.plugin())?;
         for (plugin, source) in self.rewards.iter().filter_map(Reward::plugin).zip(&self.reward_sources) {
             folder.keep_plugin(source, "reward", plugin)?;
+        }
+        for entry in config.plugin.iter().filter(|entry| entry.model) {
+            let (role, plugin, version) = ("reward model", entry.name(), "");
+            let (hash, config) = (entry.hash.as_deref().unwrap_or_default(), &json!({ "path": entry.path }));
+            folder.event(&Event::PluginLoaded { role, plugin, version, hash, config, granted: None })?;
         }
         for (plugin, source) in &self.environments {
             folder.keep_plugin(source, "environment", plugin)?;

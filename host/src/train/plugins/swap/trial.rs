@@ -1,12 +1,14 @@
 //! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
 
-use crate::config::PluginEntry;
+use crate::config::{Compare, OnError, PluginEntry};
 use crate::metrics::Comparison;
 use crate::plugin::{AnyPlugin, Asking, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
-use crate::plugin::{EnvironmentPlugin, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Start, Tool};
+use crate::plugin::{EnvironmentPlugin, RewardColumn, RewardPlugin, Rollouts, Start, Tool};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
-use crate::train::plugins::{Reward, batch, start};
+use crate::train::plugins::comparing::{self, Matches};
+use crate::train::plugins::scoring::Answers;
+use crate::train::plugins::{AskedModel, Judged, Reward, batch, start};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +20,9 @@ const PROMPTS: usize = 2;
 #[derive(Clone)]
 pub(in crate::train) struct Trial {
     /// Completions, and how each reward scored them.
-    pub(super) scored: (Arc<RewardBatch>, BTreeMap<String, Vec<Option<f32>>>),
+    pub(super) scored: (Arc<Judged>, BTreeMap<String, Vec<Option<f32>>>),
+    /// Rewards that compare completions, by name.
+    compare: Arc<BTreeMap<String, Compare>>,
     pub(super) rollouts: Arc<Rollouts>,
     pub(super) tokens: Arc<Tokens>,
     pub(super) pairs: Arc<Pairs>,
@@ -81,9 +85,10 @@ impl Trial {
         let has_margin = prompts.iter().flat_map(|prompt| &prompt.answers).any(|answers| answers.margin.is_some());
         let margin = has_margin.then(|| vec![0.5]);
         let values = ValuedPairs { step: 0, chosen: vec![0.5], rejected: vec![-0.25], margin, scale };
-        let scored = (Arc::new(batch), BTreeMap::new());
+        let scored = (Arc::new(Judged { batch, prompts: prompts.to_vec(), episodes: Vec::new() }), BTreeMap::new());
         Self {
             scored,
+            compare: Arc::default(),
             rollouts: Arc::new(seen),
             tokens: Arc::new(tokens),
             pairs: Arc::new(pairs),
@@ -91,6 +96,13 @@ impl Trial {
             examples: Arc::new(made_up_examples(needs)),
             values: Arc::new(values),
         }
+    }
+
+    /// Returns the trial for a run with these rewards.
+    #[must_use]
+    pub(in crate::train) fn comparing(self, rewards: &[Reward]) -> Self {
+        let compare = rewards.iter().filter_map(|reward| Some((reward.name().to_owned(), reward.compare()?)));
+        Self { compare: Arc::new(compare.collect()), ..self }
     }
 
     /// Tries a plugin and reports how it differs from the one it would replace. Its state is restored afterwards.
@@ -137,12 +149,34 @@ impl Trial {
     }
 
     fn reward(&self, plugin: &mut RewardPlugin) -> Result<Value> {
-        let (batch, scores) = &self.scored;
-        let new = plugin.score(batch)?.rewards;
-        Ok(match scores.get(plugin.name()) {
-            Some(old) => json!(Comparison::of(old, &new)),
-            None => Value::Null,
-        })
+        let judged = &self.scored.0;
+        let matches = self.compare.get(plugin.name()).and_then(|compare| Matches::of(judged, *compare));
+        let new = match matches {
+            Some(matches) => {
+                let values = plugin.score(&matches.judged.batch)?.rewards;
+                matches.scores(Answers { values, ..Answers::default() }).values
+            }
+            None => plugin.score(&judged.batch)?.rewards,
+        };
+        Ok(self.compared(plugin.name(), &new))
+    }
+
+    /// Scores the newest completions with a reward model, and reports how it differs from the one it would replace.
+    pub(super) fn model(&self, asked: &AskedModel) -> crate::train::Result<Value> {
+        let judged = &self.scored.0;
+        let all = |judged: &Judged| asked.score(judged, 0..judged.batch.prompt_of.len(), OnError::Fail);
+        let mut answers = all(judged)?;
+        if let Some(compare) = self.compare.get(asked.model.name()) {
+            let references = comparing::references(judged, *compare).map(|references| all(&references)).transpose()?;
+            answers = comparing::probabilities(judged, answers, references.as_ref());
+        }
+        let new = answers.values;
+        Ok(self.compared(asked.model.name(), &new))
+    }
+
+    /// Compares scores of the newest completions with those that the reward of that name gave them.
+    fn compared(&self, name: &str, new: &[Option<f32>]) -> Value {
+        self.scored.1.get(name).map_or(Value::Null, |old| json!(Comparison::of(old, new)))
     }
 }
 
