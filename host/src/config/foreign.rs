@@ -14,6 +14,8 @@ pub enum Treatment {
     Switches(&'static str, [&'static str; 2]),
     /// Its values are the weights of the rewards.
     RewardWeights,
+    /// Its values are rewards of TRL's own, which are plugins here.
+    RewardFuncs,
     /// It is accepted only with one of these values, or with one that turns it off.
     Only(&'static [&'static str]),
 }
@@ -32,9 +34,26 @@ pub struct Foreign {
 /// Values that turn an option off, as command lines and TRL's files spell them.
 const OFF: [&str; 6] = ["false", "no", "none", "null", "0", ""];
 
-use Treatment::{AppendedTo, NotNeeded, Only, RewardWeights, Switches};
+use Treatment::{AppendedTo, NotNeeded, Only, RewardFuncs, RewardWeights, Switches};
 
 const NONE: Treatment = Only(&[]);
+
+/// TRL's own rewards: the plugin that stands for each, its settings as TRL's scripts have them, and what is different.
+const REWARDS: &[(&str, &str, &[(&str, &str)], &str)] = &[
+    ("accuracy_reward", "answer_reward.wasm", &[("column", "solution")], "it compares numbers instead of formulas"),
+    ("think_format_reward", "format_reward.wasm", &[], "it scores alike"),
+    (
+        "get_soft_overlong_punishment",
+        "overlong_reward.wasm",
+        &[("max_completion_len", "1280"), ("soft_punish_cache", "256")],
+        "it scores alike",
+    ),
+];
+
+/// Returns the texts of a value that is one or a list of them.
+fn texts(value: &Value) -> Vec<&str> {
+    value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice).iter().filter_map(Value::as_str).collect()
+}
 
 /// Options with the same treatment for the same reason.
 const OPTIONS: &[(Treatment, &str, &[&str])] = &[
@@ -178,7 +197,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NONE, "the dataset is read from a folder or from the hub's cache", &["dataset_streaming"]),
     (NONE, "the order of rows follows from --seed", &["data_seed"]),
     (
-        NONE,
+        NotNeeded,
         "nothing is uploaded; checkpoints are in Hugging Face's layout and can be uploaded as they are",
         &["push_to_hub", "log_completions_hub_repo"],
     ),
@@ -213,21 +232,11 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NONE, "it is for low-rank optimizers (GaLore, APOLLO); use LoRA", &["optim_target_modules"]),
     (NONE, "not supported yet", &["neftune_noise_alpha", "label_smoothing_factor", "use_weighting"]),
     (NONE, "mixtures of experts are not supported yet", &["router_aux_loss_coef"]),
-    (NONE, "use --reward-model for models, and --plugin for functions", &["reward_model_path", "reward_funcs"]),
+    (NONE, "use --reward-model", &["reward_model_path"]),
+    (RewardFuncs, "plugins are given with --plugin; TRL's own rewards stand for those that score alike", &["reward_funcs"]),
     (NONE, "episodes have one turn", &["max_tool_calling_iterations"]),
     (NONE, "models are text decoders", &["is_encoder_decoder", "log_multimodal"]),
     (NONE, "completions of evaluations are not written", &["generate_during_eval"]),
-    (
-        NotNeeded,
-        "sampling and training compute the same function here, so that there is nothing to correct",
-        &[
-            "vllm_importance_sampling_correction",
-            "vllm_importance_sampling_cap",
-            "vllm_importance_sampling_clip_max",
-            "vllm_importance_sampling_clip_min",
-            "vllm_importance_sampling_mode",
-        ],
-    ),
 ];
 
 /// Returns every option, group by group.
@@ -259,6 +268,14 @@ impl Foreign {
                 Ok(())
             }
             AppendedTo(..) | RewardWeights => Ok(()),
+            RewardFuncs => texts(value).into_iter().try_for_each(|given| {
+                let Some((name, plugin, _, difference)) = REWARDS.iter().find(|(name, ..)| *name == given) else {
+                    let known = REWARDS.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
+                    return Err(format!("is {given}, a function of Python's; use --plugin with a plugin, or one of {known}"));
+                };
+                tracing::info!("{name} is {plugin} here: {difference}");
+                Ok(())
+            }),
             Switches(_, values) if values.contains(&text.as_str()) => Ok(()),
             Switches(_, values) => Err(format!("is {text}; it can only be {} here: {}", values.join(" or "), self.why)),
             Only(values) if values.contains(&text.as_str()) => Ok(()),
@@ -301,6 +318,17 @@ impl Foreign {
         if let (Switches(key, [on, _]), Some(text)) = (self.treatment, value.as_str()) {
             table.entry(key).or_insert(Value::Boolean(text == on));
         }
+        if self.treatment == RewardFuncs
+            && let Value::Array(plugins) = table.entry("plugin").or_insert_with(|| Value::Array(Vec::new()))
+        {
+            let named = |given: &str| REWARDS.iter().find(|(name, ..)| *name == given);
+            plugins.extend(texts(value).into_iter().filter_map(named).map(|(_, plugin, settings, _)| {
+                let number = |text: &str| text.parse().map_or_else(|_| Value::String(text.to_owned()), Value::Integer);
+                let config: Table = settings.iter().map(|(key, value)| ((*key).to_owned(), number(*value))).collect();
+                let path = ("path".to_owned(), Value::String((*plugin).to_owned()));
+                Value::Table(Table::from_iter([path, ("config".to_owned(), Value::Table(config))]))
+            }));
+        }
         let AppendedTo(key, sign) = self.treatment else { return };
         let part = value.as_str().filter(|part| !["main", "default", ""].contains(part));
         if let (Some(Value::String(name)), Some(part)) = (table.get_mut(key), part)
@@ -331,11 +359,27 @@ mod tests {
     fn what_turns_an_option_off_is_accepted_and_what_it_would_do_is_refused_with_the_reason() {
         let said = |name: &str, value: Value| option(name).unwrap().check(&value);
         for off in [Value::Boolean(false), Value::String("None".into()), Value::Float(0.0), Value::Integer(0)] {
-            assert_eq!(said("push_to_hub", off), Ok(()));
+            assert_eq!(said("use_cpu", off), Ok(()));
         }
-        assert!(said("push_to_hub", Value::Boolean(true)).unwrap_err().contains("nothing is uploaded"));
+        assert!(said("use_cpu", Value::Boolean(true)).unwrap_err().contains("use --device cpu"));
+        assert_eq!(said("push_to_hub", Value::Boolean(true)), Ok(()));
         assert_eq!(said("eval_strategy", Value::String("steps".into())), Ok(()));
         assert!(said("eval_strategy", Value::String("epoch".into())).unwrap_err().contains("is epoch; it can only be steps"));
         assert_eq!(said("attn_implementation", Value::String("sdpa".into())), Ok(()));
+    }
+
+    #[test]
+    fn rewards_of_trl_are_plugins_and_others_are_refused() {
+        let funcs = option("reward_funcs").unwrap();
+        let given = |names: &[&str]| Value::Array(names.iter().map(|name| Value::String((*name).into())).collect());
+        let mut table = Table::new();
+        let value = given(&["accuracy_reward", "get_soft_overlong_punishment"]);
+        assert_eq!(funcs.check(&value), Ok(()));
+        funcs.put(&value, &mut table);
+        let plugins = table["plugin"].as_array().unwrap();
+        assert_eq!(plugins[0]["path"].as_str(), Some("answer_reward.wasm"));
+        assert_eq!(plugins[0]["config"]["column"].as_str(), Some("solution"));
+        assert_eq!(plugins[1]["config"]["max_completion_len"].as_integer(), Some(1280));
+        assert!(funcs.check(&given(&["my_lib.rewards.mine"])).unwrap_err().contains("accuracy_reward"));
     }
 }

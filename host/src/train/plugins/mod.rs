@@ -5,7 +5,7 @@ mod scoring;
 mod swap;
 
 pub(super) use scoring::{AskedModel, Judged, Reward, Scored, Scorer, Trouble, batch, start};
-pub(super) use swap::{LIVE, Seen, Slot, Swap, Trial, cant_change, dry_run};
+pub(super) use swap::{Chosen, LIVE, Seen, Slot, Swap, Trial, cant_change, dry_run};
 
 use super::experience::Pair;
 use super::ranks::known_to_all;

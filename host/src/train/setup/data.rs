@@ -79,5 +79,7 @@ fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
     }
     // Labelled rows go in the dataset's order, as in TRL.
     let shuffled = config.shuffle_dataset.unwrap_or(flow != Flow::Labelled);
-    Ok(Loader::new(rows, batch, config.seed, shuffled, !generates))
+    // As in TRL, so that prompts which are neighbours in the dataset don't share an update; groups stay whole.
+    let in_parts = generates && config.steps_per_generation() > config.gradient_accumulation_steps;
+    Ok(Loader::new(rows, batch, config.seed, shuffled, !generates).mixing(in_parts))
 }

@@ -9,7 +9,7 @@ use crate::train::collector::Data;
 use crate::train::flow::Flow;
 use crate::train::learner::is_separable;
 use crate::train::origin::Beginning;
-use crate::train::plugins::{AskedModel, Plugins, Reward, Scorer, Slot, Trial, dry_run};
+use crate::train::plugins::{AskedModel, Chosen, Plugins, Reward, Scorer, Slot, Trial, dry_run};
 use crate::train::ranks::{after_the_first, same_source};
 use crate::train::reward_model::{RewardModel, model_or_run};
 use crate::train::{Error, Result, RunFolder, answers_of};
@@ -27,6 +27,7 @@ pub(super) struct Loaded {
     rewards: Vec<Reward>,
     reward_sources: Vec<Source>,
     environment: Option<(EnvironmentPlugin, Source)>,
+    chosen: Chosen,
 }
 
 /// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, those of the
@@ -40,6 +41,7 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
         Some(flow) => (role, flow),
         None => (Role::Policy, Flow::Generated),
     };
+    let chosen = chosen(&config, algorithm_source.name());
     let algorithm = AnyPlugin::load(&engine, &algorithm_source, role, &config.loss, &config.loss_limits, config.seed)?;
     config.loss = algorithm.plugin().config();
     if flow.generates() {
@@ -66,7 +68,14 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
         rewards.push(Reward::new(by, entry));
     }
     let environment = environment(&mut config, &engine, beginning, world)?;
-    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environment }))
+    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environment, chosen }))
+}
+
+/// Returns the names of the settings that a configuration holds before plugins add their defaults.
+fn chosen(config: &Config, algorithm: &str) -> Chosen {
+    let entries = config.plugin.iter().chain(&config.environment).map(|entry| (entry.name(), &entry.config));
+    let all = entries.chain([(algorithm, &config.loss)]);
+    all.map(|(name, settings)| (name.to_owned(), settings.keys().cloned().collect())).collect()
 }
 
 /// Loads the environment, if the configuration names one.
@@ -216,13 +225,15 @@ impl Loaded {
 
     /// Returns the plugins in their slots, and the engine that loaded them.
     pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> (Plugins, Engine) {
-        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, environment, .. } = self;
-        let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin())];
+        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, environment, chosen, .. } = self;
+        let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin(), &chosen)];
         let plugins = config.plugin.iter().filter(|entry| !entry.model).zip(rewards.iter().filter_map(Reward::plugin));
         let scoring = plugins.zip(reward_sources);
-        slots.extend(scoring.map(|((entry, plugin), source)| Slot::entry(Role::Reward, entry, source, plugin)));
+        slots.extend(scoring.map(|((entry, plugin), source)| Slot::entry(Role::Reward, entry, source, plugin, &chosen)));
         let acting = environment.as_ref().zip(config.environment.as_ref());
-        slots.extend(acting.map(|((plugin, source), entry)| Slot::entry(Role::Environment, entry, source.clone(), plugin)));
+        slots.extend(
+            acting.map(|((plugin, source), entry)| Slot::entry(Role::Environment, entry, source.clone(), plugin, &chosen)),
+        );
         let environment = environment.map(|(plugin, _)| plugin);
         (Plugins::new(world, config.clone(), algorithm, (rewards, environment), slots, trial), engine)
     }
