@@ -38,16 +38,30 @@ use Treatment::{AppendedTo, NotNeeded, Only, RewardFuncs, RewardWeights, Switche
 
 const NONE: Treatment = Only(&[]);
 
-/// TRL's own rewards: the plugin that stands for each, its settings as TRL's scripts have them, and what is different.
-const REWARDS: &[(&str, &str, &[(&str, &str)], &str)] = &[
-    ("accuracy_reward", "answer_reward.wasm", &[("column", "solution")], "it compares numbers instead of formulas"),
-    ("think_format_reward", "format_reward.wasm", &[], "it scores alike"),
-    (
-        "get_soft_overlong_punishment",
-        "overlong_reward.wasm",
-        &[("max_completion_len", "1280"), ("soft_punish_cache", "256")],
-        "it scores alike",
-    ),
+/// A plugin that stands for a reward of TRL's own.
+struct StandIn {
+    /// The reward's name.
+    name: &'static str,
+    plugin: &'static str,
+    /// Its settings, as TRL's scripts have them.
+    settings: &'static [(&'static str, &'static str)],
+    difference: &'static str,
+}
+
+const REWARDS: [StandIn; 3] = [
+    StandIn {
+        name: "accuracy_reward",
+        plugin: "answer_reward.wasm",
+        settings: &[("column", "solution")],
+        difference: "it compares numbers instead of formulas",
+    },
+    StandIn { name: "think_format_reward", plugin: "format_reward.wasm", settings: &[], difference: "it scores alike" },
+    StandIn {
+        name: "get_soft_overlong_punishment",
+        plugin: "overlong_reward.wasm",
+        settings: &[("max_completion_len", "1280"), ("soft_punish_cache", "256")],
+        difference: "it scores alike",
+    },
 ];
 
 /// Returns the texts of a value that is one or a list of them.
@@ -269,8 +283,8 @@ impl Foreign {
             }
             AppendedTo(..) | RewardWeights => Ok(()),
             RewardFuncs => texts(value).into_iter().try_for_each(|given| {
-                let Some((name, plugin, _, difference)) = REWARDS.iter().find(|(name, ..)| *name == given) else {
-                    let known = REWARDS.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
+                let Some(StandIn { name, plugin, difference, .. }) = REWARDS.iter().find(|reward| reward.name == given) else {
+                    let known = REWARDS.map(|reward| reward.name).join(", ");
                     return Err(format!("is {given}, a function of Python's; use --plugin with a plugin, or one of {known}"));
                 };
                 tracing::info!("{name} is {plugin} here: {difference}");
@@ -321,11 +335,11 @@ impl Foreign {
         if self.treatment == RewardFuncs
             && let Value::Array(plugins) = table.entry("plugin").or_insert_with(|| Value::Array(Vec::new()))
         {
-            let named = |given: &str| REWARDS.iter().find(|(name, ..)| *name == given);
-            plugins.extend(texts(value).into_iter().filter_map(named).map(|(_, plugin, settings, _)| {
+            let named = |given: &str| REWARDS.into_iter().find(|reward| reward.name == given);
+            plugins.extend(texts(value).into_iter().filter_map(named).map(|reward| {
                 let number = |text: &str| text.parse().map_or_else(|_| Value::String(text.to_owned()), Value::Integer);
-                let config: Table = settings.iter().map(|(key, value)| ((*key).to_owned(), number(*value))).collect();
-                let path = ("path".to_owned(), Value::String((*plugin).to_owned()));
+                let config: Table = reward.settings.iter().map(|(key, value)| ((*key).to_owned(), number(value))).collect();
+                let path = ("path".to_owned(), Value::String(reward.plugin.to_owned()));
                 Value::Table(Table::from_iter([path, ("config".to_owned(), Value::Table(config))]))
             }));
         }

@@ -1,6 +1,6 @@
 //! Computes a micro-batch's part of the loss and its derivatives from the losses of its tokens.
 
-use crate::correction::{self, factors};
+use crate::correction;
 use crate::entropy::{EntropyControl, bonus};
 use crate::figures::{Figures, RowSums};
 use crate::masks::{high_entropy, near_policy};
@@ -35,13 +35,7 @@ pub(crate) fn loss(s: &Settings, control: &EntropyControl, t: &Tokens) -> Result
     let entropy = given(&t.entropy, s.top_entropy_quantile < 1.0 || s.has_entropy_bonus(), "entropies")?;
     let top = entropy.filter(|_| s.top_entropy_quantile < 1.0);
     let top = top.map(|entropy| high_entropy(entropy, &t.mask, 1.0 - s.top_entropy_quantile));
-    let corrected = s.vllm_importance_sampling_correction;
-    let sampling_logp = given(&t.sampling_logp, corrected, "sampling log-probabilities")?;
-    let factors = match sampling_logp.filter(|_| corrected) {
-        Some(sampling_logp) => factors(s, &t.old_logp, sampling_logp, &t.mask, &t.offsets),
-        None => vec![1.0; t.logp.len()],
-    };
-    let is_vespo = s.loss_type == LossType::Vespo;
+    let factors = correction::factors(s, t)?;
     let log_ratio = |i: usize| f64::from(t.logp[i]) - f64::from(t.old_logp[i]);
 
     let mut d_logp = vec![0.0; t.logp.len()];
@@ -67,7 +61,7 @@ pub(crate) fn loss(s: &Settings, control: &EntropyControl, t: &Tokens) -> Result
                 ref_logp: ref_logp.map(|r| r[i]),
                 advantage: t.advantages[i],
                 kept: in_top && (near || t.advantages[i] >= 0.0),
-                factor: if is_vespo { 1.0 } else { factors[i] },
+                factor: if s.loss_type == LossType::Vespo { 1.0 } else { factors[i] },
                 sequence_log_ratio,
             };
             let logp = Dual::variable(t.logp[i]);
@@ -87,9 +81,7 @@ pub(crate) fn loss(s: &Settings, control: &EntropyControl, t: &Tokens) -> Result
     }
 
     let mut metrics = figures.metrics(s, control, policy, t.scale.rows);
-    if corrected {
-        metrics.extend(correction::metrics(s, &factors, &t.mask, &t.offsets));
-    }
+    metrics.extend(correction::metrics(s, &factors, t));
     let coef = if s.has_entropy_bonus() { control.applied(s) } else { 0.0 };
     let (bonus, d_entropy) = match entropy.filter(|_| coef != 0.0) {
         Some(entropy) => {

@@ -49,6 +49,17 @@ fn factors(s: &Settings, t: &Tokens, row: &[usize]) -> Vec<f64> {
     row.iter().map(|&i| of(i)).collect()
 }
 
+/// Computes what a completion's sum over `n` tokens adds to the loss.
+fn share(s: &Settings, t: &Tokens, sum: f64, n: f64) -> f64 {
+    let (rows, tokens, longest) = (f64::from(t.scale.rows), t.scale.tokens as f64, f64::from(t.scale.max_completion_length));
+    match s.loss_type {
+        LossType::Grpo | LossType::Sapo => sum / n / rows,
+        LossType::Bnpo | LossType::Dapo | LossType::Cispo | LossType::Vespo => sum / tokens,
+        LossType::DrGrpo => sum / (rows * longest),
+        LossType::Luspo => sum / rows,
+    }
+}
+
 pub(super) fn loss(s: &Settings, t: &Tokens, coef: f64, p: &Point, base: &Point) -> f64 {
     let cut = if s.top_entropy_quantile < 1.0 { threshold(s, t, base) } else { f64::NEG_INFINITY };
     let mut total = 0.0;
@@ -101,13 +112,7 @@ pub(super) fn loss(s: &Settings, t: &Tokens, coef: f64, p: &Point, base: &Point)
             }
             sum += token;
         }
-        let (rows, tokens, longest) = (f64::from(t.scale.rows), t.scale.tokens as f64, f64::from(t.scale.max_completion_length));
-        total += match s.loss_type {
-            LossType::Grpo | LossType::Sapo => sum / n / rows,
-            LossType::Bnpo | LossType::Dapo | LossType::Cispo | LossType::Vespo => sum / tokens,
-            LossType::DrGrpo => sum / (rows * longest),
-            LossType::Luspo => sum / rows,
-        };
+        total += share(s, t, sum, n);
     }
     let counted: Vec<usize> = (0..t.mask.len()).filter(|&i| t.mask[i] == 1).collect();
     let kept: Vec<f64> = counted.iter().filter(|&&i| base.entropy[i] >= cut).map(|&i| p.entropy[i]).collect();
