@@ -42,6 +42,7 @@ pub mod rope;
 mod rounding;
 pub mod sampler;
 mod simd;
+pub mod support;
 pub mod swiglu;
 pub mod team;
 

@@ -96,6 +96,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             repetition_penalty: args.repetition_penalty,
         },
         logp_temperature: 1.0,
+        keep_support: false,
         max_new_tokens: args.max_new_tokens,
         max_num_seqs: 256,
         seed: args.seed,

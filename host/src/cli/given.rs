@@ -9,6 +9,7 @@ use crate::train::Beginning;
 use anyhow::anyhow;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
+use std::iter;
 use std::path::{Path, PathBuf};
 use toml::Value;
 
@@ -56,7 +57,11 @@ impl Given {
         }
         let read = || matches.get_one::<PathBuf>("config").map(|path| ConfigFile::given(path)).transpose();
         let file = known.file.clone().map_or_else(read, |file| Ok(Some(file))).map_err(Failure::of)?;
-        Ok(Self { file, overrides, settings: settings.iter().map(|setting| setting.name.clone()).collect() })
+        Ok(Self {
+            file,
+            overrides,
+            settings: settings.iter().flat_map(|setting| iter::once(&setting.name).chain(&setting.aliases)).cloned().collect(),
+        })
     }
 
     /// A configuration that only `--set` changes.

@@ -13,6 +13,16 @@ pub enum LearnFrom {
     Dataset,
 }
 
+/// What the policy's log-probabilities of a generation are, once it is trained on later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OldLogp {
+    /// Those of its sampling.
+    Sampling,
+    /// Those that a forward pass as in training gives right after it.
+    Recompute,
+}
+
 /// Which completions are written to completions.jsonl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

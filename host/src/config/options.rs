@@ -1,8 +1,8 @@
 //! The configuration keys of a run. `rlhost train --help` prints their doc comments.
 
 use super::{
-    Device, LearnFrom, Limits, LogCompletions, LrSchedule, OnSaveError, Optim, PackingStrategy, Period, PluginEntry, ReduceDtype,
-    ReportTo, Strategy,
+    Device, LearnFrom, Limits, LogCompletions, LrSchedule, OldLogp, OnSaveError, Optim, PackingStrategy, Period, PluginEntry,
+    ReduceDtype, ReportTo, Strategy,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -110,6 +110,13 @@ pub struct Config {
     /// Penalty on tokens that already occurred: divides their logits if positive, multiplies them if negative; 1 for none
     /// [default: 1]
     pub repetition_penalty: f64,
+    /// Score tokens among those that top_p, top_k, min_p and repetition_penalty left to be drawn, in training as in sampling, so
+    /// that a generation is scored as it was drawn; false for the whole vocabulary, as in TRL [default: true; false on an NVIDIA
+    /// device, which has no kernel for it yet]
+    pub score_sampling_support: Option<bool>,
+    /// Log-probabilities that ratios are relative to: those of sampling, or those that the training forward pass gives right after
+    /// the generation (recompute) [default: sampling; recompute in bf16, where the two differ]
+    pub old_logp: Option<OldLogp>,
     /// String that ends a completion; may be repeated
     pub stop: Vec<String>,
     /// Maximum number of sequences generated at once [default: 256]
@@ -392,6 +399,8 @@ impl Default for Config {
             top_k: 0,
             min_p: None,
             repetition_penalty: 1.0,
+            score_sampling_support: None,
+            old_logp: None,
             stop: Vec::new(),
             max_num_seqs: 256,
             filter_groups: false,
@@ -502,6 +511,11 @@ impl Config {
         let parts = self.columns.iter().flat_map(|given| given.split(','));
         let pair = |(name, own): (&str, &str)| (name.trim().to_owned(), own.trim().to_owned());
         parts.filter_map(|part| part.split_once('=').map(pair)).collect()
+    }
+
+    /// Returns whether some updates train on a generation after others have changed the weights.
+    pub fn trains_later(&self) -> bool {
+        !self.gradient_accumulation_steps.is_multiple_of(self.steps_per_generation() * self.num_iterations)
     }
 
     /// Returns the number of completions in one generation; where pairs are generated, the number of their prompts.

@@ -33,7 +33,7 @@ impl Frozen {
     pub fn score(&self, forest: &Forest, selected: &Selected, temperature: f32) -> Result<TokenStats> {
         let (hidden, _) = self.decoder.run(forest, &selected.rows, &How::default(), |_, _| Ok(()))?;
         let scale = self.architecture().logits(temperature);
-        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale)?;
+        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
         Ok(stats)
     }

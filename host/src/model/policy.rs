@@ -6,6 +6,7 @@ use super::mixture::Balance;
 use super::{Architecture, Error, Frozen, Gradients, Place, Result, Weights, critic};
 use crate::ops::adamw::Parameter;
 use crate::ops::logprob::{self, Scale, TokenStats};
+use crate::ops::support::Restriction;
 use crate::ops::{self, Forest};
 use candle_core::{DType, Device, Tensor};
 
@@ -16,6 +17,8 @@ pub struct Selected {
     pub rows: Vec<usize>,
     /// Token ids, `[M]`.
     pub targets: Vec<u32>,
+    /// The tokens that they are scored among, if that is not the vocabulary.
+    pub restriction: Restriction,
 }
 
 impl Selected {
@@ -27,6 +30,11 @@ impl Selected {
         let first = range.len() - rows.len();
         self.targets.extend_from_slice(&forest.tokens()[range][first..]);
         self.rows.extend(rows);
+    }
+
+    /// Returns the tokens that predictions are scored among; none for the whole vocabulary.
+    pub(super) fn restriction(&self) -> Option<&Restriction> {
+        Some(&self.restriction).filter(|restriction| !restriction.is_empty())
     }
 
     /// Returns the number of predictions, `M`.
@@ -191,7 +199,7 @@ impl Policy {
         let how = How { recompute: self.gradient_checkpointing, balances: self.balances, dropout };
         let (hidden, kept) = self.decoder.forward(forest, &selected.rows, how)?;
         let scale = self.architecture().logits(temperature);
-        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale)?;
+        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
         let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;
         Ok(Pass { policy: self, forest, selected, scale, kept, hidden, stats, values })
@@ -247,8 +255,9 @@ impl Pass<'_> {
         let Gradients(grads) = grads;
         let output = decoder.weights.output();
         let d_output = grads.head.as_ref().unwrap_or(&grads.embedding).as_ref();
-        let targets = &self.selected.targets;
-        let d_hidden = logprob::backward(&self.hidden, output, targets, self.scale, &self.stats, d_logp, d_entropy, d_output)?;
+        let (targets, scale, restriction) = (&self.selected.targets, self.scale, self.selected.restriction());
+        let stats = &self.stats;
+        let d_hidden = logprob::backward(&self.hidden, output, targets, scale, restriction, stats, d_logp, d_entropy, d_output)?;
         if let (Some(d_values), Some(head), Some(d_head)) = (d_values, &decoder.weights.value_head, &grads.value_head) {
             critic::backward(&self.hidden, head, d_values, &d_hidden, d_head)?;
         }

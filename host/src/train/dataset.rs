@@ -41,13 +41,16 @@ pub(super) struct Prompt {
     pub answers: Option<Answers>,
     /// Log-probabilities of all tokens of its answers under the reference model, if they are precomputed.
     pub ref_logp: OnceLock<Vec<f32>>,
+    /// The same of another row's answer, with that row.
+    pub mismatched_ref_logp: OnceLock<(usize, Vec<f32>)>,
 }
 
 impl Prompt {
     fn new(row: usize, asked: &Asked, text: String, columns: Map<String, Value>) -> Self {
         let chat = matches!(asked, Asked::Chat(_));
         let (messages, tokens, answers) = (None, Vec::new(), None);
-        Self { row, index: 0, text, chat, messages, tokens, columns, answers, ref_logp: OnceLock::new() }
+        let (ref_logp, mismatched_ref_logp) = (OnceLock::new(), OnceLock::new());
+        Self { row, index: 0, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp }
     }
 
     /// Returns its conversation; a plain text is a message of the user.
@@ -301,7 +304,20 @@ impl Reader<'_> {
                 .for_each(|answers| answers.label = Some(Label { desirable: label, beyond: beyond.clone() }));
             Ok(prompt)
         };
-        all(rows, prepare, refused)
+        let desirable = rows.iter().filter(|row| row.label).count();
+        let one_sided = match desirable {
+            0 => Some("undesirable"),
+            most if most == rows.len() => Some("desirable"),
+            _ => None,
+        };
+        let warning = one_sided.map(|kind| {
+            format!(
+                "dataset: all of its {} completions are {kind}; the algorithm learns from the difference to others",
+                rows.len()
+            )
+        });
+        let (prompts, left_out) = all(rows, prepare, refused)?;
+        Ok((prompts, left_out.into_iter().chain(warning).reduce(|a, b| format!("{a}; {b}"))))
     }
 
     /// Prepares a row of given completions. Also returns the tokens for which there is no room.

@@ -217,7 +217,12 @@ impl Error {
             Self::Setting { .. } | Self::OutputDir { .. } | Self::Unusable { .. } | Self::Changed(_) => true,
             Self::TooFewPrompts { .. } | Self::RewardModel { .. } | Self::SetUpsDiffer { .. } => true,
             Self::Write { source, .. } => crate::config::files::is_of_the_path(source),
-            Self::Op(_) | Self::Unscored { .. } | Self::NoSpread { .. } | Self::WeightsDiffer { .. } | Self::Encoding { .. } | Self::Bug(_) => false,
+            Self::Op(_)
+            | Self::Unscored { .. }
+            | Self::NoSpread { .. }
+            | Self::WeightsDiffer { .. }
+            | Self::Encoding { .. }
+            | Self::Bug(_) => false,
             Self::Counter { .. } | Self::NotFinite { .. } | Self::Overflow { .. } | Self::WeightsNotFinite => false,
         }
     }
@@ -225,9 +230,9 @@ impl Error {
     /// Returns the plugin whose call failed, here or in another process.
     pub(super) fn plugin_at_fault(&self) -> Option<&str> {
         match self {
-            Self::Plugin(crate::plugin::Error::Call { name, .. }) | Self::DryRun(crate::plugin::Error::Call { name, .. }) | Self::RewardModel { name, .. } => {
-                Some(name)
-            }
+            Self::Plugin(crate::plugin::Error::Call { name, .. })
+            | Self::DryRun(crate::plugin::Error::Call { name, .. })
+            | Self::RewardModel { name, .. } => Some(name),
             Self::Ranks(crate::dist::Error::Failed { failure, .. }) => failure.plugin.as_deref(),
             _ => None,
         }

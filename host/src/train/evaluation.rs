@@ -8,6 +8,7 @@ use super::solved;
 use super::trainer::{Listener, Trainer};
 use super::{Error, Result, ranks};
 use crate::config::{self, Config, LrShape};
+use crate::data::pack;
 use crate::metrics::{Metric, Window};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,15 +104,20 @@ impl Trainer {
         let whole_generation = flow.generates() && self.settings.per_device_eval_batch_size.is_none();
         let items = if whole_generation { self.settings.generation_batch_size() } else { size };
         let together = flow.prompts_of(items, self.settings.eval_group());
+        let groups = match self.settings.packing {
+            true => self.packed(prompts, size),
+            false => prompts.chunks(together.max(1)).map(<[_]>::to_vec).collect(),
+        };
+        let sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
         let mut parts = Vec::new();
-        for some in prompts.chunks(together.max(1)) {
+        for some in groups {
             if let Some(stop) = stop
                 && ranks::any(&self.world, stop.load(Ordering::Relaxed))?
             {
                 return Ok(None);
             }
             let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
-            let (experience, collected) = self.collector.collect(some.to_vec(), GENERATION, &mut with)?;
+            let (experience, collected) = self.collector.collect(some, GENERATION, &mut with)?;
             figures.merge(collected);
             parts.push(experience);
         }
@@ -120,11 +126,23 @@ impl Trainer {
         let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
         figures.merge(self.collector.judge(&mut experience, &mut with)?);
         figures.add(self.world.once(solved::figures(&experience, self.collector.for_evaluation(), &self.settings)));
-        let count = experience.items().div_ceil(size);
-        let micro_batches: Vec<MicroBatch> = MicroBatch::deal(&Arc::new(experience), count).collect();
+        let (count, experience) = (experience.items().div_ceil(size), Arc::new(experience));
+        let micro_batches: Vec<MicroBatch> = match self.settings.packing {
+            true => MicroBatch::cut(&experience, sizes).collect(),
+            false => MicroBatch::deal(&experience, count).collect(),
+        };
         let (loss, evaluated) = self.learner.evaluate(&micro_batches, &mut self.plugins, at)?;
         figures.merge(evaluated);
         Ok(Some((loss, figures)))
+    }
+
+    /// Groups prompts as they are packed in training, this many packs together.
+    fn packed(&self, prompts: &[Arc<Prompt>], size: usize) -> Vec<Vec<Arc<Prompt>>> {
+        let context = self.learner.policy().architecture().max_positions;
+        let longest = self.settings.max_length.unwrap_or(context).min(context);
+        let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.length()).collect();
+        let rows = |packs: &[Vec<usize>]| packs.iter().flatten().map(|row| prompts[*row].clone()).collect();
+        pack(&lengths, longest).chunks(size).map(rows).collect()
     }
 
     /// Takes the figures of an evaluation into account.

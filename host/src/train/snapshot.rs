@@ -10,7 +10,7 @@ use super::journal::{Best, Kept, Parent};
 use super::learner::Optimizers;
 use super::origin::Origin;
 use super::patience::Patience;
-use super::plugins::{Seen, Swap};
+use super::plugins::{Chosen, Seen, Swap};
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
 use crate::checkpoint;
@@ -81,6 +81,9 @@ struct Rest {
     swaps: Vec<Swap>,
     /// The handled content of each plugin's file.
     seen: Seen,
+    /// The settings that the user chose.
+    #[serde(default)]
+    chosen: Chosen,
     /// Name of each plugin with a state, and who wrote it.
     memories: BTreeMap<String, String>,
     experiences: Vec<Saved>,
@@ -113,6 +116,8 @@ struct Saved {
     texts: Vec<String>,
     /// Name, weight and scores.
     rewards: Vec<(String, f32, Vec<Option<f32>>)>,
+    #[serde(default)]
+    old_logp: Option<Vec<f32>>,
     ref_logp: Option<Vec<f32>>,
     values: Option<Vec<f32>>,
     advantages: Vec<f32>,
@@ -129,6 +134,7 @@ impl Saved {
             rollouts: e.rollouts.clone(),
             texts: e.texts.clone(),
             rewards: e.rewards.iter().map(|r| (r.name.clone(), r.weight, r.values.clone())).collect(),
+            old_logp: e.old_logp.clone(),
             ref_logp: e.ref_logp.clone(),
             values: e.values.clone(),
             advantages: e.advantages.advantages.clone(),
@@ -144,6 +150,7 @@ impl Saved {
         Some(Experience {
             texts: self.texts,
             rewards: self.rewards.into_iter().map(|(name, weight, values)| RewardColumn { name, weight, values }).collect(),
+            old_logp: self.old_logp,
             ref_logp: self.ref_logp,
             values: self.values,
             advantages: Advantages { advantages: self.advantages, returns: self.returns, mask: self.mask, metrics: Vec::new() },
@@ -345,6 +352,7 @@ impl Trainer {
             parents,
             swaps: self.plugins.swaps().to_vec(),
             seen: self.plugins.seen(),
+            chosen: self.plugins.chosen(),
             memories: memories.iter().map(|(name, memory)| (name.clone(), memory.written_by.clone())).collect(),
             experiences: Vec::new(),
             pending,
@@ -372,7 +380,7 @@ impl Trainer {
         let Counts { global_step, moved, owes_evaluation, plateau, patience, .. } = rest.state;
         self.state = State { global_step, moved, owes_evaluation, plateau, patience };
         self.learner.reduce_rates(plateau.plateaus);
-        self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen));
+        self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen), &rest.chosen);
         let (window, since_save) = (std::mem::take(&mut rest.window), std::mem::take(&mut rest.since_save));
         let kept = Kept { window, since_save, best: rest.best, parents: std::mem::take(&mut rest.parents) };
         self.journal.restore(self.state.global_step, kept);

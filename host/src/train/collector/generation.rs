@@ -2,6 +2,7 @@
 
 use super::episodes::{self, Episode};
 use super::{Collector, Moment, With};
+use crate::config::OldLogp;
 use crate::metrics::{Metric, Reduction};
 use crate::model::Policy;
 use crate::plugin::{Column, RewardBatch, RewardColumn, Rollouts};
@@ -10,6 +11,7 @@ use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
 use crate::train::figures::{Figures, Work};
 use crate::train::learner::Learner;
+use crate::train::packed::Packed;
 use crate::train::plugins::{Judged, Scored, Told, Trouble, batch, from_plugin};
 use crate::train::{Error, Result};
 use serde_json::json;
@@ -63,6 +65,7 @@ impl Collector {
         if experience.ref_logp.is_some() {
             figures.lap("reference");
         }
+        figures.merge(self.recompute(experience, with.learner)?);
         experience.values = self.values(with.learner, experience)?;
         if experience.values.is_some() {
             figures.lap("values");
@@ -158,6 +161,22 @@ impl Collector {
         Ok(figures)
     }
 
+    /// Computes the policy's log-probabilities as training does, if that is asked for and they are of use: in later updates, or in
+    /// a divergence from the reference model.
+    fn recompute(&self, e: &mut Experience, learner: &Learner) -> Result<Figures> {
+        let mut figures = Figures::begin();
+        let is_used = self.settings.trains_later() || e.ref_logp.is_some();
+        if self.settings.old_logp != Some(OldLogp::Recompute) || !is_used || self.evaluating.is_some() {
+            return Ok(figures);
+        }
+        let policy = learner.policy().frozen();
+        let score = |packed: &Packed| Ok(policy.score(&packed.forest, &packed.selected, self.temperature())?.logp);
+        let recomputed = self.column(e, score)?;
+        e.old_logp = Some(recomputed);
+        figures.lap("old_logp");
+        Ok(figures)
+    }
+
     /// Computes the critic's values of the states in which the tokens were chosen, if there is a critic.
     fn values(&self, learner: &Learner, experience: &Experience) -> Result<Option<Vec<f32>>> {
         if !learner.has_critic() {
@@ -228,8 +247,8 @@ fn rollouts_seen(e: &Experience, at: Moment) -> Rollouts {
         finished: e.rollouts.iter().map(|r| r.finished).collect(),
         offsets: e.offsets.clone(),
         mask: e.rollouts.iter().flat_map(Rollout::mask).collect(),
-        logp: e.logp.clone(),
-        ref_logp: e.ref_logp.as_ref().map(|r| if at.is_reference { e.logp.clone() } else { r.clone() }),
+        logp: e.old_logp().to_vec(),
+        ref_logp: e.ref_logp.as_ref().map(|r| if at.is_reference { e.old_logp().to_vec() } else { r.clone() }),
         values: e.values.clone(),
         entropy: None,
     }

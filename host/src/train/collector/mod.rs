@@ -78,6 +78,8 @@ pub(super) struct Collector {
     data: Data,
     turns: Turns,
     reference: Option<Frozen>,
+    /// The context of the reference model.
+    context: usize,
     /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,
     counters: Counters,
@@ -96,7 +98,8 @@ impl Collector {
         reference: Option<Frozen>,
     ) -> Self {
         let (pending, counters) = (VecDeque::new(), Counters::default());
-        Self { world, settings, flow, data, turns, reference, pending, counters, evaluating: None }
+        let context = reference.as_ref().map_or(usize::MAX, |reference| reference.architecture().max_positions);
+        Self { world, settings, flow, data, turns, reference, context, pending, counters, evaluating: None }
     }
 
     /// Returns the next `count` micro-batches of all ranks together, or those that are left of the epoch, as in transformers: no

@@ -81,6 +81,9 @@ impl Turns {
             model: &model,
             sampling,
             logp_temperature,
+            keep_support: c.score_sampling_support == Some(true)
+                && sampling == self.sampling(false)
+                && sampling.changes_support(),
             max_new_tokens: c.max_completion_length,
             max_num_seqs: c.max_num_seqs,
             seed: c.seed,

@@ -18,7 +18,7 @@ use super::flow::Flow;
 use super::packed::Packed;
 use super::plugins::{LossBatch, Plugins};
 use super::{Error, Result};
-use crate::config::Config;
+use crate::config::{Config, OldLogp};
 use crate::dist::World;
 use crate::metrics::Metric;
 use crate::model::{self, Architecture, ModelFolder, Passed, Policy, Weights};
@@ -150,11 +150,13 @@ impl Learner {
     /// Returns what the columns of each micro-batch are made from besides its own pass.
     fn asked(&self, micro_batches: &[MicroBatch], plugins: &Plugins, at: Moment) -> Result<Vec<Asked>> {
         let scale = scale(micro_batches, self.settings.max_completion_length);
+        let differs = self.settings.old_logp == Some(OldLogp::Recompute) || self.settings.trains_later();
+        let compares_sampling = differs || plugins.needs().sampling_logp;
         let asked = |micro_batch: &MicroBatch| {
             let mismatched = self.mismatched(micro_batch, at)?;
             let (desirable, undesirable): (Vec<bool>, Vec<bool>) = columns::labels(micro_batch).partition(|desirable| *desirable);
             let labelled = (desirable.len() as u32, undesirable.len() as u32);
-            Ok(Asked { flow: self.flow, needs: plugins.needs(), at, scale, mismatched, labelled })
+            Ok(Asked { flow: self.flow, needs: plugins.needs(), at, scale, mismatched, labelled, compares_sampling })
         };
         micro_batches.iter().map(asked).collect()
     }
@@ -201,8 +203,11 @@ impl Learner {
         figures.lap("forward");
 
         let (gradient, of_algorithm) = plugins.loss(batch)?;
+        let mut own = columns::figures(micro_batch, pass.stats(), asked);
+        // An algorithm that corrects by the ratios logs what it has made of them.
+        own.retain(|figure| of_algorithm.iter().all(|other| other.name != figure.name));
         figures.add(of_algorithm);
-        figures.add(columns::figures(micro_batch, pass.stats(), self.flow));
+        figures.add(own);
         figures.add(aux_loss.map(|loss| Metric::mean("aux_loss", loss, micro_batch.items.len() as f64)));
         figures.lap("loss");
 

@@ -10,7 +10,7 @@ pub(super) use asked_model::{AskedModel, Opener};
 pub(super) use comparing::REFERENCE;
 pub use scoring::start_of;
 pub(super) use scoring::{Judged, Reward, Scored, Scorer, Told, Trouble, batch, start};
-pub(super) use swap::{LIVE, Seen, Slot, Swap, Trial, cant_change, dry_run};
+pub(super) use swap::{Chosen, LIVE, Seen, Slot, Swap, Trial, cant_change, dry_run};
 
 use super::experience::Pair;
 use super::ranks::known_to_all;

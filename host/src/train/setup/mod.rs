@@ -30,7 +30,7 @@ use crate::model::{Frozen, ModelFolder, Place, Policy};
 use crate::optim::Settings;
 use data::Datasets;
 use model::Opened;
-use models::{policy_and_reference, settle_dropout};
+use models::{policy_and_reference, settle_dropout, settle_scoring};
 use plugins::Loaded;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -122,8 +122,8 @@ fn check(config: &Config, plugins: &Loaded) -> Result<()> {
         ("filter_groups", "this algorithm learns from given answers, which have no rewards")
     } else if config.precompute_ref_log_probs && plugins.flow.generates() {
         ("precompute_ref_log_probs", "this algorithm generates its completions; they are not known before training")
-    } else if config.precompute_ref_log_probs && mismatched {
-        let detail = "this algorithm's baseline needs the reference model for the completions of each batch";
+    } else if config.precompute_ref_log_probs && mismatched && config.shuffle_dataset == Some(true) {
+        let detail = "this algorithm's baseline is made from the completions of each batch, which shuffle_dataset changes with every epoch";
         ("precompute_ref_log_probs", detail)
     } else if config.per_device_train_batch_size == 1 && mismatched {
         let detail =
@@ -173,6 +173,7 @@ fn learner(
     if plugins.flow == Flow::ValuedPairs {
         values = Values::Trained;
     }
+    settle_scoring(&mut config, plugins.flow, place)?;
     let dropout = settle_dropout(&mut config, &opened.source, place)?;
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&needs, &values), beginning, place)?;
     let policy = policy.with_dropout(dropout);
@@ -315,6 +316,6 @@ impl Trainer {
         // What an adapter leaves as it is, too.
         compare_weights(&self.world, &self.learner.named(), self.state.global_step)?;
         let evaluated = self.evaluation.as_ref().map(Evaluation::prompts).unwrap_or_default();
-        self.collector.precompute_reference(evaluated, self.moment())
+        self.collector.precompute_reference(evaluated, self.moment(), self.plugins.hints().mismatched)
     }
 }

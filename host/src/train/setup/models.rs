@@ -1,9 +1,10 @@
 //! Creates the policy and the reference model that a run starts with, with or without an adapter.
 
 use super::value_model::Values;
-use crate::config::{self, Config};
+use crate::config::{self, Config, OldLogp};
 use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy};
 use crate::plugin::Needs;
+use crate::train::flow::Flow;
 use crate::train::learner::aux_coefficient;
 use crate::train::origin::Beginning;
 use crate::train::snapshot::REFERENCE;
@@ -83,6 +84,23 @@ pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &
     }
     let by_default = || if on_device { 0.0 } else { source.lora().map_or(DROPOUT, |lora| lora.dropout) };
     Ok(*config.lora_dropout.get_or_insert_with(by_default))
+}
+
+/// Sets in `config` what generated completions are scored on, and what they are compared with later.
+///
+/// # Errors
+/// If the place can't do what was asked for.
+pub(super) fn settle_scoring(config: &mut Config, flow: Flow, place: &Place) -> Result<()> {
+    let on_device = !place.device().is_cpu();
+    if on_device && config.score_sampling_support == Some(true) {
+        let detail = "is true, and there is no kernel for it yet on a device; set it to false, or use --device cpu".to_owned();
+        return Err(config::Error::Invalid { place: "score_sampling_support".to_owned(), detail }.into());
+    }
+    if flow == Flow::Generated {
+        config.score_sampling_support.get_or_insert(!on_device);
+        config.old_logp.get_or_insert(if place.rounds() { OldLogp::Recompute } else { OldLogp::Sampling });
+    }
+    Ok(())
 }
 
 /// Returns the linear layers of a model that a new adapter has a part in.

@@ -10,7 +10,7 @@ use crate::train::flow::Flow;
 use crate::train::journal::Event;
 use crate::train::learner::is_separable;
 use crate::train::origin::Beginning;
-use crate::train::plugins::{AskedModel, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run};
+use crate::train::plugins::{AskedModel, Chosen, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run};
 use crate::train::ranks::{after_the_first, same_source};
 use crate::train::reward_model::{RewardModel, model_or_run};
 use crate::train::{Error, Result, RunFolder, answers_of};
@@ -29,6 +29,7 @@ pub(super) struct Loaded {
     rewards: Vec<Reward>,
     reward_sources: Vec<Source>,
     environments: Vec<(EnvironmentPlugin, Source)>,
+    chosen: Chosen,
 }
 
 /// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, those of the
@@ -42,6 +43,7 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
         Some(flow) => (role, flow),
         None => (Role::Policy, Flow::Generated),
     };
+    let chosen = chosen(&config, algorithm_source.name());
     let algorithm = AnyPlugin::load(&engine, &algorithm_source, role, &config.loss, &config.loss_limits, config.seed)?;
     config.loss = algorithm.plugin().config();
     if flow.generates() {
@@ -68,7 +70,14 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
         rewards.push(Reward::new(by, entry));
     }
     let environments = environments(&mut config, &engine, beginning, world)?;
-    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environments }))
+    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environments, chosen }))
+}
+
+/// Returns the names of the settings that a configuration holds before plugins add their defaults.
+fn chosen(config: &Config, algorithm: &str) -> Chosen {
+    let entries = config.plugin.iter().chain(&config.environment).map(|entry| (entry.name(), &entry.config));
+    let all = entries.chain([(algorithm, &config.loss)]);
+    all.map(|(name, settings)| (name.to_owned(), settings.keys().cloned().collect())).collect()
 }
 
 /// Loads the environments that the configuration names.
@@ -189,7 +198,8 @@ impl Loaded {
             asked.shares_tokens = asked.model.tokenizer().is_same_as(policys);
             asked.of_chat = policys.has_chat();
             if conversing && !asked.model.tokenizer().has_chat() {
-                let detail = "it has no chat template to read the conversations of episodes with; train it with one, or leave it out";
+                let detail =
+                    "it has no chat template to read the conversations of episodes with; train it with one, or leave it out";
                 return Err(Error::RewardModel { name: asked.model.name().to_owned(), detail: detail.into() });
             }
         }
@@ -244,13 +254,15 @@ impl Loaded {
 
     /// Returns the plugins in their slots, and the engine that loaded them.
     pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> (Plugins, Engine) {
-        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, environments, .. } = self;
-        let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin())];
+        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, environments, chosen, .. } = self;
+        let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin(), &chosen)];
         let plugins = config.plugin.iter().filter(|entry| !entry.model).zip(rewards.iter().filter_map(Reward::plugin));
         let scoring = plugins.zip(reward_sources);
-        slots.extend(scoring.map(|((entry, plugin), source)| Slot::entry(Role::Reward, entry, source, plugin)));
+        slots.extend(scoring.map(|((entry, plugin), source)| Slot::entry(Role::Reward, entry, source, plugin, &chosen)));
         let acting = environments.iter().zip(&config.environment);
-        slots.extend(acting.map(|((plugin, source), entry)| Slot::entry(Role::Environment, entry, source.clone(), plugin)));
+        slots.extend(
+            acting.map(|((plugin, source), entry)| Slot::entry(Role::Environment, entry, source.clone(), plugin, &chosen)),
+        );
         let environments = environments.into_iter().map(|(plugin, _)| plugin).collect();
         (Plugins::new(world, config.clone(), algorithm, (rewards, environments), slots, trial), engine)
     }

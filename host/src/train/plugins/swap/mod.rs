@@ -7,7 +7,7 @@ mod slots;
 mod trial;
 mod watching;
 
-pub(in crate::train) use slots::{Seen, Slot};
+pub(in crate::train) use slots::{Chosen, Seen, Slot};
 pub(in crate::train) use trial::{Trial, dry_run};
 pub(in crate::train) use watching::{LIVE, cant_change};
 
@@ -321,15 +321,23 @@ impl Plugins {
         &self.swaps.history
     }
 
+    /// Returns the names of the settings that the user chose.
+    pub(in crate::train) fn chosen(&self) -> Chosen {
+        self.swaps.with(|board| board.chosen())
+    }
+
     /// Returns the hash of each plugin's file when it was last handled.
     pub(in crate::train) fn seen(&self) -> Seen {
         self.swaps.with(|board| board.seen.clone())
     }
 
     /// Restores the swaps and handled files of an earlier part of the run; only files that differ from those count as new.
-    pub(in crate::train) fn begin_at(&mut self, history: Vec<Swap>, seen: Seen) {
+    pub(in crate::train) fn begin_at(&mut self, history: Vec<Swap>, seen: Seen, chosen: &Chosen) {
         self.swaps.history = history;
-        self.swaps.with(|board| board.seen.extend(seen));
+        self.swaps.with(|board| {
+            board.seen.extend(seen);
+            board.choose(chosen);
+        });
     }
 }
 

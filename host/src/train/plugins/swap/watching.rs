@@ -1,7 +1,7 @@
 //! The watching thread: detects changed files, reads them once they are complete, loads and tries them, and proposes swaps.
 
 use super::models::ModelCandidate;
-use super::slots::{Board, Slot};
+use super::slots::{Board, Chosen, Slot};
 use crate::config::{self, Config, OnError, Overrides, PluginEntry, files};
 use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
 use crate::train::journal::keep_bytes;
@@ -262,7 +262,12 @@ impl Watching {
         let given = if origin == Origin::Settings { &slot.config } else { &slot.chosen };
         let mut whole = true;
         let attempt = || {
-            let loaded = AnyPlugin::load(&self.engine, &slot.source, slot.role, given, &slot.limits, seed);
+            let load = |given| AnyPlugin::load(&self.engine, &slot.source, slot.role, given, &slot.limits, seed);
+            let loaded = match load(given) {
+                // A setting that has its default is not missed where it no longer exists.
+                Err(plugin::Error::Config { .. }) if origin != Origin::Settings => load(&slot.beyond_defaults),
+                loaded => loaded,
+            };
             whole = !matches!(loaded, Err(plugin::Error::NotComponent { .. }));
             let mut loaded = loaded.map_err(|e| e.to_string())?;
             fits(&loaded, &trial)?;
@@ -273,8 +278,9 @@ impl Watching {
         };
         let proposal = match self.tried_apart(attempt) {
             Ok((loaded, report)) => {
-                let (config, chosen) = (loaded.plugin().config(), loaded.plugin().settings_beyond_defaults());
-                let slot = Slot { config, chosen, ..slot };
+                let chosen = Chosen::from([(slot.name.clone(), slot.chosen.keys().cloned().collect())]);
+                let (config, beyond_defaults) = (loaded.plugin().config(), loaded.plugin().settings_beyond_defaults());
+                let slot = Slot { config, beyond_defaults, ..slot }.chosen_among(&chosen);
                 Proposal::Plugin(Box::new(Candidate { slot, loaded, report, origin, noticed }))
             }
             Err(reason) => {
