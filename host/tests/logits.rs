@@ -173,6 +173,26 @@ fn experts_are_read_under_all_their_names_and_written_as_transformers_writes_the
 }
 
 #[test]
+fn a_missing_expert_is_named_as_the_files_have_it() {
+    let without = |name: &str, tensor: &'static str| {
+        let spelt = respelt(name, |mut all| {
+            all.remove(tensor).unwrap();
+            all
+        });
+        ModelFolder::open(spelt.path()).unwrap().decoder().unwrap_err().to_string()
+    };
+    for (name, tensor) in [
+        ("qwen3_moe", "model.layers.0.mlp.experts.3.up_proj.weight"),
+        ("mixtral", "model.layers.1.block_sparse_moe.experts.0.w2.weight"),
+        ("mixtral", "model.layers.0.block_sparse_moe.gate.weight"),
+        ("granitemoe", "model.layers.1.block_sparse_moe.output_linear.weight"),
+    ] {
+        let error = without(name, tensor);
+        assert!(error.contains(tensor), "{name}: {error}");
+    }
+}
+
+#[test]
 fn the_text_part_of_a_model_that_sees_images_becomes_a_model_of_its_own() {
     let (whole, to) = (ModelFolder::open(folder("gemma3_vision")).unwrap(), tempfile::tempdir().unwrap());
     export(&whole, to.path(), Dtype::F32).unwrap();

@@ -157,7 +157,7 @@ impl ModelFolder {
         // All before the first is read.
         for (name, shape) in architecture.parameters() {
             if !stored::check(&shards, names, &name, &shape)? {
-                return Err(missing(&name));
+                return Err(missing(&stored::missing(&shards, names, &name, &shape)));
             }
         }
         let weights = Weights::build(architecture, |name, shape| {

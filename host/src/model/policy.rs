@@ -3,7 +3,7 @@
 use super::decoder::{Decoder, How, Kept};
 use super::dropped::Dropout;
 use super::mixture::Balance;
-use super::{Architecture, Error, Frozen, Gradients, Place, Result, Weights, critic};
+use super::{Architecture, Error, Frozen, Gradients, Passed, Place, Result, Weights, critic};
 use crate::ops::adamw::Parameter;
 use crate::ops::logprob::{self, Scale, TokenStats};
 use crate::ops::support::Restriction;
@@ -154,6 +154,12 @@ impl Policy {
             Parameter { name, master, rounded, gradient }
         })
         .collect()
+    }
+
+    /// Counts a pass over a forest with this many predicting positions; see [`Weights::passed`].
+    pub fn passed(&self, forest: &Forest, selected: usize) -> Passed {
+        let last = if self.balances { forest.len() } else { selected };
+        self.computing().passed_with(self.architecture(), forest, selected, last)
     }
 
     /// Returns zeroed gradients of the trained parameters.

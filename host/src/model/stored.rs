@@ -91,6 +91,16 @@ pub(super) fn check(shards: &Shards, names: &Names, name: &str, shape: &[usize])
     Ok(found(shards, names, name, shape)?.is_some())
 }
 
+/// Returns the name of a tensor that a model's files lack for the parameter of this name: of the form that they hold a part of, or
+/// else of the usual one.
+pub(super) fn missing(shards: &Shards, names: &Names, name: &str, shape: &[usize]) -> String {
+    let forms = names.forms(name, shape);
+    let held = |form: &&Form| form.tensors(shape).iter().any(|(tensor, _)| shards.has(tensor));
+    let form = forms.iter().find(held).or(forms.first());
+    let lacking = form.and_then(|form| form.tensors(shape).into_iter().find(|(tensor, _)| !shards.has(tensor)));
+    lacking.map_or_else(|| name.to_owned(), |(tensor, _)| tensor.to_owned())
+}
+
 fn found(shards: &Shards, names: &Names, name: &str, shape: &[usize]) -> Result<Option<Form>> {
     for form in names.forms(name, shape) {
         let mut all = true;

@@ -62,6 +62,11 @@ impl Weights {
     ///
     /// Of experts, the rows count that go there: each token's, by its number of experts.
     pub fn passed(&self, a: &Architecture, forest: &Forest, selected: usize) -> Passed {
+        self.passed_with(a, forest, selected, selected)
+    }
+
+    /// Counts the same where the last layer is computed for this many positions after its attention.
+    pub(super) fn passed_with(&self, a: &Architecture, forest: &Forest, selected: usize, last: usize) -> Passed {
         let output = match &self.value_head {
             Some(head) if self.is_value_model() => &head.weight,
             _ => self.output(),
@@ -74,7 +79,7 @@ impl Weights {
         };
         for (i, layer) in self.layers.iter().enumerate() {
             let all = forest.len();
-            let behind = if i + 1 == self.layers.len() { selected } else { all };
+            let behind = if i + 1 == self.layers.len() { last } else { all };
             let (reading, rest, stacks) = layer.maps().in_order();
             let (chosen, experts) = a.mixture.as_ref().map_or((0, 1), |mixture| (mixture.chosen, mixture.experts));
             for Linear { weight, .. } in stacks {

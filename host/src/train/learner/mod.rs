@@ -311,7 +311,7 @@ impl Learner {
     /// Returns the cost of a forward and backward pass.
     fn work(&self, packed: &Packed) -> Work {
         let models = [Some(&self.policy), self.critic.as_ref().map(Critic::model)];
-        let passed = |model: &Policy| model.computing().passed(model.architecture(), &packed.forest, packed.selected.rows.len());
+        let passed = |model: &Policy| model.passed(&packed.forest, packed.selected.rows.len());
         let mut passes = Passed::default();
         models.into_iter().flatten().for_each(|model| passes += passed(model));
         Work { packed: packed.forest.len() as u64, passes, ..Work::default() }
