@@ -121,7 +121,7 @@ fn a_generation_for_several_updates_is_shuffled_in_whole_groups() {
     for generation in shuffled.chunks(16) {
         assert!(!generation.is_sorted(), "{generation:?}");
     }
-    let mut sorted = shuffled.clone();
+    let mut sorted = shuffled;
     sorted.sort();
     assert_eq!(sorted[..16], plain[..16], "the rows of each generation are the dataset's next");
 }
