@@ -3,7 +3,7 @@
 use super::replay::{Recorded, Row, Scores};
 use crate::config::Limits;
 use crate::data::{Extras, Message};
-use crate::plugin::{Engine, EnvironmentPlugin, Rehearsed, Source, Start, calls};
+use crate::plugin::{Engine, EnvironmentPlugin, Rehearsed, Reply, Source, Start, calls};
 use crate::train::start_of;
 use anyhow::anyhow;
 use serde::Deserialize;
@@ -30,6 +30,21 @@ struct Written {
     calls: Vec<(String, String)>,
 }
 
+/// A turn of the model, and what the environment said after it.
+struct Exchange {
+    text: String,
+    /// Role and content of each message.
+    heard: Vec<(String, String)>,
+}
+
+impl Exchange {
+    /// Returns whether a reply is what was heard.
+    fn is(&self, reply: &Reply) -> bool {
+        let said = reply.messages.iter().map(|m| (&m.role, &m.content));
+        said.eq(self.heard.iter().map(|(role, content)| (role, content)))
+    }
+}
+
 impl Spoken {
     /// Returns the conversation with what a template is told beside it, of a row with these columns.
     pub(super) fn conversation(&self, columns: Option<&Map<String, Value>>) -> anyhow::Result<(Vec<Message>, Extras)> {
@@ -44,15 +59,15 @@ impl Spoken {
         serde_json::from_value(self.messages.clone()).map_err(|e| anyhow!("the messages of an episode: {e}"))
     }
 
-    /// Returns the text of each turn, with what the environment said after it.
-    fn exchanges(&self) -> anyhow::Result<Vec<(String, Vec<(String, String)>)>> {
+    /// Returns the turns, each with the replies to it.
+    fn exchanges(&self) -> anyhow::Result<Vec<Exchange>> {
         let said = self.said()?;
         let own: Vec<usize> = (0..said.len()).filter(|&i| said[i].role == "assistant").collect();
         // What precedes the first turn is the prompt, which may have answers of the model too.
         let own = &own[own.len().saturating_sub(self.turns.len())..];
         let end = |i: usize| own.get(i + 1).copied().unwrap_or(said.len());
         let heard = |i: usize| said[own[i] + 1..end(i)].iter().map(|m| (m.role.clone(), m.content.clone())).collect();
-        Ok((0..own.len()).map(|i| (said[own[i]].content.clone(), heard(i))).collect())
+        Ok((0..own.len()).map(|i| Exchange { text: said[own[i]].content.clone(), heard: heard(i) }).collect())
     }
 }
 
@@ -82,18 +97,14 @@ pub(super) fn by_environment(
         };
         let starts = generation.iter().enumerate().map(start).collect::<anyhow::Result<Vec<Start>>>()?;
         let says = |place: usize, number: usize, _: &[_]| {
-            let (text, _) = exchanges[place].get(number)?;
-            let written = &spoken[place].turns[number];
+            let (Exchange { text, .. }, written) = exchanges[place].iter().zip(&spoken[place].turns).nth(number)?;
             Some((text.clone(), calls(number, &written.calls), written.finished))
         };
         let played = plugin.rehearse(&starts, says).map_err(|e| anyhow!("the new environment failed: {e}"))?;
         for (Rehearsed { replies, .. }, exchanges) in played.iter().zip(&exchanges) {
             let rewards: Vec<f64> = replies.iter().filter_map(|reply| reply.reward).map(f64::from).collect();
             scores.push((!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() as f32));
-            let same = |(reply, (_, heard)): (&crate::plugin::Reply, &(String, Vec<(String, String)>))| {
-                reply.messages.iter().map(|m| (&m.role, &m.content)).eq(heard.iter().map(|(role, content)| (role, content)))
-            };
-            other += usize::from(!replies.iter().zip(exchanges).all(same));
+            other += usize::from(!replies.iter().zip(exchanges).all(|(reply, exchange)| exchange.is(reply)));
             ended += usize::from(replies.len() < exchanges.len());
         }
     }
