@@ -228,6 +228,10 @@ impl Config {
                 };
                 return Err((key, format!("{} is listed twice; {detail}", entry.name())));
             }
+            if let Some(text) = entry.step_separator.as_deref().filter(|text| !entry.model || text.is_empty()) {
+                let detail = "step_separator is for process reward models, and has a character at least";
+                return Err((key, format!("{}: {detail}; it is {text:?}", entry.name())));
+            }
             if entry.model && self.environment.is_some() {
                 let name = entry.name();
                 return Err(("plugin", format!("{name} is a reward model, which can't judge episodes yet; leave it out")));

@@ -28,6 +28,7 @@ mod random;
 mod rope_scaling;
 mod save;
 mod shards;
+mod step_model;
 mod text_part;
 mod value_model;
 mod weights;
