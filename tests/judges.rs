@@ -158,6 +158,10 @@ fn a_run_with_a_judge_is_the_same_when_it_is_resumed_and_its_key_is_in_no_file()
         run(&place, &words(&["resume", &name]), &[]).succeeded();
         place.assert_same_end(&name, "whole", STEPS, "model.safetensors");
     }
+    // A fork that goes on in the same way has the same answers.
+    let mut fork = judge.arguments("fork");
+    fork.extend(words(&["--resume-from-checkpoint", "whole/checkpoint-3"]));
+    run(&place, &fork, &[]).succeeded();
     assert_eq!(judge.asked(), asked, "nothing is asked again");
     run(&place, &words(&["report", "whole"]), &[]).succeeded();
     let mut all = Vec::new();

@@ -152,6 +152,9 @@ pub struct PluginEntry {
     /// name): a plugin sees both answers, one in its column "reference"; a reward model gives the probability of being better.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compare: Option<Compare>,
+    /// For a process reward model: the text that ends a step [default: a line break].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_separator: Option<String>,
     /// Score only in evaluations: its scores are logged and reach no algorithm.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub eval_only: bool,
@@ -178,9 +181,25 @@ impl PluginEntry {
     pub fn new(path: String) -> Self {
         let (limits, http) = (Limits::default(), HttpLimits::default());
         let (config, on_error, eval_only) = (Map::new(), OnError::Fail, false);
-        let (name, model, hash, weight, compare) = (None, false, None, 1.0, None);
+        let (name, model, hash, weight) = (None, false, None, 1.0);
+        let (compare, step_separator) = (None, None);
         let (hosts, secrets) = (Vec::new(), BTreeMap::new());
-        Self { path, name, model, hash, weight, config, on_error, compare, eval_only, limits, hosts, secrets, http }
+        Self {
+            path,
+            name,
+            model,
+            hash,
+            weight,
+            config,
+            on_error,
+            compare,
+            step_separator,
+            eval_only,
+            limits,
+            hosts,
+            secrets,
+            http,
+        }
     }
 
     /// Creates a reward model's entry from what a command line gives: its folder or hub name, or `NAME=` and that.

@@ -268,19 +268,19 @@ impl Config {
                 let detail = "name is for reward models, and has letters, digits, _, - and .; a plugin has that of its file";
                 return Err((key, format!("{}: name is {name:?}; {detail}", entry.path)));
             }
-            if self.plugin[..i].iter().any(|other| other.name() == entry.name()) {
+            if all[..i].iter().any(|(_, other)| other.name() == entry.name()) {
                 let detail = match entry.model {
                     true => "give one another name, as in --reward-model NAME=FOLDER",
                     false => "plugins need different file names",
                 };
                 return Err((key, format!("{} is listed twice; {detail}", entry.name())));
             }
-            entry.grants().check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
             if key == "environment" && (entry.eval_only || entry.model) {
                 return Err((key, format!("{}: eval_only and model are for rewards; leave them out", entry.name())));
             }
-            if all[..i].iter().any(|(_, other)| other.name() == entry.name()) {
-                return Err((key, format!("{} is listed twice; plugins need different file names", entry.name())));
+            if let Some(text) = entry.step_separator.as_deref().filter(|text| !entry.model || text.is_empty()) {
+                let detail = "step_separator is for process reward models, and has a character at least";
+                return Err((key, format!("{}: {detail}; it is {text:?}", entry.name())));
             }
             if entry.model && !(entry.config.is_empty() && entry.hosts.is_empty() && entry.secrets.is_empty()) {
                 let name = entry.name();

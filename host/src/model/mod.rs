@@ -29,6 +29,7 @@ mod random;
 mod rope_scaling;
 mod save;
 mod shards;
+mod step_model;
 mod stored;
 mod text_part;
 mod value_model;

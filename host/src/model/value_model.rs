@@ -9,6 +9,7 @@ use super::json::Object;
 use super::random::{DEVIATION, normal};
 use super::save::{of_torch, write_config, write_tensors};
 use super::shards::Shards;
+use super::step_model::SCORE_BIAS;
 use super::weights::{Linear, of_critic};
 use super::{Architecture, Dtype, Error, ModelFolder, Policy, Result, Weights, critic, peft};
 use crate::config::printable;
@@ -108,7 +109,8 @@ impl ModelFolder {
     /// As [`ModelFolder::decoder`].
     pub fn trunk(&self) -> Result<Decoder> {
         let head = format!("{}.weight", self.architecture().family.described().names.head);
-        self.decoder_with(&self.architecture().trunk(), Shards::of_model(self.base())?, |name| name == head)
+        let left_out = |name: &str| name == head || name == SCORE_BIAS;
+        self.decoder_with(&self.architecture().trunk(), Shards::of_model(self.base())?, left_out)
     }
 
     /// Makes a value model of this folder's trunk, sharing its storage: adds the folder's adapter, if any, and its head, or a new
@@ -158,15 +160,19 @@ impl ModelFolder {
 
     /// Refuses a model that values texts instead of predicting tokens: without its own output matrix it would predict with another.
     pub(super) fn check_predicts(&self) -> Result<()> {
-        let kind = self.read_config(|config| {
-            let kinds = config.get("architectures").and_then(Value::as_array).into_iter().flatten();
-            let kind = kinds.filter_map(Value::as_str).find(|kind| CLASSIFIES.iter().any(|end| kind.ends_with(end)));
-            Ok(kind.map(str::to_owned))
-        })?;
-        kind.map_or(Ok(()), |kind| {
+        self.kind()?.map_or(Ok(()), |kind| {
             let detail =
                 format!("{} gives texts values and predicts no tokens; ask it with --reward-model", printable(&kind, 80));
             Err(Error::Config { path: self.base().join("config.json"), detail })
+        })
+    }
+
+    /// Returns the class that config.json names, if that is one without an output matrix.
+    pub(super) fn kind(&self) -> Result<Option<String>> {
+        self.read_config(|config| {
+            let kinds = config.get("architectures").and_then(Value::as_array).into_iter().flatten();
+            let kind = kinds.filter_map(Value::as_str).find(|kind| CLASSIFIES.iter().any(|end| kind.ends_with(end)));
+            Ok(kind.map(str::to_owned))
         })
     }
 

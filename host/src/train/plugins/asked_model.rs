@@ -4,7 +4,7 @@ use super::scoring::{Answers, Judged, Told};
 use crate::config::OnError;
 use crate::data::Tokenizer;
 use crate::model::Place;
-use crate::train::reward_model::{RewardModel, Said, Text, model_or_run};
+use crate::train::reward_model::{RewardModel, Said, Steps, Text, model_or_run};
 use crate::train::{Error, Result};
 use std::ops::Range;
 
@@ -27,9 +27,10 @@ pub(in crate::train) struct Opener {
 
 impl Opener {
     /// Opens a model under a reward's name. Also returns a name of its folder that stays valid wherever the run resumes.
-    pub(super) fn open(&self, name: &str, given: &str) -> Result<(AskedModel, String)> {
+    pub(super) fn open(&self, name: &str, given: &str, separator: Option<&str>) -> Result<(AskedModel, String)> {
         let (folder, path) = model_or_run(given)?;
-        let model = RewardModel::open(name.to_owned(), &folder, &self.place)?;
+        let mut model = RewardModel::open(name.to_owned(), &folder, &self.place)?;
+        separator.map_or(Ok(()), |text| model.set_separator(text))?;
         let shares_tokens = model.tokenizer().is_same_as(&self.tokenizer);
         Ok((AskedModel { model, shares_tokens, of_chat: self.tokenizer.has_chat() }, path))
     }
@@ -45,6 +46,9 @@ impl AskedModel {
     }
 
     fn score_rows(&self, judged: &Judged, rows: Range<usize>, on_error: OnError) -> Result<Answers> {
+        if self.model.judges_steps() {
+            return self.score_steps(judged, rows, on_error);
+        }
         let (mut texts, mut answers) = (Vec::with_capacity(rows.len()), Answers::default());
         let mut scored = Vec::with_capacity(rows.len());
         // An episode that failed has no score, and may have no text.
@@ -70,9 +74,32 @@ impl AskedModel {
         Ok(answers)
     }
 
+    /// Values the steps of some rows; a row's score is the least of them. A row without a step has none.
+    fn score_steps(&self, judged: &Judged, rows: Range<usize>, on_error: OnError) -> Result<Answers> {
+        let mut answers = Answers::default();
+        let mut all = Vec::with_capacity(rows.len());
+        for row in rows {
+            let steps = self.model.steps(&said(judged, row));
+            let steps = steps.map_err(Error::from).and_then(|steps| self.model.check(&steps.text).map(|()| steps));
+            all.push(match steps {
+                Ok(steps) => steps,
+                Err(error) if on_error == OnError::Fail => return Err(error),
+                Err(error) => {
+                    answers.first_error.get_or_insert_with(|| error.to_string());
+                    answers.failed.push((row, error.to_string()));
+                    Steps { text: Text { group: row, tokens: Vec::new() }, ends: Vec::new() }
+                }
+            });
+        }
+        answers.steps = self.model.step_values(&all)?;
+        answers.values = answers.steps.iter().map(|steps| steps.iter().copied().reduce(f32::min)).collect();
+        Ok(answers)
+    }
+
     /// Returns a completion with its prompt in the model's tokens: the policy's own if the tokenizers are the same and the prompt
     /// is a text. A conversation is rendered with the model's own template, an episode's as a whole.
-    fn text(&self, Judged { batch, prompts, episodes }: &Judged, row: usize) -> Result<Text> {
+    fn text(&self, judged: &Judged, row: usize) -> Result<Text> {
+        let Judged { batch, prompts, episodes } = judged;
         let group = batch.prompt_of[row] as usize;
         let (prompt, told) = (&prompts[group], episodes.get(row));
         let chat = if told.is_some() { self.of_chat || self.model.tokenizer().has_chat() } else { prompt.chat };
@@ -87,13 +114,20 @@ impl AskedModel {
             let (messages, extras) = episode.conversation();
             return self.model.conversation(group, messages, &extras);
         }
-        self.model.text(&Said {
-            group,
-            prompt: told.map_or(&prompt.text, |told| &told.episode.prompt),
-            asked: prompt.messages.as_deref().filter(|_| told.is_none()),
-            completion: &batch.completions[row],
-            whole: None,
-            ended: batch.finished[row],
-        })
+        self.model.text(&said(judged, row))
+    }
+}
+
+/// Returns a completion with what it answers.
+fn said(Judged { batch, prompts, episodes }: &Judged, row: usize) -> Said<'_> {
+    let (group, told) = (batch.prompt_of[row] as usize, episodes.get(row));
+    let prompt = &prompts[group];
+    Said {
+        group,
+        prompt: told.map_or(&prompt.text, |told| &told.episode.prompt),
+        asked: prompt.messages.as_deref().filter(|_| told.is_none()),
+        completion: &batch.completions[row],
+        whole: None,
+        ended: batch.finished[row],
     }
 }

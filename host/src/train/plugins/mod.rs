@@ -4,6 +4,7 @@
 mod asked_model;
 mod comparing;
 mod scoring;
+mod steps;
 mod swap;
 
 pub(super) use asked_model::{AskedModel, Opener};

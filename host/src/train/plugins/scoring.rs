@@ -3,7 +3,7 @@
 
 use super::asked_model::AskedModel;
 use super::comparing::{self, Matches};
-use super::{Plugins, from_plugin};
+use super::{Plugins, from_plugin, steps};
 use crate::config::{Compare, OnError, PluginEntry};
 use crate::data::Message;
 use crate::dist::World;
@@ -122,6 +122,11 @@ impl Reward {
         }
     }
 
+    /// Whether it sees the values of steps: a plugin that scores completions one by one.
+    fn sees_steps(&self) -> bool {
+        self.plugin().is_some() && self.compare.is_none()
+    }
+
     /// Returns what it compares completions with, if it does.
     pub(super) fn compare(&self) -> Option<Compare> {
         self.compare
@@ -152,7 +157,7 @@ impl Reward {
                 let Outcome { scores, first_error, failed } = plugin.score_or(&judged.batch, rows, on_error)?;
                 let failed = failed.into_iter().map(|(row, error)| (row, error.to_string())).collect();
                 let first_error = first_error.map(|error| error.to_string());
-                (Answers { values: scores.rewards, first_error, failed }, scores.metrics)
+                (Answers { values: scores.rewards, first_error, failed, steps: Vec::new() }, scores.metrics)
             }
         };
         let mut all = Answers::default();
@@ -160,6 +165,7 @@ impl Reward {
             all.values.extend(part.values);
             all.first_error = all.first_error.or(part.first_error);
             all.failed.extend(part.failed);
+            all.steps.extend(part.steps);
         }
         Ok((all, from_plugin(metrics)))
     }
@@ -171,6 +177,9 @@ pub(super) struct Answers {
     pub values: Vec<Option<f32>>,
     pub first_error: Option<String>,
     pub failed: Vec<(usize, String)>,
+    /// The values of the rows' steps, from a model that values those.
+    #[serde(default)]
+    pub steps: Vec<Vec<f32>>,
 }
 
 /// A reward that failed, and the rows without a score.
@@ -242,14 +251,33 @@ pub fn start_of(prompt: &[Message], columns: &Map<String, Value>, (episode, seed
 }
 
 impl Plugins {
+    /// Asks the models that value steps, first of all: other rewards may see what they say. Returns their answers by their places.
+    fn step_values(&mut self, judged: &Judged, asked: impl Fn(&Reward) -> bool) -> Result<steps::Given> {
+        let mut given = steps::Given::new();
+        for (at, reward) in self.rewards.iter_mut().enumerate().filter(|(_, reward)| asked(reward)) {
+            if reward.model().is_some_and(|asked| asked.model.judges_steps()) {
+                let (answers, _) = reward.ask(&self.world, judged)?;
+                given.insert(at, (reward.name().to_owned(), answers));
+            }
+        }
+        Ok(given)
+    }
+
     /// Returns all rewards of all completions, with the host's metrics about them; those for evaluations alone only if it is one.
     pub(in crate::train) fn score(&mut self, judged: Judged, evaluating: bool) -> Result<Scored> {
         let mut figures = Figures::begin();
         let (mut columns, mut troubles) = (Vec::with_capacity(self.rewards.len()), Vec::new());
         let mut for_evaluation = Vec::new();
-        for reward in self.rewards.iter_mut().filter(|reward| evaluating || !reward.eval_only) {
-            let (Answers { values, first_error, failed }, own) = reward.score(&self.world, &judged)?;
-            let name = reward.name().to_owned();
+        let asked = |reward: &Reward| evaluating || !reward.eval_only;
+        let mut given = self.step_values(&judged, asked)?;
+        let with_steps = steps::seen(&judged, &given);
+        for (at, reward) in self.rewards.iter_mut().enumerate().filter(|(_, reward)| asked(reward)) {
+            let seen = with_steps.as_ref().filter(|_| reward.sees_steps()).unwrap_or(&judged);
+            let (answers, own) = match given.remove(&at) {
+                Some((_, answers)) => (answers, Vec::new()),
+                None => reward.score(&self.world, seen)?,
+            };
+            let (name, Answers { values, first_error, failed, .. }) = (reward.name().to_owned(), answers);
             figures.add(own);
             let errors = Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, Reduction::Sum);
             figures.add(self.world.once([errors]));
@@ -257,7 +285,7 @@ impl Plugins {
             let into = if reward.eval_only { &mut for_evaluation } else { &mut columns };
             into.push(RewardColumn { name, weight: reward.weight, values });
         }
-        self.swaps.saw_scores(Arc::new(judged), &columns);
+        self.swaps.saw_scores(Arc::new(with_steps.unwrap_or(judged)), &columns);
         Ok(Scored { columns, for_evaluation, troubles, figures })
     }
 }

@@ -118,7 +118,8 @@ fn asked_plugin(
 fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, place: &Place) -> Result<AskedModel> {
     let (folder, path) = after_the_first(world, || model_or_run(&entry.path))?;
     entry.path = path;
-    let model = RewardModel::open(entry.name().to_owned(), &folder, place)?;
+    let mut model = RewardModel::open(entry.name().to_owned(), &folder, place)?;
+    entry.step_separator.as_deref().map_or(Ok(()), |text| model.set_separator(text))?;
     let resumed = matches!(beginning, Beginning::Resume { .. }) && !beginning.may_change();
     if let Some(hash) = entry.hash.as_deref().filter(|hash| resumed && *hash != model.hash()) {
         let (name, path, was, now) = (entry.name(), folder.display(), shortened(hash), shortened(model.hash()));
@@ -156,6 +157,9 @@ fn grant(
             Beginning::Over => config.output_dir.as_ref().map(PathBuf::from),
             Beginning::New | Beginning::Fork { .. } => None,
         };
+        if let Beginning::Fork { origin, .. } = beginning {
+            asker.adopt(&answers_of(&origin.run, entry.name()))?;
+        }
         run.map_or(Ok(()), |run| asker.read(&answers_of(&run, entry.name())))?;
     }
     engine.grant(entry.name(), Arc::new(asker));

@@ -3,7 +3,7 @@
 use super::watching::{Origin, Proposal, Watching};
 use super::{Refusal, Swap, TRIAL_STEPS};
 use crate::train::journal::{Event, Journal};
-use crate::train::plugins::{AskedModel, Plugins};
+use crate::train::plugins::{AskedModel, Plugins, Reward};
 use crate::train::{Error, Result};
 use serde_json::{Map, Value};
 use std::time::Instant;
@@ -39,7 +39,7 @@ impl Watching {
         });
         let attempt = || {
             let entry = entry.ok_or("this run has no reward model of that name")?;
-            let (asked, path) = self.opener.open(name, given).map_err(|e| e.to_string())?;
+            let (asked, path) = self.opener.open(name, given, entry.step_separator.as_deref()).map_err(|e| e.to_string())?;
             if entry.hash.as_deref() == Some(asked.model.hash()) {
                 return Err(format!("{path} has the files that it has already"));
             }
@@ -57,7 +57,9 @@ impl Plugins {
     /// Opens on another rank what the first one proposes.
     pub(super) fn heard_model(&self, name: &str, path: &str, hash: &str) -> std::result::Result<AskedModel, String> {
         let Some((_, opener)) = &self.swaps.loads else { return Err("nothing opens models here".to_owned()) };
-        let (asked, _) = opener.open(name, path).map_err(|e| e.to_string())?;
+        let entry = self.config.plugin.iter().find(|entry| entry.model && entry.name() == name);
+        let separator = entry.and_then(|entry| entry.step_separator.as_deref());
+        let (asked, _) = opener.open(name, path, separator).map_err(|e| e.to_string())?;
         match asked.model.hash() == hash {
             true => Ok(asked),
             false => Err(format!("{path} has other files here than for the first process")),
@@ -69,6 +71,11 @@ impl Plugins {
         let begun = Instant::now();
         let ModelCandidate { name, asked, path, report, origin, noticed } = candidate;
         let to = asked.model.hash().to_owned();
+        let current = self.rewards.iter().filter(|reward| reward.name() == name).find_map(Reward::model);
+        if current.is_some_and(|current| current.model.judges_steps() != asked.model.judges_steps()) {
+            let reason = "one of the two models values steps, and the other texts";
+            return self.refuse(&Refusal { name: &name, hash: Some(&to), origin: &origin, reason }, step, journal);
+        }
         let Some((old, old_path)) = self.put_model(&name, asked, path) else {
             let reason = "there is no reward model of that name to replace";
             return self.refuse(&Refusal { name: &name, hash: Some(&to), origin: &origin, reason }, step, journal);

