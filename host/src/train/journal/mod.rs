@@ -140,8 +140,12 @@ impl Journal {
         let prefix = if plain == name { "" } else { "eval_" };
         let names: Vec<String> = names.iter().map(|name| format!("{prefix}{name}")).collect();
         let meant = config::did_you_mean(name, names.iter().map(String::as_str));
+        let of_evaluations = match self.settings.evaluates() && prefix.is_empty() {
+            true => ", and with eval_ before them those of evaluations",
+            false => "",
+        };
         Err(Error::Unfit(format!(
-            "metric_for_best_model: no metric is named {name:?}; the metrics are {}{meant}",
+            "metric_for_best_model: no metric is named {name:?}; the metrics are {}{of_evaluations}{meant}",
             names.join(", ")
         )))
     }
