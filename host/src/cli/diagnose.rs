@@ -41,6 +41,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for note in &found.notes {
         tracing::warn!("{note}");
     }
+    if found.rows == 0 && found.notes.iter().any(|note| note.starts_with("metrics.jsonl")) {
+        return Err(Failure::mistake(anyhow!("{}: none of its metrics can be read", args.run.display())));
+    }
     if found.rows == 0 {
         return Err(Failure::mistake(anyhow!("{}: no metrics have been logged yet", args.run.display())));
     }

@@ -209,17 +209,17 @@ fn summary(finished: &Finished, report: Option<&Path>) {
         return;
     }
     if finished.stopped {
-        say!("stopped after {} steps; resume with: rlhost resume {folder}", finished.steps);
+        say!("stopped after {}; resume with: rlhost resume {folder}", steps(finished.steps));
         return;
     }
     if let [before, after] = &finished.samples[..] {
         say!("\nprompt:\n{}", indented(&before.prompt));
         for sample in [before, after] {
-            say!("after {} steps, {} tokens:\n{}", sample.step, sample.tokens, indented(&sample.completion));
+            say!("after {}, {} tokens:\n{}", steps(sample.step), sample.tokens, indented(&sample.completion));
         }
         say!("");
     }
-    say!("done: {} steps in {took}", finished.steps);
+    say!("done: {} in {took}", steps(finished.steps));
     say!("checkpoint: {}", finished.checkpoint.display());
     say!("metrics:    {}  (or: tensorboard --logdir {folder})", finished.folder.join("metrics.jsonl").display());
     if let Some(report) = report {
@@ -240,4 +240,9 @@ fn indented(text: &str) -> String {
     let (mark, shown) = if cut > 0 { ("...", &text[cut..]) } else { ("", text) };
     let lines: Vec<String> = format!("{mark}{shown}").lines().map(|line| format!("    {line}")).collect();
     lines.join("\n")
+}
+
+/// Returns a number of steps in words.
+fn steps(count: u64) -> String {
+    if count == 1 { "1 step".to_owned() } else { format!("{count} steps") }
 }

@@ -90,7 +90,7 @@ pub struct Config {
     #[serde(skip)]
     pub ranks: usize,
 
-    /// Number of completions to sample per prompt; 1 where they are not compared with each other, as for ppo and reinforce_pp
+    /// Number of completions to sample per prompt; ppo and reinforce_pp do not compare them with each other and also work with 1
     /// [default: 8, or 2 for algorithms that learn from pairs]
     pub num_generations: Option<usize>,
     /// Maximum length of a prompt, in tokens; of longer ones the last tokens are kept [default: none; prompts as long as the

@@ -192,6 +192,9 @@ const TYPES: [(&str, &str); 11] = [
     ("i64", "a whole number"),
 ];
 
+/// Most names of a table that an error lists.
+const FEW: usize = 8;
+
 /// Rewords the parser's error: the nearest name instead of a list of all, and no names of Rust's types.
 pub(super) fn reworded(message: &str) -> String {
     let message = message.trim();
@@ -199,7 +202,11 @@ pub(super) fn reworded(message: &str) -> String {
     match quoted.split_first() {
         Some((key, known)) if message.starts_with("unknown field") => {
             let near = did_you_mean(key, known.iter().copied());
-            let near = if near.is_empty() { "; `rlhost train --help` lists all keys".to_owned() } else { near };
+            let near = match near.is_empty() {
+                false => near,
+                true if known.len() <= FEW => format!("; it can be {}", known.join(", ")),
+                true => "; `rlhost train --help` lists all keys".to_owned(),
+            };
             return format!("unknown key `{key}`{near}");
         }
         Some((given, known)) if message.starts_with("unknown variant") => {

@@ -140,7 +140,11 @@ impl Journal {
         let prefix = if plain == name { "" } else { "eval_" };
         let names: Vec<String> = names.iter().map(|name| format!("{prefix}{name}")).collect();
         let meant = config::did_you_mean(name, names.iter().map(String::as_str));
-        let detail = format!("no metric is named {name:?}; the metrics are {}{meant}", names.join(", "));
+        let of_evaluations = match self.settings.evaluates() && prefix.is_empty() {
+            true => ", and with eval_ before them those of evaluations",
+            false => "",
+        };
+        let detail = format!("no metric is named {name:?}; the metrics are {}{of_evaluations}{meant}", names.join(", "));
         Err(Error::setting("metric_for_best_model", detail))
     }
 
