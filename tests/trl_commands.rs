@@ -69,7 +69,8 @@ fn place() -> Place {
     let pair =
         |i: usize| json!({"prompt": format!("row {i}"), "chosen": " a".repeat(1 + i % 5), "rejected": " b".repeat(1 + i % 4)});
     place.write("pairs.jsonl", rows(pair));
-    let labelled = |i: usize| json!({"prompt": format!("row {i}"), "completion": " a".repeat(1 + i % 5), "label": i.is_multiple_of(2)});
+    let labelled =
+        |i: usize| json!({"prompt": format!("row {i}"), "completion": " a".repeat(1 + i % 5), "label": i.is_multiple_of(2)});
     place.write("labelled.jsonl", rows(labelled));
     place.write("solutions.jsonl", rows(|i| json!({"prompt": format!("What is {i}?"), "solution": format!("{i}")})));
     place

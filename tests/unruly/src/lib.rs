@@ -118,7 +118,9 @@ fn misbehave(misdeed: Misdeed, turns: u32, replies: &mut Vec<Reply>) -> Result<(
         Misdeed::Hang => loop {
             std::hint::black_box(());
         },
-        Misdeed::Slow => (0..400_000_000_u32).for_each(|i| drop(std::hint::black_box(i))),
+        Misdeed::Slow => (0..400_000_000_u32).for_each(|i| {
+            std::hint::black_box(i);
+        }),
         Misdeed::Trap => panic!("the table is turned over"),
         Misdeed::Refuse => return Err(Error::Internal("I won't".into())),
         Misdeed::Few => replies.clear(),
