@@ -31,7 +31,7 @@ pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
 pub use keys::{Key, OnResume, key, keys};
 pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
 pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, Rule, SgdArgs};
-pub use options::{Config, LearnFrom, LogCompletions, OnSaveError, ReduceDtype, ReportTo};
+pub use options::{Config, LearnFrom, LogCompletions, ModelDtype, OnSaveError, ReduceDtype, ReportTo};
 pub use period::Period;
 pub use printable::{is_hidden, printable, printable_path};
 pub use schedule::{

@@ -57,6 +57,23 @@ pub enum ReduceDtype {
     Bfloat16,
 }
 
+/// The precision in which a model's weights are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelDtype {
+    /// The one that each is stored in.
+    Auto,
+    /// 32 bits.
+    #[serde(alias = "fp32", alias = "f32")]
+    Float32,
+    /// 16 bits with the range of 32.
+    #[serde(alias = "bf16")]
+    Bfloat16,
+    /// 16 bits.
+    #[serde(alias = "fp16", alias = "f16")]
+    Float16,
+}
+
 /// What to do when a checkpoint can't be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -129,6 +146,15 @@ pub struct Config {
     /// always computes in f32 [default: true]
     #[schemars(extend("on_resume" = "free"))]
     pub bf16: Option<bool>,
+    /// Precision of weights on the CPU: auto as they are stored, or float32, bfloat16 or float16, to which they are rounded. Weights
+    /// that nothing trains, such as an adapter's base model or a reference model, stay in it in memory; trained ones become float32.
+    /// Everything is computed in float32 [default: auto]
+    #[schemars(extend("aliases" = ["torch_dtype"]))]
+    pub dtype: ModelDtype,
+    /// Hold the linear layers of an adapter's base model in 8 bits, as bitsandbytes does, on the CPU [default: false]
+    pub load_in_8bit: bool,
+    /// The same in 4 bits (NF4), for QLoRA [default: false]
+    pub load_in_4bit: bool,
     /// Number of CPU threads; to compare, run `rlhost bench --num-threads N` [default: one per processor available to the
     /// process]
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
@@ -405,6 +431,9 @@ impl Default for Config {
             seed: 42,
             device: Device::Auto,
             bf16: None,
+            dtype: ModelDtype::Auto,
+            load_in_8bit: false,
+            load_in_4bit: false,
             num_threads: None,
             dist_timeout_s: 1800.0,
             reduce_dtype: ReduceDtype::Float32,

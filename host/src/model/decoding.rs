@@ -3,16 +3,16 @@
 use super::decoder::Decoder;
 #[cfg(feature = "cuda")]
 use super::device_decoding::Joined;
-use super::layer::{Attended, Maps};
-use super::weights::Linear;
+use super::layer::{Attended, Maps, Product};
+use super::weights::{Adapter, Linear};
 use super::{Architecture, Cache, Prefix, Result};
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
 use crate::ops::panels::Panels;
 use crate::ops::{self, Forest};
 use candle_core::Tensor;
 
-/// A frozen decoder for one generation. On the CPU it copies the weights when it is created. On a device it shares some with the
-/// decoder, which must not change before the generation ends.
+/// A frozen decoder for one generation. On the CPU it copies weights in f32 when it is created. Others it shares with the decoder,
+/// and on a device some of them, which must not change before the generation ends.
 pub struct Decoding {
     decoder: Decoder,
     laid_out: LaidOut,
@@ -21,7 +21,7 @@ pub struct Decoding {
 /// The weights of products.
 enum LaidOut {
     /// Of each layer, and the output matrix.
-    Host { layers: Vec<Maps<Panels>>, output: Panels },
+    Host { layers: Vec<Maps<Few>>, output: Panels },
     #[cfg(feature = "cuda")]
     Device(Vec<Joined>),
 }
@@ -42,9 +42,41 @@ pub struct Decode<'a> {
     pub own: &'a mut [&'a mut Cache],
 }
 
-/// Lays out a linear layer with its adapter merged in, so a token costs no more with one.
-fn panels(l: &Linear) -> ops::Result<Panels> {
-    Panels::new(&l.merged()?, l.bias.as_ref())
+/// A linear layer for few rows.
+struct Few {
+    panels: Panels,
+    /// The two matrices of an adapter that is not merged in; its scale is in the second.
+    adapter: Option<(Panels, Panels)>,
+}
+
+impl Few {
+    /// Lays out a linear layer. A weight in f32 is copied, with its adapter merged in, so that a token costs no more with one. Another
+    /// one stays as it is, beside its adapter.
+    fn new(l: &Linear) -> ops::Result<Self> {
+        let bias = l.bias.as_ref();
+        let adapter = match &l.adapter {
+            Some(_) if l.matrix().is_f32() => return Ok(Self { panels: Panels::new(&l.merged()?, bias)?, adapter: None }),
+            Some(Adapter { a, b, scale }) => Some((Panels::new(a, None)?, Panels::new(&ops::scaled(b, *scale)?, None)?)),
+            None => None,
+        };
+        Ok(Self { panels: Panels::new(l.matrix(), bias)?, adapter })
+    }
+
+    /// Returns the bytes that were copied for it.
+    fn copied_bytes(&self) -> usize {
+        let adapter = self.adapter.iter().map(|(a, b)| a.copied_bytes() + b.copied_bytes());
+        self.panels.copied_bytes() + adapter.sum::<usize>()
+    }
+}
+
+impl Product for Few {
+    fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
+        let y = self.panels.forward(x)?;
+        if let Some((a, b)) = &self.adapter {
+            ops::add_into(&y, &b.forward(&a.forward(x)?)?)?;
+        }
+        Ok(y)
+    }
 }
 
 impl Decoding {
@@ -54,7 +86,7 @@ impl Decoding {
             let layers = decoder.weights.layers.iter().map(Joined::new).collect::<ops::Result<_>>()?;
             return Ok(Self { decoder, laid_out: LaidOut::Device(layers) });
         }
-        let layers = decoder.weights.layers.iter().map(|w| w.maps().map(panels)).collect::<ops::Result<_>>()?;
+        let layers = decoder.weights.layers.iter().map(|w| w.maps().map(Few::new)).collect::<ops::Result<_>>()?;
         let output = Panels::new(decoder.weights.output(), None)?;
         Ok(Self { decoder, laid_out: LaidOut::Host { layers, output } })
     }
@@ -68,7 +100,7 @@ impl Decoding {
         }
     }
 
-    fn host_layout(&self) -> ops::Result<(&[Maps<Panels>], &Panels)> {
+    fn host_layout(&self) -> ops::Result<(&[Maps<Few>], &Panels)> {
         match &self.laid_out {
             LaidOut::Host { layers, output } => Ok((layers, output)),
             #[cfg(feature = "cuda")]
@@ -76,6 +108,16 @@ impl Decoding {
                 Err(ops::Error::Shape { op: "decode", detail: "a model on a device, which `on_device` decodes with".into() })
             }
         }
+    }
+
+    /// Returns the bytes of host memory that were copied for it.
+    pub fn copied_bytes(&self) -> usize {
+        let Ok((layers, output)) = self.host_layout() else { return 0 };
+        let of_layer = |maps: &Maps<Few>| {
+            let (before, behind) = maps.each().before_and_behind();
+            before.into_iter().chain(behind).map(Few::copied_bytes).sum::<usize>()
+        };
+        layers.iter().map(of_layer).sum::<usize>() + output.copied_bytes()
     }
 
     /// Returns the decoder's sizes.

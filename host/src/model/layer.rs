@@ -5,7 +5,6 @@
 use super::architecture::NormKind;
 use super::weights::{Layer as Norms, Linear, Norm};
 use super::{Architecture, Result};
-use crate::ops::panels::Panels;
 use crate::ops::rope::{Positions, Rotation};
 use crate::ops::{self, activation, columns, layer_norm, linear, norm, rope};
 use candle_core::Tensor;
@@ -29,13 +28,7 @@ impl Product for Linear {
 impl Linear {
     /// Maps `x` without the adapter.
     pub(super) fn plain(&self, x: &Tensor) -> ops::Result<Tensor> {
-        linear::forward(x, &self.weight, self.bias.as_ref())
-    }
-}
-
-impl Product for Panels {
-    fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
-        self.forward(x)
+        linear::forward(x, self.matrix(), self.bias.as_ref())
     }
 }
 
@@ -104,6 +97,17 @@ pub(super) struct LayerKept {
     pub up: Option<Tensor>,
     /// The gated unit's output before its norm, if it has one and [`Layer::output`] was called.
     pub lowered: Option<Tensor>,
+}
+
+impl LayerKept {
+    /// Returns the bytes of all parts.
+    pub(super) fn bytes(&self) -> usize {
+        let Self { input, unnormed, q, k, v, attended, projected, middle, gate, up, lowered } = self;
+        let always = [input, q, k, v, &attended.out, middle, gate];
+        let heads = unnormed.iter().flat_map(|(q, k)| [q, k]);
+        let more = [&attended.log_sum, projected, up, lowered].into_iter().flatten();
+        always.into_iter().chain(heads).chain(more).map(super::decoder::bytes).sum()
+    }
 }
 
 /// A layer.

@@ -26,7 +26,7 @@ pub use collector::Sample;
 pub use dataset::BUILT_IN_PROMPTS;
 pub use figures::Work;
 pub use journal::{INBOX, RunFolder, answers_of};
-pub use measure::{Measured, Measurement};
+pub use measure::{Measured, Measurement, Memory};
 pub use named::{dataset_of, model_of};
 pub use origin::{Beginning, Origin};
 pub use reward_model::{RewardModel, Said, ScoredRows, model_or_run};
