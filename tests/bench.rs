@@ -155,7 +155,7 @@ fn the_table_says_what_was_measured() {
 #[test]
 fn mistakes_are_explained() {
     let place = Place::new();
-    place.write("config.json", "{\"model_type\": \"gpt2\"}");
+    place.write("config.json", "{\"model_type\": \"gptj\"}");
     place.write("prompts.jsonl", "{\"prompt\": \"a\"}\n");
     let cases: &[(&[&str], &[&str])] = &[
         (&["--steps", "0"], &["--steps", "0"]),
@@ -163,7 +163,7 @@ fn mistakes_are_explained() {
         (&["--max-steps", "3"], &["--max-steps", "--steps"]),
         (&["--output-dir", "run"], &["--output-dir", "keeps no files"]),
         (&["--model-config", "nowhere.json"], &["nowhere.json"]),
-        (&["--model-config", "config.json"], &["config.json", "gpt2"]),
+        (&["--model-config", "config.json"], &["config.json", "gptj"]),
         (&["--model-config", "config.json", "--model", "x"], &["--model-config", "--model"]),
         (&["--random-weights"], &["--random-weights", "--model-config"]),
         (&["--model", tiny(), "--tokenizer", tiny()], &["--tokenizer", "--random-weights"]),

@@ -9,7 +9,8 @@ The models are those of tests/fixtures/make_models.py, every odd feature on and 
 bytes. For each, whole and as an adapter that peft made: three optimizer steps of four rows, AdamW at a constant rate, gradients
 clipped at 1, in f32 on the CPU. Compared are each step's loss and gradient norm; the names of the tensors in the checkpoint with
 those that transformers or peft write; the logits of the checkpoint, opened by transformers or peft, with TRL's and with rlhost's
-own; and 48 tokens of greedy text with transformers'. The last output is check_families.txt beside this file.
+own; and 48 tokens of greedy text with transformers'. Losses and gradients of mixtures of experts include the auxiliary loss, at the
+fixture's coefficient. The last output is check_families.txt beside this file.
 
 Exits 1 if a loss differs by more than 1e-4, a gradient norm by more than 1e-3 of its size, or a logit by more than 1e-4 (by more
 than 1e-3 of the largest between two trained models).
@@ -67,8 +68,9 @@ def make(name, base, run):
     config = json.loads(config.to_json_string(use_diff=False))
     for key in ("vocab_size", "bos_token_id", "eos_token_id", "dtype", "transformers_version"):
         config.pop(key, None)
-    config |= {"pad_token_id": None, "max_position_embeddings": 256, "architectures": [type(AutoModelForCausalLM.from_config(MODELS[name][1])).__name__]}
-    scalings = config["rope_parameters"]
+    length = "n_positions" if "n_positions" in config else "max_position_embeddings"
+    config |= {"pad_token_id": None, length: 256, "architectures": [type(AutoModelForCausalLM.from_config(MODELS[name][1])).__name__]}
+    scalings = config.get("rope_parameters") or {}
     for scaling in [scalings, *(scalings.get(kind) or {} for kind in ("full_attention", "sliding_attention"))]:
         if scaling.get("rope_type") == "longrope":
             scaling["original_max_position_embeddings"] = config["original_max_position_embeddings"] = 128
@@ -94,6 +96,9 @@ def trl(model, tokenizer, out):
         train_sampling_strategy="sequential", report_to="none", use_cpu=True, bf16=False, gradient_checkpointing=False,
         disable_tqdm=True, max_length=None, warmup_steps=0,
     )
+    if hasattr(model.config, "num_local_experts") and not hasattr(model.config, "num_experts"):
+        # TRL 1.16 looks for the other name, which Granite's configurations don't have.
+        model.config.num_experts = model.config.num_local_experts
     trainer = SFTTrainer(model, config, train_dataset=datasets.Dataset.from_list(rows()), processing_class=tokenizer)
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.train()
@@ -160,8 +165,11 @@ def compare(name, place, binaries, check):
     want = greedy(made, tokenizer)
     check(f"{name}: greedy text of {len(want) - len(PROMPT)} characters", float(want.strip() not in text), 0)
 
+    # For these, peft takes all-linear as the experts, too.
+    fused = name.startswith(("mixtral", "olmoe", "qwen3_moe"))
+    targets = ["q_proj", "k_proj", "v_proj", "o_proj"] if fused else "all-linear"
     theirs = get_peft_model(
-        opened(base), LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, r=4, lora_alpha=2, target_modules="all-linear")
+        opened(base), LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, r=4, lora_alpha=2, target_modules=targets)
     )
     theirs.save_pretrained(place / "adapter")
     for kind, model, start, file in (

@@ -28,7 +28,8 @@ by 1e-6: what cancels, a gradient where all is clipped or advantages of equal re
 check_grpo_step.py says.
 
 What is defined differently is put right on TRL's side:
-- TRL shuffles a generation before it cuts it into micro-batches. Here it doesn't.
+- TRL shuffles a generation's completions before it cuts it into micro-batches, rlhost whole groups.
+  TRL takes rlhost's order.
 - TRL logs the mean of its micro-batches' figures. Here they are weighed as in rlhost, by their
   tokens or completions, and `clip_ratio/low_min` and `high_max` are the step's least and greatest.
 - `bnpo` and the entropy bonus are means over a micro-batch's tokens in TRL, over the step's in
@@ -197,7 +198,14 @@ class Fed:
         return reward
 
     def fed(self, prompt_ids):
-        self.rows = next(self.generations)
+        rows = next(self.generations)
+        # TRL has the dataset's order here, and takes rlhost's when it cuts.
+        waiting = defaultdict(list)
+        for i, row in enumerate(rows):
+            waiting[tuple(row["prompt_ids"])].append(i)
+        places = [waiting[tuple(prompt)].pop(0) if waiting[tuple(prompt)] else -1 for prompt in prompt_ids]
+        Fed.order = sorted(range(len(places)), key=places.__getitem__)
+        self.rows = [rows[i] for i in places]
         must_agree("prompts", [row["prompt_ids"] for row in self.rows], prompt_ids)
         return [row["completion_ids"] for row in self.rows]
 
@@ -247,6 +255,17 @@ class Fed:
         self.weighed.clear()
         self.sizes.clear()
         super().log(logs, start_time)
+
+
+def in_order(batch):
+    """What TRL shuffles, in rlhost's order."""
+
+    def ordered(column):
+        if column is None or isinstance(column, torch.Tensor) and column.ndim == 0:
+            return column
+        return column[Fed.order] if isinstance(column, torch.Tensor) else [column[i] for i in Fed.order]
+
+    return {name: ordered(column) for name, column in batch.items()}
 
 
 class Grpo(Fed, GRPOTrainer):
@@ -328,8 +347,7 @@ def main():
     args = parser.parse_args()
 
     be_quiet()
-    # A generation stays in its order, as in rlhost.
-    grpo_trainer.shuffle_sequence_dict = rloo_trainer.shuffle_sequence_dict = lambda batch: batch
+    grpo_trainer.shuffle_sequence_dict = rloo_trainer.shuffle_sequence_dict = in_order
     rows, passed = make_rows(), True
     print(HEAD)
     with tempfile.TemporaryDirectory() as work:

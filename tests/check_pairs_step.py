@@ -5,7 +5,7 @@
     cargo build
     venv/bin/python tests/check_pairs_step.py target/debug/rlhost [--only NAME] [--all]
 
-For each loss of DPO, CPO and KTO: two tiny random models (an untied Qwen2, and a tied Llama whose
+For each loss of DPO, CPO, ORPO and KTO: two tiny random models (an untied Qwen2, and a tied Llama whose
 tokenizer begins every text with <s>), the same made-up pairs in the same order, three optimizer
 steps with batches of 4 pairs, without accumulation and with an accumulation of 2. Both in f32 on
 the CPU, AdamW at a constant rate, gradients clipped at 1, no dropout, the starting model as
@@ -20,19 +20,21 @@ their norm. Rewards are measured by the greater of both sides, and by a hundredt
 cancel, by 0.1 at least. Weights are held to their updates too, as check_grpo_step.py says.
 
 What is defined differently is put right on TRL's side:
-- A mean over tokens (`sft`, CPO's likelihood term) is one over the whole step in rlhost, over a
+- A mean over tokens (`sft`, CPO's and ORPO's likelihood term) is one over the whole step in rlhost, over a
   micro-batch in TRL. Cases with such a term run in TRL with a batch of 8 where rlhost accumulates
   two of 4.
 - `logits/*` and `entropy` weigh micro-batches by their tokens in rlhost, alike in TRL; KTO's `rewards/*` and `logps/*` by their
   rows with the label.
-- CPO's `logits/*` are a mean over the completions' tokens in rlhost, as DPO's are in both; TRL's
-  CPO takes all positions, those of prompt and padding too.
+- CPO's and ORPO's `logits/*` are a mean over the completions' tokens in rlhost, as DPO's are in
+  both; TRL's CPO and ORPO take all positions, those of prompt and padding too.
+- ORPO's likelihood term is that of the chosen completion in rlhost, as in the paper; TRL's includes
+  the prompt.
 - CPO's `nll_loss` is 0 in TRL where its weight is, and isn't compared there.
 - DPO's `sft` alone has no reference model in rlhost and so no rewards, which aren't compared.
-- TRL's CPO cuts prompt and answer apart once for each answer, TRL's DPO and rlhost where the
-  first of both answers differs. Pairs for CPO have answers that merge alike with their prompt.
-- TRL's CPO keeps pairs whose prompt alone fills `max_length`, with empty answers; TRL's DPO and
-  rlhost drop them. There are none for CPO.
+- TRL's CPO and ORPO cut prompt and answer apart once for each answer, TRL's DPO and rlhost where the
+  first of both answers differs. Their pairs have answers that merge alike with their prompt.
+- TRL's CPO and ORPO keep pairs whose prompt alone fills `max_length`, with empty answers; TRL's DPO and
+  rlhost drop them. There are none for those two.
 """
 
 import argparse
@@ -57,6 +59,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config
 from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 from check_grpo_step import TOLERANCE, Weights
 
@@ -114,6 +117,11 @@ CASES = [
     ("cpo chat", "cpo", {"loss_type": "sigmoid"}, {"template": "chat"}),
     ("cpo chat ended", "cpo", {"loss_type": "sigmoid"}, {"template": "ended"}),
     ("cpo max_length 30", "cpo", {"loss_type": "sigmoid"}, {"max_length": 30}),
+    ("orpo", "orpo", {}, {}),
+    ("orpo beta 1", "orpo", {"beta": 1.0}, {}),
+    ("orpo chat", "orpo", {}, {"template": "chat"}),
+    ("orpo chat ended", "orpo", {}, {"template": "ended"}),
+    ("orpo max_length 30", "orpo", {}, {"max_length": 30}),
     ("kto", "kto", {"loss_type": "kto"}, {}),
     ("kto weights", "kto", {"loss_type": "kto", "beta": 0.5, "desirable_weight": 1.33, "undesirable_weight": 0.7}, {}),
     ("kto apo_zero_unpaired", "kto", {"loss_type": "apo_zero_unpaired"}, {}),
@@ -129,6 +137,7 @@ SHAPE = dict(
     num_key_value_heads=2,
     max_position_embeddings=CONTEXT,
 )
+UNREFERENCED = ("cpo", "orpo")
 MODELS = {"qwen2": (Qwen2Config, False), "llama": (LlamaConfig, True)}
 
 
@@ -276,6 +285,25 @@ class Cpo(ByTokens, CPOTrainer):
         super().log(logs, start_time)
 
 
+class Orpo(ByTokens, ORPOTrainer):
+    def concatenated_forward(self, model, batch):
+        out = super().concatenated_forward(model, batch)
+        for side, logits in zip(("chosen", "rejected"), out[2:4]):
+            # Padded to the longer side of the batch.
+            labels = batch[f"{side}_labels"][:, 1:].to(logits.device)
+            mask = labels != -100
+            kept = logits[:, : mask.shape[1]][mask]
+            self.weigh(f"logits/{side}", kept.detach().mean(), len(kept))
+            if side == "chosen":
+                likelihood = torch.nn.functional.cross_entropy(kept, labels[mask])
+        return *out[:4], likelihood
+
+    def log(self, logs, start_time=None):
+        for name, mean in self.weighed().items():
+            self._stored_metrics["train"][name] = [mean]
+        super().log(logs, start_time)
+
+
 class Kto(ByTokens, KTOTrainer):
     def _compute_loss(self, model, inputs, return_outputs):
         loss = super()._compute_loss(model, inputs, return_outputs)
@@ -318,16 +346,17 @@ class Step(transformers.TrainerCallback):
 
 
 def train_trl(algorithm, model, rows, out, batch, accumulation, settings, special, callback):
-    trainer, config = {"dpo": (Dpo, DPOConfig), "cpo": (Cpo, CPOConfig), "kto": (Kto, KTOConfig)}[algorithm]
+    trainer, config = {
+        "dpo": (Dpo, DPOConfig), "cpo": (Cpo, CPOConfig), "orpo": (Orpo, ORPOConfig), "kto": (Kto, KTOConfig)}[algorithm]
     args = config(
         output_dir=str(out), max_steps=STEPS, logging_steps=1, logging_first_step=False, save_strategy="no", report_to="none",
         disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False, per_device_train_batch_size=batch,
         gradient_accumulation_steps=accumulation, learning_rate=special.get("rate", RATE),
         lr_scheduler_type="constant", weight_decay=0.0, adam_epsilon=EPSILON,
-        max_grad_norm=1.0, seed=1, train_sampling_strategy="sequential", remove_unused_columns=algorithm != "cpo",
+        max_grad_norm=1.0, seed=1, train_sampling_strategy="sequential", remove_unused_columns=algorithm not in UNREFERENCED,
         max_length=special.get("max_length", 1024), optim="adamw_torch", **settings)
     load = lambda: AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
-    reference = {"ref_model": load()} if algorithm != "cpo" else {}
+    reference = {"ref_model": load()} if algorithm not in UNREFERENCED else {}
     this = trainer(
         model=load(), args=args, train_dataset=datasets.Dataset.from_list(rows), callbacks=[callback],
         processing_class=AutoTokenizer.from_pretrained(model), **reference)
@@ -350,7 +379,8 @@ class Report:
         self.lines.append((step, name, got, want, share, share <= tolerance))
 
 
-FIGURES = ["loss", "grad_norm", "learning_rate", "kl", "entropy", "num_tokens", "nll_loss", "rewards/accuracies", "rewards/margins"]
+FIGURES = ["loss", "grad_norm", "learning_rate", "kl", "entropy", "num_tokens", "nll_loss", "rewards/accuracies", "rewards/margins",
+           "log_odds_ratio", "log_odds_chosen"]
 FIGURES += [f"{kind}/{side}" for kind in ("rewards", "logps", "logits") for side in ("chosen", "rejected")]
 
 
@@ -376,11 +406,12 @@ def compare_figures(report, got, want, beta, without):
 
 def run_case(args, work, rows, name, algorithm, settings, special):
     """One line of the table, and whether all of its runs are within tolerance."""
-    by_tokens = "sft" in settings["loss_type"] or algorithm == "cpo" and settings.get("cpo_alpha", 1.0) > 0
+    loss_type = settings.get("loss_type", [])
+    by_tokens = "sft" in loss_type or algorithm == "orpo" or algorithm == "cpo" and settings.get("cpo_alpha", 1.0) > 0
     without = set()
-    if settings.get("cpo_alpha") == 0 or settings["loss_type"] == "alphapo":
+    if settings.get("cpo_alpha") == 0 or loss_type == "alphapo":
         without = {"nll_loss"}
-    if settings["loss_type"] == ["sft"]:  # rlhost then reads no reference model.
+    if loss_type == ["sft"]:  # rlhost then reads no reference model.
         without = {figure for figure in FIGURES if figure.startswith("rewards")}
     reports, losses = [], None
     for kind in MODELS:

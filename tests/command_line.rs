@@ -58,14 +58,14 @@ fn switches_lists_and_names_are_spelled_as_in_python() {
         assert!(text.contains(line), "{line}: {text}");
     }
     let file = "log_completions: true\nreport_to: [wandb, tensorboard]\nbf16: no\nlora_r: 2\nlora_target_modules: all-linear\nfsdp: []\n\
-                gradient_checkpointing: yes\npush_to_hub: true\nmodel_revision: main\nmax_length: null\nbeta: 0.4\n";
+                gradient_checkpointing: yes\nfp16: true\nmodel_revision: main\nmax_length: null\nbeta: 0.4\n";
     place.write("file.yaml", file);
-    dpo(&place, "file", &["--config", "file.yaml", "--push_to_hub", "false"]).succeeded();
+    dpo(&place, "file", &["--config", "file.yaml", "--fp16", "false"]).succeeded();
     let text = config(&place, "file");
     for line in ["report_to = [\"wandb\", \"tensorboard\"]", "bf16 = false", "max_length = \"none\"", "beta = 0.4"] {
         assert!(text.contains(line), "{line}: {text}");
     }
-    refused(&place, &["--config", "file.yaml"], "file.yaml:8: push_to_hub");
+    refused(&place, &["--config", "file.yaml"], "file.yaml:8: fp16");
     for (bad, words) in [
         ("learning_rate: .nan\n", "bad.yaml:1: learning_rate: is NaN"),
         ("seed: 1\nlearning_rate: fast\n", "bad.yaml:2: learning_rate: "),

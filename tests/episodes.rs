@@ -2,6 +2,7 @@
 
 use rlhost_tests::{Place, UNRULY, tiny};
 use serde_json::Value;
+use std::time::{Duration, Instant};
 
 /// Marks turns as most templates do, and drops reasoning from earlier ones.
 const CHATML: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}</end>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
@@ -99,7 +100,7 @@ fn trained_tokens_are_sampled_ones_with_what_follows_a_turn() {
 fn every_algorithm_of_completions_learns_from_episodes() {
     let place = place();
     for algorithm in ["grpo", "rloo", "ppo", "reinforce_pp"] {
-        let more = ["--algorithm", algorithm, "--max-steps", "2", "--environment", UNRULY, "--plugin", "tldr_length_reward.wasm"];
+        let more = ["--algorithm", algorithm, "--max-steps", "2", "--plugin", "tldr_length_reward.wasm"];
         place.run(&[&arguments(algorithm, UNRULY)[..], &more].concat()).succeeded();
         // Half a point for each of the first two turns, and one for the third.
         assert_eq!(first(&place, algorithm, "rewards/unruly/mean"), 2.0, "{algorithm}");
@@ -162,4 +163,188 @@ fn an_environment_that_misbehaves_costs_its_rows() {
         }
         assert!(!place.events(&run, "plugin_error").is_empty(), "{misdeed}");
     }
+}
+
+#[test]
+fn calls_that_each_keep_their_limit_have_one_together() {
+    let place = place();
+    let slow = ["--set", "environment.config.misdeed=\"slow\"", "--set", "environment.limits.episodes_timeout_s=0.05"];
+    let failed = place.run(&[&arguments("slow", UNRULY)[..], &slow].concat());
+    assert!(failed.error().contains("limit of 0.05 s (limits.episodes_timeout_s)"), "{}", failed.error());
+    let of_reward = ["--plugin", "tldr_length_reward.wasm", "--set", "plugin.tldr_length_reward.limits.episodes_timeout_s=1"];
+    let refused = place.run(&[&arguments("refused", UNRULY)[..], &of_reward].concat());
+    assert!(refused.error().contains("episodes_timeout_s is for environments"), "{}", refused.error());
+}
+
+#[test]
+fn limits_of_episodes_need_an_environment() {
+    let place = place();
+    for (flag, key) in [("--max-turns", "max_turns"), ("--max-episode-tokens", "max_episode_tokens")] {
+        let alone = ["train", "--model", tiny(), "--dataset", "rows.jsonl", "--plugin", "tldr_length_reward.wasm", flag, "3"];
+        let refused = place.run(&alone);
+        assert!(refused.error().contains(&format!("{key}: is a limit of episodes")), "{}", refused.error());
+    }
+}
+
+/// Trains a reward model for a step and returns its folder.
+fn judge(place: &Place, name: &str, more: &[&str]) -> String {
+    let pair = |i: usize| format!("{{\"prompt\": \"{i}:\", \"chosen\": \" {}\", \"rejected\": \" b\"}}\n", "a".repeat(1 + i));
+    place.write("pairs.jsonl", (0..4).map(pair).collect::<String>());
+    let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", name, "--max-steps", "1"];
+    place.run(&[&train[..], &["--per-device-train-batch-size", "4", "--learning-rate", "0.01"], more].concat()).succeeded();
+    format!("{name}/checkpoint-1")
+}
+
+#[test]
+fn a_reward_model_judges_whole_conversations_beside_the_environment() {
+    let place = place();
+    let chat = ["--chat-template-path", "chat.jinja"];
+    let (talking, plain) = (judge(&place, "talking", &chat), judge(&place, "plain", &[]));
+    let run = arguments("run", "guess_number.wasm");
+    let short = ["--reward-weights", "0.5", "--max-steps", "4", "--max-turns", "2", "--max-completion-length", "3"];
+    let short = [&chat[..], &short].concat();
+    place.run(&[&run[..], &short, &["--reward-model", &talking]].concat()).succeeded();
+    let lines = place.lines("run/completions.jsonl");
+    let rows = lines.iter().map(|line| format!("{}\n", serde_json::json!({"messages": line["messages"]})));
+    place.write("conversations.jsonl", rows.collect::<String>());
+    let scored = place.run(&["score", &talking, "--dataset", "conversations.jsonl", "--json"]);
+    let scores: Vec<Value> = scored.succeeded().stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(scores.len(), lines.len());
+    for (line, score) in lines.iter().zip(&scores) {
+        let (given, want) = (line["rewards"]["talking"].as_f64().unwrap(), score["score"].as_f64().unwrap());
+        assert!((given - want).abs() < 1e-4, "{given} and {want}: {line}");
+        assert!(line["rewards"]["guess_number"].is_number(), "{line}");
+    }
+    place.copy("run", "again");
+    for later in 3..=4 {
+        std::fs::remove_dir_all(place.path("again").join(format!("checkpoint-{later}"))).unwrap();
+    }
+    place.run(&["resume", "again"]).succeeded();
+    place.assert_same_end("again", "run", 4, "model.safetensors");
+    // A line of the game is a text, for a model that has learned texts.
+    let text = arguments("text", "guess_number.wasm");
+    place.run(&[&text[..], &["--max-steps", "2", "--reward-model", &plain]].concat()).succeeded();
+    assert!(first(&place, "text", "rewards/plain/std") > 0.0);
+    let refused = place.run(&[&arguments("refused", "guess_number.wasm")[..], &chat, &["--reward-model", &plain]].concat());
+    assert!(refused.error().contains("reward model plain: it has no chat template"), "{}", refused.error());
+    let failing = ["--set", "environment.config.misdeed=\"refuse\"", "--set", "environment.on_error=\"unscorable\""];
+    let survived = [&arguments("failing", UNRULY)[..], &["--max-steps", "4", "--reward-model", &plain], &failing].concat();
+    place.run(&survived).succeeded();
+    let lines = place.lines("failing/completions.jsonl");
+    assert!(lines.iter().all(|line| line["rewards"]["plain"].is_null() == (line["row"] == 3)), "{lines:?}");
+}
+
+/// A row of the dataset for an environment.
+fn row_for(i: u32, environment: &str) -> String {
+    format!("{{\"prompt\": \"Guess number {i}.\", \"secret\": {}, \"environment\": \"{environment}\"}}\n", 1 + 13 * i)
+}
+
+#[test]
+fn several_environments_share_a_run_by_a_column() {
+    let place = place();
+    let named = ["guess_number", "unruly", "unruly.wasm"];
+    place.write("mixed.jsonl", (0..6).map(|i| row_for(i, named[i as usize % 3])).collect::<String>());
+    let mut all = arguments("mixed", "guess_number.wasm");
+    all.extend(["--environment", UNRULY, "--dataset", "mixed.jsonl", "--set", "environment.guess_number.config.high=70"]);
+    all.extend(["--set", "environment.unruly.weight=2", "--max-steps", "6"]);
+    place.run(&all).succeeded();
+    let lines = place.lines("mixed/completions.jsonl");
+    assert_eq!(lines.len(), 24);
+    for line in &lines {
+        let of_game = line["row"].as_u64().unwrap() % 3 == 0;
+        let rewards = &line["rewards"];
+        assert_eq!((rewards["guess_number"].is_number(), rewards["unruly"].is_number()), (of_game, !of_game), "{line}");
+        let asked = line["messages"][0]["content"].as_str().unwrap();
+        assert_eq!(asked == "Guess my number between 1 and 70.", of_game, "{line}");
+    }
+    // Rows stay in the order of the dataset, whoever plays them.
+    let rows: Vec<u64> = lines.iter().map(|line| line["row"].as_u64().unwrap()).collect();
+    assert!(rows.chunks(8).all(|generation| generation.is_sorted()), "{rows:?}");
+    place.copy("mixed", "again");
+    for later in 4..=6 {
+        std::fs::remove_dir_all(place.path("again").join(format!("checkpoint-{later}"))).unwrap();
+    }
+    place.run(&["resume", "again"]).succeeded();
+    place.assert_same_end("again", "mixed", 6, "model.safetensors");
+    let refused = place.run(&["resume", "again", "--step", "3", "--set", "environment.unruly.weight=1"]);
+    assert!(refused.error().contains("environment.unruly.weight"), "{}", refused.error());
+    place.write("mixed.jsonl", (0..6).map(|i| row_for(i, ["guess_number", "chess"][i as usize % 2])).collect::<String>());
+    all[8] = "refused";
+    let refused = place.run(&all);
+    let wanted = "dataset: row 1: its column \"environment\" must be one of guess_number, unruly";
+    assert!(refused.error().contains(wanted), "{}", refused.error());
+    all.extend(["--set", "environment.config.high=3"]);
+    assert!(place.run(&all).error().contains("no environment is named \"config\""));
+}
+
+#[test]
+fn recorded_turns_are_played_again_with_another_environment_or_reward() {
+    let place = place();
+    place.run(&[&arguments("run", "guess_number.wasm")[..], &["--max-steps", "4"]].concat()).succeeded();
+    let replayed = |more: &[&str]| place.run(&[&["replay", "run"], more].concat()).succeeded().stdout.clone();
+    let line = |text: &str| text.lines().find(|line| line.starts_with("guess_number")).unwrap().to_owned();
+    let figures = |text: &str| line(text).split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>();
+    let same = replayed(&["--environment", "guess_number.wasm"]);
+    assert!(same.contains("0 of 16 episodes get other replies") && figures(&same)[3] == "0.0000", "{same}");
+    // A turn without a number costs nothing there.
+    let kinder = replayed(&["--environment", "guess_number.wasm", "--set", "no_number=0.25"]);
+    assert!(kinder.contains("0 of 16 episodes get other replies") && figures(&kinder)[3] != "0.0000", "{kinder}");
+    let other = replayed(&["--environment", UNRULY]);
+    assert!(other.contains("16 of 16 episodes get other replies"), "{other}");
+    let by_length = replayed(&["--plugin", "tldr_length_reward.wasm"]);
+    assert!(by_length.contains("16 completions of"), "{by_length}");
+    place.run(&["report", "run"]).succeeded();
+    let page = std::fs::read_to_string(place.path("run/report.html")).unwrap();
+    assert!(page.contains("<details class=\"turns\">") && page.contains("class=\"turn reply\""));
+    place.write("plain.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+    let mut plain = vec!["train", "--model", tiny(), "--dataset", "plain.jsonl", "--plugin", "tldr_length_reward.wasm"];
+    plain.extend(["--max-steps", "1", "--num-generations", "2", "--per-device-train-batch-size", "4", "--output-dir", "plain"]);
+    place.run(&plain).succeeded();
+    let refused = place.run(&["replay", "plain", "--environment", UNRULY]);
+    assert!(refused.error().contains("no episodes with recorded turns"), "{}", refused.error());
+}
+
+#[test]
+fn a_run_killed_at_random_moments_of_episodes_ends_as_the_uninterrupted_one() {
+    let place = place();
+    let of = |run: &'static str| [&arguments(run, "guess_number.wasm")[..], &["--max-steps", "24", "--max-turns", "6"]].concat();
+    place.run(&of("whole")).succeeded();
+    let mut given = of("killed");
+    given.push("--resume-from-checkpoint");
+    for kill in 0..12_u64 {
+        let mut child = place.start(&given);
+        std::thread::sleep(Duration::from_millis(150 + 97 * kill % 700));
+        let _ = child.kill();
+        child.wait().unwrap();
+    }
+    place.run(&given).succeeded();
+    place.assert_same_end("killed", "whole", 24, "model.safetensors");
+}
+
+#[test]
+fn an_environment_is_swapped_while_its_run_goes_on() {
+    let place = place();
+    let bytes = std::fs::read(UNRULY).unwrap();
+    place.write("game.wasm", &bytes);
+    let long = ["--max-steps", "100000", "--save-steps", "100000", "--log-completions", "none"];
+    let mut child = place.start(&[&arguments("run", "game.wasm")[..], &long].concat());
+    let count = |file: &str, what: &str| {
+        std::fs::read_to_string(place.path(&format!("run/{file}"))).unwrap_or_default().matches(what).count()
+    };
+    let until = |what: &str, done: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !done() {
+            assert!(begun.elapsed() < Duration::from_secs(120), "{what}: {}", place.entries_of("run").join(" "));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    until("steps", &|| count("metrics.jsonl", "\n") > 1);
+    // The same but for its hash: with a section that nobody reads.
+    place.write("game.wasm", [&bytes[..], &[0, 2, 1, b'x']].concat());
+    until("a swap", &|| count("events.jsonl", "\"plugin_swapped\"") == 1);
+    let before = count("metrics.jsonl", "\n");
+    until("steps after it", &|| count("metrics.jsonl", "\n") > before + 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(place.events("run", "plugin_swapped")[0]["plugin"], "game");
 }

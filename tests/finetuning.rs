@@ -159,10 +159,14 @@ fn packs_are_filled_and_give_the_same_loss() {
     let base = ["sft", "--model", tiny(), "--dataset", "rows.jsonl", "--max-length", "66", "--logging-steps", "1"];
     let all = ["--learning-rate", "0", "--num-train-epochs", "1", "--output-dir"];
     place.run(&[&base[..], &all, &["plain", "--per-device-train-batch-size", "24"]].concat()).succeeded();
-    place.run(&[&base[..], &all, &["packed", "--packing", "--per-device-train-batch-size", "11"]].concat()).succeeded();
-    let (plain, packed) = (place.figure("plain", "loss"), place.figure("packed", "loss"));
+    let packs = ["packed", "--packing", "--per-device-train-batch-size", "11", "--eval-dataset", "rows.jsonl"];
+    place.run(&[&base[..], &all, &packs, &["--per-device-eval-batch-size", "3"]].concat()).succeeded();
+    let evaluated: Vec<f64> = place.lines("packed/metrics.jsonl").iter().filter_map(|line| line["eval_loss"].as_f64()).collect();
+    let packed = place.lines("packed/metrics.jsonl").iter().filter_map(|line| line["loss"].as_f64()).collect::<Vec<_>>();
+    let plain = place.figure("plain", "loss");
     assert!(plain.len() == 1 && packed.len() == 1, "{} and {} steps", plain.len(), packed.len());
     assert!((plain[0] - packed[0]).abs() < 1e-6, "{plain:?} {packed:?}");
+    assert!(evaluated.len() == 1 && (plain[0] - evaluated[0]).abs() < 1e-6, "{plain:?} {evaluated:?}");
     let learning =
         ["--packing", "--per-device-train-batch-size", "3", "--max-steps", "8", "--save-steps", "1", "--output-dir", "run"];
     place.run(&[&base[..], &learning].concat()).succeeded();

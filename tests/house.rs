@@ -127,8 +127,9 @@ fn no_file_is_longer_than_about_six_hundred_lines() {
 }
 
 /// Structs that have more than a dozen fields, and why each may.
-const LARGE: [(&str, &str); 6] = [
+const LARGE: [(&str, &str); 7] = [
     ("Config", "a field for each key"),
+    ("PluginEntry", "a field for each key"),
     ("Architecture", "a field for each size and switch of config.json"),
     ("Experience", "a field for each column"),
     ("Rest", "a file, field by field"),

@@ -16,6 +16,9 @@ const STEPS: u64 = 6;
 /// The key of the judge, which may be in no file.
 const KEY: &str = "sk-judge-0123456789";
 
+/// What a request's body is called among its headers.
+const BODY: &str = "(body)";
+
 /// A judge on a port of its own.
 struct Judge {
     port: u16,
@@ -45,6 +48,14 @@ impl Judge {
         Self::new(|before, headers, stream| {
             let key = headers.get("authorization").cloned().unwrap_or_default();
             verdict(stream, &format!("your key is {key}. [[{}]]", 1 + before * 7 % 10));
+        })
+    }
+
+    /// One whose score of a text follows from the text.
+    fn steady() -> Self {
+        Self::new(|_, headers, stream| {
+            let sum: usize = headers[BODY].bytes().map(usize::from).sum();
+            verdict(stream, &format!("[[{}]]", 1 + sum % 10));
         })
     }
 
@@ -79,7 +90,7 @@ fn headers_of(stream: &TcpStream) -> Option<BTreeMap<String, String>> {
     let headers: BTreeMap<String, String> = lines.filter_map(pair).collect();
     let mut body = vec![0; headers.get("content-length")?.parse().ok()?];
     reader.read_exact(&mut body).ok()?;
-    Some(headers)
+    Some(headers.into_iter().chain([(BODY.to_owned(), String::from_utf8(body).ok()?)]).collect())
 }
 
 /// Sends an answer. What can't be sent shows in what the run gets.
@@ -147,6 +158,10 @@ fn a_run_with_a_judge_is_the_same_when_it_is_resumed_and_its_key_is_in_no_file()
         run(&place, &words(&["resume", &name]), &[]).succeeded();
         place.assert_same_end(&name, "whole", STEPS, "model.safetensors");
     }
+    // A fork that goes on in the same way has the same answers.
+    let mut fork = judge.arguments("fork");
+    fork.extend(words(&["--resume-from-checkpoint", "whole/checkpoint-3"]));
+    run(&place, &fork, &[]).succeeded();
     assert_eq!(judge.asked(), asked, "nothing is asked again");
     run(&place, &words(&["report", "whole"]), &[]).succeeded();
     let mut all = Vec::new();
@@ -231,6 +246,109 @@ fn a_killed_run_goes_on_and_is_replayed_without_the_judge() {
         &url_of(&place),
     ]);
     assert!(refused.stderr.contains("have no answer in the record, and replay_only"), "{}", refused.stderr);
+}
+
+/// Arguments of a run that a reward model and a judge score, with a critic that starts from the reward model.
+fn scored_by_both(place: &Place, judge: &Judge, run: &str) -> Vec<String> {
+    if !place.path("rm").exists() {
+        let row =
+            |i: usize| format!("{{\"prompt\": \"p{i}\", \"chosen\": \"{}\", \"rejected\": \"ab\"}}\n", "z".repeat(1 + i % 5));
+        place.write("pairs.jsonl", (0..16).map(row).collect::<String>());
+        let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "rm", "--max-steps", "4"];
+        place.run(&train).succeeded();
+        place.write("key", KEY);
+    }
+    let mut all = judge.arguments(run);
+    all.extend(words(&["--algorithm", "ppo", "--reward-model", "rm", "--steps-per-generation", "2", "--num-generations", "2"]));
+    all.extend(words(&["--set", "plugin.judge_reward.secrets={ JUDGE_KEY = \"file:key\" }"]));
+    all
+}
+
+fn same_with_critic(place: &Place, got: &str) {
+    place.assert_same_end(got, "whole", STEPS, "model.safetensors");
+    place.assert_same_end(got, "whole", STEPS, "value_model/model.safetensors");
+}
+
+#[test]
+fn a_run_with_a_reward_model_a_critic_and_a_judge_resumes_to_the_bit_from_every_step() {
+    let (place, judge) = (prompts(), Judge::moody());
+    run(&place, &scored_by_both(&place, &judge, "whole"), &[]).succeeded();
+    let config = fs::read_to_string(place.path("whole/config.toml")).unwrap();
+    assert!(config.contains("rm/checkpoint-4\"\nmodel = true") && config.contains("value_model = "), "{config}");
+    let asked = judge.asked();
+    for step in 1..STEPS {
+        let name = format!("from-{step}");
+        as_after(&place, "whole", step, &name);
+        run(&place, &words(&["resume", &name]), &[]).succeeded();
+        same_with_critic(&place, &name);
+    }
+    assert_eq!(judge.asked(), asked, "nothing is asked again");
+}
+
+#[test]
+fn a_run_with_all_three_that_is_killed_at_any_moment_ends_the_same() {
+    let (place, judge) = (prompts(), Judge::steady());
+    run(&place, &scored_by_both(&place, &judge, "whole"), &[]).succeeded();
+    let mut arguments = scored_by_both(&place, &judge, "killed");
+    arguments.push("--resume-from-checkpoint".into());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    for kill in 0..12u64 {
+        let mut child = place.start(&arguments);
+        std::thread::sleep(Duration::from_millis(150 + 97 * kill % 400));
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    place.run(&arguments).succeeded();
+    same_with_critic(&place, "killed");
+}
+
+/// The text between two marks.
+fn between<'a>(text: &'a str, from: &str, to: &str) -> &'a str {
+    text.split_once(from).unwrap().1.split_once(to).unwrap().0
+}
+
+#[test]
+fn a_pair_judge_compares_the_completions_of_a_prompt_and_a_reference_in_an_evaluation() {
+    let place = prompts();
+    // The longer answer is the better one.
+    let judge = Judge::new(|_, headers, stream| {
+        let body: serde_json::Value = serde_json::from_str(&headers[BODY]).unwrap();
+        let question = body["messages"][0]["content"].as_str().unwrap();
+        let answer = |name: &str| between(question, &format!("[Answer {name}]\n"), &format!("\n[End of answer {name}]")).len();
+        let said = match answer("A").cmp(&answer("B")) {
+            std::cmp::Ordering::Greater => "[[A]]",
+            std::cmp::Ordering::Less => "[[B]]",
+            std::cmp::Ordering::Equal => "[[C]]",
+        };
+        verdict(stream, said);
+    });
+    let pairwise = ["compare=others", "config.scoring=pairwise", "config.reference=reference"];
+    let mut arguments = judge.arguments("run");
+    arguments.extend(pairwise.iter().flat_map(|set| ["--set".to_owned(), format!("plugin.judge_reward.{set}")]));
+    run(&place, &arguments, &["--algorithm", "online_dpo", "--per-device-train-batch-size", "4", "--stop", "a", "b", "e"])
+        .succeeded();
+    let rows = place.lines("run/completions.jsonl");
+    let mut decided = 0;
+    for pair in rows.chunks(2) {
+        assert_eq!(pair[0]["row"], pair[1]["row"]);
+        let [one, other] = [0, 1].map(|i| pair[i]["completion"].as_str().unwrap().len());
+        let want = if one == other { 0.5 } else { f64::from(u8::from(one > other)) };
+        let scores = [0, 1].map(|i| pair[i]["rewards"]["judge_reward"].as_f64().unwrap());
+        assert!(scores == [want, 1.0 - want], "{pair:?}");
+        decided += usize::from(one != other);
+    }
+    assert!(decided > 0, "some completions differ in length");
+    // In an evaluation, completions meet the dataset's own answers.
+    let lines = |text: &str| (0..4).map(|i| format!("{{\"prompt\": \"q{i}\", \"reference\": \"{text}\"}}\n")).collect::<String>();
+    for (text, wins) in [("", 1.0), (&"long ".repeat(40), 0.0)] {
+        place.write("prompts.jsonl", lines(text));
+        let mut all = vec!["eval".to_owned()];
+        all.extend(arguments.iter().cloned());
+        let flags = ["--set", "plugin.judge_reward.compare=reference", "--eval-dataset", "prompts.jsonl", "--json"];
+        let outcome = run(&place, &all, &flags);
+        let figures: serde_json::Value = serde_json::from_str(&outcome.succeeded().stdout).unwrap();
+        assert_eq!(figures["eval_rewards/judge_reward/mean"], wins, "{figures}");
+    }
 }
 
 /// The judge's address in a run's configuration, as a setting.

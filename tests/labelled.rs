@@ -99,7 +99,7 @@ fn what_does_not_fit_is_refused() {
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
         assert!(!place.path("refused").exists());
     };
-    refused(&["--precompute-ref-log-probs"], &["precompute_ref_log_probs", "batch"]);
+    refused(&["--precompute-ref-log-probs", "--shuffle-dataset", "true"], &["precompute_ref_log_probs", "shuffle_dataset"]);
     refused(&["--per-device-train-batch-size", "1"], &["per_device_train_batch_size", "at least 2 rows"]);
     place.write("unlabelled.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n");
     refused(&["--dataset", "unlabelled.jsonl"], &["label"]);
@@ -115,4 +115,39 @@ fn another_loss_may_bring_a_baseline_with_it() {
     place.run(&["resume", "run", "--step", "1", "--set", "loss.loss_type=kto", "--allow-changed"]).succeeded();
     let with_baseline: Vec<bool> = place.lines("run/metrics.jsonl").iter().map(|line| line.get("kl").is_some()).collect();
     assert_eq!(with_baseline, [false, true, true]);
+}
+
+#[test]
+fn the_reference_may_be_computed_in_advance_for_either_loss() {
+    let place = place();
+    let rows = std::fs::read_to_string(place.path("rows.jsonl")).unwrap();
+    place.write("few.jsonl", rows.lines().take(6).map(|line| format!("{line}\n")).collect::<String>());
+    for loss in ["kto", "apo_zero_unpaired"] {
+        // Two passes, each of which ends with a smaller batch.
+        let more = ["--loss-type", loss, "--num-train-epochs", "2", "--eval-dataset", "few.jsonl", "--eval-steps", "2"];
+        let (each, once) = (format!("{loss}-each"), format!("{loss}-once"));
+        run(&place, &each, &more).succeeded();
+        run(&place, &once, &[&more[..], &["--precompute-ref-log-probs", "--save-steps", "2"]].concat()).succeeded();
+        let kept = |run: &str| {
+            let lines = place.lines(&format!("{run}/metrics.jsonl")).into_iter();
+            let is_kept = |name: &str| ["loss", "kl"].contains(&name) || name.contains("rewards") || name.starts_with("eval_l");
+            let kept =
+                |line: Value| line.as_object().unwrap().clone().into_iter().filter(|(name, _)| is_kept(name)).collect::<Vec<_>>();
+            lines.map(kept).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&each), kept(&once), "{loss}");
+        place.run(&["resume", &once, "--step", "2"]).succeeded();
+        assert_eq!(kept(&each), kept(&once), "{loss}, resumed");
+    }
+}
+
+#[test]
+fn labels_of_one_kind_alone_are_noticed() {
+    let place = place();
+    place.write(
+        "good.jsonl",
+        lines(&[json!({"prompt": "a", "completion": "b", "label": true}), json!({"prompt": "a", "completion": "c", "label": 1})]),
+    );
+    let outcome = run(&place, "run", &["--dataset", "good.jsonl", "--max-steps", "1"]);
+    assert!(outcome.succeeded().stderr.contains("all of its 2 completions are desirable"));
 }

@@ -21,7 +21,7 @@ fn built(losses: bool) -> Vec<(String, PathBuf)> {
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|e| e == "wasm"))
         .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), path.canonicalize().unwrap()))
-        .filter(|(name, _)| name.ends_with("-loss") == losses)
+        .filter(|(name, _)| name.ends_with("-loss") == losses && !name.ends_with("-environment"))
         .collect();
     found.sort();
     if found.len() < 2 {

@@ -113,7 +113,7 @@ fn a_model_folder_that_is_damaged_is_named() {
         ("model.safetensors", weights[..weights.len() / 2].to_vec(), "safetensors"),
         ("model.safetensors", b"x".to_vec(), "safetensors"),
         ("config.json", b"{".to_vec(), "config.json"),
-        ("config.json", config.replace("\"llama\"", "\"gpt2\"").into(), "gpt2"),
+        ("config.json", config.replace("\"llama\"", "\"gptj\"").into(), "gptj"),
         ("config.json", config.replace("\"hidden_size\": 64", "\"hidden_size\": 72").into(), "shape"),
         ("config.json", config.replace("\"vocab_size\": 257", "\"vocab_size\": 200").into(), "200"),
         ("tokenizer.json", b"{}".to_vec(), "tokenizer.json"),

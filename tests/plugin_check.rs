@@ -1,6 +1,6 @@
 //! `rlhost plugin check`: what it lets pass, and what it finds.
 
-use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING};
+use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, UNRULY};
 
 fn check(plugin: &str, more: &[&str]) -> Outcome {
     Place::new().run(&[&["plugin", "check", plugin], more].concat())
@@ -47,4 +47,32 @@ fn a_reward_that_misbehaves_fails_with_a_line_that_says_how() {
         let failed = outcome.stdout.lines().any(|line| line.starts_with("FAIL") && line.contains(expected));
         assert!(failed, "{misdeed}: {}{}", outcome.stdout, outcome.stderr);
     }
+}
+
+#[test]
+fn environments_play_random_episodes_and_one_that_mixes_them_fails() {
+    for environment in ["guess_number.wasm", "calculator_tool.wasm", UNRULY] {
+        let outcome = check(environment, &[]);
+        assert!(outcome.succeeded().stdout.contains("each episode goes the same alone"), "{}", outcome.stdout);
+    }
+    let place = Place::new();
+    place.write("rows.jsonl", "{\"prompt\": \"a\", \"bad\": true}\n");
+    let outcome = place.run(&["plugin", "check", UNRULY, "--dataset", "rows.jsonl", "--set", "misdeed=\"gossip\""]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("answers must not depend on other episodes"), "{}", outcome.stdout);
+    let timed = place.run(&["plugin", "bench", "guess_number.wasm"]);
+    assert!(timed.succeeded().stdout.contains("64 episodes"), "{}", timed.stdout);
+}
+
+#[test]
+fn a_new_environment_is_begun_in_two_languages() {
+    let place = Place::new();
+    place.run(&["plugin", "new", "my-game", "--environment"]).succeeded();
+    assert!(std::fs::read_to_string(place.path("my-game/Cargo.toml")).unwrap().contains("name = \"my-game\""));
+    assert!(std::fs::read_to_string(place.path("my-game/src/lib.rs")).unwrap().contains("environment_plugin!"));
+    place.run(&["plugin", "new", "my-tool", "--environment", "--lang", "py"]).succeeded();
+    let script = std::fs::read_to_string(place.path("my-tool/build.sh")).unwrap();
+    assert!(script.contains("environment-plugin@0.2.0") && place.path("my-tool/wit/0.2/rlhost-plugin.wit").is_file(), "{script}");
+    let refused = place.run(&["plugin", "new", "other", "--environment", "--lang", "zig"]);
+    assert!(refused.error().contains("the languages of environments are python, rust"), "{}", refused.error());
 }

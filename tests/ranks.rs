@@ -129,6 +129,28 @@ fn a_step_is_the_same_on_however_many_ranks() {
     compare(&[&ONLINE[..], &PAIRING].concat(), true, &cuts, &again);
     compare(&[("ppo", &["--value-model", "shared"])], true, &cuts, &again);
     compare(&OFFLINE, false, &cuts, &["--max-steps", "3"]);
+    compare(&[("grpo", &["--filter-groups", "--max-num-gen-batches", "50"])], true, &cuts, &again);
+}
+
+#[test]
+fn a_reward_model_and_a_pair_judge_score_the_same_on_however_many_ranks() {
+    if !possible() {
+        return;
+    }
+    let place = Place::with_answers();
+    let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "rm", "--max-steps", "4"];
+    place.run(&[&train[..], &["--learning-rate", "0.01"]].concat()).succeeded();
+    let (grpo, ppo, dpo) = (["--beta", "0.1"], ["--critic-learning-rate", "0.0003"], ["--set", "plugin.rm.compare=others"]);
+    for (algorithm, own) in [("grpo", &grpo), ("ppo", &ppo), ("online_dpo", &dpo)] {
+        for (ranks, size) in [(1, "8"), (2, "4"), (4, "2")] {
+            let more =
+                ["--reward-model", "rm", "--max-steps", "3", "--num-generations", "2", "--per-device-train-batch-size", size];
+            let name = format!("{algorithm}-{ranks}");
+            run(&place, &name, ranks, &[&arguments(algorithm, true, own)[..], &more].concat()).succeeded();
+            same_figures(&place, &name, &format!("{algorithm}-1"));
+            same_weights(&place, &name, &format!("{algorithm}-1"), 3);
+        }
+    }
 }
 
 #[test]

@@ -284,10 +284,48 @@ fn weights_apply_and_an_evaluation_scores_too() {
     };
     assert!((lines[0]["reward"].as_f64().unwrap() - weighed(&lines[0], "")).abs() < 1e-4, "{}", lines[0]);
     assert!((lines[1]["eval_reward"].as_f64().unwrap() - weighed(&lines[1], "eval_")).abs() < 1e-4, "{}", lines[1]);
+    // Two of one folder name have names of their own.
+    place.copy(&judge, "other/judge");
+    place
+        .run(&[&asks("grpo", &judge, "two")[..], &["--reward-model", "second=other/judge", "--max-steps", "1"]].concat())
+        .succeeded();
+    let line = &place.lines("two/metrics.jsonl")[0];
+    assert_eq!(line["rewards/second/mean"], line["rewards/judge/mean"]);
     // The built-in run's own reward is for runs that name none.
     let alone = ["--reward-model", &judge, "--max-steps", "1", "--output-dir", "alone", "--max-completion-length", "8"];
     place.run(&[&alone[..], &["--model", tiny(), "--dataset", STORIES]].concat()).succeeded();
     assert!(place.lines("alone/metrics.jsonl")[0]["rewards/tldr_length_reward/mean"].is_null());
+}
+
+#[test]
+fn a_model_compares_answers_by_the_probability_of_being_better() {
+    let place = place();
+    let judge = judge(&place);
+    place.run(&[&asks("online_dpo", &judge, "plain")[..], &["--max-steps", "1"]].concat()).succeeded();
+    let compare = ["--set", "plugin.judge.compare=others"];
+    place.run(&[&asks("online_dpo", &judge, "run")[..], &compare, &["--max-steps", "1"]].concat()).succeeded();
+    let scores = |run: &str| -> Vec<f64> {
+        let rows = place.lines(&format!("{run}/completions.jsonl"));
+        rows.iter().map(|row| row["rewards"]["judge"].as_f64().unwrap()).collect()
+    };
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let (plain, compared) = (scores("plain"), scores("run"));
+    assert_eq!(plain.len(), compared.len());
+    for (values, wins) in plain.chunks(2).zip(compared.chunks(2)) {
+        let want = sigmoid(values[0] - values[1]);
+        assert!((wins[0] - want).abs() < 1e-5 && (wins[1] - (1.0 - want)).abs() < 1e-5, "{values:?} {wins:?}");
+    }
+    // In an evaluation, the dataset's own answers.
+    let row = |i: usize| format!("{}\n", json!({"prompt": format!("post {i}:"), "reference": " zzzzzz"}));
+    place.write("posts.jsonl", (0..4).map(row).collect::<String>());
+    let of = ["eval", "--model", tiny(), "--dataset", "posts.jsonl", "--eval-dataset", "posts.jsonl", "--reward-model", &judge];
+    let settings = ["--set", "plugin.judge.compare=reference", "--max-completion-length", "8", "--json"];
+    let figures: Value = serde_json::from_str(&place.run(&[&of[..], &settings].concat()).succeeded().stdout).unwrap();
+    let wins = figures["eval_rewards/judge/mean"].as_f64().unwrap();
+    assert!(wins > 0.0 && wins < 0.5, "it prefers the letter that the references have: {figures}");
+    let without = [&asks("grpo", &judge, "none")[..], &["--set", "plugin.judge.compare=reference"]].concat();
+    let refused = place.run(&without);
+    assert!(refused.code == Some(2) && refused.error().contains("plugin.judge.compare"), "{}", refused.stderr);
 }
 
 #[test]
@@ -335,6 +373,15 @@ fn what_can_not_be_asked_is_refused_by_name_and_changed_files_are_noticed() {
     refused(&[&asks("grpo", &judge, "none")[..], &["--reward-model", "other/judge"]].concat(), &["judge", "twice"]);
     let pairs = ["dpo", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "none", "--reward-model", &judge];
     refused(&pairs, &["nothing scored"]);
+    place.write("file.wasm", "no model");
+    refused(&asks("grpo", "file.wasm", "none"), &["file.wasm is a file", "--plugin"]);
+    let one_name = [&asks("grpo", &judge, "none")[..], &["--reward-model", "other/judge"]].concat();
+    refused(&one_name, &["NAME=FOLDER"]);
+    // A model without an output matrix of its own is no language model, though the embedding could stand in for it.
+    for command in [&["dpo", "--dataset", "pairs.jsonl", "--output-dir", "none"][..], &["generate", "--prompt", "a"]] {
+        let arguments = [command, &["--model", &judge]].concat();
+        refused(&arguments, &["LlamaForSequenceClassification", "predicts no tokens", "--reward-model"]);
+    }
     assert!(!place.path("none").exists());
 
     place.run(&asks("grpo", &judge, "run")).succeeded();

@@ -123,6 +123,7 @@ fn an_optimizer_takes_no_key_of_another() {
         (&["--optim", "adamw_8bit"], "\"adamw_8bit\" is not one of adamw, adamw_apex_fused"),
         (&["--optim-args", "momentum=0.9"], "adamw_torch is set by --adam-beta1"),
         (&["--optim", "sgd", "--optim-args", "momentum=0.9,nesterov"], "expected a table"),
+        (&["--optim", "sgd", "--optim-args", "warmth=1"], "unknown key `warmth`; it can be momentum, dampening, nesterov"),
     ] {
         let refused = place.run(&[&sft("refused")[..], given].concat());
         assert!(refused.code == Some(2) && refused.error().contains(expected), "{given:?}: {}", refused.stderr);

@@ -323,7 +323,12 @@ fn a_version_with_other_settings_has_its_own_defaults_beside_what_the_user_chose
     run.place.write("versioned.wasm", version(2));
     run.wait(|| run.count("plugin_swapped") == 1);
     drop(run);
-    // Nor the one that was chosen, which is said.
+    // Nor one that was chosen and is the default.
+    let run = begin(&["--set", "plugin.versioned.config.misdeed=none"]);
+    run.place.write("versioned.wasm", version(2));
+    run.wait(|| run.count("plugin_swapped") == 1);
+    drop(run);
+    // Nor the one that was chosen otherwise, which is said.
     let run = begin(&["--set", "plugin.versioned.config.from_step=100000000"]);
     run.place.write("versioned.wasm", version(2));
     run.wait(|| run.count("plugin_refused") == 1);

@@ -86,6 +86,10 @@ fn nothing_of_a_hostile_folder_leads_outside_of_the_export() {
     let metrics =
         files(&place.path("out/mlruns")).into_iter().filter(|path| path.components().any(|c| c.as_os_str() == "metrics"));
     assert_eq!(metrics.count(), names.len(), "each under a name of its own");
+    place.write("run/config.toml", "seed = [");
+    let damaged = place.run(&["export-run", "run", "--format", "mlflow", "--output", "out"]);
+    let said = "config.toml can't be read, so no settings are exported: ";
+    assert!(damaged.code == Some(0) && damaged.stderr.contains(said), "{}", damaged.stderr);
     let empty = place.run(&["export-run", "out", "--format", "mlflow"]);
     assert!(empty.code == Some(2) && empty.error().contains("is not the folder of a run"), "{}", empty.stderr);
 }

@@ -93,12 +93,12 @@ fn predictions(c: &mut Criterion, model: &str, a: &Architecture, targets: &[u32]
     let (m, d, vocab) = (targets.len(), a.hidden_size, a.vocab_size);
     let (hidden, w, dw) = (values(&[m, d]), values(&[vocab, d]), values(&[vocab, d]));
     bench(c, model, "logprob, forward", 2 * m * d * vocab, || {
-        drop(black_box(logprob::forward(&hidden, &w, targets, 1.0.into()).unwrap()));
+        drop(black_box(logprob::forward(&hidden, &w, targets, 1.0.into(), None).unwrap()));
     });
-    let stats = logprob::forward(&hidden, &w, targets, 1.0.into()).unwrap();
+    let stats = logprob::forward(&hidden, &w, targets, 1.0.into(), None).unwrap();
     let d_logp = vec![1e-3; m];
     bench(c, model, "logprob, backward", 4 * m * d * vocab, || {
-        drop(black_box(logprob::backward(&hidden, &w, targets, 1.0.into(), &stats, &d_logp, None, Some(&dw)).unwrap()));
+        drop(black_box(logprob::backward(&hidden, &w, targets, 1.0.into(), None, &stats, &d_logp, None, Some(&dw)).unwrap()));
     });
 }
 

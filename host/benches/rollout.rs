@@ -25,6 +25,7 @@ fn generation(c: &mut Criterion) {
             model: &decoding,
             sampling: Sampling::default(),
             logp_temperature: 1.0,
+            keep_support: false,
             max_new_tokens: COMPLETION,
             max_num_seqs: 256,
             seed: 1,
@@ -55,7 +56,7 @@ fn sampler(c: &mut Criterion) {
         ];
         for (name, sampling) in cases {
             let (mut rng, seen) = (stream(1, 2, 3, 4), tokens(PROMPT, vocab, 1));
-            group.bench_function(name, |b| b.iter(|| sampling.draw(&logits, 1.0, &mut seen.iter().copied(), &mut rng)));
+            group.bench_function(name, |b| b.iter(|| sampling.draw(&logits, 1.0, &mut seen.iter().copied(), &mut rng, None)));
         }
     }
 }

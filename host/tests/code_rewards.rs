@@ -2,7 +2,8 @@
 //! answers are judged rightly, and code that tries to pass without being right is not.
 //!
 //! `tests/code/make_problems.py` writes the problems. `tests/code/forgeries/` has one attempt per file at the function
-//! `square`, and `tests/code/answers/` right ones in the styles that programs come in.
+//! `square`, and `tests/code/answers/` right ones in the styles that programs come in. `tests/code/tricks.jsonl` has attempts that aim
+//! at particular tests, each beside a right answer.
 
 #![allow(clippy::print_stdout)]
 
@@ -104,6 +105,43 @@ fn forms(language: &str) -> Vec<Value> {
     ]
 }
 
+#[test]
+fn tests_hold_against_code_that_knows_how_they_are_read() {
+    let text = std::fs::read_to_string(root().join("host/tests/code/tricks.jsonl")).unwrap();
+    let tricks: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let engine = Engine::new().unwrap();
+    for language in LANGUAGES {
+        let settings = json!({"extract": "whole", "row_timeout_ms": 3000});
+        let Some(mut plugin) = load(&engine, language, &settings) else { continue };
+        for trick in tricks.iter().filter(|trick| trick["language"] == language) {
+            let code = |which: &str| trick[which].as_str().unwrap().to_owned();
+            let mut given = batch(&[(&trick["tests"], code("wrong")), (&trick["tests"], code("right"))]);
+            let setup = Column { name: "test_setup_code".to_owned(), values: vec![trick["setup"].to_string(); 2] };
+            given.columns.push(setup);
+            let rewards = plugin.score(&given).map(|scores| scores.rewards);
+            assert_eq!(rewards.unwrap(), [Some(0.0), Some(1.0)], "{trick}");
+        }
+    }
+}
+
+#[test]
+fn a_row_has_a_time_limit_for_all_its_tests() {
+    let engine = Engine::new().unwrap();
+    for language in LANGUAGES {
+        let settings = json!({"extract": "whole", "timeout_ms": 60000, "row_timeout_ms": 1000});
+        let Some(mut plugin) = load(&engine, language, &settings) else { continue };
+        let (slow, right) = match language {
+            "python" => ("def f(x):\n    while x: pass\n    return x", "def f(x): return x"),
+            _ => ("function f(x) { while (x); return x }", "function f(x) { return x }"),
+        };
+        let tests = json!([{"function": "f", "args": [0], "expected": 0}, {"function": "f", "args": [1], "expected": 1}]);
+        let given = plugin.score(&batch(&[(&tests, slow.to_owned()), (&tests, right.to_owned())])).unwrap();
+        assert_eq!(given.rewards, [Some(0.5), Some(1.0)], "{language}");
+        let name = format!("{language}_reward/out_of_time");
+        assert_eq!(given.metrics.iter().filter(|m| m.name == name).map(|m| m.value).collect::<Vec<_>>(), [1.0, 0.0]);
+    }
+}
+
 /// The files of a folder of `tests/code/` in a language: names and code.
 fn codes(folder: &str, language: &str) -> Vec<(String, String)> {
     let folder = root().join("host/tests/code").join(folder).join(language);
@@ -162,7 +200,8 @@ fn what_the_code_ran_out_of_is_counted() {
 fn the_javascript_reward_is_compiled_from_the_source_beside_it() {
     let folder = root().join("plugins/javascript_reward");
     let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
-    let sources = ["values.js", "cell.js", "judge.js", "javascript_reward.js", "package.json"].map(read).concat();
+    let scripts = ["values.js", "compare.js", "script.js", "cell.js", "remote.js", "judge.js", "javascript_reward.js"];
+    let sources = [&scripts[..], &["package.json"]].concat().into_iter().flat_map(read).collect::<Vec<u8>>();
     let hash: String = Sha256::digest(&sources).iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(String::from_utf8(read("source.sha256")).unwrap().trim(), hash, "run plugins/javascript_reward/build.sh");
 }

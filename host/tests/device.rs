@@ -276,8 +276,8 @@ fn log_probabilities_and_their_gradients() {
         for (m, d, vocab) in [(1, 8, 5), (7, 16, 300), (40, 24, 5000)] {
             let ((h, dh), (w, dw)) = (twins.of(&[m, d], 1), twins.of(&[vocab, d], 2));
             let targets: Vec<u32> = (0..m).map(|i| (i * 37 % vocab) as u32).collect();
-            let want = logprob::forward(&h, &w, &targets, 0.8.into()).unwrap();
-            let got = logprob::forward(&dh, &dw, &targets, 0.8.into()).unwrap();
+            let want = logprob::forward(&h, &w, &targets, 0.8.into(), None).unwrap();
+            let got = logprob::forward(&dh, &dw, &targets, 0.8.into(), None).unwrap();
             // Products of the same bf16 numbers are formed and kept in f32.
             let exact = Twins { device: device.clone(), dtype: DType::F32 };
             exact.same_values("logp", &want.logp, &got.logp);
@@ -292,7 +292,7 @@ fn log_probabilities_and_their_gradients() {
                 let (d_logp, d_entropy) = (wave(m, 3), d_entropy.as_deref());
                 let (of_w, d_of_w) = twins.of_f32(&[vocab, d], 5);
                 let backward = |h: &Tensor, w: &Tensor, stats: &_, dw: &Tensor| {
-                    logprob::backward(h, w, &targets, 0.8.into(), stats, &d_logp, d_entropy, Some(dw)).unwrap()
+                    logprob::backward(h, w, &targets, 0.8.into(), None, stats, &d_logp, d_entropy, Some(dw)).unwrap()
                 };
                 twins.same("hidden", &backward(&h, &w, &want, &of_w), &backward(&dh, &dw, &got, &d_of_w));
                 twins.same("output matrix", &of_w, &d_of_w);
@@ -306,7 +306,7 @@ fn a_likelihood_that_is_no_number_does_not_pass_unseen() {
     let Some(device) = device() else { return };
     let hidden = Tensor::new(&[[1f32, f32::NAN], [1.0, 0.0]], &device).unwrap();
     let w = on_cpu(&[700, 2], 1).to_device(&device).unwrap();
-    let stats = logprob::forward(&hidden, &w, &[3, 3], 1.0.into()).unwrap();
+    let stats = logprob::forward(&hidden, &w, &[3, 3], 1.0.into(), None).unwrap();
     assert!(stats.logp[0].is_nan() && stats.logp[1].is_finite());
 }
 

@@ -29,6 +29,7 @@ fn generate(name: &str, place: &Place, sampling: &Sampling, seqs: usize, ends: &
         model: &model,
         sampling: *sampling,
         logp_temperature: 0.7,
+        keep_support: false,
         max_new_tokens: 20,
         max_num_seqs: seqs,
         seed: 5,

@@ -1,12 +1,12 @@
 //! The forest batch and the hand-written backward pass against the naive form: every row padded
 //! to the longest, prompts repeated, candle's own differentiable operations and its autograd.
 
-use candle_core::{D, DType, Device, Result, Tensor, Var};
-use candle_nn::ops::{log_softmax, softmax};
-use rlhost::model::{
-    Architecture, Family, HeadNorms, Linear, Lora, ModelFolder, NewHead, NormKind, Policy, Rope, Selected, Weights,
-};
-use rlhost::ops::activation::Activation;
+#[path = "forest/naive.rs"]
+mod naive;
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use naive::{Naive, unevenness};
+use rlhost::model::{Architecture, Family, Linear, Lora, ModelFolder, NewHead, Policy, Selected, Weights};
 use rlhost::ops::{self, Forest};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true, dropout: 0.0 };
 const LORA_SCALE: f64 = 1.5;
 
 /// Models of the families that differ more from these.
-const FAMILIES: [&str; 13] = [
+const FAMILIES: [&str; 20] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -33,6 +33,13 @@ const FAMILIES: [&str; 13] = [
     "stablelm",
     "starcoder2",
     "gemma3_vision",
+    "qwen3_moe",
+    "qwen3_moe_normalised",
+    "olmoe",
+    "mixtral",
+    "granitemoe",
+    "granitemoeshared",
+    "gpt2",
 ];
 
 /// Prompts, and completions of each.
@@ -48,178 +55,11 @@ fn texts() -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
 
 fn policy(name: &str) -> (Policy, Architecture) {
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
-    // Positions beyond the fixture's context; the rotation has no limit of its own.
+    // Positions beyond the fixture's context; the rotation has no limit of its own, and a table of positions is long enough.
     let mut architecture = folder.architecture().clone();
     architecture.max_positions = 256;
     let weights = folder.decoder().unwrap().weights().copied().unwrap();
     (Policy::new(rlhost::model::Decoder::new(architecture.clone(), weights)), architecture)
-}
-
-/// A padded batch through candle's operations.
-struct Naive<'a> {
-    a: &'a Architecture,
-    vars: &'a HashMap<String, Var>,
-}
-
-impl Naive<'_> {
-    fn var(&self, name: &str) -> &Tensor {
-        self.vars[name].as_tensor()
-    }
-
-    fn linear(&self, x: &Tensor, name: &str) -> Result<Tensor> {
-        let mut y = x.broadcast_matmul(&self.var(&format!("{name}.weight")).t()?)?;
-        if let (Some(a), Some(b)) =
-            (self.vars.get(&format!("{name}.lora_A.weight")), self.vars.get(&format!("{name}.lora_B.weight")))
-        {
-            y = (y + (x.broadcast_matmul(&a.t()?)?.broadcast_matmul(&b.t()?)? * LORA_SCALE)?)?;
-        }
-        match self.vars.get(&format!("{name}.bias")) {
-            Some(b) => y.broadcast_add(b),
-            None => Ok(y),
-        }
-    }
-
-    fn norm(&self, x: &Tensor, name: &str) -> Result<Tensor> {
-        let weight = self.var(&format!("{name}.weight")).clone();
-        let weight = if self.a.norm == NormKind::RmsFromOne { (weight + 1.0)? } else { weight };
-        let x = match self.a.norm {
-            NormKind::Layer => x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?,
-            _ => x.clone(),
-        };
-        let mean = x.sqr()?.mean_keepdim(D::Minus1)?;
-        let y = x.broadcast_div(&(mean + self.a.norm_eps)?.sqrt()?)?.broadcast_mul(&weight)?;
-        match self.vars.get(&format!("{name}.bias")) {
-            Some(bias) => y.broadcast_add(bias),
-            None => Ok(y),
-        }
-    }
-
-    /// The norm of this name, if the model has it; otherwise what it is given.
-    fn norm_if(&self, x: &Tensor, name: &str) -> Result<Tensor> {
-        if self.vars.contains_key(&format!("{name}.weight")) { self.norm(x, name) } else { Ok(x.clone()) }
-    }
-
-    /// `[B, T, heads, C]` to rotated `[B, heads, T, C]`.
-    fn rotated(&self, x: &Tensor, rope: Option<&Rope>) -> Result<Tensor> {
-        let x = x.transpose(1, 2)?.contiguous()?;
-        let Some(rope) = rope else { return Ok(x) };
-        let (_, _, t, c) = x.dims4()?;
-        let half = rope.dims / 2;
-        let frequencies = rope.frequencies();
-        let angles: Vec<f32> = (0..t).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f)).collect();
-        let angles = Tensor::from_vec(angles, (t, half), &Device::Cpu)?;
-        let by = f64::from(rope.attention_factor());
-        let (cos, sin) = ((angles.cos()? * by)?, (angles.sin()? * by)?);
-        let turned = candle_nn::rotary_emb::rope_slow(&x.narrow(3, 0, 2 * half)?.contiguous()?, &cos, &sin)?;
-        if 2 * half == c { Ok(turned) } else { Tensor::cat(&[turned, x.narrow(3, 2 * half, c - 2 * half)?], 3) }
-    }
-
-    /// Queries, keys and values, `[B, T, heads, C]`, before their rotation.
-    fn heads(&self, x: &Tensor, layer: &str) -> Result<[Tensor; 3]> {
-        let ((b, t, _), h) = (x.dims3()?, self.a.heads);
-        let c = h.head_dim;
-        let counts = [h.heads, h.kv_heads, h.kv_heads];
-        let name = |part: &str| format!("{layer}.{part}");
-        let has = |part: &str| self.vars.contains_key(&format!("{}.weight", name(part)));
-        let all: Vec<Tensor> = if has("attention.query_key_value") {
-            // Head by head, a query, a key and a value.
-            let joined = self.linear(x, &name("attention.query_key_value"))?.reshape((b, t, h.heads, 3 * c))?;
-            (0..3).map(|i| joined.narrow(3, i * c, c)).collect::<Result<_>>()?
-        } else if has("self_attn.qkv_proj") {
-            let joined = self.linear(x, &name("self_attn.qkv_proj"))?.reshape((b, t, h.heads + 2 * h.kv_heads, c))?;
-            let first = [0, h.heads, h.heads + h.kv_heads];
-            (0..3).map(|i| joined.narrow(2, first[i], counts[i])).collect::<Result<_>>()?
-        } else {
-            let apart = ["q", "k", "v"].into_iter().zip(counts).map(|(part, count)| {
-                let y = self.linear(x, &name(&format!("self_attn.{part}_proj")))?;
-                let norm = name(&format!("self_attn.{part}_norm"));
-                // Over all heads, or over each.
-                let y = if self.a.head_norms == HeadNorms::All { self.norm_if(&y, &norm)? } else { y };
-                let y = y.reshape((b, t, count, c))?;
-                if self.a.head_norms == HeadNorms::Each { self.norm_if(&y, &norm) } else { Ok(y) }
-            });
-            apart.collect::<Result<_>>()?
-        };
-        all.into_iter().map(|t| t.contiguous()).collect::<Result<Vec<_>>>().map(|all| all.try_into().expect("three"))
-    }
-
-    fn attention(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
-        let ((b, t, _), a, h) = (x.dims3()?, self.a, self.a.heads);
-        let window = a.windows[l].unwrap_or(t);
-        let hides = |i: usize, j: usize| if j > i || j + window <= i { f32::NEG_INFINITY } else { 0.0 };
-        let mask: Vec<f32> = (0..t).flat_map(|i| (0..t).map(move |j| hides(i, j))).collect();
-        let mask = Tensor::from_vec(mask, (t, t), &Device::Cpu)?;
-        let [q, k, v] = self.heads(x, layer)?;
-        let rope = a.rotary[l].map(|rope| &a.ropes[rope]);
-        let (q, k, v) = (self.rotated(&q, rope)?, self.rotated(&k, rope)?, self.rotated(&v, None)?);
-        let repeat = |x: Tensor| -> Result<Tensor> {
-            let r = h.heads / h.kv_heads;
-            x.unsqueeze(2)?.broadcast_as((b, h.kv_heads, r, t, h.head_dim))?.reshape((b, h.heads, t, h.head_dim))
-        };
-        let (k, v) = (repeat(k)?.contiguous()?, repeat(v)?.contiguous()?);
-        let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * f64::from(a.factors.scores))?;
-        let scores = bounded(scores, a.factors.scores_cap)?.broadcast_add(&mask)?;
-        let y = softmax(&scores, D::Minus1)?.matmul(&v)?.transpose(1, 2)?.contiguous()?;
-        let output = if a.family == Family::GptNeoX { "attention.dense" } else { "self_attn.o_proj" };
-        self.linear(&y.reshape((b, t, h.heads * h.head_dim))?, &format!("{layer}.{output}"))
-    }
-
-    fn unit(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
-        let name = |part: &str| format!("{layer}.mlp.{part}");
-        let f = |x: &Tensor| match self.a.activation {
-            Activation::Silu => x.silu(),
-            Activation::Gelu => x.gelu_erf(),
-            Activation::GeluTanh => x.gelu(),
-        };
-        let i = self.a.intermediate_size;
-        match self.a.family {
-            Family::GptNeoX => self.linear(&f(&self.linear(x, &name("dense_h_to_4h"))?)?, &name("dense_4h_to_h")),
-            Family::Starcoder2 => self.linear(&f(&self.linear(x, &name("c_fc"))?)?, &name("c_proj")),
-            Family::Phi3 => {
-                let both = self.linear(x, &name("gate_up_proj"))?;
-                self.linear(&(f(&both.narrow(2, 0, i)?)? * both.narrow(2, i, i)?)?, &name("down_proj"))
-            }
-            _ => {
-                let (gate, up) = (self.linear(x, &name("gate_proj"))?, self.linear(x, &name("up_proj"))?);
-                self.linear(&(f(&gate)? * up)?, &name("down_proj"))
-            }
-        }
-    }
-
-    /// Log-probabilities `[B, T, V]` of the next token, and values `[B, T]`.
-    fn forward(&self, ids: &Tensor) -> Result<(Tensor, Tensor)> {
-        let (b, t) = ids.dims2()?;
-        let (a, neox) = (self.a, self.a.family == Family::GptNeoX);
-        let embedding = if neox { "gpt_neox.embed_in.weight" } else { "model.embed_tokens.weight" };
-        let mut x = self.var(embedding).index_select(&ids.flatten_all()?, 0)?.reshape((b, t, a.hidden_size))?;
-        x = (x * f64::from(a.factors.embedding))?;
-        let residual = f64::from(a.factors.residual);
-        for l in 0..a.layers {
-            let layer = format!("{}.{l}", if neox { "gpt_neox.layers" } else { "model.layers" });
-            let norm = |x: &Tensor, name: &str| self.norm_if(x, &format!("{layer}.{name}"));
-            // Where a family has its norms; in the others the one after attention is the one before the unit.
-            let around = matches!(a.family, Family::Gemma2 | Family::Gemma3 | Family::Olmo2 | Family::Olmo3);
-            let mut y = self.attention(&norm(&x, "input_layernorm")?, &layer, l)?;
-            if around {
-                y = norm(&y, "post_attention_layernorm")?;
-            }
-            let middle = (&x + (y * residual)?)?;
-            let read = if a.parallel { &x } else { &middle };
-            let before = if around { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
-            let y = norm(&self.unit(&norm(read, before)?, &layer)?, "post_feedforward_layernorm")?;
-            x = (middle + (y * residual)?)?;
-        }
-        let x = self.norm(&x, if neox { "gpt_neox.final_layer_norm" } else { "model.norm" })?;
-        let head = if neox { "embed_out.weight" } else { "lm_head.weight" };
-        let logits = x.broadcast_matmul(&self.var(if a.tied { embedding } else { head }).t()?)?;
-        let logits = (bounded((logits / f64::from(a.factors.logits))?, a.factors.logits_cap)? / TEMPERATURE)?;
-        Ok((log_softmax(&logits, D::Minus1)?, self.linear(&x, "value_head")?.squeeze(2)?))
-    }
-}
-
-fn bounded(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
-    let Some(cap) = cap.map(f64::from) else { return Ok(x) };
-    (x / cap)?.tanh()? * cap
 }
 
 /// Coefficients of a made-up loss: sum of `c * logp + e * entropy + v * value` over completion
@@ -247,6 +87,7 @@ struct Scored {
     logp: Vec<f32>,
     entropy: Vec<f32>,
     values: Vec<f32>,
+    aux_loss: Option<f64>,
     gradients: HashMap<String, Tensor>,
 }
 
@@ -257,6 +98,11 @@ fn naive(a: &Architecture, weights: &Weights) -> Result<Scored> {
 
 /// Of a loss with these derivatives.
 fn naive_of(a: &Architecture, weights: &Weights, derivatives: Derivatives) -> Result<Scored> {
+    naive_with(a, weights, derivatives, 0.0)
+}
+
+/// The same with the auxiliary loss of experts at this weight.
+fn naive_with(a: &Architecture, weights: &Weights, derivatives: Derivatives, aux: f64) -> Result<Scored> {
     let vars: HashMap<String, Var> =
         weights.named().into_iter().map(|(n, t)| Ok((n, Var::from_tensor(&t.copy()?)?))).collect::<Result<_>>()?;
     let rows: Vec<(usize, Vec<u32>)> =
@@ -264,7 +110,8 @@ fn naive_of(a: &Architecture, weights: &Weights, derivatives: Derivatives) -> Re
     let longest = rows.iter().map(|(_, r)| r.len()).max().unwrap_or(0);
     let padded: Vec<u32> = rows.iter().flat_map(|(_, r)| r.iter().copied().chain(std::iter::repeat(0)).take(longest)).collect();
     let ids = Tensor::from_vec(padded, (rows.len(), longest), &Device::Cpu)?;
-    let (all, valued) = Naive { a, vars: &vars }.forward(&ids)?;
+    let naive = Naive { a, vars: &vars, routed: RefCell::default() };
+    let (all, valued) = naive.forward(&ids)?;
     let (mut logp, mut entropy, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for (i, (prompt, row)) in rows.iter().enumerate() {
         let n = row.len() - prompt;
@@ -277,11 +124,18 @@ fn naive_of(a: &Architecture, weights: &Weights, derivatives: Derivatives) -> Re
     let (logp, entropy, values) = (Tensor::cat(&logp, 0)?, Tensor::cat(&entropy, 0)?, Tensor::cat(&values, 0)?);
     let (c, e, v) = derivatives(logp.elem_count());
     let weigh = |t: &Tensor, by: Vec<f32>| (t * Tensor::from_vec(by, t.shape(), &Device::Cpu)?)?.sum_all();
-    let loss = ((weigh(&logp, c)? + weigh(&entropy, e)?)? + weigh(&values, v)?)?;
+    let mut loss = ((weigh(&logp, c)? + weigh(&entropy, e)?)? + weigh(&values, v)?)?;
+    let mut aux_loss = None;
+    if aux > 0.0 {
+        let lengths: Vec<usize> = rows.iter().map(|(_, row)| row.len()).collect();
+        let uneven = unevenness(&naive.routed.borrow(), &lengths, longest)?;
+        aux_loss = Some(f64::from(uneven.to_scalar::<f32>()?));
+        loss = (loss + (uneven * aux)?)?;
+    }
     let grads = loss.backward()?;
     let gradients =
         vars.iter().map(|(n, v)| (n.clone(), grads.get(v).expect("candle gives every parameter a gradient").clone())).collect();
-    Ok(Scored { logp: logp.to_vec1()?, entropy: entropy.to_vec1()?, values: values.to_vec1()?, gradients })
+    Ok(Scored { logp: logp.to_vec1()?, entropy: entropy.to_vec1()?, values: values.to_vec1()?, aux_loss, gradients })
 }
 
 fn packed() -> (Forest, Selected) {
@@ -349,6 +203,9 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         let all: &[&str] = match a.family {
             Family::Phi3 => &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
             Family::Starcoder2 => &["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
+            Family::Gpt2 => &["c_attn", "c_proj", "c_fc"],
+            Family::GraniteMoeShared => &["q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"],
+            _ if a.mixture.is_some() => &["q_proj", "k_proj", "v_proj", "o_proj"],
             Family::GptNeoX => &["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
             _ => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         };
@@ -372,7 +229,9 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         let (c, e, v) = coefficients(selected.len());
         pass.backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
         let trained: Vec<String> = gradients.named().into_iter().map(|(name, _)| name).collect();
-        assert_eq!(trained.len(), 2 * a.layers * targets.len() + 2, "{trained:?}");
+        // Two maps of GPT-2 have the same short name.
+        let maps = targets.len() + usize::from(a.family == Family::Gpt2);
+        assert_eq!(trained.len(), 2 * a.layers * maps + 2, "{trained:?}");
         assert!(trained.iter().all(|name| name.contains(".lora_") || name.starts_with("value_head.")), "{trained:?}");
         for (parameter, gradient) in gradients.named() {
             let got = ops::to_vec(gradient).unwrap();
@@ -481,6 +340,34 @@ fn a_gradient_changes_no_more_once_its_group_is_done() {
         let last: Vec<_> = groups.iter().map(|group| values(group)).collect();
         assert!(*seen.borrow() == last, "{name}");
         assert_eq!(groups.iter().map(Vec::len).sum::<usize>(), gradients.named().len(), "{name}: all are in a group");
+    }
+}
+
+#[test]
+fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
+    const WEIGHT: f64 = 3.0;
+    for name in ["qwen3_moe", "qwen3_moe_normalised", "olmoe", "mixtral", "granitemoe", "granitemoeshared"] {
+        for again in [false, true] {
+            let (policy, a) = policy(name);
+            let weights = with_critic(policy.weights().copied().unwrap(), &a);
+            let want = naive_with(&a, &weights, coefficients, WEIGHT).unwrap();
+            let policy =
+                Policy::new(rlhost::model::Decoder::new(a, weights)).with_aux_loss(true).with_gradient_checkpointing(again);
+            let (forest, selected) = packed();
+            let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
+            assert!(relative(&pass.stats().logp, &want.logp) <= 1e-5, "{name}: log-probabilities");
+            let (got, aux) = (pass.aux_loss().unwrap(), want.aux_loss.unwrap());
+            assert!((got - aux).abs() <= 1e-5 * aux, "{name}: {got}, and {aux} in the naive form");
+            let gradients = policy.zero_gradients().unwrap();
+            let (c, e, v) = coefficients(selected.len());
+            pass.weighing_aux_loss(WEIGHT).backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
+            for (parameter, gradient) in gradients.named() {
+                let got = ops::to_vec(gradient).unwrap();
+                let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
+                let difference = relative(&got, &want);
+                assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+            }
+        }
     }
 }
 

@@ -43,6 +43,7 @@ fn generate_with(
         model: &model.decoding().unwrap(),
         sampling: Sampling { top_p: 0.9, ..Sampling::default() },
         logp_temperature: 1.0,
+        keep_support: false,
         max_new_tokens: 24,
         max_num_seqs,
         seed: 3,

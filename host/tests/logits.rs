@@ -1,12 +1,13 @@
 //! Logits of random models against those that transformers gave for the same weights
 //! (`tests/fixtures/make_models.py` made both).
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use rlhost::model::{Decode, Dtype, Frozen, ModelFolder, export};
 use rlhost::ops::Forest;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-const MODELS: [&str; 23] = [
+const MODELS: [&str; 30] = [
     "llama",
     "llama3_scaled",
     "llama3_parameters",
@@ -30,6 +31,13 @@ const MODELS: [&str; 23] = [
     "stablelm",
     "starcoder2",
     "gemma3_vision",
+    "qwen3_moe",
+    "qwen3_moe_normalised",
+    "olmoe",
+    "mixtral",
+    "granitemoe",
+    "granitemoeshared",
+    "gpt2",
 ];
 const TOLERANCE: f32 = 1e-4;
 
@@ -98,6 +106,89 @@ fn decoding_token_by_token_after_a_shared_prompt_gives_the_same() {
             let difference = greatest_difference(&logits, &want[at * vocab..(at + 1) * vocab]);
             assert!(difference <= TOLERANCE, "{name} at token {at}: {difference}");
         }
+    }
+}
+
+/// Writes a model's folder again, with other tensors.
+fn respelt(name: &str, spell: impl Fn(HashMap<String, Tensor>) -> HashMap<String, Tensor>) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    std::fs::copy(folder(name).join("config.json"), to.path().join("config.json")).unwrap();
+    let tensors = candle_core::safetensors::load(folder(name).join("model.safetensors"), &Device::Cpu).unwrap();
+    candle_core::safetensors::save(&spell(tensors), to.path().join("model.safetensors")).unwrap();
+    to
+}
+
+/// Stacks the projections of experts, as transformers 5 has them in memory and writes them if asked.
+fn stacked(mut tensors: HashMap<String, Tensor>, folder: &str, [gate, up, down]: [&str; 3]) -> HashMap<String, Tensor> {
+    for layer in 0..3 {
+        let prefix = format!("model.layers.{layer}.{folder}");
+        let mut take = |part: &str| -> Vec<Tensor> {
+            (0..8).map_while(|e| tensors.remove(&format!("{prefix}.experts.{e}.{part}.weight"))).collect()
+        };
+        let (gates, ups, downs) = (take(gate), take(up), take(down));
+        if gates.is_empty() {
+            continue;
+        }
+        let joined: Vec<Tensor> = gates.iter().zip(&ups).map(|(g, u)| Tensor::cat(&[g, u], 0).unwrap()).collect();
+        let own = format!("model.layers.{layer}.mlp");
+        tensors.insert(format!("{own}.experts.gate_up_proj"), Tensor::stack(&joined, 0).unwrap());
+        tensors.insert(format!("{own}.experts.down_proj"), Tensor::stack(&downs, 0).unwrap());
+        let router = tensors.remove(&format!("{prefix}.gate.weight")).unwrap();
+        tensors.insert(format!("{own}.gate.weight"), router);
+    }
+    tensors
+}
+
+#[test]
+fn experts_are_read_under_all_their_names_and_written_as_transformers_writes_them() {
+    let renamed = |tensors: HashMap<String, Tensor>, names: &[[&str; 2]]| {
+        let rename = |name: String| names.iter().fold(name, |name, [old, new]| name.replace(old, new));
+        tensors.into_iter().map(|(name, t)| (rename(name), t)).collect()
+    };
+    let granite = [["input_linear.weight", "experts.gate_up_proj"], ["output_linear.weight", "experts.down_proj"]];
+    for (name, spelt) in [
+        ("qwen3_moe", respelt("qwen3_moe", |all| stacked(all, "mlp", ["gate_proj", "up_proj", "down_proj"]))),
+        ("mixtral", respelt("mixtral", |all| stacked(all, "block_sparse_moe", ["w1", "w3", "w2"]))),
+        ("granitemoe", respelt("granitemoe", |all| renamed(all, &[granite[0], granite[1], ["router.layer", "router"]]))),
+        ("gpt2", respelt("gpt2", |all| renamed(all, &[["transformer.", ""]]))),
+    ] {
+        let (other, (texts, want)) = (ModelFolder::open(spelt.path()).unwrap(), reference(name));
+        let mut forest = Forest::new();
+        forest.push(&texts[0], None);
+        let rows: Vec<usize> = (0..forest.len()).collect();
+        let got = Frozen::new(other.decoder().unwrap()).logits(&forest, &rows).unwrap();
+        assert!(greatest_difference(&got, &want[0]) <= TOLERANCE, "{name}");
+        let to = tempfile::tempdir().unwrap();
+        export(&other, to.path(), Dtype::F32).unwrap();
+        let load = |file: PathBuf| candle_core::safetensors::load(file, &Device::Cpu).unwrap();
+        let (own, mut want) = (load(to.path().join("model.safetensors")), load(folder(name).join("model.safetensors")));
+        for (tensor, t) in own {
+            let want = want.remove(&tensor).unwrap_or_else(|| panic!("{name}: {tensor}"));
+            assert_eq!(t.dims(), want.dims(), "{name}: {tensor}");
+            let want: Vec<f32> = want.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+            assert_eq!(t.flatten_all().unwrap().to_vec1::<f32>().unwrap(), want, "{name}: {tensor}");
+        }
+        assert!(want.is_empty(), "{name}: {want:?}");
+    }
+}
+
+#[test]
+fn a_missing_expert_is_named_as_the_files_have_it() {
+    let without = |name: &str, tensor: &'static str| {
+        let spelt = respelt(name, |mut all| {
+            all.remove(tensor).unwrap();
+            all
+        });
+        ModelFolder::open(spelt.path()).unwrap().decoder().unwrap_err().to_string()
+    };
+    for (name, tensor) in [
+        ("qwen3_moe", "model.layers.0.mlp.experts.3.up_proj.weight"),
+        ("mixtral", "model.layers.1.block_sparse_moe.experts.0.w2.weight"),
+        ("mixtral", "model.layers.0.block_sparse_moe.gate.weight"),
+        ("granitemoe", "model.layers.1.block_sparse_moe.output_linear.weight"),
+    ] {
+        let error = without(name, tensor);
+        assert!(error.contains(tensor), "{name}: {error}");
     }
 }
 

@@ -38,7 +38,8 @@ fn settings(algorithms: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>>
     let of = |name: &String| {
         let plugin = if name == "reward" { "reward_model" } else { name };
         let settings = settings_of(&engine, &Source::open(plugin).unwrap(), &Limits::default()).unwrap();
-        (name.clone(), settings.into_iter().map(|setting| setting.name).collect())
+        let names = settings.into_iter().flat_map(|setting| std::iter::once(setting.name).chain(setting.aliases));
+        (name.clone(), names.collect())
     };
     algorithms.iter().map(of).collect()
 }
@@ -59,7 +60,13 @@ fn treatment(name: &str, of: &BTreeSet<String>, settings: &BTreeMap<String, BTre
     let option = config::foreign_option(name)?;
     Some(match option.treatment {
         Treatment::NotNeeded => format!("accepted, not needed: {}", option.why),
-        Treatment::AppendedTo(..) | Treatment::Switches(..) | Treatment::RewardWeights => format!("yes: {}", option.why),
+        Treatment::AppendedTo(..)
+        | Treatment::Members(_)
+        | Treatment::Switches(..)
+        | Treatment::RewardWeights
+        | Treatment::RewardFuncs => {
+            format!("yes: {}", option.why)
+        }
         Treatment::Only([]) => format!("no: {}", option.why),
         Treatment::Only(values) => format!("only {}: {}", values.join(", "), option.why),
     })
@@ -79,6 +86,7 @@ fn table() -> String {
             continue;
         };
         let of = if of.is_superset(&algorithms) { "all".to_owned() } else { of.iter().cloned().collect::<Vec<_>>().join(", ") };
+        assert!(!of.is_empty() && !here.trim_end().ends_with(':'), "the row of {name} has an empty cell");
         writeln!(table, "| `{name}` | {of} | {here} |").unwrap();
     }
     assert!(unknown.is_empty(), "nothing is known of {unknown:?}; add them to host/src/config/foreign.rs");

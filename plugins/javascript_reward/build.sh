@@ -11,4 +11,4 @@ cp package.json "$work"
 npm install --prefix "$work" --no-audit --no-fund
 "$work/node_modules/.bin/componentize-qjs" --wit "$work/wit" --world cell-reward-plugin --sync --opt-size \
     --js javascript_reward.js --module-root . --output javascript_reward.wasm
-cat values.js cell.js judge.js javascript_reward.js package.json | sha256sum | cut -d ' ' -f 1 >source.sha256
+cat values.js compare.js script.js cell.js remote.js judge.js javascript_reward.js package.json | sha256sum | cut -d ' ' -f 1 >source.sha256

@@ -1,6 +1,7 @@
 // The cell: runs the model's code, calls what it defines and gives the values. It knows nothing of what is expected. The code can
 // change anything here, to no avail: whatever it makes the cell say is a value that the judge compares.
 
+import { asScript } from "./script.js";
 import { decode, encode } from "./values.js";
 
 const LONGEST_TEXT = 200;
@@ -23,7 +24,7 @@ const print = (...values) => {
 };
 
 function write(text) {
-  if (written.length < LONGEST_OUTPUT) written += text;
+  if (written.length < LONGEST_OUTPUT) written += String(text).slice(0, LONGEST_OUTPUT);
   return true;
 }
 
@@ -58,7 +59,8 @@ function offer(stdin) {
   globalThis.exports = globalThis.module.exports;
 }
 
-function load({ setup, code, stdin, names }) {
+function load({ setup, code: given, stdin, names }) {
+  const code = asScript(given);
   try {
     new Function(code);
   } catch (error) {

@@ -1,11 +1,17 @@
 // A reward that runs the JavaScript that a model wrote, against tests in a column of the dataset.
 //
-// The instance that the host calls is the judge. It never runs the model's code. It opens a cell, a fresh instance of this
-// component, for each test; the cell gets the code and the arguments of calls, and gives values back (cell.js). The judge compares
-// them with what is expected, which no cell ever sees (judge.js).
+// Three kinds of instances of this component do it. The one that the host calls passes each row to the judge, a keeper of cells
+// (judge.js). The judge opens a cell for the model's code, which it never runs itself; the cell gets the code and the arguments of
+// calls, and gives values back (cell.js). The judge compares them with what is expected, which no cell ever sees. If it never ends
+// because of what the code answered, it is ended, and the row is as if the code were wrong.
 
+import * as cells from "rlhost:plugin/cells@0.2.0";
 import { answer } from "./cell.js";
-import { BadTests, COUNTED, score } from "./judge.js";
+import { COUNTED, judge } from "./judge.js";
+import { reason } from "./remote.js";
+
+// Of the judge: for its tests and the values it compares.
+const JUDGE_MB = 32;
 
 const schema = {
   type: "object",
@@ -46,6 +52,13 @@ const schema = {
       maximum: 60000,
       default: 1000,
     },
+    row_timeout_ms: {
+      description: "Time limit of a row with all its tests. Those that have not passed by then fail.",
+      type: "integer",
+      minimum: 100,
+      maximum: 600000,
+      default: 10000,
+    },
     memory_mb: { description: "Memory limit of a test.", type: "integer", minimum: 8, maximum: 4096, default: 64 },
   },
   additionalProperties: false,
@@ -78,7 +91,28 @@ export const plugin = {
   },
 };
 
-export const inside = { answer };
+export const inside = {
+  answer(message) {
+    // Only the host's instance says this, and only to the judge: a cell with the model's code hears from the judge alone.
+    return message.startsWith(TO_JUDGE) ? judge(message.slice(TO_JUDGE.length)) : answer(message);
+  },
+};
+
+const TO_JUDGE = "judge ";
+let judging;
+
+/** Returns the score of a row and what happened, or why its tests are wrong. */
+function judged(row, completion) {
+  try {
+    judging ??= cells.openKeeper(JUDGE_MB);
+    return JSON.parse(cells.ask(judging, TO_JUDGE + JSON.stringify({ row, completion, settings }), settings.row_timeout_ms));
+  } catch (error) {
+    judging = undefined;
+    const what = reason(error);
+    if (what === "refused") throw failure("internal", "the judge could not be opened");
+    return { score: 0, happened: COUNTED.filter((name) => name === what) };
+  }
+}
 
 export const reward = {
   score({ columns, promptOf, completions }) {
@@ -92,15 +126,11 @@ export const reward = {
     const rewards = completions.map((completion, i) => {
       const prompt = promptOf[i];
       const row = { tests: of(tests, prompt), setup: of(setups, prompt), entryPoint: of(entryPoints, prompt) };
-      try {
-        const [reward, happened] = score(row, completion, settings);
-        scored += reward === undefined ? 0 : 1;
-        happened.forEach((what) => (counts[what] += 1));
-        return reward;
-      } catch (error) {
-        if (!(error instanceof BadTests)) throw failure("internal", String(error?.message ?? error));
-        throw failure("input", `prompt ${prompt}, column "${settings.tests}": ${error.message}`);
-      }
+      const { score, happened, wrong } = judged(row, completion);
+      if (wrong !== undefined) throw failure("input", `prompt ${prompt}, column "${settings.tests}": ${wrong}`);
+      scored += score === undefined ? 0 : 1;
+      happened.forEach((what) => (counts[what] += 1));
+      return score;
     });
     const metric = (name) => ({ name: `javascript_reward/${name}`, value: counts[name] / scored, weight: scored, reduction: "mean" });
     return { rewards, metrics: scored > 0 ? COUNTED.map(metric) : [] };

@@ -1,141 +1,12 @@
 // The judge: reads tests, has cells run the model's code, and compares. It runs tests, which are the dataset's, but no code of the
 // model's, and takes values from cells as it would from a stranger.
 
-import * as cells from "rlhost:plugin/cells@0.2.0";
-import { decode, encode, Unsupported } from "./values.js";
+import { assertions, BadTests, Died, equal, Failed, lines, same } from "./compare.js";
+import { absent, Cell, nameOf, Unparsed } from "./remote.js";
+import { asScript } from "./script.js";
+import { Unsupported } from "./values.js";
 
 export const COUNTED = ["all_passed", "unparsed", "out_of_time", "out_of_memory"];
-const FAILURES = { "out-of-time": "out_of_time", "out-of-memory": "out_of_memory" };
-
-export class BadTests extends Error {}
-class Failed extends Error {}
-class Unparsed extends Error {}
-class Died extends Error {
-  constructor(failure) {
-    super(failure);
-    this.what = FAILURES[failure] ?? "trapped";
-  }
-}
-
-// Patterns would take long on longer lines.
-const LONGEST_IMPORT = 300;
-const ERRORS = { Error, EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError };
-// Known to the proxies' handlers alone.
-const targets = new WeakMap();
-// Of objects in cells.
-const methods = new WeakSet();
-
-/** A fresh instance with the code loaded. What it says is not trusted: any oddity is a failed test. */
-class Cell {
-  constructor(code, setup, settings, { stdin = "", names = [] } = {}) {
-    this.timeout = settings.timeout_ms;
-    try {
-      this.number = cells.open(settings.memory_mb);
-    } catch (error) {
-      throw new BadTests(`no cell could be opened for it (${reason(error)})`);
-    }
-    try {
-      this.loaded = this.ask({ op: "load", setup, code, stdin, names });
-      if (this.loaded.unparsed) throw new Unparsed();
-    } catch (error) {
-      this.close();
-      throw error;
-    }
-  }
-
-  close() {
-    cells.close(this.number);
-  }
-
-  ask(request) {
-    let text;
-    try {
-      text = cells.ask(this.number, JSON.stringify(request), this.timeout);
-    } catch (error) {
-      throw new Died(reason(error));
-    }
-    const given = JSON.parse(text);
-    if (given === null || typeof given !== "object") throw new Failed("no object");
-    return given;
-  }
-
-  defines(name) {
-    return Array.isArray(this.loaded.names) && this.loaded.names.includes(name);
-  }
-
-  value(given) {
-    return decode(given, (tag, [number, kind]) => {
-      if (tag !== "r" || !Number.isInteger(number)) throw new Failed("no reference");
-      return this.remote({ r: number }, kind === "function" ? "function" : "object");
-    });
-  }
-
-  get(request, given = []) {
-    const answer = this.ask({ ...request, arguments: given.map((value) => encode(value, refer)) });
-    if (answer.raised !== undefined) {
-      const Kind = Object.hasOwn(ERRORS, answer.raised) ? ERRORS[answer.raised] : Error;
-      throw new Kind(String(answer.text));
-    }
-    const value = this.value(answer.value);
-    if (value === undefined && Array.isArray(answer.changed)) this.writeBack(given, answer.changed);
-    return value;
-  }
-
-  writeBack(given, changed) {
-    given.forEach((value, i) => {
-      const now = Array.isArray(value) ? this.value(changed[i] ?? null) : null;
-      if (Array.isArray(now)) value.splice(0, value.length, ...now);
-    });
-  }
-
-  /** Stands for a function or object in the cell. Only objects that a test makes with `new` have members: of one that a call gave,
-   * a method could say yes to anything. */
-  remote(target, kind) {
-    const own = kind === "own";
-    const cell = this;
-    const made = new Proxy(function () {}, {
-      apply: (_, self, given) => cell.get({ op: "call", target }, given),
-      construct: (_, given) => cell.constructed(target, given),
-      get(_, name) {
-        if (!own || typeof name !== "string") return undefined;
-        return cell.member(target, name);
-      },
-      has: () => false,
-      ownKeys: () => ["prototype"],
-      getPrototypeOf: () => null,
-    });
-    targets.set(made, target);
-    return made;
-  }
-
-  constructed(target, given) {
-    const answer = this.ask({ op: "construct", target, arguments: given.map((value) => encode(value, refer)) });
-    if (answer.raised !== undefined) throw new Error(String(answer.text));
-    const number = answer.value?.r?.[0];
-    if (!Number.isInteger(number)) throw new Failed("no object");
-    return this.remote({ r: number }, "own");
-  }
-
-  member(target, name) {
-    const value = this.get({ op: "member", target, name });
-    if (!targets.has(value)) return value;
-    const method = (...given) => this.get({ op: "method", target, name }, given);
-    methods.add(method);
-    return method;
-  }
-}
-
-function reason(error) {
-  return error?.payload ?? error?.val ?? error?.message ?? error;
-}
-
-function refer(value) {
-  // Not the test's doing: the code may have made a method of what should be a value.
-  if (methods.has(value)) throw new Failed("a method");
-  const target = targets.get(value);
-  if (target === undefined) throw new Unsupported(`a test passes a ${typeof value} of its own to the code`);
-  return target;
-}
 
 /** Returns the code of a completion, or undefined. */
 function block(text, extract) {
@@ -153,48 +24,82 @@ function block(text, extract) {
   return inside ? inside.join("\n") : last;
 }
 
-/** Turns a line of a module into one of a script, if it imports or exports. */
-function asScript(line) {
-  if (line.length > LONGEST_IMPORT) return line;
-  if (/^[ \t]*export[ \t]*(\{[^}]*\}|default[ \t]+[\w$]+)[ \t]*;?[ \t\r]*$/.test(line)) return "";
-  if (/^[ \t]*export[ \t]/.test(line)) return line.replace(/^[ \t]*export[ \t]+(default[ \t]+)?/, "");
-  const [, names, from] = line.match(/^[ \t]*import[ \t]+([\w$*{},\t ]+?)[ \t]+from[ \t]*["']([\w:/.-]+)["'][ \t]*;?[ \t\r]*$/) ?? [];
-  if (names === undefined) return line;
-  const bound = names.replace(/^\*[ \t]+as[ \t]+/, "").replace(/[ \t]+as[ \t]+/g, ": ");
-  return `const ${bound} = require("${from}");`;
+/** The cells of a row: one for all tests, replaced when a test has ended it, and one for each program. */
+class Cells {
+  constructor(given) {
+    this.given = given;
+  }
+
+  /** Returns the cell with the code loaded. */
+  get() {
+    if (this.cell === undefined || this.cell.isGone) this.cell = new Cell(this.given);
+    return this.cell;
+  }
+
+  /** Returns what a program did that read this. */
+  ran(stdin) {
+    const cell = new Cell({ ...this.given, stdin });
+    cell.close();
+    return cell.loaded;
+  }
+
+  close() {
+    if (this.cell !== undefined && !this.cell.isGone) this.cell.close();
+  }
+}
+
+/** Answers a message with a row: its score, unless there is none, and what happened; or what is wrong with its tests. */
+export function judge(message) {
+  const { row, completion, settings } = JSON.parse(message);
+  try {
+    const [given, happened] = score(row, completion, settings);
+    return JSON.stringify({ score: given, happened });
+  } catch (error) {
+    return JSON.stringify({ wrong: error instanceof BadTests ? error.message : `the judge fails on it: ${error}` });
+  }
 }
 
 /** Returns the score, or undefined, and what happened. */
-export function score(row, completion, settings) {
-  const run = testsOf(row);
-  if (run.length === 0) return [undefined, []];
+function score(row, completion, settings) {
+  const setup = typeof row.setup === "string" ? asScript(row.setup) : "";
+  const tests = testsOf(row, setup);
+  if (tests.length === 0) return [undefined, []];
   const unparsed = [settings.unparsed_score, ["unparsed"]];
-  const found = block(completion, settings.extract);
-  if (found === undefined) return unparsed;
-  const code = found.split("\n").map(asScript).join("\n");
-  const setup = typeof row.setup === "string" ? row.setup : "";
+  const code = block(completion, settings.extract);
+  if (code === undefined) return unparsed;
+  const names = [...new Set(tests.flatMap((test) => test.names ?? []))];
+  const cells = new Cells({ code, setup, settings, names });
   let passed = 0;
   const happened = new Set();
-  for (const test of run) {
-    try {
-      test(code, setup, settings);
-      passed += 1;
-    } catch (error) {
-      if (error instanceof Unparsed) return unparsed;
-      if (error instanceof Unsupported) throw new BadTests(error.message);
-      if (error instanceof BadTests) throw error;
-      if (error instanceof Died) {
-        if (COUNTED.includes(error.what)) happened.add(error.what);
-        if (error.what === "out_of_time") break;
-      }
+  try {
+    for (const test of tests) {
+      const failed = outcome(test, cells, settings);
+      if (failed === undefined) passed += 1;
+      else if (failed instanceof Unparsed) return unparsed;
+      else if (failed instanceof Died && COUNTED.includes(failed.what)) happened.add(failed.what);
+      if (happened.has("out_of_time")) break;
     }
+  } finally {
+    cells.close();
   }
-  if (passed === run.length) happened.add("all_passed");
-  return [settings.scoring === "fraction" ? passed / run.length : Number(passed === run.length), [...happened]];
+  if (passed === tests.length) happened.add("all_passed");
+  return [settings.scoring === "fraction" ? passed / tests.length : Number(passed === tests.length), [...happened]];
 }
 
-/** Returns functions of (code, setup, settings), which throw unless their test passes. */
-function testsOf(row) {
+/** Returns why a test failed, or undefined. */
+function outcome(test, cells, settings) {
+  try {
+    test.run(cells, settings);
+    return undefined;
+  } catch (error) {
+    if (error instanceof Unsupported) throw new BadTests(error.message);
+    if (error instanceof BadTests) throw error;
+    return error instanceof Error ? error : new Failed("thrown");
+  }
+}
+
+/** Returns tests: `run` throws unless they pass, and `names` are what they may want of the code. */
+function testsOf(row, setup) {
   let { tests } = row;
   if (typeof tests === "string" && /^\s*[[{]/.test(tests)) {
     try {
@@ -204,7 +109,7 @@ function testsOf(row) {
     }
   }
   if (tests === null || tests === undefined || tests === "") return [];
-  if (typeof tests === "string") return [piece(tests)];
+  if (typeof tests === "string") return [piece(tests, setup)];
   if (Array.isArray(tests.inputs) && Array.isArray(tests.outputs)) {
     const name = tests.fn_name;
     if (tests.inputs.length !== tests.outputs.length) throw new BadTests("inputs and outputs differ in number");
@@ -213,94 +118,79 @@ function testsOf(row) {
     );
   }
   if (!Array.isArray(tests)) throw new BadTests("expected a text, a list of assertions, or a list of cases");
-  return tests.map((test) => (typeof test === "string" ? piece(test) : testCase(test, row)));
+  return tests.map((test) => (typeof test === "string" ? piece(test, setup) : testCase(test, row)));
 }
 
 const WORDS = /[A-Za-z_$][\w$]*/g;
 
+const isName = (name) => {
+  try {
+    new Function(name, "");
+    return true;
+  } catch {
+    return false;
+  }
+};
+
+/** What tests find beside the code: the judge's own, which nothing of the code's replaces. */
+function surroundings() {
+  const assert = assertions(nameOf);
+  const modules = { assert, "assert/strict": assert, util: { isDeepStrictEqual: same } };
+  const require = (name) => {
+    const found = modules[String(name).replace(/^node:/, "")];
+    if (found === undefined) throw new BadTests(`a test requires the module ${name}`);
+    return found;
+  };
+  return { assert, console: { assert, log() {}, error() {}, warn() {}, info() {} }, require };
+}
+
 /** A test of statements, or an expression that must be true. */
-function piece(text) {
-  const own = { assert: assertions(), console: { assert: (given, said) => assertions()(given, said), log() {} } };
-  const names = [...new Set(text.match(WORDS) ?? [])].filter((name) => {
-    if (name in globalThis || name in own || name.startsWith("__")) return false;
-    try {
-      new Function(name, "");
-      return true;
-    } catch {
-      return false;
-    }
-  });
-  const declared = (name) => new RegExp(`\\b(?:const|let|var|function|class)\\s+${name.replace(/\$/g, "\\$")}\\b`).test(text);
-  return (code, setup, settings) => {
-    const cell = new Cell(code, setup, settings, { names });
-    try {
-      const theirs = names.filter((name) => cell.defines(name) && !declared(name));
-      const values = theirs.map((name) => cell.remote({ g: name }, "function"));
-      const parameters = [...Object.keys(own), ...theirs];
-      const given = [...Object.values(own), ...values];
-      const [run, isExpression] = compiled(parameters, text);
-      if (!run(...given) && isExpression) throw new Failed("false");
-    } finally {
-      cell.close();
-    }
+function piece(given, setup) {
+  const text = asScript(given);
+  const own = surroundings();
+  // Every word is a parameter, so how a test is read does not depend on what the code defines.
+  const names = [...new Set(`${setup}\n${text}`.match(WORDS) ?? [])].filter(
+    (name) => !(name in globalThis) && !(name in own) && !name.startsWith("__") && isName(name),
+  );
+  const [run, mustBeTrue] = compiled([...Object.keys(own), ...names], text, setup);
+  return {
+    names,
+    run(cells) {
+      const cell = cells.get();
+      const theirs = names.map((name) => (cell.defines(name) ? cell.remote({ g: name }) : absent(name)));
+      const before = new Set(Reflect.ownKeys(globalThis));
+      try {
+        const value = run(...Object.values(surroundings()), ...theirs);
+        if (mustBeTrue && !value) throw new Failed("false");
+      } finally {
+        // One row's tests leave nothing to the next.
+        for (const key of Reflect.ownKeys(globalThis)) if (!before.has(key)) Reflect.deleteProperty(globalThis, key);
+      }
+    },
   };
 }
 
-function compiled(parameters, text) {
+/** Returns a test as a function, and whether what it gives must be true. What the setup defines is the judge's own: it stands in a
+ * block, where it hides parameters. */
+function compiled(parameters, text, setup) {
   try {
     // An assertion gives undefined, so only what is no call of one must be true.
     const isAssertion = /^\s*(console\s*\.\s*)?assert\b/.test(text);
-    return [new Function(...parameters, `"use strict"; return (${text.trim().replace(/;+$/, "")}\n)`), !isAssertion];
+    const expression = text.trim().replace(/;+$/, "");
+    // Alone first, so that no part of it can be read as anything else.
+    new Function(`return (${expression}\n)`);
+    return [new Function(...parameters, `{${setup}\n;return (${expression}\n)}`), !isAssertion];
   } catch {
     // Not an expression.
   }
+  let run;
   try {
-    return [new Function(...parameters, text), false];
+    run = new Function(...parameters, `{${setup}\n;{${text}\n}}`);
   } catch (error) {
     throw new BadTests(`a test does not parse: ${error.message}`);
   }
-}
-
-/** Node's `assert`, as far as tests use it. */
-function assertions() {
-  const check = (good) => {
-    if (!good) throw new Failed("an assertion");
-  };
-  const throws = (act) => {
-    try {
-      act();
-    } catch (error) {
-      return !(error instanceof Failed || error instanceof Died || error instanceof Unsupported);
-    }
-    return false;
-  };
-  const assert = (good) => check(good);
-  const deep = (a, b) => check(same(a, b));
-  return Object.assign(assert, {
-    ok: assert,
-    equal: (a, b) => check(a === b || (Number.isNaN(a) && Number.isNaN(b))),
-    notEqual: (a, b) => check(a !== b),
-    strictEqual: (a, b) => check(Object.is(a, b)),
-    notStrictEqual: (a, b) => check(!Object.is(a, b)),
-    deepEqual: deep,
-    deepStrictEqual: deep,
-    notDeepEqual: (a, b) => check(!same(a, b)),
-    notDeepStrictEqual: (a, b) => check(!same(a, b)),
-    throws: (act) => check(throws(act)),
-    doesNotThrow: (act) => act(),
-  });
-}
-
-function same(a, b) {
-  if (Object.is(a, b)) return true;
-  if (a === null || b === null || typeof a !== "object" || typeof b !== "object") return false;
-  if (Object.getPrototypeOf(a) !== Object.getPrototypeOf(b)) return false;
-  if (Array.isArray(a)) return a.length === b.length && a.every((value, i) => same(value, b[i]));
-  if (a instanceof Date) return Object.is(a.getTime(), b.getTime());
-  if (a instanceof Set) return a.size === b.size && [...a].every((x) => b.has(x) || [...b].some((y) => same(x, y)));
-  if (a instanceof Map) return a.size === b.size && [...a].every(([k, v]) => b.has(k) && same(v, b.get(k)));
-  const keys = Object.keys(a);
-  return keys.length === Object.keys(b).length && keys.every((key) => Object.hasOwn(b, key) && same(a[key], b[key]));
+  if (!/\b(assert|throw)/.test(`${setup}\n${text}`)) throw new BadTests("a test of statements asserts nothing");
+  return [run, false];
 }
 
 function testCase(test, row) {
@@ -311,45 +201,21 @@ function testCase(test, row) {
     if (typeof name !== "string" || !/^[A-Za-z_$][\w$]*$/.test(name) || !Array.isArray(given)) {
       throw new BadTests("a case needs a function (its name, or the row's entry_point), args and expected");
     }
-    return (code, setup, settings) => {
-      const cell = new Cell(code, setup, settings);
-      try {
-        const value = cell.get({ op: "function", name }, given);
+    return {
+      run(cells, settings) {
+        const value = cells.get().get({ op: "function", name }, given);
         if (!equal(value, test.expected, settings.tolerance)) throw new Failed("another value");
-      } finally {
-        cell.close();
-      }
+      },
     };
   }
   if (typeof test.input === "string" && typeof test.output === "string") {
-    return (code, setup, settings) => {
-      const cell = new Cell(code, setup, settings, { stdin: test.input });
-      cell.close();
-      const { raised, stdout } = cell.loaded;
-      if ((raised !== null && raised !== "exit") || lines(stdout) !== lines(test.output)) throw new Failed("another output");
+    return {
+      run(cells) {
+        const { raised, stdout } = cells.ran(test.input);
+        const ended = raised === null || raised === "exit";
+        if (!ended || typeof stdout !== "string" || lines(stdout) !== lines(test.output)) throw new Failed("another output");
+      },
     };
   }
   throw new BadTests("a case needs function, args and expected, or input and output");
-}
-
-/** The text without spaces at lines' ends and without empty lines at its end. */
-const lines = (text) => String(text).split("\n").map((line) => line.trimEnd()).join("\n").trimEnd();
-
-/** Compares with a value of JSON. */
-function equal(value, expected, tolerance) {
-  if (value instanceof Set) return equal([...value].sort(), [...expected].sort(), tolerance);
-  if (value instanceof Map) return equal(Object.fromEntries(value), expected, tolerance);
-  if (typeof value === "bigint") return typeof expected === "number" && value === BigInt(expected);
-  if (typeof value === "number" && typeof expected === "number") {
-    if (value === expected || Number.isInteger(value)) return value === expected;
-    return Math.abs(value - expected) <= tolerance * Math.max(Math.abs(value), Math.abs(expected));
-  }
-  if (value === undefined) return expected === null;
-  if (value === null || typeof value !== "object") return value === expected;
-  if (expected === null || typeof expected !== "object" || Array.isArray(value) !== Array.isArray(expected)) return false;
-  const keys = Object.keys(value);
-  return (
-    keys.length === Object.keys(expected).length &&
-    keys.every((key) => Object.hasOwn(expected, key) && equal(value[key], expected[key], tolerance))
-  );
 }

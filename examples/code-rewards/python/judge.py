@@ -19,13 +19,11 @@ from componentize_py_types import Err
 COUNTED = ("all_passed", "unparsed", "out_of_time", "out_of_memory")
 FAILURES = {Failure.OUT_OF_TIME: "out_of_time", Failure.OUT_OF_MEMORY: "out_of_memory"}
 
-# Methods that say yes or no of a plain value. An object of the code's that has one could say yes to anything.
-PREDICATES = {
-    name
-    for kind in (str, bytes, list, tuple, set, dict, int, float)
-    for name in dir(kind)
-    if name.startswith(("is", "startswith", "endswith"))
-}
+# Methods of plain values. An object that a function of the code's gave could have them, and answer `startswith` with yes and `find`
+# with a place. What structures are made and read with, it may have.
+METHODS = {name for kind in (str, bytes, list, tuple, set, dict, int, float, complex) for name in dir(kind)} - set(
+    "add append clear discard extend get insert items keys pop popitem remove setdefault update values".split()
+)
 
 
 class BadTests(Exception):
@@ -64,6 +62,7 @@ class Cell:
 
     def __init__(self, code, setup, settings, stdin=""):
         self.timeout = settings["timeout_ms"]
+        self.gone = False
         try:
             self.number = cells.open(settings["memory_mb"])
         except Err as error:
@@ -78,19 +77,15 @@ class Cell:
             raise Unparsed
 
     def close(self):
+        self.gone = True
         cells.close(self.number)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
     def ask(self, request):
         try:
             given = json.loads(cells.ask(self.number, json.dumps(request), self.timeout))
         except Err as error:
-            raise Died(FAILURES.get(error.value, "trapped"))
+            self.gone = True
+            raise Died(reason(error))
         except Exception:
             raise Failed("no JSON")
         if not isinstance(given, dict):
@@ -125,7 +120,7 @@ class Cell:
         number, kind = inside
         if tag != "r" or type(number) is not int or kind not in ("class", "function", "object"):
             raise ValueError("no reference")
-        return Remote(self, {"r": number}, kind)
+        return Remote(self, {"r": number})
 
     def call(self, request, arguments, named):
         request["arguments"] = [encode(a, refer) for a in arguments]
@@ -136,6 +131,11 @@ class Cell:
         if value is None:
             self.write_back(arguments, given.get("changed"))
         return value
+
+    def construct(self, target, arguments, named):
+        """Calls a class of the code's, of whose objects a test may ask anything."""
+        value = self.call({"op": "call", "target": target}, arguments, named)
+        return Remote(self, object.__getattribute__(value, "_target"), own=True) if isinstance(value, Remote) else value
 
     def write_back(self, arguments, changed):
         if not isinstance(changed, list) or len(changed) != len(arguments):
@@ -154,6 +154,35 @@ class Cell:
         return self.value(given.get("value"))
 
 
+def reason(error):
+    """Returns what a failed call of a cell says."""
+    return FAILURES.get(error.value, "refused" if error.value == Failure.REFUSED else "trapped")
+
+
+class Cells:
+    """The cells of a row: one for all tests, replaced when a test has ended it, and one for each program."""
+
+    def __init__(self, code, setup, settings):
+        self.given = (code, setup, settings)
+        self.cell = None
+
+    def get(self):
+        """Returns the cell with the code loaded."""
+        if self.cell is None or self.cell.gone:
+            self.cell = Cell(*self.given)
+        return self.cell
+
+    def ran(self, stdin):
+        """Returns what a program did that read this."""
+        cell = Cell(*self.given, stdin)
+        cell.close()
+        return cell.loaded
+
+    def close(self):
+        if self.cell is not None and not self.cell.gone:
+            self.cell.close()
+
+
 def refer(value):
     """How the judge's own values pass into a cell."""
     if isinstance(value, Remote):
@@ -165,14 +194,17 @@ class Remote:
     """An object in a cell. It can be called, read and gone through; it equals nothing but itself, so no `__eq__` of the code's has
     a say."""
 
-    def __init__(self, cell, target, kind):
-        self._cell, self._target, self._kind = cell, target, kind
+    def __init__(self, cell, target, own=False):
+        self._cell, self._target, self._own = cell, target, own
 
     def __call__(self, *arguments, **named):
+        # The test says by the name whether it calls a class.
+        if self._target.get("n", "")[:1].isupper():
+            return self._cell.construct(self._target, arguments, named)
         return self._cell.call({"op": "call", "target": self._target}, arguments, named)
 
     def __getattr__(self, name):
-        if name.startswith("__") or name in PREDICATES:
+        if name.startswith("__") or (name in METHODS and not self._own):
             raise Failed(f"{name} of an object of the code's")
         return self._cell.get({"op": "attribute", "target": self._target, "name": name})
 
@@ -214,6 +246,18 @@ def block(text, extract):
     return last if inside is None else "\n".join(inside)
 
 
+def judge(message):
+    """Answers a message with a row: its score, unless there is none, and what happened; or what is wrong with its tests."""
+    given = json.loads(message)
+    try:
+        scored, happened = score(Row(**given["row"]), given["completion"], given["settings"])
+    except BadTests as error:
+        return json.dumps({"wrong": str(error)})
+    except Exception as error:
+        return json.dumps({"wrong": f"the judge fails on it: {type(error).__name__}: {error}"})
+    return json.dumps({"score": scored, "happened": happened})
+
+
 def score(row, completion, settings):
     """Returns the score, or None, and what happened."""
     run = tests_of(row)
@@ -223,13 +267,27 @@ def score(row, completion, settings):
     if code is None:
         return settings["unparsed_score"], ["unparsed"]
     setup = row.setup if isinstance(row.setup, str) else ""
+    cells_of_row = Cells(code, setup, settings)
+    try:
+        passed, happened = passes(run, cells_of_row)
+    except Unparsed:
+        return settings["unparsed_score"], ["unparsed"]
+    finally:
+        cells_of_row.close()
+    if passed == len(run):
+        happened.add("all_passed")
+    return (passed / len(run) if settings["scoring"] == "fraction" else float(passed == len(run))), list(happened)
+
+
+def passes(run, cells_of_row):
+    """Returns how many tests pass, and what happened."""
     passed, happened = 0, set()
     for test in run:
         try:
-            test(code, setup, settings)
+            test(cells_of_row)
             passed += 1
         except Unparsed:
-            return settings["unparsed_score"], ["unparsed"]
+            raise
         except Died as died:
             if died.what in COUNTED:
                 happened.add(died.what)
@@ -241,13 +299,11 @@ def score(row, completion, settings):
             raise BadTests(str(error))
         except (Exception, SystemExit, KeyboardInterrupt):
             pass
-    if passed == len(run):
-        happened.add("all_passed")
-    return (passed / len(run) if settings["scoring"] == "fraction" else float(passed == len(run))), list(happened)
+    return passed, happened
 
 
 def tests_of(row):
-    """Returns functions of (code, setup, settings), which raise unless their test passes."""
+    """Returns functions of the row's cells, which raise unless their test passes."""
     tests = row.tests
     if isinstance(tests, str) and tests.lstrip()[:1] in ("[", "{"):
         try:
@@ -259,7 +315,9 @@ def tests_of(row):
     if isinstance(tests, str):
         return whole(tests, row)
     if isinstance(tests, dict) and isinstance(tests.get("inputs"), list) and isinstance(tests.get("outputs"), list):
-        name, pairs = tests.get("fn_name"), zip(tests["inputs"], tests["outputs"], strict=True)
+        if len(tests["inputs"]) != len(tests["outputs"]):
+            raise BadTests("inputs and outputs differ in number")
+        name, pairs = tests.get("fn_name"), zip(tests["inputs"], tests["outputs"])
         tests = [
             {"function": name, "args": i, "expected": o} if name else {"input": i, "output": o} for i, o in pairs
         ]
@@ -307,19 +365,19 @@ def piece(trees, row):
     modules = {n.value.id for t in trees for n in ast.walk(t) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
     compiled = [compile(tree, "<test>", "exec", dont_inherit=True) for tree in trees]
 
-    def test(code, setup, settings):
-        with Cell(code, setup, settings) as cell:
-            space = {"__name__": "tests", "__builtins__": dict(vars(builtins))}
-            theirs = cell.names()
-            for name in used - vars(builtins).keys():
-                if name in modules and name in library():
-                    space[name] = importlib.import_module(name)
-                elif name in theirs:
-                    space[name] = Remote(cell, {"n": name}, "object")
-            # What the setup defines is the judge's own.
-            exec(compile(setup, "<setup>", "exec", dont_inherit=True), space)
-            for part in compiled:
-                exec(part, space)
+    def test(cells_of_row):
+        cell = cells_of_row.get()
+        space = {"__name__": "tests", "__builtins__": dict(vars(builtins))}
+        theirs = cell.names()
+        for name in used - vars(builtins).keys():
+            if name in modules and name in library():
+                space[name] = importlib.import_module(name)
+            elif name in theirs:
+                space[name] = Remote(cell, {"n": name})
+        # What the setup defines is the judge's own.
+        exec(compile(cells_of_row.given[1], "<setup>", "exec", dont_inherit=True), space)
+        for part in compiled:
+            exec(part, space)
 
     return test
 
@@ -340,24 +398,22 @@ def case(test, row):
         arguments, named = test.get("args", []), test.get("kwargs", {})
         if not (isinstance(name, str) and isinstance(arguments, list) and isinstance(named, dict)):
             raise BadTests("a case needs a function (its name, or the row's entry_point), args and expected")
-        return lambda code, setup, settings: call(name, arguments, named, test["expected"], code, setup, settings)
+        return lambda of: call(of, name, arguments, named, test["expected"])
     if isinstance(test.get("input"), str) and isinstance(test.get("output"), str):
-        return lambda code, setup, settings: program(test["input"], test["output"], code, setup, settings)
+        return lambda of: program(of, test["input"], test["output"])
     raise BadTests("a case needs function, args and expected, or input and output")
 
 
-def call(name, arguments, named, expected, code, setup, settings):
-    with Cell(code, setup, settings) as cell:
-        value = cell.call({"op": "function", "name": name}, arguments, named)
-    if not equal(value, expected, settings["tolerance"]):
+def call(cells_of_row, name, arguments, named, expected):
+    value = cells_of_row.get().call({"op": "function", "name": name}, arguments, named)
+    if not equal(value, expected, cells_of_row.given[2]["tolerance"]):
         raise Failed("another value")
 
 
-def program(stdin, expected, code, setup, settings):
-    with Cell(code, setup, settings, stdin) as cell:
-        raised = cell.loaded.get("raised")
-        if raised not in (None, "SystemExit") or lines(cell.loaded.get("stdout")) != lines(expected):
-            raise Failed("another output")
+def program(cells_of_row, stdin, expected):
+    loaded = cells_of_row.ran(stdin)
+    if loaded.get("raised") not in (None, "SystemExit") or lines(loaded.get("stdout")) != lines(expected):
+        raise Failed("another output")
 
 
 def lines(text):

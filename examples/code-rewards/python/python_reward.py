@@ -1,8 +1,9 @@
 """A reward that runs the Python code that a model wrote, against tests in a column of the dataset.
 
-The instance that the host calls is the judge. It never runs the model's code. It opens a cell, a fresh instance of this
-component, for each test; the cell gets the code and the arguments of calls, and gives values back (cell.py). The judge
-compares them with what is expected, which no cell ever sees (judge.py).
+Three kinds of instances of this component do it. The one that the host calls passes each row to the judge, a keeper of cells
+(judge.py). The judge opens a cell for the model's code, which it never runs itself; the cell gets the code and the arguments of
+calls, and gives values back (cell.py). The judge compares them with what is expected, which no cell ever sees. If it never ends
+because of what the code answered, it is ended, and the row is as if the code were wrong.
 """
 
 import json
@@ -14,7 +15,8 @@ from componentize_py_types import Err
 from wit_world import exports
 from wit_world.exports.plugin import Info, Needs
 from wit_world.exports.reward import Batch, Scores
-from wit_world.imports.types import Error_Config, Error_Input, Metric, Reduction
+from wit_world.imports import cells
+from wit_world.imports.types import Error_Config, Error_Input, Error_Internal, Metric, Reduction
 
 SCHEMA = {
     "type": "object",
@@ -59,6 +61,13 @@ SCHEMA = {
             "maximum": 60000,
             "default": 1000,
         },
+        "row_timeout_ms": {
+            "description": "Time limit of a row with all its tests. Those that have not passed by then fail.",
+            "type": "integer",
+            "minimum": 100,
+            "maximum": 600000,
+            "default": 10000,
+        },
         "memory_mb": {
             "description": "Memory limit of a test, with the interpreter's own 30 MiB.",
             "type": "integer",
@@ -95,9 +104,34 @@ class Plugin(exports.Plugin):
         settings.update(given)
 
 
+# What the host's instance says to the judge alone: a cell with the model's code hears from the judge.
+TO_JUDGE = "judge "
+# Of the judge: the interpreter, its tests and the values it compares.
+JUDGE_MB = 64
+
+
 class Inside(exports.Inside):
     def answer(self, message: str) -> str:
-        return cell.answer(message)
+        return judge.judge(message.removeprefix(TO_JUDGE)) if message.startswith(TO_JUDGE) else cell.answer(message)
+
+
+judging = None
+
+
+def judged(row: dict, completion: str) -> dict:
+    """Returns the score of a row and what happened, or what is wrong with its tests."""
+    global judging
+    message = TO_JUDGE + json.dumps({"row": row, "completion": completion, "settings": settings})
+    try:
+        if judging is None:
+            judging = cells.open_keeper(JUDGE_MB)
+        return json.loads(cells.ask(judging, message, settings["row_timeout_ms"]))
+    except Err as error:
+        judging = None
+        what = judge.reason(error)
+        if what == "refused":
+            raise Err(Error_Internal("the judge could not be opened"))
+        return {"score": 0.0, "happened": [what] if what in judge.COUNTED else []}
 
 
 class Reward(exports.Reward):
@@ -113,14 +147,18 @@ class Reward(exports.Reward):
         rewards, counts = [], dict.fromkeys(judge.COUNTED, 0.0)
         scored = 0
         for prompt, completion in zip(batch.prompt_of, batch.completions, strict=True):
-            row = judge.Row(of(settings["tests"], prompt), of(settings["setup"], prompt), of("entry_point", prompt))
-            try:
-                reward, happened = judge.score(row, completion, settings)
-            except judge.BadTests as error:
-                raise Err(Error_Input(f"prompt {prompt}, column {settings['tests']!r}: {error}"))
+            row = {
+                "tests": of(settings["tests"], prompt),
+                "setup": of(settings["setup"], prompt),
+                "entry_point": of("entry_point", prompt),
+            }
+            given = judged(row, completion)
+            if "wrong" in given:
+                raise Err(Error_Input(f"prompt {prompt}, column {settings['tests']!r}: {given['wrong']}"))
+            reward = given["score"]
             rewards.append(reward)
             scored += reward is not None
-            for what in happened:
+            for what in given["happened"]:
                 counts[what] += 1
         metrics = [Metric(f"python_reward/{name}", n / scored, scored, Reduction.MEAN) for name, n in counts.items()] if scored else []
         return Scores(rewards, metrics)

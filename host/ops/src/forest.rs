@@ -91,6 +91,19 @@ impl Forest {
         before.into_iter().chain(segment.start..segment.range().end - 1).collect()
     }
 
+    /// Returns the number of whole texts that each token is a part of, `[N]`: a segment that nothing continues ends one.
+    pub fn texts_of_tokens(&self) -> Vec<f32> {
+        let mut of_segments = vec![0f32; self.segments.len()];
+        // What continues a segment comes after it.
+        for (i, segment) in self.segments.iter().enumerate().rev() {
+            of_segments[i] = of_segments[i].max(1.0);
+            if let Some(prefix) = segment.prefix {
+                of_segments[prefix] += of_segments[i];
+            }
+        }
+        self.segments.iter().zip(of_segments).flat_map(|(segment, texts)| std::iter::repeat_n(texts, segment.len)).collect()
+    }
+
     /// Returns the forest as a device's kernels see it.
     #[cfg(feature = "cuda")]
     pub(super) fn plan(&self, device: &candle_core::CudaDevice) -> super::Result<&Plan> {
@@ -148,6 +161,7 @@ mod tests {
         assert_eq!(f.predictors(c), vec![4]);
         assert_eq!(f.predictors(p), vec![0, 1]);
         assert!(f.predictors(q).is_empty());
+        assert_eq!(f.texts_of_tokens(), [2.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
         assert_eq!(f.path(c), vec![p, a, c]);
         assert_eq!(f.trees(), vec![vec![p, a, b, c], vec![q]]);
     }

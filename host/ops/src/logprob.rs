@@ -12,6 +12,7 @@ use super::gemm::{Dst, Mat, all_threads, matmul};
 use super::math::{exp, max, sum_by, tanh};
 use super::simd::wide;
 use super::stored::{Blocks, Stored};
+use super::support::Restriction;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -122,6 +123,11 @@ impl Tile {
         logits
     }
 
+    /// Leaves each row the tokens of its support. Returns what a penalty multiplied, each with its factor.
+    fn restrict(&self, logits: &mut [f32], restriction: Option<&Restriction>, vocab: usize) -> Vec<(usize, f32)> {
+        restriction.map_or_else(Vec::new, |r| r.apply(logits, self.line(), (&self.rows, &self.tokens), vocab))
+    }
+
     /// Returns the places of those targets that are in this tile, each with its row.
     fn targets<'a>(&'a self, targets: &'a [u32]) -> impl Iterator<Item = (usize, usize)> + 'a {
         let rows = self.rows.clone().filter(|&row| self.tokens.contains(&(targets[row] as usize)));
@@ -155,9 +161,24 @@ fn check(hidden: &Tensor, w: &Tensor, targets: &[u32]) -> Result<(usize, usize, 
     Ok((m, d, vocab))
 }
 
-/// Computes statistics from `hidden: [M, D]`, `w: [V, D]` and target ids `[M]`.
-pub fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], scale: Scale) -> Result<TokenStats> {
+/// Refuses a restriction on a device.
+fn check_restriction(hidden: &Tensor, restriction: Option<&Restriction>) -> Result<()> {
+    if restriction.is_none() || hidden.device().is_cpu() {
+        return Ok(());
+    }
+    Err(Error::Shape { op: "logprob", detail: "restricted vocabularies are only supported on the CPU".into() })
+}
+
+/// Computes statistics from `hidden: [M, D]`, `w: [V, D]` and target ids `[M]`, among the tokens that a `restriction` leaves each row.
+pub fn forward(
+    hidden: &Tensor,
+    w: &Tensor,
+    targets: &[u32],
+    scale: Scale,
+    restriction: Option<&Restriction>,
+) -> Result<TokenStats> {
     let (m, d, vocab) = check(hidden, w, targets)?;
+    check_restriction(hidden, restriction)?;
     on_device!(hidden, cuda::logprob::forward(hidden, w, targets, scale.on_device()?));
     let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w)?);
     let mut room = Tile::room(m, vocab);
@@ -165,6 +186,7 @@ pub fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], scale: Scale) -> Re
     let mut target_logits = vec![f32::NAN; m];
     for tile in Tile::all(m, vocab) {
         let logits = tile.logits(&mut room, w.rows(&tile.tokens), &turned, scale);
+        tile.restrict(logits, restriction, vocab);
         let tasks = logits.par_chunks(TOKENS_PER_TASK * tile.line());
         for part in tasks.map(|lines| sums_of(lines, tile.line())).collect::<Vec<_>>() {
             sums[tile.rows.clone()].iter_mut().zip(part).for_each(|(sums, part)| *sums = sums.with(part));
@@ -252,12 +274,14 @@ pub fn backward(
     w: &Tensor,
     targets: &[u32],
     scale: Scale,
+    restriction: Option<&Restriction>,
     stats: &TokenStats,
     d_logp: &[f32],
     d_entropy: Option<&[f32]>,
     dw: Option<&Tensor>,
 ) -> Result<Tensor> {
     let (m, d, vocab) = check(hidden, w, targets)?;
+    check_restriction(hidden, restriction)?;
     if d_logp.len() != m
         || d_entropy.is_some_and(|e| e.len() != m)
         || stats.logp.len() != m
@@ -275,9 +299,11 @@ pub fn backward(
             let w = w.rows(&tile.tokens);
             let logits = tile.logits(&mut room, w, &turned, scale);
             let slopes = scale.slopes(logits);
+            let multiplied = tile.restrict(logits, restriction, vocab);
             let rows = Rows::of(&tile, stats, d_logp, d_entropy);
             logits.par_chunks_mut(TOKENS_PER_TASK * tile.line()).for_each(|lines| rows.logit_gradients(lines));
             tile.targets(targets).for_each(|(place, row)| logits[place] += d_logp[row]);
+            multiplied.into_iter().for_each(|(place, factor)| logits[place] *= factor);
             if let Some(slopes) = slopes {
                 logits.iter_mut().zip(slopes).for_each(|(d, slope)| *d *= slope);
             }
@@ -502,7 +528,7 @@ mod tests {
             let targets: Vec<u32> = (0..m).map(|row| (edges[row % edges.len()] % vocab) as u32).collect();
             let (d_logp, d_entropy) = (values(m, 3, 1.0), values(m, 4, 1.0));
             let (ht, wt) = (matrix(h.clone(), D), matrix(w.clone(), D));
-            let stats = forward(&ht, &wt, &targets, scale).unwrap();
+            let stats = forward(&ht, &wt, &targets, scale, None).unwrap();
             for d_entropy in [None, Some(&d_entropy[..])] {
                 let case = format!("{m} rows, {vocab} tokens, {scale:?}, entropy {}", d_entropy.is_some());
                 let want = Naive::new(&h, &w, &targets, &d_logp, d_entropy, scale);
@@ -511,7 +537,7 @@ mod tests {
                 assert_eq!(stats.top, want.top, "{case}");
                 // Gradients are added to what is there.
                 let dw = matrix(vec![1.0; vocab * D], D);
-                let back = |dw| backward(&ht, &wt, &targets, scale, &stats, &d_logp, d_entropy, dw).unwrap();
+                let back = |dw| backward(&ht, &wt, &targets, scale, None, &stats, &d_logp, d_entropy, dw).unwrap();
                 let (dh, frozen) = (super::super::to_vec(&back(Some(&dw))).unwrap(), super::super::to_vec(&back(None)).unwrap());
                 close(&format!("dh, {case}"), &dh, &want.dh);
                 let added: Vec<f64> = want.dw.iter().map(|x| x + 1.0).collect();
@@ -553,7 +579,7 @@ mod tests {
     fn blocks_of_impossible_tokens_have_no_weight_and_nan_is_seen_anywhere() {
         let vocab = 2 * TOKENS + 3;
         let hidden = matrix(vec![1.0], 1);
-        let run = |w: Vec<f32>, target: usize| forward(&hidden, &matrix(w, 1), &[target as u32], 1.0.into()).unwrap();
+        let run = |w: Vec<f32>, target: usize| forward(&hidden, &matrix(w, 1), &[target as u32], 1.0.into(), None).unwrap();
         for possible in [0, TOKENS + 1, vocab - 1] {
             let mut w = vec![f32::NEG_INFINITY; vocab];
             w[possible] = 3.0;

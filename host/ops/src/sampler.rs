@@ -3,6 +3,7 @@
 use crate::logprob::{log_sum_exp, weigh};
 use crate::math::sum_f64;
 use crate::simd::wide;
+use crate::support::Support;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -32,7 +33,7 @@ impl Default for Sampling {
 pub struct Drawn {
     /// The token's id.
     pub token: u32,
-    /// Log-probability under the model, before filters and penalty, for the loss to compare with.
+    /// Log-probability, for the loss to compare with: under the model, before filters and penalty, unless the support is kept.
     pub logp: f32,
 }
 
@@ -63,7 +64,7 @@ fn argmax(logits: &[f32]) -> usize {
 
 impl Sampling {
     /// Samples from `logits: [V]`; `seen` are the tokens of the text so far. The log-probability is that of logits divided by
-    /// `logp_temperature`.
+    /// `logp_temperature`; with a `support`, to which the tokens that could be drawn are added, it is that of the draw.
     // Not generic: a generic function is compiled with its caller, which is not optimised.
     pub fn draw(
         &self,
@@ -71,6 +72,7 @@ impl Sampling {
         logp_temperature: f32,
         seen: &mut dyn Iterator<Item = u32>,
         rng: &mut ChaCha8Rng,
+        support: Option<&mut Support>,
     ) -> Drawn {
         let mut adjusted: Vec<f32> = logits.to_vec();
         if self.repetition_penalty != 1.0 {
@@ -83,6 +85,11 @@ impl Sampling {
                 });
             }
             self.filter(&mut adjusted);
+            if let Some(support) = support {
+                support.push(&adjusted);
+                let token = choose(adjusted.clone(), uniform(rng));
+                return Drawn { token: token as u32, logp: adjusted[token] - log_sum_exp(&adjusted, 1.0) };
+            }
             choose(adjusted, uniform(rng))
         } else {
             argmax(&adjusted)
@@ -97,6 +104,11 @@ impl Sampling {
             let z = logits[token as usize];
             adjusted[token as usize] = if z > 0.0 { z / self.repetition_penalty } else { z * self.repetition_penalty };
         }
+    }
+
+    /// Returns whether tokens are drawn with other probabilities than the model's at this temperature.
+    pub fn changes_support(&self) -> bool {
+        self.top_p < 1.0 || self.top_k > 0 || self.min_p > 0.0 || self.repetition_penalty != 1.0
     }
 
     /// Sets the logits of excluded tokens to negative infinity.
@@ -202,7 +214,7 @@ mod tests {
         let mut counts = vec![0; logits.len()];
         let mut rng = stream(1, 2, 3, 4);
         for _ in 0..n {
-            counts[sampling.draw(logits, 1.0, &mut [].into_iter(), &mut rng).token as usize] += 1;
+            counts[sampling.draw(logits, 1.0, &mut [].into_iter(), &mut rng, None).token as usize] += 1;
         }
         counts
     }
@@ -286,7 +298,7 @@ mod tests {
         let logits = [2.0f32, 1.5, -1.0];
         let mut rng = stream(0, 0, 0, 0);
         // 2 / 1.5 = 1.33 is less than 1.5, and so would be 2 / 1.5 / 1.5.
-        let drawn = sampling.draw(&logits, 1.0, &mut [0, 0].into_iter(), &mut rng);
+        let drawn = sampling.draw(&logits, 1.0, &mut [0, 0].into_iter(), &mut rng, None);
         assert_eq!(drawn.token, 1);
         let want = 1.5 - logits.iter().map(|z| z.exp()).sum::<f32>().ln();
         assert!((drawn.logp - want).abs() < 1e-6);
@@ -298,7 +310,7 @@ mod tests {
             logits in prop::collection::vec(-50f32..50.0, 1..40), seed: u64, top_k in 0usize..50, top_p in 0.01f32..1.0, min_p in 0f32..1.0,
         ) {
             let sampling = Sampling { top_k, top_p, min_p, ..Sampling::default() };
-            let drawn = sampling.draw(&logits, 1.0, &mut [].into_iter(), &mut stream(seed, 0, 0, 0));
+            let drawn = sampling.draw(&logits, 1.0, &mut [].into_iter(), &mut stream(seed, 0, 0, 0), None);
             prop_assert!((drawn.token as usize) < logits.len());
             prop_assert!(drawn.logp <= 1e-5);
         }

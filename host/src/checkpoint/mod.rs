@@ -42,3 +42,13 @@ pub enum Error {
         detail: String,
     },
 }
+
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Write { .. } => false,
+            Self::Damaged { .. } | Self::None { .. } => true,
+        }
+    }
+}

@@ -30,7 +30,7 @@ pub(super) fn known_of(command: &Command, first: &[(&str, &str)], arguments: &[O
     let helps = arguments.iter().any(|argument| argument == "--help" || argument == "-h");
     let scanned = scan(command, &arguments);
     let named = scanned.values("config").pop().filter(|_| !helps);
-    let file = named.map(|path| ConfigFile::given(Path::new(&path))).transpose().map_err(Failure::mistake)?;
+    let file = named.map(|path| ConfigFile::given(Path::new(&path))).transpose().map_err(Failure::of)?;
     let in_file = file.as_ref().is_some_and(|file| file.unknown_keys().is_ok_and(|keys| !keys.is_empty()));
     let in_sets = scanned.values("set").iter().any(|set| !is_of_key(set));
     let settings = match helps || in_file || in_sets || scanned.has_others {
@@ -50,9 +50,9 @@ fn is_of_key(set: &str) -> bool {
 
 /// Returns the settings of an embedded algorithm.
 pub(super) fn settings_of_embedded(name: &str) -> Result<Vec<Setting>, Failure> {
-    let source = Source::open(name).map_err(Failure::failed)?;
-    let engine = Engine::new().map_err(Failure::failed)?;
-    settings_of(&engine, &source, &Limits::default()).map_err(Failure::failed)
+    let source = Source::open(name).map_err(Failure::of)?;
+    let engine = Engine::new().map_err(Failure::of)?;
+    settings_of(&engine, &source, &Limits::default()).map_err(Failure::of)
 }
 
 fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFile>) -> Result<Vec<Setting>, Failure> {
@@ -65,14 +65,14 @@ fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFil
         Some(origin) => Beginning::Fork { origin, fresh },
         None => Beginning::New,
     };
-    let base = beginning.origin().map(|origin| ConfigFile::read(&origin.config_file())).transpose().map_err(Failure::mistake)?;
-    let asked = Asked::of(base.iter().chain(file), &overrides).map_err(Failure::mistake)?;
+    let base = beginning.origin().map(|origin| ConfigFile::read(&origin.config_file())).transpose().map_err(Failure::of)?;
+    let asked = Asked::of(base.iter().chain(file), &overrides).map_err(Failure::of)?;
     if let Some(threads) = asked.num_threads.filter(|threads| (1..=MOST_THREADS).contains(threads)) {
-        super::set_threads(threads).map_err(Failure::mistake)?;
+        super::set_threads(threads).map_err(Failure::of)?;
     }
-    let source = beginning.plugin(asked.algorithm.as_deref().unwrap_or(DEFAULT)).map_err(Failure::mistake)?;
-    let engine = Engine::new().map_err(Failure::failed)?;
-    settings_of(&engine, &source, &asked.loss_limits).map_err(Failure::mistake)
+    let source = beginning.plugin(asked.algorithm.as_deref().unwrap_or(DEFAULT)).map_err(Failure::of)?;
+    let engine = Engine::new().map_err(Failure::of)?;
+    settings_of(&engine, &source, &asked.loss_limits).map_err(Failure::of)
 }
 
 /// The algorithm of runs that name none.

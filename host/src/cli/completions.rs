@@ -36,9 +36,9 @@ pub(super) fn completions(args: &Args) -> Result<(), Failure> {
 pub(super) fn man(args: &ManArgs) -> Result<(), Failure> {
     let root = with_all_settings()?;
     match &args.dir {
-        Some(folder) => write_pages(root, folder).map_err(Failure::failed),
+        Some(folder) => write_pages(root, folder).map_err(Failure::of),
         None => {
-            output::bytes(&page(root, &args.command).map_err(Failure::mistake)?);
+            output::bytes(&page(root, &args.command).map_err(Failure::of)?);
             Ok(())
         }
     }

@@ -29,7 +29,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    report::check(&args.run).map_err(Failure::mistake)?;
+    report::check(&args.run).map_err(Failure::of)?;
     let found = diagnosis::read(&args.run);
     if args.json {
         let line = json!({
@@ -40,6 +40,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     for note in &found.notes {
         tracing::warn!("{note}");
+    }
+    if found.rows == 0 && found.notes.iter().any(|note| note.starts_with("metrics.jsonl")) {
+        return Err(Failure::mistake(anyhow!("{}: none of its metrics can be read", args.run.display())));
     }
     if found.rows == 0 {
         return Err(Failure::mistake(anyhow!("{}: no metrics have been logged yet", args.run.display())));

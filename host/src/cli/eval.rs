@@ -35,7 +35,7 @@ pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
 
 fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(), Failure> {
     // Nothing of an evaluation is kept.
-    let temporary = tempfile::tempdir().map_err(Failure::failed)?;
+    let temporary = tempfile::tempdir().map_err(Failure::of)?;
     let folder = temporary.path().join("evaluation").display().to_string();
     let mut given = Given::of(matches, &[], known)?;
     given.overrides.flags.retain(|(key, _)| key != "output_dir");
@@ -43,14 +43,14 @@ fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<()
     let beginning = match matches.get_one::<PathBuf>("run") {
         None => Beginning::New,
         Some(path) => {
-            let origin = Origin::find(path).map_err(Failure::mistake)?;
+            let origin = Origin::find(path).map_err(Failure::of)?;
             let fresh = given.named_plugins();
             Beginning::Fork { origin, fresh }
         }
     };
     let config = given.settle(&beginning)?;
-    let trainer = set_up(config, &beginning, world.clone()).map_err(Failure::mistake)?;
-    let figures = trainer.evaluate_only().map_err(Failure::failed)?;
+    let trainer = set_up(config, &beginning, world.clone()).map_err(Failure::of)?;
+    let figures = trainer.evaluate_only().map_err(Failure::of)?;
     if !world.is_first() {
         return Ok(());
     }

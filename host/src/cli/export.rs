@@ -22,12 +22,9 @@ fn dtype(name: &str) -> Result<Dtype, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let folder = check(args).map_err(Failure::mistake)?;
+    let folder = check(args).map_err(Failure::of)?;
     let exported = super::make_folder(&args.to, || Ok(model::export(&folder, &args.to, args.dtype)?));
-    exported.map_err(|error| match error.downcast_ref() {
-        Some(model::Error::OutOfRange { .. }) => Failure::Mistake(error),
-        _ => Failure::Failed(error),
-    })?;
+    exported.map_err(Failure::of)?;
     say!("{}", args.to.display());
     Ok(())
 }

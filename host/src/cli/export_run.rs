@@ -19,12 +19,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    report::check(&args.run).map_err(Failure::mistake)?;
+    report::check(&args.run).map_err(Failure::of)?;
     let to = args.output.as_deref().unwrap_or(&args.run);
-    let (path, command) = export(&args.run, args.format, to).map_err(|error| match error {
-        Error::Empty(_) => Failure::mistake(error),
-        other => Failure::failed(other),
-    })?;
+    let (path, command) = export(&args.run, args.format, to).map_err(Failure::of)?;
     say!("{}", path.display());
     tracing::info!("to show it: {command}");
     Ok(())

@@ -22,7 +22,7 @@ pub(super) fn command(name: &'static str) -> Command {
         let arg = spelled(Arg::new(option.name), option.name).hide(true).help(option.why);
         let arg = arg.allow_negative_numbers(true);
         match option.treatment {
-            Treatment::RewardWeights => arg.num_args(1..).action(ArgAction::Append),
+            Treatment::RewardWeights | Treatment::RewardFuncs => arg.num_args(1..).action(ArgAction::Append),
             _ => arg.num_args(0..=1).default_missing_value("true").overrides_with(option.name),
         }
     });
@@ -123,8 +123,9 @@ pub(super) fn with_settings(command: Command, settings: &[Setting]) -> Command {
 }
 
 fn setting_flag(setting: &Setting) -> Arg {
-    let Setting { name, help, takes } = setting;
+    let Setting { name, help, takes, aliases } = setting;
     let arg = spelled(Arg::new(setting_id(name)), name).help(help).help_heading(SETTINGS).action(ArgAction::Append);
+    let arg = arg.aliases(aliases.iter().flat_map(|alias| [alias.replace('_', "-"), alias.clone()]));
     match takes {
         Takes::Switch => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true"),
         Takes::One => arg.value_name("VALUE").allow_hyphen_values(true),

@@ -84,7 +84,7 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let (model, tokenizer, tokens) = prepare(args).map_err(Failure::mistake)?;
+    let (model, tokenizer, tokens) = prepare(args).map_err(Failure::of)?;
     let stops = StopStrings::new(args.stop.clone());
     let generator = Generator {
         model: &model,
@@ -96,6 +96,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             repetition_penalty: args.repetition_penalty,
         },
         logp_temperature: 1.0,
+        keep_support: false,
         max_new_tokens: args.max_new_tokens,
         max_num_seqs: 256,
         seed: args.seed,
@@ -105,12 +106,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         follow: None,
     };
     let requests = [Request { tokens: tokens.clone(), row: 0, first: 0, samples: args.samples }];
-    let rollouts = generator.run(&requests).map_err(Failure::failed)?;
+    let rollouts = generator.run(&requests).map_err(Failure::of)?;
     let terminal = std::io::stdout().is_terminal();
     for rollout in rollouts {
         let asked: &[u32] = if args.is_chat() { &[] } else { &tokens };
         let whole: Vec<u32> = asked.iter().chain(&rollout.tokens).copied().collect();
-        let text = tokenizer.decode(&whole).map_err(Failure::failed)?;
+        let text = tokenizer.decode(&whole).map_err(Failure::of)?;
         // A terminal would interpret escape sequences from a model; a file gets the text unchanged.
         if terminal {
             say!("{text}");

@@ -9,6 +9,7 @@ use crate::train::Beginning;
 use anyhow::anyhow;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
+use std::iter;
 use std::path::{Path, PathBuf};
 use toml::Value;
 
@@ -55,8 +56,12 @@ impl Given {
             }
         }
         let read = || matches.get_one::<PathBuf>("config").map(|path| ConfigFile::given(path)).transpose();
-        let file = known.file.clone().map_or_else(read, |file| Ok(Some(file))).map_err(Failure::mistake)?;
-        Ok(Self { file, overrides, settings: settings.iter().map(|setting| setting.name.clone()).collect() })
+        let file = known.file.clone().map_or_else(read, |file| Ok(Some(file))).map_err(Failure::of)?;
+        Ok(Self {
+            file,
+            overrides,
+            settings: settings.iter().flat_map(|setting| iter::once(&setting.name).chain(&setting.aliases)).cloned().collect(),
+        })
     }
 
     /// A configuration that only `--set` changes.
@@ -72,12 +77,12 @@ impl Given {
 
     /// Returns the configuration of a run that begins so.
     pub(super) fn settle(&self, beginning: &Beginning) -> Result<Config, Failure> {
-        let base = beginning.config_file().map_err(Failure::mistake)?;
+        let base = beginning.config_file().map_err(Failure::of)?;
         let config = self.config(base.as_deref())?;
         match base {
             None => granted::remember_all(&config),
             Some(_) => {
-                let own_file = self.file.as_ref().map_or(Ok(false), |file| file.has("plugin")).map_err(Failure::mistake)?;
+                let own_file = self.file.as_ref().map_or(Ok(false), |file| file.has("plugin")).map_err(Failure::of)?;
                 granted::check(&config, |entry| own_file || self.grants(entry))?;
             }
         }
@@ -96,11 +101,11 @@ impl Given {
     /// Returns the configuration over that of a file, and sets the number of threads that it asks for.
     fn config(&self, base: Option<&Path>) -> Result<Config, Failure> {
         let read = |path: &Path| ConfigFile::read(path)?.without_other_algorithm(&self.overrides, self.file.as_ref());
-        let base = base.map(read).transpose().map_err(Failure::mistake)?;
+        let base = base.map(read).transpose().map_err(Failure::of)?;
         let files = base.iter().chain(&self.file);
-        let config = config::read_files(files, &self.overrides, &self.settings).map_err(Failure::mistake)?;
+        let config = config::read_files(files, &self.overrides, &self.settings).map_err(Failure::of)?;
         if let Some(threads) = config.num_threads {
-            super::set_threads(threads).map_err(Failure::mistake)?;
+            super::set_threads(threads).map_err(Failure::of)?;
         }
         Ok(config)
     }

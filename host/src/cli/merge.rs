@@ -22,8 +22,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         ensure!(folder.lora().is_some(), "{}: not an adapter; there is nothing to merge", args.adapter.display());
         Ok(folder)
     };
-    let folder = prepare().map_err(Failure::mistake)?;
-    super::make_folder(to, || Ok(model::merge(&folder, to)?)).map_err(Failure::Failed)?;
+    let folder = prepare().map_err(Failure::of)?;
+    super::make_folder(to, || Ok(model::merge(&folder, to)?)).map_err(Failure::of)?;
     say!("{}: {} with its adapter merged in", to.display(), folder.base().display());
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The command line: arguments in, printed text and an exit code out.
 //!
-//! Exit codes: 0 done, 2 a mistake of the user's (found before anything was written), 1 a
-//! failure on the way, 3 stopped by a signal after saving.
+//! Exit codes: 0 done, 2 a mistake of the user's, 1 a failure of the work or the machine, 3 stopped by a signal after saving. Between 1
+//! and 2 the error's kind decides (`kind.rs`).
 
 /// Prints a line.
 macro_rules! say {
@@ -22,6 +22,7 @@ mod flags;
 mod generate;
 mod given;
 mod granted;
+mod kind;
 mod merge;
 mod models;
 mod new_model;
@@ -29,6 +30,7 @@ mod output;
 mod plugin;
 mod progress;
 mod replay;
+mod replayed_episodes;
 mod report;
 mod resume;
 mod score;
@@ -65,6 +67,12 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Decides by its kind what an error is. One that was first put into words here is the user's mistake.
+    fn of(error: impl Into<anyhow::Error>) -> Self {
+        let error = error.into();
+        if kind::is_mistake(&error).unwrap_or(true) { Self::Mistake(error) } else { Self::Failed(error) }
+    }
+
     fn mistake(error: impl Into<anyhow::Error>) -> Self {
         Self::Mistake(error.into())
     }
@@ -227,7 +235,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
             _ => {}
         }
     }
-    match Other::from_arg_matches(matches).map_err(Failure::mistake)? {
+    match Other::from_arg_matches(matches).map_err(Failure::of)? {
         Other::Generate(args) => generate::run(&args),
         Other::Export(args) => export::run(&args),
         Other::NewModel(args) => new_model::run(&args),
@@ -276,20 +284,20 @@ fn together(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), 
         Err(_) => return Err(Failure::Said(2)),
     };
     let outcome = work(&world);
-    let (error, code) = match &outcome {
-        Err(Failure::Mistake(error)) => (error, 2),
-        Err(Failure::Failed(error)) => (error, 1),
+    let (error, mistake) = match &outcome {
+        Err(Failure::Mistake(error)) => (error, true),
+        Err(Failure::Failed(error)) => (error, false),
         _ => return outcome,
     };
     if world.size() == 1 {
         return outcome;
     }
-    world.tell(&dist::Failure { reason: error.to_string(), plugin: None });
+    world.tell(&dist::Failure { reason: error.to_string(), plugin: None, mistake });
     // Before the farewell: launchers end all that is left when one process has ended with a failure.
     if world.is_first() {
         output::complain(error);
     }
-    Err(Failure::Said(code))
+    Err(Failure::Said(if mistake { 2 } else { 1 }))
 }
 
 /// A plugin's settings from `--set KEY=VALUE`, given any number of times. A key may be written as for `train`,
@@ -307,7 +315,7 @@ fn settings_given(sets: &[String]) -> anyhow::Result<Map<String, Value>> {
 fn make_folder<T>(folder: &Path, fill: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let made = std::fs::create_dir_all(parent).and_then(|()| std::fs::create_dir(folder));
-    made.map_err(|e| anyhow!("can't write {}: {e}", folder.display()))?;
+    made.map_err(|source| crate::train::Error::Write { path: folder.to_owned(), source })?;
     // What can't be removed is the lesser trouble.
     fill().inspect_err(|_| drop(std::fs::remove_dir_all(folder)))
 }

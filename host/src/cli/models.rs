@@ -23,8 +23,8 @@ pub(super) fn run(args: &Args) {
             say!("| `{}` | {} | {} | {place} |", family.model_type, family.name, family.features);
             continue;
         }
-        say!("{:<12} {} ({place})", family.model_type, family.name);
-        wrapped(family.features).iter().for_each(|line| say!("             {line}"));
+        say!("{:<16} {} ({place})", family.model_type, family.name);
+        wrapped(family.features).iter().for_each(|line| say!("                 {line}"));
     }
     if !args.markdown {
         say!(

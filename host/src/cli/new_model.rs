@@ -34,7 +34,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let parameters = make(args).map_err(Failure::mistake)?;
+    let parameters = make(args).map_err(Failure::of)?;
     say!("{}: {:.2} million random parameters", args.folder.display(), parameters as f64 / 1e6);
     Ok(())
 }

@@ -1,6 +1,7 @@
-//! `rlhost replay`: scores a run's completions with another reward.
+//! `rlhost replay`: scores a run's completions with another reward, or plays its episodes with another environment.
 
 use super::granted::Granted;
+use super::replayed_episodes::{self, Spoken};
 use super::{Failure, settings_given};
 use crate::config::{Config, Limits, Overrides, PluginEntry, files, read};
 use crate::data::{self, Extras, Message, Prompt};
@@ -24,12 +25,15 @@ pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
     /// Reward plugin: a path, or the file name of an embedded plugin
-    #[arg(long, required_unless_present = "reward_model")]
+    #[arg(long, required_unless_present_any = ["reward_model", "environment"])]
     plugin: Option<String>,
     /// Reward model to score with instead: a folder, a run's folder, or a name on the hub
     #[arg(long, alias = "reward_model", conflicts_with_all = ["plugin", "set"])]
     reward_model: Option<String>,
-    /// Setting of the plugin, as in --set target=8; may be repeated
+    /// Environment to play the recorded turns of episodes with instead: a path, or the file name of an embedded one
+    #[arg(long, conflicts_with_all = ["plugin", "reward_model"])]
+    environment: Option<String>,
+    /// Setting of the plugin or environment, as in --set target=8; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Compare only with this reward of the run
@@ -44,18 +48,21 @@ pub(super) struct Args {
 
 /// The parts of a line in completions.jsonl that rewards see.
 #[derive(Deserialize)]
-struct Recorded {
-    step: u64,
-    row: usize,
+pub(super) struct Recorded {
+    pub step: u64,
+    pub row: usize,
     prompt: String,
     completion: String,
     completion_ids: Vec<u32>,
     finished: bool,
     rewards: BTreeMap<String, Option<f32>>,
+    /// What it is besides, if it is an episode.
+    #[serde(flatten)]
+    pub spoken: Option<Spoken>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    replay(args).map_err(Failure::Mistake)
+    replay(args).map_err(Failure::of)
 }
 
 fn replay(args: &Args) -> anyhow::Result<()> {
@@ -70,9 +77,12 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     }
     let config = read([args.run.join("config.toml").as_path()], &Overrides::default())?;
     let rows = dataset(&config)?;
-    let (scores, by) = match &args.reward_model {
-        Some(model) => by_model(model, &config, &recorded, &rows)?,
-        None => by_plugin(args, &config, &recorded, &rows)?,
+    let (scores, by) = match (&args.reward_model, &args.environment) {
+        (Some(model), _) => by_model(model, &config, &recorded, &rows)?,
+        (None, Some(environment)) => {
+            replayed_episodes::by_environment(environment, settings_given(&args.set)?, config.seed, &recorded, &rows)?
+        }
+        (None, None) => by_plugin(args, &config, &recorded, &rows)?,
     };
 
     let names: BTreeSet<&String> = recorded.iter().flat_map(|r| r.rewards.keys()).collect();
@@ -120,7 +130,7 @@ fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyho
 }
 
 /// The scores of recorded completions, and what gave them.
-type Scores = (Vec<Option<f32>>, String);
+pub(super) type Scores = (Vec<Option<f32>>, String);
 
 /// Scores completions with a plugin.
 fn by_plugin(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
@@ -141,12 +151,16 @@ fn by_plugin(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) 
 fn by_model(given: &str, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
     let (folder, name) = train::model_or_run(given)?;
     let model = RewardModel::open(name, &folder, &Place::choose(config.device, config.bf16, 0)?)?;
+    let talk = |r: &Recorded| r.spoken.as_ref().map(|spoken| spoken.conversation(rows.get(r.row).map(|row| &row.columns)));
+    let talks = recorded.iter().map(|r| talk(r).transpose()).collect::<anyhow::Result<Vec<_>>>()?;
     let said: Vec<Said<'_>> = recorded
         .iter()
-        .map(|r| Said {
+        .zip(&talks)
+        .map(|(r, talk)| Said {
             group: r.row,
             prompt: &r.prompt,
-            asked: rows.get(r.row).and_then(|row| row.asked.as_ref()),
+            asked: rows.get(r.row).and_then(|row| row.asked.as_ref()).filter(|_| talk.is_none()),
+            whole: talk.as_ref(),
             completion: &r.completion,
             ended: r.finished,
         })
@@ -157,10 +171,12 @@ fn by_model(given: &str, config: &Config, recorded: &[Recorded], rows: &[Row]) -
 
 /// A row of the run's dataset; one that can't be used is empty.
 #[derive(Clone, Default)]
-struct Row {
+pub(super) struct Row {
     /// Its conversation, if it is one.
     asked: Option<(Vec<Message>, Extras)>,
-    columns: Map<String, Value>,
+    /// Its prompt as messages; a text is one of the user.
+    pub messages: Vec<Message>,
+    pub columns: Map<String, Value>,
 }
 
 /// Returns the rows of the dataset.
@@ -169,8 +185,11 @@ fn dataset(config: &Config) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for row in data::read_prompts(&dataset, &mut data::Refused::default())? {
         rows.resize(row.row, Row::default());
-        let asked = if let Prompt::Chat(messages) = row.prompt { Some((messages, row.extras)) } else { None };
-        rows.push(Row { asked, columns: row.columns });
+        let (asked, messages) = match row.prompt {
+            Prompt::Chat(messages) => (Some((messages.clone(), row.extras)), messages),
+            Prompt::Text(content) => (None, vec![Message { role: "user".into(), content, ..Message::default() }]),
+        };
+        rows.push(Row { asked, messages, columns: row.columns });
     }
     Ok(rows)
 }
@@ -180,7 +199,8 @@ fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
     let mut prompts = Vec::new();
     let mut prompt_of = Vec::new();
     for recorded in generation {
-        if rows.last() != Some(&recorded.row) {
+        // An episode has a prompt of its own.
+        if rows.last() != Some(&recorded.row) || recorded.spoken.is_some() {
             rows.push(recorded.row);
             prompts.push(recorded.prompt.clone());
         }
@@ -190,6 +210,17 @@ fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
     let value =
         |row: &usize, name: &str| dataset.get(*row).and_then(|row| row.columns.get(name)).unwrap_or(&Value::Null).to_string();
     let column = |name: &&String| Column { name: (*name).clone(), values: rows.iter().map(|row| value(row, name)).collect() };
+    let mut columns: Vec<Column> = names.iter().map(column).collect();
+    if generation.iter().any(|recorded| recorded.spoken.is_some()) {
+        let spoken = |of: fn(&Spoken) -> &Value| {
+            let value = |recorded: &Recorded| recorded.spoken.as_ref().map_or(Value::Null, |spoken| of(spoken).clone());
+            generation.iter().map(|recorded| value(recorded).to_string()).collect()
+        };
+        for (name, values) in [("messages", spoken(|s| &s.messages)), ("turn_rewards", spoken(|s| &s.turn_rewards))] {
+            columns.retain(|column| column.name != name);
+            columns.push(Column { name: name.to_owned(), values });
+        }
+    }
     let mut offsets = vec![0];
     for recorded in generation {
         offsets.push(offsets.last().copied().unwrap_or(0) + recorded.completion_ids.len() as u32);
@@ -197,7 +228,7 @@ fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
     RewardBatch {
         step: generation.first().map_or(0, |r| r.step),
         seed: 0,
-        columns: names.iter().map(column).collect(),
+        columns,
         prompts,
         prompt_of,
         completions: generation.iter().map(|r| r.completion.clone()).collect(),

@@ -12,10 +12,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let path = report::write(&args.run).map_err(|error| match error {
-        report::Error::NotARun { .. } => Failure::mistake(error),
-        other => Failure::failed(other),
-    })?;
+    let path = report::write(&args.run).map_err(Failure::of)?;
     say!("{}", path.display());
     Ok(())
 }

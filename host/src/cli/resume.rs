@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn go_on_with(args: &Args, world: &Rc<World>) -> Result<(), Failure> {
     let path = args.step.map_or_else(|| args.run.clone(), |step| checkpoint::folder(&args.run, step));
-    let origin = Origin::find(&path).map_err(Failure::mistake)?;
+    let origin = Origin::find(&path).map_err(Failure::of)?;
     let mut sets = args.set.clone();
     if sets.iter().any(|set| set.starts_with("output_dir=")) {
         let advice = "to start a new run from a checkpoint, use rlhost train --resume-from-checkpoint with another --output-dir";

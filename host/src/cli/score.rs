@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// Number of CPU threads [default: one per processor available to the process]
     #[arg(long, alias = "num_threads")]
     num_threads: Option<usize>,
-    /// Print one line of JSON per row: {"row", "score"}, or {"row", "chosen", "rejected"}
+    /// Print one line of JSON per row: {"row", "score"}, {"row", "chosen", "rejected"}, or {"row", "steps"} of a model that values steps
     #[arg(long)]
     json: bool,
 }
@@ -44,19 +44,22 @@ impl Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let config = args.config().map_err(Failure::mistake)?;
+    let config = args.config().map_err(Failure::of)?;
     if let Some(threads) = config.num_threads {
-        super::set_threads(threads).map_err(Failure::mistake)?;
+        super::set_threads(threads).map_err(Failure::of)?;
     }
-    let opened = open(args, config.device).map_err(Failure::mistake)?;
-    let dataset = train::dataset_of(&config).map_err(Failure::mistake)?;
+    let opened = open(args, config.device).map_err(Failure::of)?;
+    let dataset = train::dataset_of(&config).map_err(Failure::of)?;
     let Some((dataset, _)) = dataset else { return Ok(()) };
-    let (rows, warning) = opened.score_dataset(&dataset).map_err(Failure::mistake)?;
+    let steps = opened.judges_steps();
+    let scored = if steps { opened.score_steps(&dataset) } else { opened.score_dataset(&dataset) };
+    let (rows, warning) = scored.map_err(Failure::of)?;
     if let Some(text) = warning {
         tracing::warn!("{text}");
     }
     for (row, scores) in &rows {
         match (&scores[..], args.json) {
+            (values, true) if steps => say!("{}", json!({ "row": row, "steps": values })),
             ([score], true) => say!("{}", json!({ "row": row, "score": score })),
             ([chosen, rejected], true) => say!("{}", json!({ "row": row, "chosen": chosen, "rejected": rejected })),
             (scores, _) => {
@@ -65,7 +68,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             }
         }
     }
-    if !args.json {
+    if !args.json && !steps {
         summary(&rows);
     }
     Ok(())

@@ -1,10 +1,10 @@
-//! `rlhost swap`: replaces a plugin of a running run and reports the outcome.
+//! `rlhost swap`: replaces a plugin or reward model of a running run and reports the outcome.
 
 use super::Failure;
 use crate::config::{Overrides, PluginEntry};
 use crate::config::{did_you_mean, files, read};
 use crate::plugin::Source;
-use crate::train::INBOX;
+use crate::train::{self, INBOX};
 use anyhow::{Context, anyhow};
 use serde_json::Value;
 use std::fs;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// Name of the plugin in the run, and the file or embedded plugin to replace it with
+    /// Name of the plugin in the run, and the file or embedded plugin to replace it with; or of a reward model, and its folder
     #[arg(value_name = "NAME=FILE")]
     swap: String,
     /// Don't wait for the run to answer
@@ -30,16 +30,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .swap
         .split_once('=')
         .ok_or_else(|| Failure::mistake(anyhow!("{:?}: expected NAME=FILE, as in tldr_length_reward=better.wasm", args.swap)))?;
-    check(&args.run, name).map_err(Failure::Mistake)?;
-    let source = Source::open(file).map_err(Failure::mistake)?;
+    let (bytes, kind) = match check(&args.run, name).map_err(Failure::of)? {
+        Replaced::Plugin => (Source::open(file).map_err(Failure::of)?.bytes().to_vec(), "wasm"),
+        // What it holds is read by the run, which goes on meanwhile.
+        Replaced::Model => (folder(file).map_err(Failure::of)?.into_bytes(), "model"),
+    };
     let events = args.run.join("events.jsonl");
     let end = events.metadata().map_or(0, |m| m.len());
-    let request = send(&args.run, name, source.bytes()).map_err(Failure::failed)?;
+    let request = send(&args.run, name, &bytes, kind).map_err(Failure::of)?;
     if args.no_wait {
         say!("sent");
         return Ok(());
     }
-    let answer = wait(&args.run, &events, end, &request).map_err(Failure::Failed)?;
+    let answer = wait(&args.run, &events, end, &request).map_err(Failure::of)?;
     if answer["event"] == "plugin_refused" {
         return Err(Failure::failed(anyhow!("{name} was not swapped: {}", answer["reason"].as_str().unwrap_or_default())));
     }
@@ -55,8 +58,20 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks that a run is running there and has a plugin of this name.
-fn check(run: &Path, name: &str) -> anyhow::Result<()> {
+/// What is replaced.
+enum Replaced {
+    Plugin,
+    Model,
+}
+
+/// Returns the folder of a reward model as the run finds it.
+fn folder(given: &str) -> anyhow::Result<String> {
+    let (folder, name) = train::model_or_run(given)?;
+    if folder.is_dir() { Ok(name) } else { Err(anyhow!("{given}: a reward model is swapped for the folder of another")) }
+}
+
+/// Checks that a run is running there and has a plugin or reward model of this name, and says which.
+fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
     let lock = files::open(&run.join(".lock")).map_err(|_| anyhow!("{} is not the folder of a run", run.display()))?;
     if lock.try_lock().is_ok() {
         return Err(anyhow!("{}: no rlhost process is running this run", run.display()));
@@ -67,25 +82,24 @@ fn check(run: &Path, name: &str) -> anyhow::Result<()> {
     }
     let algorithm = PluginEntry::new(config.algorithm.clone()).name().to_owned();
     if config.plugin.iter().any(|entry| entry.model && entry.name() == name) {
-        return Err(anyhow!("{name} is a reward model, which a running run keeps; a fork can start with another"));
+        return Ok(Replaced::Model);
     }
-    let plugins = config.plugin.iter().filter(|entry| !entry.model);
-    let names: Vec<&str> = plugins.map(PluginEntry::name).chain([algorithm.as_str()]).collect();
+    let names: Vec<&str> = config.plugin.iter().map(PluginEntry::name).chain([algorithm.as_str()]).collect();
     if !names.contains(&name) {
         let meant = did_you_mean(name, names.iter().copied());
         return Err(anyhow!("this run has no plugin {name:?}; it has {}{meant}", names.join(", ")));
     }
-    Ok(())
+    Ok(Replaced::Plugin)
 }
 
 /// Puts the bytes into the run's inbox atomically. Returns the request's name.
-fn send(run: &Path, name: &str, bytes: &[u8]) -> std::io::Result<String> {
+fn send(run: &Path, name: &str, bytes: &[u8], kind: &str) -> std::io::Result<String> {
     let inbox = run.join(INBOX);
     let temporary = tempfile::Builder::new().prefix(".swap-").tempfile_in(run)?;
     fs::write(temporary.path(), bytes)?;
     // Later requests sort later by name.
     let request = format!("{name}@{}", jiff::Timestamp::now().as_nanosecond());
-    temporary.persist(inbox.join(format!("{request}.wasm"))).map_err(|e| e.error)?;
+    temporary.persist(inbox.join(format!("{request}.{kind}"))).map_err(|e| e.error)?;
     Ok(request)
 }
 

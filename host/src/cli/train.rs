@@ -106,7 +106,7 @@ impl Training {
             }
             // OpenRLHF's --load_checkpoint says that, and its --ckpt_path where from.
             match from.iter().rfind(|path| !is_latest(path)) {
-                Some(path) => go_on(&given, Origin::find(Path::new(path)).map_err(Failure::mistake)?, allow_changed, world),
+                Some(path) => go_on(&given, Origin::find(Path::new(path)).map_err(Failure::of)?, allow_changed, world),
                 None => go_on_with_latest(&given, allow_changed, world),
             }
         })
@@ -120,13 +120,13 @@ pub(super) fn is_latest(path: &str) -> bool {
 
 /// Goes on with the run of the output directory, or begins it if there is nothing to go on from.
 fn go_on_with_latest(given: &Given, allow_changed: bool, world: &Rc<World>) -> Result<(), Failure> {
-    let Some(run) = given.output_dir().map_err(Failure::mistake)? else {
+    let Some(run) = given.output_dir().map_err(Failure::of)? else {
         let detail = "--resume-from-checkpoint needs a path, or --output-dir to find the latest checkpoint in";
         return Err(Failure::mistake(anyhow!(detail)));
     };
     let run = PathBuf::from(run);
     if checkpoint::steps(&run).is_ok_and(|steps| !steps.is_empty()) {
-        return go_on(given, Origin::find(&run).map_err(Failure::mistake)?, allow_changed, world);
+        return go_on(given, Origin::find(&run).map_err(Failure::of)?, allow_changed, world);
     }
     tracing::info!("{} has no checkpoint; starting from the first step", run.display());
     // The lock is the first thing that a run puts into its folder.
@@ -139,7 +139,7 @@ pub(super) fn go_on(given: &Given, origin: Origin, allow_changed: bool, world: &
         (Ok(a), Ok(b)) => a == b,
         _ => false,
     };
-    let fork = given.output_dir().map_err(Failure::mistake)?.filter(|folder| !same(Path::new(folder), &origin.run));
+    let fork = given.output_dir().map_err(Failure::of)?.filter(|folder| !same(Path::new(folder), &origin.run));
     if world.is_first() {
         say!("{} {} from step {}", if fork.is_some() { "forking" } else { "resuming" }, origin.run.display(), origin.step);
     }
@@ -156,7 +156,7 @@ fn start(given: &Given, beginning: &Beginning, world: &Rc<World>) -> Result<(), 
     let stopping = Stopping::listen()?;
     let config = given.settle(beginning)?;
     let report_to = config.report_to.clone();
-    let trainer = train::set_up(config, beginning, world.clone()).map_err(Failure::mistake)?;
+    let trainer = train::set_up(config, beginning, world.clone()).map_err(Failure::of)?;
     let begun = beginning.origin().map_or(0, |origin| origin.step);
     finish(trainer, &stopping, (begun, &report_to), world)
 }
@@ -164,7 +164,7 @@ fn start(given: &Given, beginning: &Beginning, world: &Rc<World>) -> Result<(), 
 /// Runs to the end and says where everything is.
 fn finish(trainer: Trainer, stopping: &Stopping, (begun, report_to): (u64, &[ReportTo]), world: &World) -> Result<(), Failure> {
     let mut progress = Progress::new(trainer.max_steps(), world.is_first());
-    let finished = trainer.run(stopping.begin(), &mut progress).map_err(Failure::failed)?;
+    let finished = trainer.run(stopping.begin(), &mut progress).map_err(Failure::of)?;
     if !world.is_first() {
         return if finished.stopped { Err(Failure::Said(3)) } else { Ok(()) };
     }
@@ -209,17 +209,17 @@ fn summary(finished: &Finished, report: Option<&Path>) {
         return;
     }
     if finished.stopped {
-        say!("stopped after {} steps; resume with: rlhost resume {folder}", finished.steps);
+        say!("stopped after {}; resume with: rlhost resume {folder}", steps(finished.steps));
         return;
     }
     if let [before, after] = &finished.samples[..] {
         say!("\nprompt:\n{}", indented(&before.prompt));
         for sample in [before, after] {
-            say!("after {} steps, {} tokens:\n{}", sample.step, sample.tokens, indented(&sample.completion));
+            say!("after {}, {} tokens:\n{}", steps(sample.step), sample.tokens, indented(&sample.completion));
         }
         say!("");
     }
-    say!("done: {} steps in {took}", finished.steps);
+    say!("done: {} in {took}", steps(finished.steps));
     say!("checkpoint: {}", finished.checkpoint.display());
     say!("metrics:    {}  (or: tensorboard --logdir {folder})", finished.folder.join("metrics.jsonl").display());
     if let Some(report) = report {
@@ -240,4 +240,9 @@ fn indented(text: &str) -> String {
     let (mark, shown) = if cut > 0 { ("...", &text[cut..]) } else { ("", text) };
     let lines: Vec<String> = format!("{mark}{shown}").lines().map(|line| format!("    {line}")).collect();
     lines.join("\n")
+}
+
+/// Returns a number of steps in words.
+fn steps(count: u64) -> String {
+    if count == 1 { "1 step".to_owned() } else { format!("{count} steps") }
 }

@@ -18,6 +18,16 @@ pub enum OnError {
     Unscorable,
 }
 
+/// What a completion is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Compare {
+    /// The prompt's other completions, or the dataset's column "reference" where there are none.
+    Others,
+    /// The dataset's column "reference".
+    Reference,
+}
+
 /// Resource limits of a plugin.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -26,6 +36,10 @@ pub struct Limits {
     pub memory_mb: u64,
     /// Maximum duration of one call, in seconds.
     pub call_timeout_s: f64,
+    /// For an environment: maximum duration of all calls about the episodes that an instance plays in a generation, in seconds; ten
+    /// times that of a call if it is not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub episodes_timeout_s: Option<f64>,
     /// Maximum number of elements of each table.
     pub table_elements: u32,
     /// Amount of printed output kept for error messages, in KiB.
@@ -43,6 +57,7 @@ impl Default for Limits {
         Self {
             memory_mb: 512,
             call_timeout_s: 60.0,
+            episodes_timeout_s: None,
             table_elements: 100_000,
             output_kb: 16,
             total_memory_mb: 768,
@@ -78,10 +93,23 @@ impl Limits {
         Duration::try_from_secs_f64(self.call_timeout_s).unwrap_or(Duration::MAX).min(LONGEST_CALL)
     }
 
+    /// Returns the maximum duration of all calls about the episodes of an instance, in seconds.
+    pub fn episodes_seconds(&self) -> f64 {
+        self.episodes_timeout_s.unwrap_or(CALLS_OF_EPISODES * self.call_timeout_s)
+    }
+
+    /// Returns the same as a duration.
+    pub fn episodes_timeout(&self) -> Duration {
+        Duration::try_from_secs_f64(self.episodes_seconds()).unwrap_or(Duration::MAX).min(LONGEST_CALL)
+    }
+
     /// Returns an error that names the limit that is out of range.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         if self.call_timeout_s.is_nan() || self.call_timeout_s <= 0.0 {
             return Err("limits.call_timeout_s must be greater than 0");
+        }
+        if self.episodes_timeout_s.is_some_and(|seconds| seconds.is_nan() || seconds <= 0.0) {
+            return Err("limits.episodes_timeout_s must be greater than 0");
         }
         if self.compile_timeout_s == 0 {
             return Err("limits.compile_timeout_s must be greater than 0");
@@ -89,6 +117,9 @@ impl Limits {
         Ok(())
     }
 }
+
+/// Times the duration of a call that all calls about episodes have together, unless it is given.
+const CALLS_OF_EPISODES: f64 = 10.0;
 
 /// The largest call timeout; larger ones are reduced to it.
 const LONGEST_CALL: Duration = Duration::from_secs(1 << 32);
@@ -99,6 +130,9 @@ const LONGEST_CALL: Duration = Duration::from_secs(1 << 32);
 pub struct PluginEntry {
     /// Path of the plugin, or the file name of an embedded one; or a reward model's folder or name on the hub.
     pub path: String,
+    /// Name of a reward model in metrics and events, unless it is that of its folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Whether it is a reward model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub model: bool,
@@ -114,6 +148,13 @@ pub struct PluginEntry {
     /// What to do if it fails: fail (save and end the run) or unscorable (give its rows no score).
     #[serde(default)]
     pub on_error: OnError,
+    /// Score by comparing each completion with others (the prompt's other completions) or reference (the dataset's column of that
+    /// name): a plugin sees both answers, one in its column "reference"; a reward model gives the probability of being better.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compare: Option<Compare>,
+    /// For a process reward model: the text that ends a step [default: a line break].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_separator: Option<String>,
     /// Score only in evaluations: its scores are logged and reach no algorithm.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub eval_only: bool,
@@ -140,13 +181,42 @@ impl PluginEntry {
     pub fn new(path: String) -> Self {
         let (limits, http) = (Limits::default(), HttpLimits::default());
         let (config, on_error, eval_only) = (Map::new(), OnError::Fail, false);
+        let (name, model, hash, weight) = (None, false, None, 1.0);
+        let (compare, step_separator) = (None, None);
         let (hosts, secrets) = (Vec::new(), BTreeMap::new());
-        Self { path, model: false, hash: None, weight: 1.0, config, on_error, eval_only, limits, hosts, secrets, http }
+        Self {
+            path,
+            name,
+            model,
+            hash,
+            weight,
+            config,
+            on_error,
+            compare,
+            step_separator,
+            eval_only,
+            limits,
+            hosts,
+            secrets,
+            http,
+        }
     }
 
-    /// Creates a reward model's entry.
-    pub fn of_model(path: String) -> Self {
-        Self { model: true, ..Self::new(path) }
+    /// Creates a reward model's entry from what a command line gives: its folder or hub name, or `NAME=` and that.
+    pub fn of_model(given: String) -> Self {
+        let named = given.split_once('=').filter(|(name, path)| is_name(name) && !path.is_empty());
+        let (name, path) = named.map(|(name, path)| (Some(name.to_owned()), path.to_owned())).unwrap_or((None, given));
+        Self { name, model: true, ..Self::new(path) }
+    }
+
+    /// Names another folder's model, which keeps the name.
+    pub fn move_to(&mut self, path: String) {
+        let name = self.name().to_owned();
+        self.path = path;
+        self.name = None;
+        if self.name() != name {
+            self.name = Some(name);
+        }
     }
 
     /// Returns what it is granted.
@@ -155,8 +225,11 @@ impl PluginEntry {
     }
 
     /// Returns the name used in metrics and in `--set plugin.NAME...`: the file name without its extension; for a reward model
-    /// that of its folder, or of the run whose checkpoint that is.
+    /// its own, or that of its folder, or of the run whose checkpoint that is.
     pub fn name(&self) -> &str {
+        if let Some(name) = &self.name {
+            return name;
+        }
         let mut parts = self.path.trim_end_matches(['/', '\\']).rsplit(['/', '\\']);
         let file = parts.next().unwrap_or(&self.path);
         if !self.model {
@@ -165,5 +238,29 @@ impl PluginEntry {
         let of_run = file.strip_prefix("checkpoint-").is_some_and(|step| step.bytes().all(|byte| byte.is_ascii_digit()));
         let named = if of_run { parts.next().unwrap_or(file) } else { file };
         named.split('@').next().unwrap_or(named)
+    }
+}
+
+/// Whether a text can be the name of a reward model: letters, digits, `_`, `-` and `.`.
+pub(super) fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reward_model_has_the_name_that_it_is_given_or_that_of_its_folder() {
+        let of = |given: &str| PluginEntry::of_model(given.into());
+        assert_eq!(of("runs/rm/checkpoint-12").name(), "rm");
+        assert_eq!((of("a=runs/rm").name(), of("a=runs/rm").path.as_str()), ("a", "runs/rm"));
+        // A folder, and not a name.
+        assert_eq!(of("./a=b").path, "./a=b");
+        let mut moved = of("runs/rm");
+        moved.move_to("runs/better".into());
+        assert_eq!((moved.name(), moved.path.as_str()), ("rm", "runs/better"));
+        moved.move_to("others/rm/checkpoint-2".into());
+        assert_eq!((moved.name(), moved.name.as_deref()), ("rm", None));
     }
 }

@@ -1,11 +1,16 @@
 //! How a run is evaluated: sampling of its own, and which completions solve their prompt.
 
-use super::{Config, Error, PluginEntry, did_you_mean};
+use super::{Config, Error, PluginEntry, Strategy, did_you_mean};
 
 /// Most completions of a prompt in an evaluation.
 const MOST: usize = 1 << 16;
 
 impl Config {
+    /// Returns whether the run evaluates.
+    pub fn evaluates(&self) -> bool {
+        self.eval_dataset.is_some() && self.eval_strategy != Some(Strategy::No)
+    }
+
     /// Returns the number of completions per prompt in an evaluation.
     pub fn eval_group(&self) -> usize {
         self.num_generations_eval.unwrap_or_else(|| self.group())
@@ -81,7 +86,7 @@ impl Config {
         };
         let fault = if patience == 0 {
             "must be at least 1"
-        } else if self.eval_dataset.is_none() {
+        } else if !self.evaluates() {
             "needs evaluations; set eval_dataset"
         } else if self.best_by().is_none() {
             "needs metric_for_best_model, such as eval_reward or eval_loss"

@@ -7,6 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+/// Returns whether an error is of the path that was named, rather than of the machine: a full disk, say, is not.
+pub fn is_of_the_path(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, FileTooLarge, OutOfMemory, QuotaExceeded, ResourceBusy, StorageFull};
+    // A disk that fails, and too many open files, have no kind of their own.
+    const NUMBERS: [i32; 3] = [5, 23, 24];
+    let kinds = [BrokenPipe, FileTooLarge, OutOfMemory, QuotaExceeded, ResourceBusy, StorageFull];
+    !kinds.contains(&error.kind()) && !error.raw_os_error().is_some_and(|number| NUMBERS.contains(&number))
+}
+
 /// Whether something is a pipe.
 fn is_pipe(of: FileType) -> bool {
     #[cfg(unix)]

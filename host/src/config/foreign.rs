@@ -14,6 +14,10 @@ pub enum Treatment {
     Switches(&'static str, [&'static str; 2]),
     /// Its values are the weights of the rewards.
     RewardWeights,
+    /// Its members, by their names, are values of keys.
+    Members(&'static [(&'static str, &'static str)]),
+    /// Its values are rewards of TRL's own, which are plugins here.
+    RewardFuncs,
     /// It is accepted only with one of these values, or with one that turns it off.
     Only(&'static [&'static str]),
 }
@@ -32,9 +36,40 @@ pub struct Foreign {
 /// Values that turn an option off, as command lines and TRL's files spell them.
 const OFF: [&str; 6] = ["false", "no", "none", "null", "0", ""];
 
-use Treatment::{AppendedTo, NotNeeded, Only, RewardWeights, Switches};
+use Treatment::{AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardWeights, Switches};
 
 const NONE: Treatment = Only(&[]);
+
+/// A plugin that stands for a reward of TRL's own.
+struct StandIn {
+    /// The reward's name.
+    name: &'static str,
+    plugin: &'static str,
+    /// Its settings, as TRL's scripts have them.
+    settings: &'static [(&'static str, &'static str)],
+    difference: &'static str,
+}
+
+const REWARDS: [StandIn; 3] = [
+    StandIn {
+        name: "accuracy_reward",
+        plugin: "answer_reward.wasm",
+        settings: &[("column", "solution")],
+        difference: "it compares numbers instead of formulas",
+    },
+    StandIn { name: "think_format_reward", plugin: "format_reward.wasm", settings: &[], difference: "it scores alike" },
+    StandIn {
+        name: "get_soft_overlong_punishment",
+        plugin: "overlong_reward.wasm",
+        settings: &[("max_completion_len", "1280"), ("soft_punish_cache", "256")],
+        difference: "it scores alike",
+    },
+];
+
+/// Returns the texts of a value that is one or a list of them.
+fn texts(value: &Value) -> Vec<&str> {
+    value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice).iter().filter_map(Value::as_str).collect()
+}
 
 /// Options with the same treatment for the same reason.
 const OPTIONS: &[(Treatment, &str, &[&str])] = &[
@@ -146,26 +181,28 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NotNeeded, "the command decides what is done: train or eval", &["do_train", "do_eval", "do_predict"]),
     (NotNeeded, "completions are in completions.jsonl and in the report", &["num_completions_to_print", "log_unique_prompts"]),
     (NotNeeded, "report.html has the run's name from --output-dir", &["run_name", "project"]),
-    (Only(&["steps"]), "evaluations follow --eval-steps and take place if --eval-dataset is given", &["eval_strategy"]),
-    (Only(&["steps"]), "checkpoints follow --save-steps, and one is saved at the end", &["save_strategy"]),
-    (Only(&["steps"]), "metrics are logged every --logging-steps", &["logging_strategy"]),
     (Only(&["text"]), "rename the column with --columns text=COLUMN", &["dataset_text_field"]),
-    (Only(&["bfd"]), "texts are packed best-fit-decreasing, without being split", &["packing_strategy"]),
     (Only(&["keep_start"]), "texts are truncated at the end", &["truncation_mode"]),
     (
         Switches("shuffle_dataset", ["random", "sequential"]),
         "rows are shuffled (random) or in order (sequential) by --shuffle-dataset",
         &["train_sampling_strategy"],
     ),
-    (
-        NONE,
-        "an epoch's last batch is smaller where answers are given, and left out where they are generated",
-        &["dataloader_drop_last"],
-    ),
     (NONE, "use --device cpu", &["use_cpu"]),
     (NONE, "use --gradient-checkpointing", &["activation_checkpointing", "activation_offloading"]),
-    (NONE, "use --per-device-train-batch-size with --steps-per-generation", &["generation_batch_size"]),
-    (NONE, "use --top-p, --top-k, --min-p, --repetition-penalty and --temperature", &["generation_kwargs"]),
+    (
+        Members(&[
+            ("temperature", "temperature"),
+            ("top_p", "top_p"),
+            ("top_k", "top_k"),
+            ("min_p", "min_p"),
+            ("repetition_penalty", "repetition_penalty"),
+            ("max_new_tokens", "max_completion_length"),
+            ("stop_strings", "stop"),
+        ]),
+        "its members stand for the keys of generation: --top-p, --top-k and so on",
+        &["generation_kwargs"],
+    ),
     (RewardWeights, "the weights of the rewards: the plugins in their order, then the reward models", &["reward_weights"]),
     (NONE, "score the rejection in the reward plugin, or use a stop string with --stop", &["vllm_structured_outputs_regex"]),
     (NONE, "evaluations begin with the first --eval-steps; --eval-on-start adds one before", &["eval_delay"]),
@@ -176,9 +213,8 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     ),
     (NONE, "f16 is not supported in training; --bf16 is", &["fp16"]),
     (NONE, "the dataset is read from a folder or from the hub's cache", &["dataset_streaming"]),
-    (NONE, "the order of rows follows from --seed", &["data_seed"]),
     (
-        NONE,
+        NotNeeded,
         "nothing is uploaded; checkpoints are in Hugging Face's layout and can be uploaded as they are",
         &["push_to_hub", "log_completions_hub_repo"],
     ),
@@ -213,22 +249,11 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     ),
     (NONE, "it is for low-rank optimizers (GaLore, APOLLO); use LoRA", &["optim_target_modules"]),
     (NONE, "not supported yet", &["neftune_noise_alpha", "label_smoothing_factor", "use_weighting"]),
-    (NONE, "mixtures of experts are not supported yet", &["router_aux_loss_coef"]),
-    (NONE, "use --reward-model for models, and --plugin for functions", &["reward_model_path", "reward_funcs"]),
+    (NONE, "use --reward-model", &["reward_model_path"]),
+    (RewardFuncs, "plugins are given with --plugin; TRL's own rewards stand for those that score alike", &["reward_funcs"]),
     (NONE, "episodes have one turn", &["max_tool_calling_iterations"]),
     (NONE, "models are text decoders", &["is_encoder_decoder", "log_multimodal"]),
     (NONE, "completions of evaluations are not written", &["generate_during_eval"]),
-    (
-        NotNeeded,
-        "sampling and training compute the same function here, so that there is nothing to correct",
-        &[
-            "vllm_importance_sampling_correction",
-            "vllm_importance_sampling_cap",
-            "vllm_importance_sampling_clip_max",
-            "vllm_importance_sampling_clip_min",
-            "vllm_importance_sampling_mode",
-        ],
-    ),
 ];
 
 /// Returns every option, group by group.
@@ -260,6 +285,15 @@ impl Foreign {
                 Ok(())
             }
             AppendedTo(..) | RewardWeights => Ok(()),
+            Members(known) => check_members(known, value),
+            RewardFuncs => texts(value).into_iter().try_for_each(|given| {
+                let Some(StandIn { name, plugin, difference, .. }) = REWARDS.iter().find(|reward| reward.name == given) else {
+                    let known = REWARDS.map(|reward| reward.name).join(", ");
+                    return Err(format!("is {given}, a function of Python's; use --plugin with a plugin, or one of {known}"));
+                };
+                tracing::info!("{name} is {plugin} here: {difference}");
+                Ok(())
+            }),
             Switches(_, values) if values.contains(&text.as_str()) => Ok(()),
             Switches(_, values) => Err(format!("is {text}; it can only be {} here: {}", values.join(" or "), self.why)),
             Only(values) if values.contains(&text.as_str()) => Ok(()),
@@ -273,11 +307,6 @@ impl Foreign {
             Only([]) => Err(format!("rlhost does not have this option of TRL: {}", self.why)),
             Only(values) => Err(format!("is {text}; it can only be {} here: {}", values.join(", "), self.why)),
         }
-    }
-
-    /// Returns whether the value asks for evaluations, which a dataset must be named for.
-    pub(super) fn asks_for_evaluation(&self, value: &Value) -> bool {
-        self.name == "eval_strategy" && value.as_str() == Some("steps")
     }
 
     /// Returns the weights of the rewards, if the value has them.
@@ -299,8 +328,23 @@ impl Foreign {
 
     /// Puts the value into the key that has it here.
     pub(super) fn put(&self, value: &Value, table: &mut Table) {
+        if let (Members(known), Some(members)) = (self.treatment, value.as_table()) {
+            let key = |name: &str| known.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| (*ours).to_owned());
+            table.extend(members.iter().filter_map(|(name, value)| Some((key(name)?, value.clone()))));
+        }
         if let (Switches(key, [on, _]), Some(text)) = (self.treatment, value.as_str()) {
             table.entry(key).or_insert(Value::Boolean(text == on));
+        }
+        if self.treatment == RewardFuncs
+            && let Value::Array(plugins) = table.entry("plugin").or_insert_with(|| Value::Array(Vec::new()))
+        {
+            let named = |given: &str| REWARDS.into_iter().find(|reward| reward.name == given);
+            plugins.extend(texts(value).into_iter().filter_map(named).map(|reward| {
+                let number = |text: &str| text.parse().map_or_else(|_| Value::String(text.to_owned()), Value::Integer);
+                let config: Table = reward.settings.iter().map(|(key, value)| ((*key).to_owned(), number(value))).collect();
+                let path = ("path".to_owned(), Value::String(reward.plugin.to_owned()));
+                Value::Table(Table::from_iter([path, ("config".to_owned(), Value::Table(config))]))
+            }));
         }
         let AppendedTo(key, sign) = self.treatment else { return };
         let part = value.as_str().filter(|part| !["main", "default", ""].contains(part));
@@ -311,6 +355,17 @@ impl Foreign {
             name.push_str(part);
         }
     }
+}
+
+/// Checks the members of a table, of which some name what is done anyway.
+fn check_members(known: &[(&str, &str)], value: &Value) -> Result<(), String> {
+    const ANYWAY: [(&str, Value); 3] =
+        [("do_sample", Value::Boolean(true)), ("num_beams", Value::Integer(1)), ("use_cache", Value::Boolean(true))];
+    let Some(members) = value.as_table() else { return Err(format!("is {value}; it must be a table")) };
+    let anyway = |name: &str, value: &Value| ANYWAY.iter().any(|(same, only)| *same == name && only == value);
+    let unknown = members.iter().find(|(name, value)| !known.iter().any(|(one, _)| one == name) && !anyway(name, value));
+    let names = || known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    unknown.map_or(Ok(()), |(name, value)| Err(format!("has {name} = {value}; of its members there are here {}", names())))
 }
 
 #[cfg(test)]
@@ -332,11 +387,32 @@ mod tests {
     fn what_turns_an_option_off_is_accepted_and_what_it_would_do_is_refused_with_the_reason() {
         let said = |name: &str, value: Value| option(name).unwrap().check(&value);
         for off in [Value::Boolean(false), Value::String("None".into()), Value::Float(0.0), Value::Integer(0)] {
-            assert_eq!(said("push_to_hub", off), Ok(()));
+            assert_eq!(said("use_cpu", off), Ok(()));
         }
-        assert!(said("push_to_hub", Value::Boolean(true)).unwrap_err().contains("nothing is uploaded"));
-        assert_eq!(said("eval_strategy", Value::String("steps".into())), Ok(()));
-        assert!(said("eval_strategy", Value::String("epoch".into())).unwrap_err().contains("is epoch; it can only be steps"));
+        assert!(said("use_cpu", Value::Boolean(true)).unwrap_err().contains("use --device cpu"));
+        assert_eq!(said("push_to_hub", Value::Boolean(true)), Ok(()));
+        assert_eq!(said("truncation_mode", Value::String("keep_start".into())), Ok(()));
+        assert!(said("truncation_mode", Value::String("keep_end".into())).unwrap_err().contains("it can only be keep_start"));
+        let members = |text: &str| said("generation_kwargs", toml::from_str::<Table>(text).unwrap().into());
+        assert_eq!(members("top_p = 0.9\nmax_new_tokens = 3\ndo_sample = true"), Ok(()));
+        assert!(
+            members("num_beams = 4").unwrap_err().starts_with("has num_beams = 4; of its members there are here temperature")
+        );
         assert_eq!(said("attn_implementation", Value::String("sdpa".into())), Ok(()));
+    }
+
+    #[test]
+    fn rewards_of_trl_are_plugins_and_others_are_refused() {
+        let funcs = option("reward_funcs").unwrap();
+        let given = |names: &[&str]| Value::Array(names.iter().map(|name| Value::String((*name).into())).collect());
+        let mut table = Table::new();
+        let value = given(&["accuracy_reward", "get_soft_overlong_punishment"]);
+        assert_eq!(funcs.check(&value), Ok(()));
+        funcs.put(&value, &mut table);
+        let plugins = table["plugin"].as_array().unwrap();
+        assert_eq!(plugins[0]["path"].as_str(), Some("answer_reward.wasm"));
+        assert_eq!(plugins[0]["config"]["column"].as_str(), Some("solution"));
+        assert_eq!(plugins[1]["config"]["max_completion_len"].as_integer(), Some(1280));
+        assert!(funcs.check(&given(&["my_lib.rewards.mine"])).unwrap_err().contains("accuracy_reward"));
     }
 }

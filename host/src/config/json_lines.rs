@@ -20,7 +20,11 @@ pub struct Unread {
 impl Unread {
     /// Says what was not read of the file of this name.
     pub fn notes(&self, file: &str) -> Vec<String> {
-        let lines = (self.lines > 0).then(|| format!("{file}: {} lines are not JSON objects and are ignored", self.lines));
+        let lines = match self.lines {
+            0 => None,
+            1 => Some(format!("{file}: 1 line is not a JSON object and is ignored")),
+            lines => Some(format!("{file}: {lines} lines are not JSON objects and are ignored")),
+        };
         let cut = self.cut.then(|| format!("{file}: only the first {} GiB are read", MOST >> 30));
         lines.into_iter().chain(cut).collect()
     }

@@ -1,8 +1,8 @@
 //! Makes a configuration from files, flags over them, and `--set` over both.
 
 use super::foreign::{self, Foreign};
-use super::values::{insert, not_finite, plugin_entries, plugin_entry, reported_to, reworded, scalar, spelled};
-use super::{Config, Error, Key, Limits, PluginEntry, Result, did_you_mean, files, keys, yaml};
+use super::values::{environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled};
+use super::{Config, Error, Key, Limits, PluginEntry, Result, Strategy, did_you_mean, files, keys, yaml};
 use serde::Deserialize;
 use std::io;
 use std::ops::Range;
@@ -173,7 +173,7 @@ pub fn read_files<'a>(
         config = apply_set(config, set, settings)?;
     }
     config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
-    if config.eval_dataset.is_none() && foreign.iter().any(|(option, value)| option.asks_for_evaluation(value)) {
+    if config.eval_dataset.is_none() && config.eval_strategy.is_some_and(|strategy| strategy != Strategy::No) {
         tracing::warn!("eval_strategy: nothing is evaluated without --eval-dataset, which may name the training dataset");
     }
     Ok(config)
@@ -190,7 +190,8 @@ fn replace_rewards(config: &mut Config, overrides: &Overrides) {
         let entry = |path: &String| {
             let new = new(path.clone());
             let same = kept.iter().find(|entry| entry.name() == new.name());
-            same.map_or(new, |entry| PluginEntry { path: path.clone(), ..entry.clone() })
+            let PluginEntry { path, name, .. } = new.clone();
+            same.map_or(new, |entry| PluginEntry { path, name, ..entry.clone() })
         };
         paths.iter().map(entry).collect()
     };
@@ -324,7 +325,7 @@ fn as_meant(own: &str, value: Value) -> std::result::Result<Value, String> {
     let kind = keys().iter().find(|key| key.name == own).map_or("", |key| key.kind);
     let value = match own {
         "plugin" => plugin_entries(value)?,
-        "environment" => plugin_entry(value),
+        "environment" => environment_entries(value)?,
         "report_to" => reported_to(value),
         _ => spelled(kind, value),
     };
@@ -366,6 +367,7 @@ fn apply_set(config: Config, set: &str, settings: &[String]) -> Result<Config> {
     let parts: Vec<String> = path.trim().split('.').map(|p| p.replace('-', "_")).collect();
     match &parts[..] {
         [first, _, _, ..] if first == "plugin" => return set_of_plugin(config, path.trim(), value).map_err(invalid),
+        [first, _, ..] if first == "environment" => return set_of_environment(config, path.trim(), value).map_err(invalid),
         [first, _, ..] if !TABLES.contains(&first.as_str()) => {
             return Err(invalid(format!("no table is named `{first}`; the tables are {}", TABLES.join(", "))));
         }
@@ -390,22 +392,48 @@ const TABLES: [&str; 7] =
 /// Applies `plugin.NAME.KEY=VALUE`.
 fn set_of_plugin(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {
     let below = path.strip_prefix("plugin.").unwrap_or(path);
-    // A name may have dots, and one name may begin like another.
-    let named = |entry: &PluginEntry| below.strip_prefix(entry.name()).is_some_and(|rest| rest.starts_with('.'));
-    let found = config.plugin.iter_mut().filter(|entry| named(entry)).max_by_key(|entry| entry.name().len());
-    let Some(entry) = found else {
-        let names: Vec<&str> = config.plugin.iter().map(PluginEntry::name).collect();
-        let wanted = below.split('.').next().unwrap_or_default();
-        return Err(match names.is_empty() {
-            true => format!("no reward plugin is named {wanted:?}; this run has none"),
-            false => format!("no reward plugin is named {wanted:?}; this run has {}", names.join(", ")),
-        });
-    };
-    let keys: Vec<String> = below[entry.name().len() + 1..].split('.').map(|part| part.replace('-', "_")).collect();
+    let Some(entry) = named(&mut config.plugin, below) else { return Err(no_such("reward plugin", &config.plugin, below)) };
+    let keys = below[entry.name().len() + 1..].to_owned();
+    set_in(entry, &keys, value)?;
+    Ok(config)
+}
+
+/// Applies `environment.KEY=VALUE`, or `environment.NAME.KEY=VALUE`, which a run with several needs.
+fn set_of_environment(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {
+    let below = path.strip_prefix("environment.").unwrap_or(path);
+    if let Some(entry) = named(&mut config.environment, below) {
+        let keys = below[entry.name().len() + 1..].to_owned();
+        set_in(entry, &keys, value)?;
+    } else if let [entry] = &mut config.environment[..] {
+        set_in(entry, below, value)?;
+    } else {
+        return Err(no_such("environment", &config.environment, below));
+    }
+    Ok(config)
+}
+
+/// Returns the entry whose name a path begins with. A name may have dots, and one name may begin like another.
+fn named<'a>(entries: &'a mut [PluginEntry], path: &str) -> Option<&'a mut PluginEntry> {
+    let named = |entry: &PluginEntry| path.strip_prefix(entry.name()).is_some_and(|rest| rest.starts_with('.'));
+    entries.iter_mut().filter(|entry| named(entry)).max_by_key(|entry| entry.name().len())
+}
+
+fn no_such(what: &str, entries: &[PluginEntry], path: &str) -> String {
+    let names: Vec<&str> = entries.iter().map(PluginEntry::name).collect();
+    let wanted = path.split('.').next().unwrap_or_default();
+    match names.is_empty() {
+        true => format!("no {what} is named {wanted:?}; this run has none"),
+        false => format!("no {what} is named {wanted:?}; this run has {}", names.join(", ")),
+    }
+}
+
+/// Sets a key of an entry.
+fn set_in(entry: &mut PluginEntry, keys: &str, value: Value) -> std::result::Result<(), String> {
+    let keys: Vec<String> = keys.split('.').map(|part| part.replace('-', "_")).collect();
     let mut table = Table::try_from(&*entry).map_err(|e| e.to_string())?;
     insert(&mut table, &keys, value);
     *entry = table.try_into().map_err(|e: toml::de::Error| reworded(e.message()))?;
-    Ok(config)
+    Ok(())
 }
 
 #[cfg(test)]

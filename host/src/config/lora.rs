@@ -3,8 +3,8 @@
 use super::{Config, did_you_mean};
 
 /// Linear layers that an adapter may have a part in, of all families of models: most have the first seven, Phi 3 joins some of them,
-/// and the others are those of GPT-NeoX and StarCoder 2.
-const MODULES: [&str; 15] = [
+/// and the others are those of GPT-NeoX, StarCoder 2, GPT-2 and Granite MoE Shared.
+const MODULES: [&str; 18] = [
     "q_proj",
     "k_proj",
     "v_proj",
@@ -20,6 +20,9 @@ const MODULES: [&str; 15] = [
     "dense_4h_to_h",
     "c_fc",
     "c_proj",
+    "c_attn",
+    "input_linear",
+    "output_linear",
 ];
 
 /// Stands for all of them.

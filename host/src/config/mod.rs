@@ -2,6 +2,7 @@
 //! validation, and how files and flags become one of them. Knows neither tensors nor plugins.
 
 mod changes;
+mod choices;
 mod device;
 mod entries;
 mod evaluation;
@@ -24,14 +25,15 @@ mod values;
 mod yaml;
 
 pub use changes::{changes, same};
+pub use choices::{LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, Strategy};
 pub use device::Device;
-pub use entries::{Limits, OnError, PluginEntry};
+pub use entries::{Compare, Limits, OnError, PluginEntry};
 pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};
 pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
 pub use keys::{Key, OnResume, key, keys};
 pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
 pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, Rule, SgdArgs};
-pub use options::{Config, LearnFrom, LogCompletions, ModelDtype, OnSaveError, ReduceDtype, ReportTo};
+pub use options::Config;
 pub use period::Period;
 pub use printable::{is_hidden, printable, printable_path};
 pub use schedule::{
@@ -61,6 +63,16 @@ pub enum Error {
         /// What is wrong and what would be right.
         detail: String,
     },
+}
+
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => files::is_of_the_path(source),
+            Self::Invalid { .. } => true,
+        }
+    }
 }
 
 /// Result of reading a configuration.

@@ -1,88 +1,12 @@
 //! The configuration keys of a run. `rlhost train --help` prints their doc comments.
 
-use super::{Device, Limits, LrSchedule, Optim, Period, PluginEntry};
+use super::{
+    Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OldLogp, OnSaveError, Optim, PackingStrategy, Period, PluginEntry,
+    ReduceDtype, ReportTo, Strategy,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-
-/// Which completions an algorithm trains on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LearnFrom {
-    /// The policy's own: generated and rewarded.
-    Generation,
-    /// The dataset's.
-    Dataset,
-}
-
-/// Which completions are written to completions.jsonl.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LogCompletions {
-    /// No completions.
-    #[serde(alias = "false")]
-    None,
-    /// Those of each generation's first prompt.
-    Sample,
-    /// All completions.
-    #[serde(alias = "true")]
-    All,
-}
-
-/// Where metrics are reported besides metrics.jsonl.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ReportTo {
-    /// Nowhere.
-    None,
-    /// TensorBoard event files in the run's folder.
-    Tensorboard,
-    /// At the end of the run, an offline run of Weights & Biases in its folder.
-    Wandb,
-    /// At the end of the run, an MLflow file store in its folder.
-    Mlflow,
-    /// At the end of the run, a table for Trackio in its folder.
-    Trackio,
-}
-
-/// The precision in which gradients are sent to other processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ReduceDtype {
-    /// Full precision.
-    #[serde(alias = "fp32", alias = "f32")]
-    Float32,
-    /// Rounded to half the bytes and summed in f32.
-    #[serde(alias = "bf16")]
-    Bfloat16,
-}
-
-/// The precision in which a model's weights are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ModelDtype {
-    /// The one that each is stored in.
-    Auto,
-    /// 32 bits.
-    #[serde(alias = "fp32", alias = "f32")]
-    Float32,
-    /// 16 bits with the range of 32.
-    #[serde(alias = "bf16")]
-    Bfloat16,
-    /// 16 bits.
-    #[serde(alias = "fp16", alias = "f16")]
-    Float16,
-}
-
-/// What to do when a checkpoint can't be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OnSaveError {
-    /// The run ends.
-    Fail,
-    /// The run continues to the next save; only the last save must succeed.
-    Continue,
-}
 
 /// A training run. Attributes beside a key hold what else [`super::keys`] knows of it. `on_resume = "free"`: the key may change
 /// when the run resumes, since it does not change results; `"compared"`: what it names is compared separately. `rank = "own"`: each
@@ -138,6 +62,8 @@ pub struct Config {
     pub learn_from: LearnFrom,
     /// Random seed [default: 42]
     pub seed: u64,
+    /// Seed of the order of the dataset's rows [default: seed]
+    pub data_seed: Option<u64>,
     /// Compute device: cuda or cuda:N (NVIDIA, needs a build with the feature cuda), cpu, or auto for the first of these that is
     /// available [default: auto]
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
@@ -173,7 +99,7 @@ pub struct Config {
     #[serde(skip)]
     pub ranks: usize,
 
-    /// Number of completions to sample per prompt; 1 where they are not compared with each other, as for ppo and reinforce_pp
+    /// Number of completions to sample per prompt; ppo and reinforce_pp do not compare them with each other and also work with 1
     /// [default: 8, or 2 for algorithms that learn from pairs]
     pub num_generations: Option<usize>,
     /// Maximum length of a prompt, in tokens; of longer ones the last tokens are kept [default: none; prompts as long as the
@@ -193,11 +119,28 @@ pub struct Config {
     /// Penalty on tokens that already occurred: divides their logits if positive, multiplies them if negative; 1 for none
     /// [default: 1]
     pub repetition_penalty: f64,
+    /// Score tokens among those that top_p, top_k, min_p and repetition_penalty left to be drawn, in training as in sampling, so
+    /// that a generation is scored as it was drawn; false for the whole vocabulary, as in TRL [default: true; false on an NVIDIA
+    /// device, which has no kernel for it yet]
+    pub score_sampling_support: Option<bool>,
+    /// Log-probabilities that ratios are relative to: those of sampling, or those that the training forward pass gives right after
+    /// the generation (recompute) [default: sampling; recompute in bf16, where the two differ]
+    pub old_logp: Option<OldLogp>,
     /// String that ends a completion; may be repeated
     pub stop: Vec<String>,
     /// Maximum number of sequences generated at once [default: 256]
     #[schemars(extend("on_resume" = "free"))]
     pub max_num_seqs: usize,
+
+    /// Train only on prompts whose completions' rewards differ, and generate for further prompts until there are enough of them
+    /// (dynamic sampling, DAPO, arXiv 2503.14476) [default: false]
+    pub filter_groups: bool,
+    /// With filter_groups: the reward that must differ, by its name [default: the weighted sum of all]
+    pub filter_groups_metric: Option<String>,
+    /// With filter_groups: how many generations a step may take until there are enough such prompts; then the run ends
+    /// [default: 10]
+    #[schemars(extend("on_resume" = "free"))]
+    pub max_num_gen_batches: u64,
 
     /// Synchronize the reference model with the policy during training (TR-DPO, arXiv 2404.09656) [default: false]
     pub sync_ref_model: bool,
@@ -221,6 +164,9 @@ pub struct Config {
     /// Pack texts of the dataset into sequences of max_length tokens; texts do not attend to each other, and
     /// per_device_train_batch_size counts packs [default: false]
     pub packing: bool,
+    /// With packing: bfd for best-fit decreasing, which truncates texts longer than max_length; bfd_split, which splits them; or
+    /// wrapped, which cuts all texts, one after another, into sequences of max_length [default: bfd]
+    pub packing_strategy: PackingStrategy,
 
     /// Batch size per process for training: completions or pairs per micro-batch; for online_dpo prompts, each with a pair of
     /// completions, as in TRL [default: 8]
@@ -232,6 +178,8 @@ pub struct Config {
     pub gradient_accumulation_steps: usize,
     /// Number of micro-batches per generation [default: gradient_accumulation_steps]
     pub steps_per_generation: Option<usize>,
+    /// Number of completions in a generation, of all processes, in the place of steps_per_generation [default: none]
+    pub generation_batch_size: Option<usize>,
     /// Number of times to train on each generation [default: 1]
     #[schemars(extend("aliases" = ["num_ppo_epochs"]))]
     pub num_iterations: usize,
@@ -243,6 +191,9 @@ pub struct Config {
     /// without padding and with each prompt stored once [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub gradient_checkpointing: bool,
+    /// Coefficient of the auxiliary loss that keeps the experts of a mixture in even use, added to the training loss; 0 to disable
+    /// it [default: what the model's config.json says]
+    pub router_aux_loss_coef: Option<f64>,
     /// Total number of optimizer steps; -1 to use num_train_epochs [default: -1]
     #[schemars(extend("on_resume" = "free"))]
     pub max_steps: i64,
@@ -251,6 +202,8 @@ pub struct Config {
     pub num_train_epochs: f64,
     /// Shuffle the training dataset [default: true; labelled rows go in the dataset's order]
     pub shuffle_dataset: Option<bool>,
+    /// Leave out the rows at the end of an epoch that fill no batch; always so where completions are generated [default: false]
+    pub dataloader_drop_last: bool,
 
     /// Train a LoRA adapter (arXiv 2106.09685) and leave the model's weights unchanged; implied by lora_r. If the model is an
     /// adapter's folder, continue with that adapter [default: false]
@@ -302,12 +255,19 @@ pub struct Config {
     /// Clip the gradient norm to this value; 0 for no limit [default: 1]
     pub max_grad_norm: f64,
 
+    /// When to log: by steps (logging_steps), after each epoch (epoch), or only at the end (no) [default: steps]
+    #[schemars(extend("on_resume" = "free"))]
+    pub logging_strategy: Strategy,
     /// Log every N steps; below 1, a fraction of the run [default: 10]
     #[schemars(extend("on_resume" = "free"))]
     pub logging_steps: Period,
     /// Also log the first step [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub logging_first_step: bool,
+    /// When to evaluate on eval_dataset: by steps (eval_steps) and at the end, after each epoch (epoch), or never (no) [default:
+    /// steps if there is an eval_dataset]
+    #[schemars(extend("on_resume" = "free"))]
+    pub eval_strategy: Option<Strategy>,
     /// Evaluate every N steps and at the end; below 1, a fraction of the run [default: save_steps]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_steps: Option<Period>,
@@ -340,6 +300,9 @@ pub struct Config {
     /// or the closing brace. maj@k counts equal answers [default: none, the whole completion is the answer]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_answer_after: Option<String>,
+    /// When to save a checkpoint: by steps (save_steps), after each epoch (epoch), or only at the end (no) [default: steps]
+    #[schemars(extend("on_resume" = "free"))]
+    pub save_strategy: Strategy,
     /// Save a checkpoint every N steps and at the end; below 1, a fraction of the run [default: 500]
     #[schemars(extend("on_resume" = "free"))]
     pub save_steps: Period,
@@ -398,9 +361,9 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free"))]
     pub loss_limits: Limits,
     /// Environment that the model acts in: the name of an embedded plugin, or the path of one; a table gives it settings, limits and
-    /// a weight [default: none, completions of one turn]
+    /// a weight. With several, the dataset's column `environment` names each row's [default: none, completions of one turn]
     #[schemars(extend("on_resume" = "compared"))]
-    pub environment: Option<PluginEntry>,
+    pub environment: Vec<PluginEntry>,
     /// Maximum number of turns of an episode [default: 10]
     pub max_turns: usize,
     /// Maximum length of an episode in tokens, replies included, prompt not [default: the model's context]
@@ -429,6 +392,7 @@ impl Default for Config {
             algorithm: "grpo".into(),
             learn_from: LearnFrom::Generation,
             seed: 42,
+            data_seed: None,
             device: Device::Auto,
             bf16: None,
             dtype: ModelDtype::Auto,
@@ -447,8 +411,13 @@ impl Default for Config {
             top_k: 0,
             min_p: None,
             repetition_penalty: 1.0,
+            score_sampling_support: None,
+            old_logp: None,
             stop: Vec::new(),
             max_num_seqs: 256,
+            filter_groups: false,
+            filter_groups_metric: None,
+            max_num_gen_batches: 10,
             sync_ref_model: false,
             ref_model_mixup_alpha: 0.6,
             ref_model_sync_steps: 512,
@@ -457,16 +426,20 @@ impl Default for Config {
             completion_only_loss: true,
             assistant_only_loss: false,
             packing: false,
+            packing_strategy: PackingStrategy::Bfd,
             per_device_train_batch_size: 8,
             per_device_eval_batch_size: None,
             gradient_accumulation_steps: 1,
             steps_per_generation: None,
+            generation_batch_size: None,
             num_iterations: 1,
             max_tokens_per_microbatch: None,
             gradient_checkpointing: false,
+            router_aux_loss_coef: None,
             max_steps: -1,
             num_train_epochs: 3.0,
             shuffle_dataset: None,
+            dataloader_drop_last: false,
             use_peft: false,
             lora_r: None,
             lora_alpha: None,
@@ -486,8 +459,10 @@ impl Default for Config {
             adam_beta2: 0.999,
             adam_epsilon: 1e-8,
             max_grad_norm: 1.0,
+            logging_strategy: Strategy::Steps,
             logging_steps: Period::steps(10),
             logging_first_step: false,
+            eval_strategy: None,
             eval_steps: None,
             eval_on_start: false,
             num_generations_eval: None,
@@ -498,6 +473,7 @@ impl Default for Config {
             eval_pass_reward: None,
             eval_pass_k: Vec::new(),
             eval_answer_after: None,
+            save_strategy: Strategy::Steps,
             save_steps: Period::steps(500),
             save_total_limit: None,
             save_only_model: false,
@@ -516,7 +492,7 @@ impl Default for Config {
             hot_reload: true,
             loss: Map::new(),
             loss_limits: Limits::default(),
-            environment: None,
+            environment: Vec::new(),
             max_turns: 10,
             max_episode_tokens: None,
             plugin: Vec::new(),
@@ -527,7 +503,8 @@ impl Default for Config {
 impl Config {
     /// Returns the number of micro-batches per generation.
     pub fn steps_per_generation(&self) -> usize {
-        self.steps_per_generation.unwrap_or(self.gradient_accumulation_steps)
+        let given = self.generation_batch_size.map(|size| (size / self.batch_size()).max(1));
+        self.steps_per_generation.or(given).unwrap_or(self.gradient_accumulation_steps)
     }
 
     /// Returns the number of completions or pairs in a micro-batch of all processes together; where pairs are generated, the
@@ -546,6 +523,11 @@ impl Config {
         let parts = self.columns.iter().flat_map(|given| given.split(','));
         let pair = |(name, own): (&str, &str)| (name.trim().to_owned(), own.trim().to_owned());
         parts.filter_map(|part| part.split_once('=').map(pair)).collect()
+    }
+
+    /// Returns whether some updates train on a generation after others have changed the weights.
+    pub fn trains_later(&self) -> bool {
+        !self.gradient_accumulation_steps.is_multiple_of(self.steps_per_generation() * self.num_iterations)
     }
 
     /// Returns the number of completions in one generation; where pairs are generated, the number of their prompts.

@@ -1,6 +1,7 @@
 //! Values that can't be used, and combinations that don't fit.
 
-use super::{Config, Error, Period, ReportTo};
+use super::entries::is_name;
+use super::{Config, Error, Period, PluginEntry, ReportTo, did_you_mean};
 
 /// Most of anything that is counted: products of a few of them are still numbers.
 const MOST: usize = 1 << 20;
@@ -57,6 +58,7 @@ impl Config {
             ("per_device_eval_batch_size", self.per_device_eval_batch_size),
             ("gradient_accumulation_steps", Some(self.gradient_accumulation_steps)),
             ("steps_per_generation", self.steps_per_generation),
+            ("generation_batch_size", self.generation_batch_size),
             ("num_iterations", Some(self.num_iterations)),
             ("num_generations", self.num_generations),
             ("lora_r", self.lora_r),
@@ -102,8 +104,11 @@ impl Config {
 
     /// Keys that don't go together.
     fn check_together(&self) -> Result<(), (&'static str, String)> {
+        if self.generation_batch_size.is_some() && self.steps_per_generation.is_some() {
+            return Err(("generation_batch_size", "says the same as steps_per_generation; give one of them".into()));
+        }
         let of_evaluation = self.metric_for_best_model.as_deref().filter(|name| name.starts_with("eval_"));
-        if let (Some(name), None) = (of_evaluation, &self.eval_dataset) {
+        if let Some(name) = of_evaluation.filter(|_| !self.evaluates()) {
             return Err(("metric_for_best_model", format!("{name} is an evaluation metric; set eval_dataset")));
         }
         if !(0.0..=1.0).contains(&self.ref_model_mixup_alpha) {
@@ -114,6 +119,13 @@ impl Config {
         }
         if self.report_to.len() > 1 && self.report_to.contains(&ReportTo::None) {
             return Err(("report_to", "names none and others; give one or the other".into()));
+        }
+        let of_episodes = [
+            ("max_turns", self.max_turns != Self::default().max_turns),
+            ("max_episode_tokens", self.max_episode_tokens.is_some()),
+        ];
+        if let Some((key, _)) = of_episodes.into_iter().find(|(_, given)| *given && self.environment.is_empty()) {
+            return Err((key, "is a limit of episodes; name an environment, or leave it out".into()));
         }
         if self.sync_ref_model && self.precompute_ref_log_probs {
             return Err(("precompute_ref_log_probs", "needs a fixed reference model; sync_ref_model changes it".into()));
@@ -127,16 +139,20 @@ impl Config {
     /// The key that is wrong, and what would be right.
     pub fn check_generation(&self, pairs: bool) -> Result<(), Error> {
         let invalid = |key: &str, detail: String| Err(Error::Invalid { place: key.to_owned(), detail });
-        if pairs && self.environment.is_some() {
+        if pairs && !self.environment.is_empty() {
             let detail = "this algorithm compares completions in pairs, of which a loss can't leave out replies; episodes need one \
                           that learns from completions one by one: grpo, rloo, ppo, reinforce_pp";
             return invalid("environment", detail.into());
         }
-        if self.plugin.iter().all(|entry| entry.eval_only) && self.environment.is_none() {
+        if self.plugin.iter().all(|entry| entry.eval_only) && self.environment.is_empty() {
             let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm, or --reward-model. To learn \
                           from the \
                           dataset's own completions, as `rlhost sft` does, use --learn-from dataset";
             return invalid("plugin", detail.into());
+        }
+        if let Some(size) = self.generation_batch_size.filter(|size| !size.is_multiple_of(self.batch_size())) {
+            let detail = format!("is {size}; it must be a multiple of the {} completions of a micro-batch", self.batch_size());
+            return invalid("generation_batch_size", detail);
         }
         if !pairs && !self.generation_batch_size().is_multiple_of(self.group()) {
             let ranks = if self.ranks > 1 { format!(" x {} processes", self.ranks) } else { String::new() };
@@ -150,7 +166,32 @@ impl Config {
             );
             return invalid("num_generations", detail);
         }
+        self.check_filter().or_else(|(key, detail)| invalid(key, detail))?;
         self.check_eval_generation(pairs).or_else(|(key, detail)| invalid(key, detail))
+    }
+
+    /// The keys of dynamic sampling.
+    fn check_filter(&self) -> Result<(), (&'static str, String)> {
+        if !self.filter_groups {
+            return match &self.filter_groups_metric {
+                Some(_) => Err(("filter_groups_metric", "needs filter_groups".into())),
+                None => Ok(()),
+            };
+        }
+        if self.max_num_gen_batches == 0 {
+            return Err(("max_num_gen_batches", "must be at least 1".into()));
+        }
+        if self.num_generations == Some(1) {
+            return Err(("filter_groups", "compares the completions of a prompt; num_generations must be at least 2".into()));
+        }
+        let rewards = || self.plugin.iter().filter(|entry| !entry.eval_only).chain(&self.environment).map(PluginEntry::name);
+        match &self.filter_groups_metric {
+            Some(name) if rewards().all(|reward| reward != name) => {
+                let detail = format!("no reward is named {name:?}{}", did_you_mean(name, rewards()));
+                Err(("filter_groups_metric", detail))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_columns(&self) -> Result<(), (&'static str, String)> {
@@ -178,6 +219,7 @@ impl Config {
             ("critic_learning_rate", self.critic_learning_rate.unwrap_or(0.0)),
             ("weight_decay", self.weight_decay),
             ("max_grad_norm", self.max_grad_norm),
+            ("router_aux_loss_coef", self.router_aux_loss_coef.unwrap_or(0.0)),
             ("warmup_ratio", self.warmup_ratio),
             ("warmup_steps", self.warmup_steps),
         ];
@@ -205,9 +247,12 @@ impl Config {
 
     fn check_plugins(&self) -> Result<(), (&'static str, String)> {
         self.loss_limits.check().map_err(|wrong| ("loss_limits", wrong.replace("limits.", "loss_limits.")))?;
-        let environment = self.environment.iter().map(|entry| ("environment", self.plugin.len(), entry));
-        let rewards = self.plugin.iter().enumerate().map(|(i, entry)| ("plugin", i, entry));
-        for (key, i, entry) in rewards.chain(environment) {
+        if self.loss_limits.episodes_timeout_s.is_some() {
+            return Err(("loss_limits", "episodes_timeout_s is for environments; leave it out".into()));
+        }
+        let rewards = self.plugin.iter().map(|entry| ("plugin", entry));
+        let all: Vec<_> = rewards.chain(self.environment.iter().map(|entry| ("environment", entry))).collect();
+        for (i, &(key, entry)) in all.iter().enumerate() {
             if !entry.weight.is_finite() {
                 return Err((key, format!("{}: weight must be a finite number", entry.name())));
             }
@@ -215,13 +260,27 @@ impl Config {
             if key == "environment" && !entry.hosts.is_empty() {
                 return Err((key, format!("{}: only rewards may send requests; leave out hosts", entry.name())));
             }
-            entry.grants().check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
-            if self.plugin[..i].iter().any(|other| other.name() == entry.name()) {
-                return Err((key, format!("{} is listed twice; plugins need different file names", entry.name())));
+            if key == "plugin" && entry.limits.episodes_timeout_s.is_some() {
+                return Err((key, format!("{}: limits.episodes_timeout_s is for environments; leave it out", entry.name())));
             }
-            if entry.model && self.environment.is_some() {
-                let name = entry.name();
-                return Err(("plugin", format!("{name} is a reward model, which can't judge episodes yet; leave it out")));
+            entry.grants().check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
+            if let Some(name) = entry.name.as_deref().filter(|name| !entry.model || !is_name(name)) {
+                let detail = "name is for reward models, and has letters, digits, _, - and .; a plugin has that of its file";
+                return Err((key, format!("{}: name is {name:?}; {detail}", entry.path)));
+            }
+            if all[..i].iter().any(|(_, other)| other.name() == entry.name()) {
+                let detail = match entry.model {
+                    true => "give one another name, as in --reward-model NAME=FOLDER",
+                    false => "plugins need different file names",
+                };
+                return Err((key, format!("{} is listed twice; {detail}", entry.name())));
+            }
+            if key == "environment" && (entry.eval_only || entry.model) {
+                return Err((key, format!("{}: eval_only and model are for rewards; leave them out", entry.name())));
+            }
+            if let Some(text) = entry.step_separator.as_deref().filter(|text| !entry.model || text.is_empty()) {
+                let detail = "step_separator is for process reward models, and has a character at least";
+                return Err((key, format!("{}: {detail}; it is {text:?}", entry.name())));
             }
             if entry.model && !(entry.config.is_empty() && entry.hosts.is_empty() && entry.secrets.is_empty()) {
                 let name = entry.name();

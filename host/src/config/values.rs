@@ -153,8 +153,16 @@ pub(super) fn plugin_entries(given: Value) -> Result<Value, String> {
     }
 }
 
+/// Returns entries of environments, which may be given as [`plugin_entries`] or as one table.
+pub(super) fn environment_entries(given: Value) -> Result<Value, String> {
+    match given {
+        Value::Table(table) if !table.values().all(Value::is_table) => Ok(Value::Array(vec![Value::Table(table)])),
+        other => plugin_entries(other).map_err(|detail| detail.replace("[[plugin]]", "[[environment]]")),
+    }
+}
+
 /// Returns the entry of the plugin at a path, or the entry itself.
-pub(super) fn plugin_entry(given: Value) -> Value {
+fn plugin_entry(given: Value) -> Value {
     match given {
         path @ Value::String(_) => Value::Table(Table::from_iter([("path".to_owned(), path)])),
         other => other,
@@ -184,6 +192,9 @@ const TYPES: [(&str, &str); 11] = [
     ("i64", "a whole number"),
 ];
 
+/// Most names of a table that an error lists.
+const FEW: usize = 8;
+
 /// Rewords the parser's error: the nearest name instead of a list of all, and no names of Rust's types.
 pub(super) fn reworded(message: &str) -> String {
     let message = message.trim();
@@ -191,7 +202,11 @@ pub(super) fn reworded(message: &str) -> String {
     match quoted.split_first() {
         Some((key, known)) if message.starts_with("unknown field") => {
             let near = did_you_mean(key, known.iter().copied());
-            let near = if near.is_empty() { "; `rlhost train --help` lists all keys".to_owned() } else { near };
+            let near = match near.is_empty() {
+                false => near,
+                true if known.len() <= FEW => format!("; it can be {}", known.join(", ")),
+                true => "; `rlhost train --help` lists all keys".to_owned(),
+            };
             return format!("unknown key `{key}`{near}");
         }
         Some((given, known)) if message.starts_with("unknown variant") => {

@@ -89,7 +89,7 @@ pub(super) struct Template {
 }
 
 /// What a template is told beside the messages.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Extras {
     /// Descriptions of the tools that the model may call; null for none.
     pub tools: Json,

@@ -23,6 +23,7 @@ pub struct Loader {
     partial: bool,
     seed: u64,
     shuffle: bool,
+    mix: bool,
     cursor: Cursor,
     order: Vec<usize>,
 }
@@ -31,20 +32,22 @@ impl Loader {
     /// `rows` must be at least `batch`, or at least one where the rest of a pass is dealt too
     /// (`partial`).
     pub fn new(rows: usize, batch: usize, seed: u64, shuffle: bool, partial: bool) -> Self {
-        let mut this = Self { rows, batch, partial, seed, shuffle, cursor: Cursor::default(), order: Vec::new() };
+        let mut this = Self { rows, batch, partial, seed, shuffle, mix: false, cursor: Cursor::default(), order: Vec::new() };
         this.deal();
         this
+    }
+
+    /// The same with the rows of each batch in random order, for batches that several updates train on in parts.
+    #[must_use]
+    pub fn mixing(self, mix: bool) -> Self {
+        // Rows that are shuffled as a whole are in random order in each batch, too.
+        Self { mix: mix && !self.shuffle, ..self }
     }
 
     fn deal(&mut self) {
         self.order = (0..self.rows).collect();
         if self.shuffle {
-            let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
-            rng.set_stream(self.cursor.epoch);
-            // Fisher and Yates, from the end; the remainder's bias is below 2^-32 for any dataset.
-            for i in (1..self.rows).rev() {
-                self.order.swap(i, (rng.next_u64() % (i as u64 + 1)) as usize);
-            }
+            shuffle(&mut self.order, self.seed, self.cursor.epoch);
         }
     }
 
@@ -76,7 +79,11 @@ impl Loader {
             self.deal();
         }
         let end = (self.cursor.taken + self.batch).min(self.rows);
-        let batch = self.order[self.cursor.taken..end].to_vec();
+        let mut batch = self.order[self.cursor.taken..end].to_vec();
+        if self.mix {
+            let begun = self.cursor.epoch * self.rows as u64 + self.cursor.taken as u64;
+            shuffle(&mut batch, !self.seed, begun);
+        }
         self.cursor.taken = end;
         batch
     }
@@ -84,6 +91,15 @@ impl Loader {
     /// Where the next batch begins.
     pub fn cursor(&self) -> Cursor {
         self.cursor
+    }
+}
+
+fn shuffle(rows: &mut [usize], seed: u64, stream: u64) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(stream);
+    // Fisher and Yates, from the end; the remainder's bias is below 2^-32 for any dataset.
+    for i in (1..rows.len()).rev() {
+        rows.swap(i, (rng.next_u64() % (i as u64 + 1)) as usize);
     }
 }
 
@@ -120,6 +136,19 @@ mod tests {
             resumed.seek(whole.cursor());
             assert_eq!(resumed.next_batch(), whole.next_batch());
         }
+        let mixed = |seed| Loader::new(11, 4, seed, false, false).mixing(true);
+        let mut whole = mixed(9);
+        let batches: Vec<Vec<usize>> = (0..4).map(|_| whole.next_batch()).collect();
+        for (i, batch) in batches.iter().enumerate() {
+            let mut rows = batch.clone();
+            rows.sort_unstable();
+            assert_eq!(rows, [[0, 1, 2, 3], [4, 5, 6, 7]][i % 2], "rows of a batch in another order");
+            let mut resumed = mixed(9);
+            resumed.seek(Cursor { epoch: i as u64 / 2, taken: 4 * (i % 2) });
+            assert_eq!(resumed.next_batch(), *batch);
+        }
+        assert!(batches[0] != batches[2] || batches[1] != batches[3], "another order in another pass");
+        assert_ne!((0..2).flat_map(|_| mixed(8).next_batch()).collect::<Vec<_>>(), batches[..2].concat());
         let plain: Vec<usize> = Loader::new(4, 4, 9, false, false).next_batch();
         assert_eq!(plain, [0, 1, 2, 3]);
     }

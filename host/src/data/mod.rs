@@ -87,5 +87,15 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => crate::config::files::is_of_the_path(source),
+            Self::Row { .. } | Self::Dataset { .. } | Self::Unbounded { .. } | Self::Tokenizer { .. } => true,
+        }
+    }
+}
+
 /// Result of reading data.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -43,6 +43,31 @@ mod tests {
         assert!(pack(&[], 10).is_empty());
     }
 
+    /// What trl 1.16's `pack_dataset` makes of texts of these lengths, in sequences of 16 tokens.
+    #[test]
+    fn texts_are_packed_as_trl_packs_them() {
+        let lengths = [
+            20, 9, 24, 12, 23, 24, 21, 17, 1, 15, 25, 8, 21, 2, 6, 4, 12, 16, 8, 13, 18, 4, 19, 8, 1, 24, 7, 14, 9, 6, 25, 13, 6,
+            25, 3, 5, 20, 20, 15, 5,
+        ];
+        let packed = |lengths: &[usize]| {
+            let bins = pack(lengths, 16).into_iter().map(|bin| {
+                let mut bin: Vec<usize> = bin.into_iter().map(|row| lengths[row]).collect();
+                bin.sort_by_key(|length| std::cmp::Reverse(*length));
+                bin
+            });
+            let mut bins: Vec<Vec<usize>> = bins.filter(|bin| bin[0] < 16).collect();
+            bins.sort_unstable();
+            bins.iter().map(|bin| bin.iter().map(ToString::to_string).collect::<Vec<_>>().join("+")).collect::<Vec<_>>().join(" ")
+        };
+        let truncated: Vec<usize> = lengths.iter().map(|length| (*length).min(16)).collect();
+        assert_eq!(packed(&truncated), "6+5+5 8+6 8+8 9+6 9+7 12+4 12+4 13 13+3 14+2 15+1 15+1", "bfd");
+        let part = |length: usize| (0..length.div_ceil(16)).map(move |i| (length - 16 * i).min(16));
+        let split: Vec<usize> = lengths.iter().flat_map(|length| part(*length)).collect();
+        let wanted = "4 5+4+4+2 5+5+5 8+8 8+8 8+8 9+6 9+6 9+6+1 9+7 9+7 12+4 12+4 13+3 13+3 14+2 15+1 15+1";
+        assert_eq!(packed(&split), wanted, "bfd_split");
+    }
+
     proptest! {
         #[test]
         fn every_row_is_in_one_bin_and_no_bin_is_too_full(lengths in prop::collection::vec(1usize..40, 0..60)) {

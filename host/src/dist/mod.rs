@@ -39,6 +39,8 @@ pub struct Failure {
     pub reason: String,
     /// The plugin whose call failed, if any.
     pub plugin: Option<String>,
+    /// Whether something that the user gave is at fault.
+    pub mistake: bool,
 }
 
 /// Why ranks can't work together.
@@ -105,6 +107,19 @@ pub enum Error {
     /// A tensor can't be summed.
     #[error(transparent)]
     Op(#[from] ops::Error),
+}
+
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Failed { failure, .. } => failure.mistake,
+            Self::Without { .. } | Self::Apart { .. } => true,
+            Self::Joined | Self::Watchdog(_) | Self::Astray { .. } | Self::Encoding { .. } | Self::Nccl { .. } | Self::Op(_) => {
+                false
+            }
+        }
+    }
 }
 
 /// Result of an operation between ranks.
@@ -230,7 +245,8 @@ impl World {
     fn exchange(&self, what: &'static str, own: std::result::Result<&[u8], &Failure>) -> Result<Vec<Vec<u8>>> {
         let Some((ranks, watchdog)) = &self.others else { return Ok(own.into_iter().map(<[u8]>::to_vec).collect()) };
         if self.failed.get() {
-            let failure = Failure { reason: format!("{what:?} after a failure that all ranks know of"), plugin: None };
+            let failure =
+                Failure { reason: format!("{what:?} after a failure that all ranks know of"), plugin: None, mistake: false };
             return Err(Error::Failed { rank: self.rank, failure });
         }
         let encoding = |source| Error::Encoding { what, source };
@@ -409,7 +425,7 @@ mod tests {
         assert_eq!(world.sum("numbers", 0.1).unwrap(), 0.1);
         world.barrier("nothing").unwrap();
         // There is nobody to tell.
-        assert!(world.tell(&Failure { reason: "it broke".into(), plugin: None }).is_none());
+        assert!(world.tell(&Failure { reason: "it broke".into(), plugin: None, mistake: false }).is_none());
         world.barrier("nothing").unwrap();
     }
 }

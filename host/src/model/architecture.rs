@@ -1,9 +1,10 @@
 //! `config.json` of Hugging Face's models: the sizes and switches of a decoder.
 
-use super::families::{FAMILIES, Family};
+use super::families::{ExpertNames, FAMILIES, Family};
 use super::harmless;
 use super::json::Object;
 use super::layer_kinds::{Kinds, kinds};
+use super::mixture::Mixture;
 use super::rope_scaling::{Context, Resolved, Rope, resolve};
 use super::{Error, Result, text_part};
 use crate::config::printable;
@@ -17,7 +18,7 @@ use std::path::Path;
 const MOST_HIDDEN: usize = 1 << 20;
 
 /// Greatest `intermediate_size`.
-const MOST_INTERMEDIATE: usize = 1 << 22;
+pub(super) const MOST_INTERMEDIATE: usize = 1 << 22;
 
 /// Greatest `num_hidden_layers`.
 pub(super) const MOST_LAYERS: usize = 10_000;
@@ -94,8 +95,10 @@ pub struct Architecture {
     pub family: Family,
     /// Hidden size, `D`.
     pub hidden_size: usize,
-    /// Width of the gated unit.
+    /// Width of the gated unit that every token goes through.
     pub intermediate_size: usize,
+    /// The experts, if there are any.
+    pub mixture: Option<Mixture>,
     /// Number of layers.
     pub layers: usize,
     /// Attention heads.
@@ -132,6 +135,8 @@ pub struct Architecture {
     pub rotary: Vec<Option<usize>>,
     /// The model's rotary embeddings.
     pub ropes: Vec<Rope>,
+    /// Whether attention scores are also divided by the number of the layer, from one.
+    pub scores_by_layer: bool,
     /// Constants that values are multiplied with, and bounds of values.
     pub factors: Factors,
     /// Ids that end a text, from generation_config.json or else config.json.
@@ -193,52 +198,59 @@ impl Architecture {
     }
 
     fn of_family(config: &Object, family: Family) -> std::result::Result<Self, String> {
-        use Family::{Gemma2, Gemma3, GptNeoX, Olmo2, Olmo3, Phi3, Qwen3, StableLm, Starcoder2};
+        use Family::{Gemma3, Gpt2, GptNeoX, Olmo2, Olmo3, Olmoe, Phi3, Qwen3, Qwen3Moe, Starcoder2};
         let described = family.described();
-        let hidden_size = config.needed_size("hidden_size", MOST_HIDDEN)?;
+        let key = |common: &'static str| own_key(config, family, common);
+        let hidden_size = config.needed_size(key("hidden_size"), MOST_HIDDEN)?;
         let heads = heads(config, family, hidden_size)?;
-        let layers = config.needed_size("num_hidden_layers", MOST_LAYERS)?;
-        let configured = config.size("max_position_embeddings", MOST_POSITIONS)?.unwrap_or(described.positions);
+        let layers = config.needed_size(key("num_hidden_layers"), MOST_LAYERS)?;
+        let configured = config.size(key("max_position_embeddings"), MOST_POSITIONS)?.unwrap_or(described.positions);
         let rope = Context { family, head_dim: heads.head_dim, max_positions: configured };
-        let Resolved { full, sliding, limit } = resolve(config, &rope)?;
-        let max_positions = limit.unwrap_or(configured);
-        let Kinds { windows, rotary } = kinds(config, family, layers, sliding.is_some())?;
+        let rope = if family == Gpt2 { None } else { Some(resolve(config, &rope)?) };
+        let max_positions = rope.as_ref().and_then(|rope| rope.limit).unwrap_or(configured);
+        let ropes: Vec<Rope> =
+            rope.into_iter().flat_map(|Resolved { full, sliding, .. }| [Some(full), sliding]).flatten().collect();
+        let Kinds { windows, rotary } = kinds(config, family, layers, ropes.len() > 1)?;
         let Biases { qkv, output, mlp } = biases(config, family)?;
         let factors = factors(config, family, hidden_size, heads)?;
+        let mixture = Mixture::read(config, family, layers)?;
+        let intermediate_size = match mixture.as_ref().and_then(|mixture| mixture.shared) {
+            Some(shared) => shared,
+            None if family == Gpt2 => config.size("n_inner", MOST_INTERMEDIATE)?.unwrap_or(4 * hidden_size),
+            None => config.needed_size("intermediate_size", MOST_INTERMEDIATE)?,
+        };
         Ok(Self {
             family,
             hidden_size,
-            intermediate_size: config.needed_size("intermediate_size", MOST_INTERMEDIATE)?,
+            intermediate_size,
+            mixture,
             layers,
             heads,
             vocab_size: config.needed_size("vocab_size", MOST_TOKENS)?,
             max_positions,
-            norm: match family {
-                Gemma2 | Gemma3 => NormKind::RmsFromOne,
-                GptNeoX | StableLm | Starcoder2 => NormKind::Layer,
-                _ => NormKind::Rms,
-            },
+            norm: norm_kind(family),
             norm_eps: norm_eps(config, family)?,
             tied: config.flag("tie_word_embeddings")?.unwrap_or(described.tied),
             qkv_bias: qkv,
             output_bias: output,
             mlp_bias: mlp,
             head_norms: match family {
-                Qwen3 | Gemma3 => HeadNorms::Each,
-                Olmo2 | Olmo3 => HeadNorms::All,
+                Qwen3 | Qwen3Moe | Gemma3 => HeadNorms::Each,
+                Olmo2 | Olmo3 | Olmoe => HeadNorms::All,
                 _ => HeadNorms::None,
             },
             projections: match family {
-                Phi3 => Projections::Joined,
+                Gpt2 | Phi3 => Projections::Joined,
                 GptNeoX => Projections::JoinedByHead,
                 _ => Projections::Apart,
             },
             activation: activation_of(config, family)?,
-            gated: !matches!(family, GptNeoX | Starcoder2),
+            gated: !matches!(family, Gpt2 | GptNeoX | Starcoder2),
             parallel: family == GptNeoX && config.flag("use_parallel_residual")?.unwrap_or(true),
             windows: windows.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
             rotary,
-            ropes: [Some(full), sliding].into_iter().flatten().collect(),
+            ropes,
+            scores_by_layer: family == Gpt2 && config.flag("scale_attn_by_inverse_layer_idx")?.unwrap_or(false),
             factors,
             eos_token_ids: config.tokens("eos_token_id")?.unwrap_or_default(),
             text_part: false,
@@ -248,7 +260,8 @@ impl Architecture {
     /// Returns the attention settings of this layer.
     pub fn attention(&self, layer: usize) -> Attention {
         let Factors { scores, scores_cap, .. } = self.factors;
-        Attention { heads: self.heads, window: self.windows.get(layer).copied().flatten(), scale: scores, cap: scores_cap }
+        let scale = if self.scores_by_layer { scores / (layer + 1) as f32 } else { scores };
+        Attention { heads: self.heads, window: self.windows.get(layer).copied().flatten(), scale, cap: scores_cap }
     }
 
     /// Returns how products with the output matrix become logits at this temperature.
@@ -259,10 +272,12 @@ impl Architecture {
     /// Names what the model has that no device computes yet.
     pub(super) fn without_kernels(&self) -> Vec<&'static str> {
         let plain = Factors::none(self.heads);
-        let multiplied = Factors { scores_cap: None, logits_cap: None, ..self.factors } != plain;
+        let multiplied = Factors { scores_cap: None, logits_cap: None, ..self.factors } != plain || self.scores_by_layer;
         let norms = self.family.described().names.norms;
         let all = [
             (self.windows.iter().any(Option::is_some), "sliding windows"),
+            (self.mixture.is_some(), "a mixture of experts"),
+            (self.family.described().names.positions.is_some(), "learned positions"),
             (self.rotary.contains(&None), "layers without a rotary embedding"),
             (self.ropes.len() > 1, "two rotary embeddings"),
             (self.ropes.iter().any(|rope| rope.dims != self.heads.head_dim), "partly rotated heads"),
@@ -282,8 +297,17 @@ impl Architecture {
         let (hidden, tokens) = (self.hidden_size as u128, self.vocab_size as u128);
         let attention = 2 * (self.query_width() + self.kv_width()) as u128;
         let wide = if self.gated { 3 } else { 2 };
-        let layer = hidden * (attention + wide * self.intermediate_size as u128);
-        hidden * tokens * if self.tied { 1 } else { 2 } + layer * self.layers as u128
+        let unit = wide * self.intermediate_size as u128;
+        let experts = self.mixture.as_ref().map_or(0, |m| m.experts as u128 * (3 * m.width as u128 + 1));
+        let of = |has: bool, width: u128| if has { width } else { 0 };
+        let sparse = |layer: usize| self.mixture.as_ref().is_some_and(|m| m.sparse[layer]);
+        let layer = |layer: usize| hidden * (attention + of(self.has_unit(layer), unit) + of(sparse(layer), experts));
+        hidden * tokens * if self.tied { 1 } else { 2 } + (0..self.layers).map(layer).sum::<u128>()
+    }
+
+    /// Returns whether a layer has a unit that every token goes through.
+    pub(super) fn has_unit(&self, layer: usize) -> bool {
+        self.mixture.as_ref().is_none_or(|mixture| mixture.shared.is_some() || !mixture.sparse[layer])
     }
 
     /// Returns the width of the packed query heads.
@@ -296,11 +320,21 @@ impl Architecture {
         self.heads.kv_heads * self.heads.head_dim
     }
 
-    /// Returns the short names of a layer's linear maps, in order.
+    /// Returns the short names of the layers' linear maps that an adapter may have a part in, in order.
     pub fn modules(&self) -> Vec<&'static str> {
         let names = self.family.described().names;
-        let all = names.qkv.iter().chain([&names.o]).chain(names.mlp).chain([&names.down]);
-        all.map(|name| name.rsplit_once('.').map_or(*name, |(_, module)| module)).collect()
+        // Of mixtures whose experts files have apart, peft takes these names for the experts, even where a layer has a unit.
+        let taken = self.mixture.is_some() && names.experts.is_some_and(ExpertNames::are_apart);
+        let adapted = !taken && (0..self.layers).any(|layer| self.has_unit(layer));
+        let of_unit = names.mlp.iter().chain([&names.down]).filter(|_| adapted);
+        let mut all = Vec::new();
+        for name in names.qkv.iter().chain([&names.o]).chain(of_unit) {
+            let module = name.rsplit_once('.').map_or(*name, |(_, module)| module);
+            if !all.contains(&module) {
+                all.push(module);
+            }
+        }
+        all
     }
 
     /// Returns the widths of queries, keys and values in each group of a joined projection's outputs.
@@ -323,6 +357,7 @@ impl Family {
         match self {
             Self::GptNeoX | Self::StableLm => "layer_norm_eps",
             Self::Starcoder2 => "norm_epsilon",
+            Self::Gpt2 => "layer_norm_epsilon",
             _ => "rms_norm_eps",
         }
     }
@@ -346,8 +381,9 @@ struct Biases {
 fn biases(config: &Object, family: Family) -> std::result::Result<Biases, String> {
     let flag = |key: &str, default: bool| config.flag(key).map(|on| on.unwrap_or(default));
     let attention = match family {
+        Family::Gpt2 => true,
         Family::GptNeoX => flag("attention_bias", true)?,
-        Family::Ministral | Family::Mistral | Family::Phi3 | Family::Qwen2 | Family::StableLm => false,
+        Family::Ministral | Family::Mistral | Family::Mixtral | Family::Phi3 | Family::Qwen2 | Family::StableLm => false,
         Family::Starcoder2 => flag("use_bias", true)?,
         _ => flag("attention_bias", false)?,
     };
@@ -359,7 +395,7 @@ fn biases(config: &Object, family: Family) -> std::result::Result<Biases, String
     let mlp = match family {
         Family::Llama | Family::SmolLm3 | Family::Granite => flag("mlp_bias", false)?,
         Family::Starcoder2 => attention,
-        _ => family == Family::GptNeoX,
+        _ => matches!(family, Family::Gpt2 | Family::GptNeoX),
     };
     Ok(Biases { qkv, output: attention, mlp })
 }
@@ -377,7 +413,7 @@ fn factors(config: &Object, family: Family, hidden: usize, heads: Heads) -> std:
         false => Ok(None),
     };
     match family {
-        Family::Granite => Ok(Factors {
+        Family::Granite | Family::GraniteMoe | Family::GraniteMoeShared => Ok(Factors {
             embedding: positive("embedding_multiplier", 1.0)?,
             residual: positive("residual_multiplier", 1.0)?,
             scores: positive("attention_multiplier", 1.0)?,
@@ -394,7 +430,29 @@ fn factors(config: &Object, family: Family, hidden: usize, heads: Heads) -> std:
                 ..none
             })
         }
+        // A scale of one instead of that of the heads.
+        Family::Gpt2 if config.flag("scale_attn_weights")? == Some(false) => Ok(Factors { scores: 1.0, ..none }),
         _ => Ok(none),
+    }
+}
+
+/// Returns the family's own name of a size, where it has one and `config.json` does not use the common name.
+fn own_key(config: &Object, family: Family, common: &'static str) -> &'static str {
+    const GPT2: [(&str, &str); 4] = [
+        ("hidden_size", "n_embd"),
+        ("max_position_embeddings", "n_positions"),
+        ("num_attention_heads", "n_head"),
+        ("num_hidden_layers", "n_layer"),
+    ];
+    let own = GPT2.into_iter().find(|(name, own)| *name == common && (config.has(own) || !config.has(common)));
+    own.filter(|_| family == Family::Gpt2).map_or(common, |(_, own)| own)
+}
+
+fn norm_kind(family: Family) -> NormKind {
+    match family {
+        Family::Gemma2 | Family::Gemma3 => NormKind::RmsFromOne,
+        Family::Gpt2 | Family::GptNeoX | Family::StableLm | Family::Starcoder2 => NormKind::Layer,
+        _ => NormKind::Rms,
     }
 }
 
@@ -407,6 +465,7 @@ fn norm_eps(config: &Object, family: Family) -> std::result::Result<f64, String>
 fn activation_of(config: &Object, family: Family) -> std::result::Result<Activation, String> {
     let (key, default) = match family {
         Family::Gemma2 | Family::Gemma3 => ("hidden_activation", "gelu_pytorch_tanh"),
+        Family::Gpt2 => ("activation_function", "gelu_new"),
         Family::GptNeoX => ("hidden_act", "gelu"),
         Family::Starcoder2 => ("hidden_act", "gelu_pytorch_tanh"),
         _ => ("hidden_act", "silu"),
@@ -440,9 +499,9 @@ fn family(model_type: Option<&str>) -> std::result::Result<Family, String> {
 }
 
 fn heads(config: &Object, family: Family, hidden_size: usize) -> std::result::Result<Heads, String> {
-    let heads = config.needed_size("num_attention_heads", MOST_HEADS)?;
+    let heads = config.needed_size(own_key(config, family, "num_attention_heads"), MOST_HEADS)?;
     let kv_heads = match family {
-        Family::GptNeoX => heads,
+        Family::Gpt2 | Family::GptNeoX => heads,
         _ => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(heads),
     };
     if !heads.is_multiple_of(kv_heads) {

@@ -4,8 +4,9 @@
 //! as the gradient has passed.
 
 use super::dropped::{Dropout, Masked};
-use super::layer::{self, Attended, LayerKept, Maps, Product, multiplied};
-use super::weights::{Layer, Linear, Norm, Weights};
+use super::layer::{self, Attended, LayerKept, Maps, Product, Wide, multiplied};
+use super::mixture::{Balance, experts_backward};
+use super::weights::{Layer, Linear, Norm, Unit, Weights};
 use super::{Architecture, Lora, Place, Result};
 use crate::ops::low_rank::Gradient;
 use crate::ops::rope::Rotation;
@@ -24,7 +25,7 @@ pub struct Decoder {
 
 /// A layer's kept values, or what they are recomputed from (gradient checkpointing, Chen et al. 2016, arXiv 1604.06174).
 enum Stored {
-    Whole(LayerKept),
+    Whole(Box<LayerKept>),
     Input(Tensor),
 }
 
@@ -32,7 +33,19 @@ enum Stored {
 pub(super) struct Kept {
     layers: Vec<Stored>,
     last: Tensor,
-    dropout: Option<Dropout>,
+    how: How,
+    /// How evenly experts were used, if the pass looks at that.
+    pub(super) balance: Option<Balance>,
+}
+
+/// What a pass does besides computing hidden states.
+#[derive(Default)]
+pub(super) struct How {
+    /// Whether to keep only the layers' inputs for the backward pass, which computes the rest again.
+    pub recompute: bool,
+    /// Whether to look at how evenly experts are used; then the last layer is computed for all positions.
+    pub balances: bool,
+    pub dropout: Option<Dropout>,
 }
 
 impl Kept {
@@ -55,7 +68,7 @@ pub(super) fn bytes(t: &Tensor) -> usize {
 type Wanted = Option<Tensor>;
 
 /// Adds the gradients of a linear layer's parameters to `grad` and returns that of its input.
-fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
+pub(super) fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
     let dx = linear::backward_input(dy, l.linear.matrix())?;
     backward_parameters(l, x, dy, grad, &dx)?;
     Ok(dx)
@@ -107,6 +120,14 @@ fn log_sum(kept: &LayerKept) -> ops::Result<&Tensor> {
     kept.attended.log_sum.as_ref().ok_or_else(missing)
 }
 
+/// Where a backward pass is.
+struct Here<'a> {
+    /// The layer's number.
+    i: usize,
+    maps: &'a Maps<Masked<'a>>,
+    balance: Option<&'a Balance>,
+}
+
 impl Decoder {
     /// Creates a decoder with these weights.
     pub fn new(architecture: Architecture, weights: Weights) -> Self {
@@ -146,43 +167,52 @@ impl Decoder {
         &self,
         forest: &Forest,
         rows: &[usize],
-        dropout: Option<&Dropout>,
+        how: &How,
         mut keep: impl FnMut(usize, LayerKept) -> Result<()>,
     ) -> Result<(Tensor, Tensor)> {
-        let mut x = self.embedded(forest.tokens())?;
+        let mut x = self.embedded(forest.tokens(), forest.positions())?;
         for (i, w) in self.weights.layers.iter().enumerate() {
-            let rows = (i + 1 == self.weights.layers.len()).then_some(rows);
-            let maps = Masked::of(w.maps(), dropout, i, rows.is_some());
+            let rows = self.rows_of(i, rows, how);
+            let maps = Masked::of(w.maps(), how.dropout.as_ref(), i, rows.is_some());
             let mut kept = self.layer(i, x, forest, rows, &maps)?;
             x = self.layer_of(i, maps.each()).output(&mut kept)?;
             keep(i, kept)?;
         }
+        if how.balances {
+            x = ops::gather_rows(&x, rows)?;
+        }
         Ok((self.architecture.normed(&x, Some(&self.weights.norm))?, x))
     }
 
-    /// Returns the tokens' embeddings as the first layer takes them.
-    pub(super) fn embedded(&self, tokens: &[u32]) -> ops::Result<Tensor> {
-        multiplied(embedding::forward(&self.weights.embedding, tokens)?, self.architecture.factors.embedding)
+    /// Returns the rows that layer `i` computes after its attention, if not all.
+    fn rows_of<'a>(&self, i: usize, rows: &'a [usize], how: &How) -> Option<&'a [usize]> {
+        (i + 1 == self.weights.layers.len() && !how.balances).then_some(rows)
     }
 
-    /// Returns the hidden states of `rows`, `[M, D]`, and what [`Decoder::backward`] needs. With `recompute` it keeps only the
-    /// layers' inputs and recomputes the rest then.
-    pub(super) fn forward(
-        &self,
-        forest: &Forest,
-        rows: &[usize],
-        recompute: bool,
-        dropout: Option<Dropout>,
-    ) -> Result<(Tensor, Kept)> {
+    /// Returns the tokens' embeddings as the first layer takes them.
+    pub(super) fn embedded(&self, tokens: &[u32], positions: &[u32]) -> ops::Result<Tensor> {
+        let x = multiplied(embedding::forward(&self.weights.embedding, tokens)?, self.architecture.factors.embedding)?;
+        if let Some(table) = &self.weights.positions {
+            ops::add_into(&x, &embedding::forward(table, positions)?)?;
+        }
+        Ok(x)
+    }
+
+    /// Returns the hidden states of `rows`, `[M, D]`, and what [`Decoder::backward`] needs.
+    pub(super) fn forward(&self, forest: &Forest, rows: &[usize], how: How) -> Result<(Tensor, Kept)> {
         let count = self.weights.layers.len();
         let mut layers = Vec::with_capacity(count);
-        let (hidden, last) = self.run(forest, rows, dropout.as_ref(), |i, kept| {
+        let mut balance = how.balances.then(|| Balance::new(&self.architecture, forest)).flatten();
+        let (hidden, last) = self.run(forest, rows, &how, |i, kept| {
+            if let (Some(balance), Some(routed)) = (&mut balance, &kept.experts) {
+                balance.add(&routed.routes);
+            }
             // The last layer is the first that is needed again, when the others take up nothing.
-            let again = recompute && i + 1 < count;
-            layers.push(if again { Stored::Input(kept.input) } else { Stored::Whole(kept) });
+            let again = how.recompute && i + 1 < count;
+            layers.push(if again { Stored::Input(kept.input) } else { Stored::Whole(Box::new(kept)) });
             Ok(())
         })?;
-        Ok((hidden, Kept { layers, last, dropout }))
+        Ok((hidden, Kept { layers, last, how, balance }))
     }
 
     /// Runs layer `i` except its last product.
@@ -220,16 +250,25 @@ impl Decoder {
         let mut dx = ops::zeros_like(&kept.last)?;
         self.architecture.norm_backward(&kept.last, &self.weights.norm, d_hidden, &dx, &Some(&grads.norm))?;
         done();
-        let last = kept.layers.len() - 1;
-        for (i, stored) in kept.layers.into_iter().enumerate().rev() {
-            let rows = (i == last).then_some(rows);
-            let maps = Masked::of(self.weights.layers[i].maps(), kept.dropout.as_ref(), i, rows.is_some());
+        let Kept { layers, last, how, balance } = kept;
+        if how.balances {
+            let all = Tensor::zeros((forest.len(), last.dim(1)?), last.dtype(), last.device())?;
+            ops::scatter_add_rows(&all, &dx, rows)?;
+            dx = all;
+        }
+        for (i, stored) in layers.into_iter().enumerate().rev() {
+            let rows = self.rows_of(i, rows, &how);
+            let maps = Masked::of(self.weights.layers[i].maps(), how.dropout.as_ref(), i, rows.is_some());
             let kept = match stored {
-                Stored::Whole(kept) => kept,
+                Stored::Whole(kept) => *kept,
                 Stored::Input(x) => self.layer(i, x, forest, rows, &maps)?,
             };
-            dx = self.layer_backward((i, &maps), kept, forest, rows, dx, &grads.layers[i])?;
+            let here = Here { i, maps: &maps, balance: balance.as_ref() };
+            dx = self.layer_backward(&here, kept, forest, rows, dx, &grads.layers[i])?;
             done();
+        }
+        if let Some(d_positions) = grads.positions.iter().flatten().next() {
+            embedding::backward(forest.positions(), &dx, d_positions)?;
         }
         if let Some(d_embedding) = &grads.embedding {
             embedding::backward(forest.tokens(), &multiplied(dx, self.architecture.factors.embedding)?, d_embedding)?;
@@ -241,23 +280,24 @@ impl Decoder {
     /// Takes the gradient of a layer's output and returns that of its input.
     fn layer_backward(
         &self,
-        (i, maps): (usize, &Maps<Masked<'_>>),
+        here: &Here<'_>,
         kept: LayerKept,
         forest: &Forest,
         rows: Option<&[usize]>,
         d_out: Tensor,
         g: &Layer<Wanted>,
     ) -> Result<Tensor> {
+        let &Here { i, maps, .. } = here;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
         // The residual passes the output's gradient on: from here `d_middle` is that of `middle`.
         let d_middle = d_out;
         let beside = if a.parallel {
             let source = rows.map_or_else(|| Ok(kept.input.clone()), |rows| ops::gather_rows(&kept.input, rows))?;
             let d_source = ops::zeros_like(&source)?;
-            self.unit_backward((i, maps), &kept, &source, &d_middle, &d_source, g)?;
+            self.fed_backward(here, &kept, &source, &d_middle, &d_source, g)?;
             Some(d_source)
         } else {
-            self.unit_backward((i, maps), &kept, &kept.middle, &d_middle, &d_middle, g)?;
+            self.fed_backward(here, &kept, &kept.middle, &d_middle, &d_middle, g)?;
             None
         };
         let d_projected = self.added_backward(&d_middle, w.attended_norm.as_ref(), kept.projected.as_ref(), &g.attended_norm)?;
@@ -293,31 +333,52 @@ impl Decoder {
         Ok(dx)
     }
 
-    /// Takes the gradient of a layer's output and adds that of what the gated unit's norm reads, `source`, to `d_source`. Both
-    /// gradients may be the same tensor.
-    fn unit_backward(
+    /// Takes the gradient of a layer's output and adds that of what the norm before the gated unit or the experts reads, `source`,
+    /// to `d_source`. Both gradients may be the same tensor.
+    fn fed_backward(
         &self,
-        (i, maps): (usize, &Maps<Masked<'_>>),
+        here: &Here<'_>,
         kept: &LayerKept,
         source: &Tensor,
         d_out: &Tensor,
         d_source: &Tensor,
         g: &Layer<Wanted>,
     ) -> Result<()> {
+        let &Here { i, maps, balance } = here;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
-        let active = activation::forward(&kept.gate, kept.up.as_ref(), a.activation)?;
         // A layer that was run again has not run its last product.
         let lowered = match (&w.added_norm, &kept.lowered) {
-            (Some(_), None) => Some(maps.down.product(&active)?),
+            (Some(_), None) => Some(self.layer_of(i, maps.each()).fed(kept)?),
             (_, lowered) => lowered.clone(),
         };
         let d_lowered = self.added_backward(d_out, w.added_norm.as_ref(), lowered.as_ref(), &g.added_norm)?;
-        let d_active = apply_backward(&maps.down, &active, &d_lowered, &g.down)?;
-        let (d_gate, d_up) = activation::backward(&kept.gate, kept.up.as_ref(), &d_active, a.activation)?;
         let h = a.normed(source, w.mlp_norm.as_ref())?;
+        let unit = maps.unit.as_ref().zip(kept.unit.as_ref()).zip(g.unit.as_ref());
+        let mut dh = unit.map(|((maps, kept), g)| self.unit_backward(maps, kept, &h, &d_lowered, g)).transpose()?;
+        if let Some(((maps, kept), g)) = maps.experts.as_ref().zip(kept.experts.as_ref()).zip(g.experts.as_ref()) {
+            let more = experts_backward(a, maps, kept, &h, &d_lowered, (g, balance))?;
+            dh.as_ref().map_or(Ok(()), |dh| ops::add_into(&more, dh))?;
+            dh = Some(more);
+        }
+        let missing = || ops::Error::Shape { op: "layer", detail: "a layer with neither a unit nor experts".into() };
+        self.norm_input_backward(source, w.mlp_norm.as_ref(), &dh.ok_or_else(missing)?, d_source, &g.mlp_norm)
+    }
+
+    /// Takes the gradient of the gated unit's output and returns that of its input `h`.
+    fn unit_backward(
+        &self,
+        maps: &Unit<Masked<'_>>,
+        kept: &Wide,
+        h: &Tensor,
+        d_lowered: &Tensor,
+        g: &Unit<Linear<Wanted>>,
+    ) -> Result<Tensor> {
+        let (a, up) = (&self.architecture, kept.up.as_ref());
+        let active = activation::forward(&kept.gate, up, a.activation)?;
+        let d_active = apply_backward(&maps.down, &active, d_lowered, &g.down)?;
+        let (d_gate, d_up) = activation::backward(&kept.gate, up, &d_active, a.activation)?;
         let wide: Vec<&Tensor> = std::iter::once(&d_gate).chain(&d_up).collect();
-        let dh = products_backward(&maps.mlp, &h, &wide, &a.mlp_widths(), &g.mlp)?;
-        self.norm_input_backward(source, w.mlp_norm.as_ref(), &dh, d_source, &g.mlp_norm)
+        Ok(products_backward(&maps.wide, h, &wide, &a.mlp_widths(), &g.wide)?)
     }
 
     /// Takes the gradient of what is added to the residual and returns that of the product's result, which a norm may have read.

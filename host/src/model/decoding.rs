@@ -1,12 +1,13 @@
 //! Generates token by token, with weights laid out for few rows.
 
-use super::decoder::Decoder;
+use super::decoder::{Decoder, How};
 #[cfg(feature = "cuda")]
 use super::device_decoding::Joined;
 use super::layer::{Attended, Maps, Product};
 use super::weights::{Adapter, Linear};
 use super::{Architecture, Cache, Prefix, Result};
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
+use crate::ops::experts::Routes;
 use crate::ops::panels::Panels;
 use crate::ops::{self, Forest};
 use candle_core::Tensor;
@@ -21,7 +22,7 @@ pub struct Decoding {
 /// The weights of products.
 enum LaidOut {
     /// Of each layer, and the output matrix.
-    Host { layers: Vec<Maps<Few>>, output: Panels },
+    Host { layers: Vec<Maps<Map>>, output: Panels },
     #[cfg(feature = "cuda")]
     Device(Vec<Joined>),
 }
@@ -69,7 +70,7 @@ impl Few {
     }
 }
 
-impl Product for Few {
+impl Few {
     fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
         let y = self.panels.forward(x)?;
         if let Some((a, b)) = &self.adapter {
@@ -79,6 +80,52 @@ impl Product for Few {
     }
 }
 
+/// A linear map for few rows, or those of experts.
+enum Map {
+    One(Few),
+    Each(Vec<Panels>),
+}
+
+impl Map {
+    fn new(l: &Linear) -> ops::Result<Self> {
+        if let [experts, _, _] = *l.weight.dims() {
+            let all = (0..experts).map(|expert| Panels::new(&l.weight.get(expert)?, None));
+            return Ok(Self::Each(all.collect::<ops::Result<_>>()?));
+        }
+        Ok(Self::One(Few::new(l)?))
+    }
+
+    /// Returns the bytes that were copied for it.
+    fn copied_bytes(&self) -> usize {
+        match self {
+            Self::One(few) => few.copied_bytes(),
+            Self::Each(all) => all.iter().map(Panels::copied_bytes).sum(),
+        }
+    }
+}
+
+impl Product for Map {
+    fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
+        match self {
+            Self::One(few) => few.product(x),
+            Self::Each(_) => Err(misplaced()),
+        }
+    }
+
+    fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor> {
+        let Self::Each(all) = self else { return Err(misplaced()) };
+        let products = routes.groups().map(|(expert, rows)| {
+            let panels = all.get(expert).ok_or_else(misplaced)?;
+            panels.forward(&x.narrow(0, rows.start, rows.len())?)
+        });
+        Ok(Tensor::cat(&products.collect::<ops::Result<Vec<_>>>()?, 0)?)
+    }
+}
+
+fn misplaced() -> ops::Error {
+    ops::Error::Shape { op: "decode", detail: "a map of one kind in the place of another".into() }
+}
+
 impl Decoding {
     pub(super) fn new(decoder: Decoder) -> Result<Self> {
         #[cfg(feature = "cuda")]
@@ -86,7 +133,7 @@ impl Decoding {
             let layers = decoder.weights.layers.iter().map(Joined::new).collect::<ops::Result<_>>()?;
             return Ok(Self { decoder, laid_out: LaidOut::Device(layers) });
         }
-        let layers = decoder.weights.layers.iter().map(|w| w.maps().map(Few::new)).collect::<ops::Result<_>>()?;
+        let layers = decoder.weights.layers.iter().map(|w| w.maps().map(Map::new)).collect::<ops::Result<_>>()?;
         let output = Panels::new(decoder.weights.output(), None)?;
         Ok(Self { decoder, laid_out: LaidOut::Host { layers, output } })
     }
@@ -100,7 +147,7 @@ impl Decoding {
         }
     }
 
-    fn host_layout(&self) -> ops::Result<(&[Maps<Few>], &Panels)> {
+    fn host_layout(&self) -> ops::Result<(&[Maps<Map>], &Panels)> {
         match &self.laid_out {
             LaidOut::Host { layers, output } => Ok((layers, output)),
             #[cfg(feature = "cuda")]
@@ -113,9 +160,9 @@ impl Decoding {
     /// Returns the bytes of host memory that were copied for it.
     pub fn copied_bytes(&self) -> usize {
         let Ok((layers, output)) = self.host_layout() else { return 0 };
-        let of_layer = |maps: &Maps<Few>| {
-            let (before, behind) = maps.each().before_and_behind();
-            before.into_iter().chain(behind).map(Few::copied_bytes).sum::<usize>()
+        let of_layer = |maps: &Maps<Map>| {
+            let (reading, rest, stacks) = maps.each().in_order();
+            reading.into_iter().chain(rest).chain(stacks).map(Map::copied_bytes).sum::<usize>()
         };
         layers.iter().map(of_layer).sum::<usize>() + output.copied_bytes()
     }
@@ -137,7 +184,7 @@ impl Decoding {
         let ranges: Vec<_> = prompts.segments().iter().map(ops::Segment::range).collect();
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let mut caches = vec![Prefix::default(); ranges.len()];
-        let (hidden, _) = self.decoder.run(prompts, &rows, None, |_, kept| {
+        let (hidden, _) = self.decoder.run(prompts, &rows, &How::default(), |_, kept| {
             for (cache, range) in caches.iter_mut().zip(&ranges) {
                 cache.layers.push(PromptCache::new(&kept.k, &kept.v, range.clone())?);
             }
@@ -155,7 +202,7 @@ impl Decoding {
             let detail = format!("{} tokens and caches of {} sequences for counts {counts:?}", tokens.len(), own.len());
             return Err(ops::Error::Shape { op: "decode", detail }.into());
         }
-        let mut x = d.embedded(tokens)?;
+        let mut x = d.embedded(tokens, positions)?;
         for (l, maps) in layers.iter().enumerate() {
             let layer = d.layer_of(l, maps.each());
             let mut kept = layer.forward(x, positions, None, |q, k, v| {

@@ -1,5 +1,6 @@
 //! Runs [`Decoding`] on a device: prompts run as usual, then all sequences advance together by one token per step.
 
+use super::decoder::How;
 use super::decoding::Decoding;
 use super::weights::{Layer, Linear, Norm};
 use super::{Decoder, Result};
@@ -30,14 +31,15 @@ fn biases(parts: &[&Linear]) -> ops::Result<Option<Tensor>> {
 impl Joined {
     /// Joins the products of a layer whose projections are stored apart: [`super::Place::check`] refuses other models.
     pub(super) fn new(w: &Layer) -> ops::Result<Self> {
-        let ([q, k, v], [gate, up]) = (&w.qkv[..], &w.mlp[..]) else { return Err(other()) };
+        let Some(unit) = &w.unit else { return Err(other()) };
+        let ([q, k, v], [gate, up]) = (&w.qkv[..], &unit.wide[..]) else { return Err(other()) };
         Ok(Self {
             qkv: joined(&[&q.merged()?, &k.merged()?, &v.merged()?])?,
             qkv_bias: biases(&[q, k, v])?,
             o: w.o.merged()?,
             gate_up: joined(&[&gate.merged()?, &up.merged()?])?,
             gate_up_bias: [gate.bias.clone(), up.bias.clone()],
-            down: w.down.merged()?,
+            down: unit.down.merged()?,
         })
     }
 }
@@ -111,7 +113,7 @@ impl DeviceDecoding<'_> {
         let ranges: Vec<_> = prompts.segments().iter().map(Segment::range).collect();
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let mut layers = Vec::with_capacity(self.layers.len());
-        let (hidden, _) = self.decoder.run(prompts, &rows, None, |_, kept| {
+        let (hidden, _) = self.decoder.run(prompts, &rows, &How::default(), |_, kept| {
             layers.push((kept.k, kept.v));
             Ok(())
         })?;
@@ -166,7 +168,7 @@ fn step(decoder: &Decoder, layers: &[Joined], drawing: &Drawing, session: &Sessi
         let [gate, up] = &joined.gate_up_bias;
         session.gate(&joined.gate_up, gate.as_ref(), up.as_ref())?;
         session.add_gated(&joined.down)?;
-        missing = w.down.bias.as_ref();
+        missing = w.unit.as_ref().and_then(|unit| unit.down.bias.as_ref());
     }
     session.norm(missing, &weights.norm.weight, eps)?;
     session.logits(weights.output())?;

@@ -2,8 +2,9 @@
 //! have none.
 
 use super::layer::{Maps, Product};
-use super::weights::Linear;
+use super::weights::{Experts, Linear, Unit};
 use crate::ops::dropout::{Mask, mixed_bits};
+use crate::ops::experts::Routes;
 use crate::ops::{self, Forest};
 use candle_core::Tensor;
 
@@ -55,8 +56,12 @@ impl<'a> Masked<'a> {
         Maps {
             qkv: all(maps.qkv, 0, false),
             o: with(maps.o, 3, true),
-            mlp: all(maps.mlp, 4, true),
-            down: with(maps.down, 6, true),
+            unit: maps.unit.map(|unit| Unit { wide: all(unit.wide, 4, true), down: with(unit.down, 6, true) }),
+            // They have no adapters.
+            experts: maps.experts.map(|Experts { router, wide, down }| {
+                let [router, wide, down] = [router, wide, down].map(|linear| Self { linear, mask: None });
+                Experts { router, wide, down }
+            }),
         }
     }
 }
@@ -67,5 +72,9 @@ impl Product for Masked<'_> {
         let y = self.linear.plain(x)?;
         adapter.low_rank().forward_into(&mask.apply(x)?, &y)?;
         Ok(y)
+    }
+
+    fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor> {
+        self.linear.grouped(x, routes)
     }
 }

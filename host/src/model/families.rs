@@ -7,26 +7,38 @@ pub enum Family {
     Gemma2,
     /// `Gemma3ForCausalLM`, and the text part of `Gemma3ForConditionalGeneration`.
     Gemma3,
+    /// `GPT2LMHeadModel`
+    Gpt2,
     /// `GPTNeoXForCausalLM`
     GptNeoX,
     /// `GraniteForCausalLM`
     Granite,
+    /// `GraniteMoeForCausalLM`
+    GraniteMoe,
+    /// `GraniteMoeSharedForCausalLM`
+    GraniteMoeShared,
     /// `LlamaForCausalLM`
     Llama,
     /// `MinistralForCausalLM`
     Ministral,
     /// `MistralForCausalLM`
     Mistral,
+    /// `MixtralForCausalLM`
+    Mixtral,
     /// `Olmo2ForCausalLM`
     Olmo2,
     /// `Olmo3ForCausalLM`
     Olmo3,
+    /// `OlmoeForCausalLM`
+    Olmoe,
     /// `Phi3ForCausalLM`
     Phi3,
     /// `Qwen2ForCausalLM`
     Qwen2,
     /// `Qwen3ForCausalLM`
     Qwen3,
+    /// `Qwen3MoeForCausalLM`
+    Qwen3Moe,
     /// `SmolLM3ForCausalLM`
     SmolLm3,
     /// `StableLmForCausalLM`
@@ -62,6 +74,8 @@ pub struct Described {
 #[derive(Debug)]
 pub(super) struct Names {
     pub embedding: &'static str,
+    /// The table of positions, if they are learned.
+    pub positions: Option<&'static str>,
     pub layers: &'static str,
     pub norm: &'static str,
     pub head: &'static str,
@@ -71,12 +85,46 @@ pub(super) struct Names {
     /// Gate and up projections, one that joins them, or the only one.
     pub mlp: &'static [&'static str],
     pub down: &'static str,
+    /// Those of experts, if the family has them.
+    pub experts: Option<&'static ExpertNames>,
     /// Norms before and after attention, and before and after the unit that follows it.
     pub norms: [&'static str; 4],
+    /// Whether files have the matrices of layers transposed, `[in, out]`.
+    pub turned: bool,
+}
+
+/// Names of a layer's experts.
+#[derive(Debug)]
+pub(super) struct ExpertNames {
+    /// The router, and its name in files.
+    pub router: [&'static str; 2],
+    /// All experts' gate and up projections.
+    pub wide: &'static str,
+    /// All experts' down projections.
+    pub down: &'static str,
+    /// How files have the projections, unless under the names above.
+    pub in_files: ExpertsInFiles,
+}
+
+impl ExpertNames {
+    /// Returns whether files have each expert by itself.
+    pub fn are_apart(&self) -> bool {
+        matches!(self.in_files, ExpertsInFiles::Each(..))
+    }
+}
+
+/// How files have the projections of experts.
+#[derive(Debug)]
+pub(super) enum ExpertsInFiles {
+    /// Each expert by itself, under its number: gate, up and down projection.
+    Each(&'static str, [&'static str; 3]),
+    /// All together: gate and up, and down projections.
+    Stacked([&'static str; 2]),
 }
 
 const LLAMA: Names = Names {
     embedding: "model.embed_tokens",
+    positions: None,
     layers: "model.layers",
     norm: "model.norm",
     head: "lm_head",
@@ -84,7 +132,9 @@ const LLAMA: Names = Names {
     o: "self_attn.o_proj",
     mlp: &["mlp.gate_proj", "mlp.up_proj"],
     down: "mlp.down_proj",
+    experts: None,
     norms: ["input_layernorm", "", "post_attention_layernorm", ""],
+    turned: false,
 };
 
 /// Norms around attention and the gated unit.
@@ -97,6 +147,21 @@ const GEMMA: Names = Names {
 const OLMO: Names = Names { norms: ["", "post_attention_layernorm", "", "post_feedforward_layernorm"], ..LLAMA };
 
 const PHI: Names = Names { qkv: &["self_attn.qkv_proj"], mlp: &["mlp.gate_up_proj"], ..LLAMA };
+
+const GPT2: Names = Names {
+    embedding: "transformer.wte",
+    positions: Some("transformer.wpe"),
+    layers: "transformer.h",
+    norm: "transformer.ln_f",
+    head: "lm_head",
+    qkv: &["attn.c_attn"],
+    o: "attn.c_proj",
+    mlp: &["mlp.c_fc"],
+    down: "mlp.c_proj",
+    norms: ["ln_1", "", "ln_2", ""],
+    turned: true,
+    ..LLAMA
+};
 
 const NEOX: Names = Names {
     embedding: "gpt_neox.embed_in",
@@ -112,6 +177,39 @@ const NEOX: Names = Names {
 
 const STARCODER: Names = Names { mlp: &["mlp.c_fc"], down: "mlp.c_proj", ..LLAMA };
 
+const QWEN_MOE: Names = Names {
+    experts: Some(&ExpertNames {
+        router: ["mlp.gate", "mlp.gate"],
+        wide: "mlp.experts.gate_up_proj",
+        down: "mlp.experts.down_proj",
+        in_files: ExpertsInFiles::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
+    }),
+    ..LLAMA
+};
+
+const MIXTRAL: Names = Names {
+    experts: Some(&ExpertNames {
+        router: ["mlp.gate", "block_sparse_moe.gate"],
+        wide: "mlp.experts.gate_up_proj",
+        down: "mlp.experts.down_proj",
+        in_files: ExpertsInFiles::Each("block_sparse_moe.experts", ["w1", "w3", "w2"]),
+    }),
+    ..LLAMA
+};
+
+/// The unit is that which a mixture's tokens share.
+const GRANITE_MOE: Names = Names {
+    mlp: &["shared_mlp.input_linear"],
+    down: "shared_mlp.output_linear",
+    experts: Some(&ExpertNames {
+        router: ["block_sparse_moe.router", "block_sparse_moe.router.layer"],
+        wide: "block_sparse_moe.experts.gate_up_proj",
+        down: "block_sparse_moe.experts.down_proj",
+        in_files: ExpertsInFiles::Stacked(["block_sparse_moe.input_linear", "block_sparse_moe.output_linear"]),
+    }),
+    ..LLAMA
+};
+
 const COMMON: Described = Described {
     family: Family::Llama,
     model_type: "llama",
@@ -125,7 +223,7 @@ const COMMON: Described = Described {
 };
 
 /// Every family that is supported, in alphabetical order.
-pub const FAMILIES: [Described; 15] = [
+pub const FAMILIES: [Described; 21] = [
     Described {
         family: Family::Gemma2,
         model_type: "gemma2",
@@ -150,6 +248,18 @@ pub const FAMILIES: [Described; 15] = [
         ..COMMON
     },
     Described {
+        family: Family::Gpt2,
+        model_type: "gpt2",
+        name: "GPT-2",
+        features: "learned positions instead of rotated heads; layer norms with biases; biases everywhere; query, key and value \
+                   projection joined; GELU without a gate",
+        positions: 1024,
+        norm_eps: 1e-5,
+        tied: true,
+        names: &GPT2,
+        ..COMMON
+    },
+    Described {
         family: Family::GptNeoX,
         model_type: "gpt_neox",
         name: "GPT-NeoX",
@@ -164,6 +274,22 @@ pub const FAMILIES: [Described; 15] = [
         model_type: "granite",
         name: "Granite",
         features: "multipliers of embedding, residuals, scores and logits",
+        ..COMMON
+    },
+    Described {
+        family: Family::GraniteMoe,
+        model_type: "granitemoe",
+        name: "Granite MoE",
+        features: "as Granite, with a mixture of experts, chosen with weights that add up to one",
+        names: &GRANITE_MOE,
+        ..COMMON
+    },
+    Described {
+        family: Family::GraniteMoeShared,
+        model_type: "granitemoeshared",
+        name: "Granite MoE Shared",
+        features: "as Granite MoE, with a unit beside the experts that every token goes through",
+        names: &GRANITE_MOE,
         ..COMMON
     },
     COMMON,
@@ -184,6 +310,17 @@ pub const FAMILIES: [Described; 15] = [
         ..COMMON
     },
     Described {
+        family: Family::Mixtral,
+        model_type: "mixtral",
+        name: "Mixtral",
+        features: "a mixture of experts, chosen with weights that add up to one; sliding windows if configured",
+        positions: 131_072,
+        theta: 1e6,
+        norm_eps: 1e-5,
+        names: &MIXTRAL,
+        ..COMMON
+    },
+    Described {
         family: Family::Olmo2,
         model_type: "olmo2",
         name: "OLMo 2",
@@ -200,6 +337,17 @@ pub const FAMILIES: [Described; 15] = [
         theta: 5e5,
         norm_eps: 1e-5,
         names: &OLMO,
+        ..COMMON
+    },
+    Described {
+        family: Family::Olmoe,
+        model_type: "olmoe",
+        name: "OLMoE",
+        features: "a mixture of experts, weighed by probability or with weights that add up to one; norms on all query and all key \
+                   heads together",
+        positions: 4096,
+        norm_eps: 1e-5,
+        names: &QWEN_MOE,
         ..COMMON
     },
     Described {
@@ -226,6 +374,16 @@ pub const FAMILIES: [Described; 15] = [
         name: "Qwen 3",
         features: "norms on query and key heads; sliding windows in the later layers if configured",
         positions: 32_768,
+        ..COMMON
+    },
+    Described {
+        family: Family::Qwen3Moe,
+        model_type: "qwen3_moe",
+        name: "Qwen 3 MoE",
+        features: "as Qwen 3, with a mixture of experts in all or some layers, weighed by probability or with weights that add up \
+                   to one",
+        positions: 32_768,
+        names: &QWEN_MOE,
         ..COMMON
     },
     Described {
@@ -271,7 +429,7 @@ impl Family {
     /// Returns what is known of the family.
     pub fn described(self) -> &'static Described {
         // The table has every family: a test sees to it.
-        FAMILIES.iter().find(|described| described.family == self).unwrap_or(&FAMILIES[4])
+        FAMILIES.iter().find(|described| described.family == self).unwrap_or(&FAMILIES[7])
     }
 }
 
@@ -287,7 +445,7 @@ mod tests {
             assert_eq!(described.family as usize, number, "{}", described.model_type);
             assert_eq!(described.family.described().model_type, described.model_type);
         }
-        assert_eq!(FAMILIES[4].family, Family::Llama);
+        assert_eq!(FAMILIES[7].family, Family::Llama);
     }
 
     #[test]
@@ -296,12 +454,14 @@ mod tests {
             let config = serde_json::json!({
                 "model_type": described.model_type, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
                 "num_attention_heads": 4, "vocab_size": 257, "sliding_window": null,
-                "layer_types": if described.family == Family::Llama { serde_json::Value::Null } else { vec!["full_attention"; 4].into() },
+                "layer_types": vec!["full_attention"; 4],
             });
             let mut config = config.as_object().unwrap().clone();
-            use Family::{GptNeoX, Granite, Olmo2, Phi3, StableLm, Starcoder2};
-            if matches!(described.family, Granite | Olmo2 | Phi3 | GptNeoX | StableLm | Starcoder2) {
+            if !crate::model::layer_kinds::obeys_types(described.family) {
                 config.remove("layer_types");
+            }
+            if described.family == Family::Gpt2 {
+                config.remove("intermediate_size");
             }
             let config = serde_json::Value::Object(config).to_string();
             let missing = crate::model::Architecture::parse(&config).unwrap().without_kernels();

@@ -1,6 +1,6 @@
 //! The read-only view of a decoder, for generation and reference log-probabilities.
 
-use super::decoder::Decoder;
+use super::decoder::{Decoder, How};
 use super::policy::finite;
 use super::value_model::finite as finite_values;
 use super::{Architecture, Decoding, Error, Result, Selected, Weights, critic};
@@ -31,9 +31,9 @@ impl Frozen {
     /// # Errors
     /// If an operation fails, or a log-probability is not finite.
     pub fn score(&self, forest: &Forest, selected: &Selected, temperature: f32) -> Result<TokenStats> {
-        let (hidden, _) = self.decoder.run(forest, &selected.rows, None, |_, _| Ok(()))?;
+        let (hidden, _) = self.decoder.run(forest, &selected.rows, &How::default(), |_, _| Ok(()))?;
         let scale = self.architecture().logits(temperature);
-        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale)?;
+        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
         Ok(stats)
     }
@@ -44,13 +44,13 @@ impl Frozen {
     /// If an operation fails, or a value is not finite.
     pub fn values(&self, forest: &Forest, rows: &[usize]) -> Result<Option<Vec<f32>>> {
         let Some(head) = &self.decoder.weights.value_head else { return Ok(None) };
-        let (hidden, _) = self.decoder.run(forest, rows, None, |_, _| Ok(()))?;
+        let (hidden, _) = self.decoder.run(forest, rows, &How::default(), |_, _| Ok(()))?;
         finite_values(critic::values(&hidden, head)?).map(Some)
     }
 
     /// Computes the logits `[M, V]` of the hidden states at `rows`.
     pub fn logits(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
-        let (hidden, _) = self.decoder.run(forest, rows, None, |_, _| Ok(()))?;
+        let (hidden, _) = self.decoder.run(forest, rows, &How::default(), |_, _| Ok(()))?;
         Ok(self.architecture().logits_of(linear::forward_f32(&hidden, self.decoder.weights.output(), None)?)?)
     }
 

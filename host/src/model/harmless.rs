@@ -31,6 +31,7 @@ const HARMLESS: &[&[&str]] = &[
     &["experts_implementation", "_experts_implementation", "gradient_checkpointing", "gradient_checkpointing_kwargs"],
     &["_attn_implementation_internal", "_experts_implementation_internal", "use_flash_attention", "use_flash_attention_2"],
     &["_use_flash_attention_2", "use_sdpa", "xla_device"],
+    &["reorder_and_upcast_attn"],
     // What other programs return beside the logits.
     &["output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate"],
     &["tie_last_hidden_states", "keys_to_ignore_at_inference", "_output_attentions", "output_logits", "output_past"],
@@ -83,6 +84,8 @@ const HARMLESS_IF_OFF: &[&[&str]] = &[
     &["attention_bias", "attn_bias", "bias", "mlp_bias", "lm_head_bias", "use_bias", "qkv_bias"],
     // Layers that a family does not have.
     &["num_experts", "num_local_experts", "output_router_logits", "use_mup"],
+    // Noise that only training adds.
+    &["router_jitter_noise"],
 ];
 
 /// Keys that are one where nothing is changed.

@@ -134,6 +134,13 @@ impl Object {
         })
     }
 
+    /// Reads a list of indices below `count`.
+    pub(super) fn indices(&self, key: &str, count: usize) -> std::result::Result<Option<Vec<usize>>, String> {
+        let index = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|index| *index < count);
+        let right = format!("a list of whole numbers below {count}");
+        self.typed(key, &right, |value| value.as_array()?.iter().map(index).collect())
+    }
+
     /// Reads a required size.
     pub(super) fn needed_size(&self, key: &str, most: usize) -> std::result::Result<usize, String> {
         self.size(key, most)?.ok_or_else(|| format!("{key} is missing; it must be a whole number from 1 to {most}"))

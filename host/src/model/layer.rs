@@ -1,10 +1,11 @@
-//! Composes a decoder layer once: attention and gated unit, generic over how products are applied and over what attends, a forest
-//! in training or a token with its caches. `decoder.rs` has its gradient, `work.rs` counts its cost, and on a device
+//! Composes a decoder layer once: attention, and a gated unit or experts or both, generic over how products are applied and over what
+//! attends, a forest in training or a token with its caches. `decoder.rs` has its gradient, `work.rs` counts its cost, and on a device
 //! `device_decoding.rs` launches it as fused kernels.
 
 use super::architecture::NormKind;
-use super::weights::{Layer as Norms, Linear, Norm};
+use super::weights::{Experts, Layer as Norms, Linear, Norm, Unit};
 use super::{Architecture, Result};
+use crate::ops::experts::{self, Routes};
 use crate::ops::rope::{Positions, Rotation};
 use crate::ops::{self, activation, columns, layer_norm, linear, norm, rope};
 use candle_core::Tensor;
@@ -13,6 +14,9 @@ use candle_core::Tensor;
 pub(super) trait Product {
     /// Maps `x: [N, in]` to `[N, out]`.
     fn product(&self, x: &Tensor) -> ops::Result<Tensor>;
+
+    /// Maps sorted rows `x: [R, in]` to `[R, out]`, each by the matrix of its expert.
+    fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor>;
 }
 
 impl Product for Linear {
@@ -22,6 +26,10 @@ impl Product for Linear {
             adapter.low_rank().forward_into(x, &y)?;
         }
         Ok(y)
+    }
+
+    fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor> {
+        experts::forward(x, &self.weight, routes)
     }
 }
 
@@ -41,26 +49,38 @@ pub(super) fn multiplied(x: Tensor, factor: f32) -> ops::Result<Tensor> {
 pub(super) struct Maps<P> {
     pub qkv: Vec<P>,
     pub o: P,
-    pub mlp: Vec<P>,
-    pub down: P,
+    pub unit: Option<Unit<P>>,
+    pub experts: Option<Experts<P>>,
 }
 
 impl<P> Maps<P> {
     /// Borrows them.
     pub(super) fn each(&self) -> Maps<&P> {
-        Maps { qkv: self.qkv.iter().collect(), o: &self.o, mlp: self.mlp.iter().collect(), down: &self.down }
+        let (unit, experts) = (self.unit.as_ref().map(Unit::each), self.experts.as_ref().map(Experts::each));
+        Maps { qkv: self.qkv.iter().collect(), o: &self.o, unit, experts }
     }
 
     /// Applies a function to each of them.
     pub(super) fn map<T>(self, f: impl Fn(P) -> ops::Result<T>) -> ops::Result<Maps<T>> {
-        let Self { qkv, o, mlp, down } = self;
-        let all = |maps: Vec<P>| maps.into_iter().map(&f).collect::<ops::Result<Vec<T>>>();
-        Ok(Maps { qkv: all(qkv)?, o: f(o)?, mlp: all(mlp)?, down: f(down)? })
+        Ok(Maps {
+            qkv: self.qkv.into_iter().map(&f).collect::<ops::Result<_>>()?,
+            o: f(self.o)?,
+            unit: self.unit.map(|unit| unit.map(&f)).transpose()?,
+            experts: self.experts.map(|experts| experts.map(&f)).transpose()?,
+        })
     }
 
-    /// Splits them into those that read the layer's input and those after its attention.
-    pub(super) fn before_and_behind(self) -> (Vec<P>, Vec<P>) {
-        (self.qkv, std::iter::once(self.o).chain(self.mlp).chain([self.down]).collect())
+    /// Splits them into those that read the layer's input, those after its attention that every row goes through, and those of
+    /// experts.
+    pub(super) fn in_order(self) -> (Vec<P>, Vec<P>, Vec<P>) {
+        let mut behind = vec![self.o];
+        behind.extend(self.unit.into_iter().flat_map(|unit| unit.wide.into_iter().chain([unit.down])));
+        let mut stacks = Vec::new();
+        if let Some(Experts { router, wide, down }) = self.experts {
+            behind.push(router);
+            stacks.extend([wide, down]);
+        }
+        (self.qkv, behind, stacks)
     }
 }
 
@@ -80,6 +100,19 @@ pub(super) struct Attended {
     pub log_sum: Option<Tensor>,
 }
 
+/// The results of the wide products.
+pub(super) struct Wide {
+    pub gate: Tensor,
+    /// What the gate is multiplied with, if anything.
+    pub up: Option<Tensor>,
+}
+
+/// The results of the experts' wide products, in sorted rows.
+pub(super) struct Routed {
+    pub routes: Routes,
+    pub wide: Wide,
+}
+
 /// What one layer's backward pass needs. Elementwise parts are recomputed instead.
 pub(super) struct LayerKept {
     pub input: Tensor,
@@ -92,21 +125,22 @@ pub(super) struct LayerKept {
     /// The attention's output before its norm, if it has one.
     pub projected: Option<Tensor>,
     pub middle: Tensor,
-    pub gate: Tensor,
-    /// What the gate is multiplied with, if anything.
-    pub up: Option<Tensor>,
-    /// The gated unit's output before its norm, if it has one and [`Layer::output`] was called.
+    pub unit: Option<Wide>,
+    pub experts: Option<Routed>,
+    /// The sum of the unit's and the experts' outputs before its norm, if it has one and [`Layer::output`] was called.
     pub lowered: Option<Tensor>,
 }
 
 impl LayerKept {
     /// Returns the bytes of all parts.
     pub(super) fn bytes(&self) -> usize {
-        let Self { input, unnormed, q, k, v, attended, projected, middle, gate, up, lowered } = self;
-        let always = [input, q, k, v, &attended.out, middle, gate];
+        let Self { input, unnormed, q, k, v, attended, projected, middle, unit, experts, lowered } = self;
+        let always = [input, q, k, v, &attended.out, middle];
         let heads = unnormed.iter().flat_map(|(q, k)| [q, k]);
-        let more = [&attended.log_sum, projected, up, lowered].into_iter().flatten();
-        always.into_iter().chain(heads).chain(more).map(super::decoder::bytes).sum()
+        let wide = unit.iter().chain(experts.iter().map(|routed| &routed.wide));
+        let wide = wide.flat_map(|Wide { gate, up }| std::iter::once(gate).chain(up));
+        let more = [&attended.log_sum, projected, lowered].into_iter().flatten();
+        always.into_iter().chain(heads).chain(wide).chain(more).map(super::decoder::bytes).sum()
     }
 }
 
@@ -151,15 +185,35 @@ impl<P: Product> Layer<'_, P> {
         let (middle, projected) = self.added(maps.o.product(&out)?, norms.attended_norm.as_ref())?;
         ops::add_into(&middle, &residual)?;
         let h = a.normed(if a.parallel { &residual } else { &middle }, norms.mlp_norm.as_ref())?;
-        let mut wide = products(&maps.mlp, &h, &a.mlp_widths())?.into_iter();
-        let gate = wide.next().ok_or_else(none)?;
-        Ok(LayerKept { input: x, unnormed, q, k, v, attended, projected, middle, gate, up: wide.next(), lowered: None })
+        let unit = maps.unit.as_ref().map(|unit| wide(products(&unit.wide, &h, &a.mlp_widths())?)).transpose()?;
+        let experts = maps.experts.as_ref().map(|experts| self.routed(experts, &h)).transpose()?;
+        Ok(LayerKept { input: x, unnormed, q, k, v, attended, projected, middle, unit, experts, lowered: None })
+    }
+
+    /// Sends rows to experts and runs their wide products.
+    fn routed(&self, maps: &Experts<&P>, h: &Tensor) -> Result<Routed> {
+        let mixture = self.architecture.mixture.as_ref().ok_or_else(none)?;
+        let routes = Routes::new(&maps.router.product(h)?, mixture.chosen, mixture.normalised)?;
+        let both = maps.wide.grouped(&ops::gather_rows(h, routes.tokens())?, &routes)?;
+        Ok(Routed { routes, wide: wide(columns::split(&both, &[mixture.width; 2])?)? })
+    }
+
+    /// Returns the sum of the unit's and the experts' outputs.
+    pub(super) fn fed(&self, kept: &LayerKept) -> Result<Tensor> {
+        let active = |wide: &Wide| activation::forward(&wide.gate, wide.up.as_ref(), self.architecture.activation);
+        let of_unit = self.maps.unit.as_ref().zip(kept.unit.as_ref());
+        let sum = of_unit.map(|(maps, wide)| maps.down.product(&active(wide)?)).transpose()?;
+        let Some((maps, routed)) = self.maps.experts.as_ref().zip(kept.experts.as_ref()) else {
+            return Ok(sum.ok_or_else(none)?);
+        };
+        let sum = sum.map_or_else(|| ops::zeros_like(&kept.middle), Ok)?;
+        routed.routes.gather_into(&sum, &maps.down.grouped(&active(&routed.wide)?, &routed.routes)?, true)?;
+        Ok(sum)
     }
 
     /// Returns the layer's output for the next layer.
     pub(super) fn output(&self, kept: &mut LayerKept) -> Result<Tensor> {
-        let active = activation::forward(&kept.gate, kept.up.as_ref(), self.architecture.activation)?;
-        let (out, lowered) = self.added(self.maps.down.product(&active)?, self.norms.added_norm.as_ref())?;
+        let (out, lowered) = self.added(self.fed(kept)?, self.norms.added_norm.as_ref())?;
         kept.lowered = lowered;
         ops::add_into(&out, &kept.middle)?;
         Ok(out)
@@ -175,6 +229,13 @@ impl<P: Product> Layer<'_, P> {
 
 fn none() -> ops::Error {
     ops::Error::Shape { op: "layer", detail: "a layer without projections".into() }
+}
+
+/// Takes the results of the wide products.
+fn wide(results: Vec<Tensor>) -> ops::Result<Wide> {
+    let mut results = results.into_iter();
+    let gate = results.next().ok_or_else(none)?;
+    Ok(Wide { gate, up: results.next() })
 }
 
 fn three(all: Vec<Tensor>) -> ops::Result<[Tensor; 3]> {

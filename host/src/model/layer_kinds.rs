@@ -42,10 +42,10 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
     };
     let size = match family {
         Family::Gemma2 | Family::Gemma3 | Family::Ministral | Family::Mistral | Family::Olmo3 => size_or(4096)?,
-        Family::Phi3 | Family::Starcoder2 => size()?,
-        Family::Qwen2 | Family::Qwen3 => if_in_use(size_or(4096)?)?,
+        Family::Mixtral | Family::Phi3 | Family::Starcoder2 => size()?,
+        Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe => if_in_use(size_or(4096)?)?,
         Family::SmolLm3 => if_in_use(size()?)?,
-        Family::GptNeoX | Family::Granite | Family::Llama | Family::Olmo2 | Family::StableLm => None,
+        _ => None,
     };
     if !obeys_types(family) {
         return alike(config, size, layers);
@@ -79,9 +79,9 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
 }
 
 /// Returns whether models of this family obey `layer_types`.
-fn obeys_types(family: Family) -> bool {
-    use Family::{GptNeoX, Granite, Llama, Olmo2, Phi3, StableLm, Starcoder2};
-    !matches!(family, GptNeoX | Granite | Llama | Olmo2 | Phi3 | StableLm | Starcoder2)
+pub(super) fn obeys_types(family: Family) -> bool {
+    use Family::{Gemma2, Gemma3, Ministral, Mistral, Olmo3, Qwen2, Qwen3, SmolLm3};
+    matches!(family, Gemma2 | Gemma3 | Ministral | Mistral | Olmo3 | Qwen2 | Qwen3 | SmolLm3)
 }
 
 /// Returns the same window for each layer; `layer_types`, which nothing obeys here, may say no other.
@@ -108,7 +108,7 @@ fn gemma3_pattern(config: &Object) -> Result<usize, String> {
 /// Returns whether each layer has a rotary embedding.
 fn rotates(config: &Object, family: Family, layers: usize) -> Result<Vec<bool>, String> {
     if family != Family::SmolLm3 {
-        return Ok(vec![true; layers]);
+        return Ok(vec![family != Family::Gpt2; layers]);
     }
     let interval = config.size("no_rope_layer_interval", MOST_LAYERS)?.unwrap_or(4);
     let given = config.bits("no_rope_layers", layers)?;

@@ -2,7 +2,7 @@
 
 use super::shards::Shards;
 use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
-use super::{Architecture, Decoder, Dtype, Error, Held, Lora, Result, peft, text_part};
+use super::{Architecture, Decoder, Dtype, Error, Family, Held, Lora, Result, peft, stored, text_part};
 use crate::ops;
 use candle_core::Tensor;
 use std::path::{Path, PathBuf};
@@ -33,8 +33,14 @@ pub(super) const CRITIC: &str = "critic.safetensors";
 
 /// Ends of the names of tensors that change nothing: tables that follow from the configuration, masks, and the head of a value
 /// model, which a policy has no use for.
-const UNUSED: [&str; 5] =
-    [".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.masked_bias", super::value_model::SCORE];
+const UNUSED: [&str; 6] = [
+    ".rotary_emb.inv_freq",
+    ".attention.bias",
+    ".attention.masked_bias",
+    ".attn.bias",
+    ".attn.masked_bias",
+    super::value_model::SCORE,
+];
 
 impl ModelFolder {
     /// Reads the configuration; [`ModelFolder::decoder`] reads the weights.
@@ -135,8 +141,10 @@ impl ModelFolder {
     /// Reads all weights (f32, f16 or bf16), as f32 unless they are to be held otherwise ([`ModelFolder::holding`]).
     ///
     /// # Errors
-    /// If the files don't hold what `config.json` requires, or hold values that are not finite.
+    /// If the files don't hold what `config.json` requires, or hold values that are not finite, or it is a model that predicts no
+    /// tokens.
     pub fn decoder(&self) -> Result<Decoder> {
+        self.check_predicts()?;
         self.decoder_over(self.decoder_of(Shards::of_model(&self.base)?)?)
     }
 
@@ -165,21 +173,25 @@ impl ModelFolder {
         if architecture.text_part {
             shards = shards.renamed(text_part::name);
         }
+        if architecture.family == Family::Gpt2 {
+            shards = shards.renamed(stored::with_prefix);
+        }
         let left_out = |name: &str| left_out(name) || architecture.text_part && text_part::sees(name);
         let missing = |name: &str| {
             let detail = format!("the weights have no {name}, which config.json requires");
             Error::Weights { path: self.base.clone(), detail }
         };
+        let names = architecture.family.described().names;
         // All before the first is read.
         for (name, shape) in architecture.parameters() {
-            if !shards.check(&name, &shape, "config.json")? {
-                return Err(missing(&name));
+            if !stored::check(&shards, names, &name, &shape)? {
+                return Err(missing(&stored::missing(&shards, names, &name, &shape)));
             }
         }
         let weights = self.held.read(architecture, |name, shape, dtype| {
-            shards.take_in(name, shape, "config.json", dtype)?.ok_or_else(|| missing(name))
+            stored::take(&mut shards, names, (name, shape), dtype)?.ok_or_else(|| missing(name))
         })?;
-        let head = format!("{}.weight", architecture.family.described().names.head);
+        let head = format!("{}.weight", names.head);
         if architecture.tied && !left_out(&head) {
             self.check_tied(&mut shards, &head, &weights.embedding)?;
         }

@@ -1,7 +1,7 @@
 //! Creates low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685), removes them, and merges them into the weights.
 
 use super::families::Names;
-use super::weights::{Adapter, Layer, Linear};
+use super::weights::{Adapter, Layer, Linear, Unit};
 use super::{Result, Weights};
 use crate::ops;
 use crate::ops::low_rank::LowRank;
@@ -56,13 +56,16 @@ impl Linear {
 }
 
 impl Layer {
+    /// Returns the linear maps that an adapter may have a part in; routers and experts are none of them, as for `peft`.
     fn linears(&mut self, names: &'static Names) -> Vec<(&'static str, &mut Linear)> {
-        let Self { qkv, o, mlp, down, .. } = self;
+        let Self { qkv, o, unit, .. } = self;
         let named = |names: &'static [&'static str]| names.iter().copied();
         let mut all: Vec<_> = named(names.qkv).zip(qkv).collect();
         all.push((names.o, o));
-        all.extend(named(names.mlp).zip(mlp));
-        all.push((names.down, down));
+        if let Some(Unit { wide, down }) = unit {
+            all.extend(named(names.mlp).zip(wide));
+            all.push((names.down, down));
+        }
         all
     }
 }

@@ -22,6 +22,7 @@ mod layer;
 mod layer_kinds;
 mod load;
 mod lora;
+mod mixture;
 mod peft;
 mod place;
 mod policy;
@@ -29,6 +30,8 @@ mod random;
 mod rope_scaling;
 mod save;
 mod shards;
+mod step_model;
+mod stored;
 mod text_part;
 mod value_model;
 mod weights;
@@ -45,6 +48,7 @@ pub use frozen::Frozen;
 pub use held::Held;
 pub use load::{ModelFolder, has_critic};
 pub use lora::Lora;
+pub use mixture::Mixture;
 pub use place::Place;
 pub use policy::{Pass, Policy, Selected};
 pub use random::write_random;
@@ -116,6 +120,17 @@ pub enum Error {
     /// The requested device does not exist.
     #[error("device {0}")]
     Device(String),
+}
+
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => crate::config::files::is_of_the_path(source),
+            Self::Missing { .. } | Self::Config { .. } | Self::Weights { .. } | Self::OutOfRange { .. } | Self::Device(_) => true,
+            Self::NotFinite | Self::ValuesNotFinite | Self::Op(_) => false,
+        }
+    }
 }
 
 impl From<candle_core::Error> for Error {

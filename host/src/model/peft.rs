@@ -24,11 +24,10 @@ const PREFIX: &str = "base_model.model.";
 const MOST_RANK: usize = 1 << 20;
 
 /// Settings of `peft` that change how an adapter is computed. Each is off if it is null, false, zero or empty.
-const UNSUPPORTED: [&str; 12] = [
+const UNSUPPORTED: [&str; 11] = [
     "alora_invocation_tokens",
     "alpha_pattern",
     "arrow_config",
-    "fan_in_fan_out",
     "layer_replication",
     "lora_bias",
     "megatron_config",
@@ -128,7 +127,17 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
         shards.forget(&format!("{PREFIX}{SCORE}"));
     }
     match shards.left() {
-        Some(left) => Err(fail(format!("{left} is not part of a linear layer of attention or of the gated unit"))),
+        Some(left) if left == format!("{PREFIX}{SCORE}") => {
+            Err(fail(format!("{left} values texts: this is a reward model's adapter, which is asked with --reward-model")))
+        }
+        Some(left) => {
+            let experts = if adapted.layers.iter().any(|layer| layer.experts.is_some()) {
+                "; experts and routers have no adapters here"
+            } else {
+                ""
+            };
+            Err(fail(format!("{left} is not part of a linear layer of attention or of the gated unit{experts}")))
+        }
         None => Ok(adapted),
     }
 }
@@ -138,7 +147,8 @@ pub(super) fn read_head(folder: &Path, shape: &[usize], by: &str) -> Result<Opti
     Shards::of_file(&folder.join(TENSORS))?.take(&format!("{PREFIX}{SCORE}"), shape, by)
 }
 
-/// Returns the names of the adapted linear layers as `target_modules` lists them: short names if they are the same in all layers.
+/// Returns the names of the adapted linear layers as `target_modules` lists them: short names if all layers
+/// of these names are.
 pub(super) fn targets(weights: &Weights) -> Vec<String> {
     let named = weights.named();
     let modules = named.iter().filter_map(|(name, _)| name.strip_suffix(".lora_A.weight"));
@@ -146,9 +156,9 @@ pub(super) fn targets(weights: &Weights) -> Vec<String> {
     for (layer, module) in modules.filter_map(|name| name.rsplit_once('.')) {
         layers_of.entry(module).or_default().insert(layer);
     }
-    let everywhere = |layers: &BTreeSet<&str>| layers.len() == weights.layers.len();
+    let all = |module: &str| named.iter().filter(|(name, _)| name.ends_with(&format!(".{module}.weight"))).count();
     let listed = layers_of.iter().flat_map(|(module, layers)| {
-        if everywhere(layers) {
+        if layers.len() == all(module) {
             vec![(*module).to_owned()]
         } else {
             layers.iter().map(|layer| format!("{layer}.{module}")).collect()
@@ -175,7 +185,7 @@ pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, head: Option<(&s
         "lora_dropout": lora.dropout,
         "target_modules": targets(weights),
         "bias": "none",
-        "fan_in_fan_out": false,
+        "fan_in_fan_out": weights.names.turned,
         "inference_mode": true,
         "init_lora_weights": true,
         "modules_to_save": head.map(|(name, _)| [name.trim_end_matches(".weight")]),

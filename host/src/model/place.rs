@@ -94,7 +94,7 @@ impl Place {
     }
 
     /// Returns whether matrices are rounded for computing, so that trained weights need a second copy in f32.
-    pub(super) fn rounds(&self) -> bool {
+    pub fn rounds(&self) -> bool {
         self.dtype != DType::F32
     }
 

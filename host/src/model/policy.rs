@@ -1,10 +1,12 @@
 //! The trainable view of a decoder.
 
-use super::decoder::{Decoder, Kept};
+use super::decoder::{Decoder, How, Kept};
 use super::dropped::Dropout;
-use super::{Architecture, Error, Frozen, Gradients, Place, Result, Weights, critic};
+use super::mixture::Balance;
+use super::{Architecture, Error, Frozen, Gradients, Passed, Place, Result, Weights, critic};
 use crate::ops::adamw::Parameter;
 use crate::ops::logprob::{self, Scale, TokenStats};
+use crate::ops::support::Restriction;
 use crate::ops::{self, Forest};
 use candle_core::{DType, Device, Tensor};
 
@@ -15,6 +17,8 @@ pub struct Selected {
     pub rows: Vec<usize>,
     /// Token ids, `[M]`.
     pub targets: Vec<u32>,
+    /// The tokens that they are scored among, if that is not the vocabulary.
+    pub restriction: Restriction,
 }
 
 impl Selected {
@@ -26,6 +30,11 @@ impl Selected {
         let first = range.len() - rows.len();
         self.targets.extend_from_slice(&forest.tokens()[range][first..]);
         self.rows.extend(rows);
+    }
+
+    /// Returns the tokens that predictions are scored among; none for the whole vocabulary.
+    pub(super) fn restriction(&self) -> Option<&Restriction> {
+        Some(&self.restriction).filter(|restriction| !restriction.is_empty())
     }
 
     /// Returns the number of predictions, `M`.
@@ -46,6 +55,8 @@ pub struct Policy {
     /// The parameters in f32, if the decoder computes with rounded copies of them.
     masters: Option<Weights>,
     pub(super) gradient_checkpointing: bool,
+    /// Whether passes look at how evenly experts are used.
+    balances: bool,
 }
 
 /// A forward pass that waits for the loss's derivatives.
@@ -63,7 +74,7 @@ pub struct Pass<'a> {
 impl Policy {
     /// Makes a decoder trainable.
     pub fn new(decoder: Decoder) -> Self {
-        Self { decoder, masters: None, gradient_checkpointing: false }
+        Self { decoder, masters: None, gradient_checkpointing: false, balances: false }
     }
 
     /// Moves the policy to another place. If that computes in bf16, trained parameters are also kept in f32; those that never
@@ -88,6 +99,13 @@ impl Policy {
     /// it is slower and uses less memory.
     pub fn with_gradient_checkpointing(self, on: bool) -> Self {
         Self { gradient_checkpointing: on, ..self }
+    }
+
+    /// Sets whether passes compute how evenly experts are used ([`Pass::aux_loss`]). The last layer is then computed for all
+    /// positions. A model without experts is not changed.
+    pub fn with_aux_loss(self, on: bool) -> Self {
+        let balances = on && self.architecture().mixture.is_some();
+        Self { balances, ..self }
     }
 
     /// Returns the view for generation. It shares the storage, so it always has the newest weights.
@@ -138,6 +156,12 @@ impl Policy {
         .collect()
     }
 
+    /// Counts a pass over a forest with this many predicting positions; see [`Weights::passed`].
+    pub fn passed(&self, forest: &Forest, selected: usize) -> Passed {
+        let last = if self.balances { forest.len() } else { selected };
+        self.computing().passed_with(self.architecture(), forest, selected, last)
+    }
+
     /// Returns zeroed gradients of the trained parameters.
     pub fn zero_gradients(&self) -> Result<Gradients> {
         self.decoder.weights.zero_gradients()
@@ -178,9 +202,10 @@ impl Policy {
         temperature: f32,
         dropout: Option<Dropout>,
     ) -> Result<Pass<'a>> {
-        let (hidden, kept) = self.decoder.forward(forest, &selected.rows, self.gradient_checkpointing, dropout)?;
+        let how = How { recompute: self.gradient_checkpointing, balances: self.balances, dropout };
+        let (hidden, kept) = self.decoder.forward(forest, &selected.rows, how)?;
         let scale = self.architecture().logits(temperature);
-        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale)?;
+        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
         let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;
         Ok(Pass { policy: self, forest, selected, scale, kept, hidden, stats, values })
@@ -213,6 +238,20 @@ impl Pass<'_> {
         Ok(logprob::mean_logits(&self.hidden, self.policy.decoder.weights.output(), self.scale)?)
     }
 
+    /// Returns how unevenly experts were used: the auxiliary loss of their router, one for each chosen expert if all are used alike.
+    /// None unless [`Policy::with_aux_loss`] is on.
+    pub fn aux_loss(&self) -> Option<f64> {
+        self.kept.balance.as_ref().map(Balance::loss)
+    }
+
+    /// Sets the loss's derivative with respect to [`Pass::aux_loss`] for the backward pass.
+    pub fn weighing_aux_loss(mut self, weight: f64) -> Self {
+        if let Some(balance) = &mut self.kept.balance {
+            balance.weigh(weight);
+        }
+        self
+    }
+
     /// Adds the gradients of the trained parameters to `grads`, given the loss's derivatives with respect to each
     /// log-probability, entropy and value. Calls `done` when the next group of [`Gradients::in_backward_order`] is complete.
     pub fn backward(
@@ -227,8 +266,9 @@ impl Pass<'_> {
         let Gradients(grads) = grads;
         let output = decoder.weights.output();
         let d_output = grads.head.as_ref().unwrap_or(&grads.embedding).as_ref();
-        let targets = &self.selected.targets;
-        let d_hidden = logprob::backward(&self.hidden, output, targets, self.scale, &self.stats, d_logp, d_entropy, d_output)?;
+        let (targets, scale, restriction) = (&self.selected.targets, self.scale, self.selected.restriction());
+        let stats = &self.stats;
+        let d_hidden = logprob::backward(&self.hidden, output, targets, scale, restriction, stats, d_logp, d_entropy, d_output)?;
         if let (Some(d_values), Some(head), Some(d_head)) = (d_values, &decoder.weights.value_head, &grads.value_head) {
             critic::backward(&self.hidden, head, d_values, &d_hidden, d_head)?;
         }

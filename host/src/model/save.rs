@@ -2,7 +2,7 @@
 
 use super::load::CRITIC;
 use super::value_model::save_value_model;
-use super::weights::{of_adapter, of_critic};
+use super::weights::of_critic;
 use super::{Error, ModelFolder, Result, Weights, peft};
 use crate::config::files;
 use crate::ops;
@@ -106,14 +106,14 @@ impl Dtype {
 /// If a weight does not fit that precision, or something can't be read or written.
 pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
     let weights = source.decoder()?.weights().merged()?;
-    let rounded = |(name, tensor): (String, &Tensor)| {
+    let rounded = |(name, tensor): (String, Tensor)| {
         let rounded = tensor.to_dtype(dtype.candle())?;
         if !ops::sum_of_squares([&rounded.to_dtype(DType::F32)?])?.is_finite() {
             return Err(Error::OutOfRange { path: source.path().to_owned(), tensor: name, dtype: dtype.name() });
         }
         Ok((name, rounded))
     };
-    let tensors: Vec<(String, Tensor)> = weights.named().into_iter().map(rounded).collect::<Result<_>>()?;
+    let tensors: Vec<(String, Tensor)> = weights.in_files()?.into_iter().map(rounded).collect::<Result<_>>()?;
     write_tensors(tensors, of_torch(), &to.join("model.safetensors"))?;
     write_config(source, to, dtype, |_| ())?;
     copy_all_companions(source, to)
@@ -154,9 +154,7 @@ fn write_critic(weights: &Weights, to: &Path) -> Result<()> {
 
 /// Writes one safetensors file, without a critic's head or an adapter.
 pub fn write_weights(weights: &Weights, file: &Path) -> Result<()> {
-    let named = weights.named().into_iter();
-    let tensors: Vec<(String, Tensor)> =
-        named.filter(|(name, _)| !of_critic(name) && !of_adapter(name)).map(|(n, t)| (n, t.clone())).collect();
+    let tensors = weights.in_files()?.into_iter().filter(|(name, _)| !of_critic(name)).collect();
     // transformers refuses a file that does not say whose tensors it holds.
     write_tensors(tensors, of_torch(), file)
 }

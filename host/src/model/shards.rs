@@ -85,6 +85,11 @@ impl Shards {
         Ok(())
     }
 
+    /// Returns whether a tensor of this name exists.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
     /// Returns whether a tensor exists; `by` names what requires this shape.
     ///
     /// # Errors

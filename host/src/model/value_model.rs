@@ -4,13 +4,15 @@
 //! Its folder is that of a sequence classification model of transformers with one label: the head is `score.weight`, `[1, hidden]`,
 //! without a bias. An adapter's folder has the head beside the adapter, as `peft` saves it.
 
-use super::decoder::{Decoder, Kept};
+use super::decoder::{Decoder, How, Kept};
 use super::json::Object;
 use super::random::{DEVIATION, normal};
 use super::save::{of_torch, write_config, write_tensors};
 use super::shards::Shards;
-use super::weights::{Linear, of_adapter, of_critic};
+use super::step_model::SCORE_BIAS;
+use super::weights::{Linear, of_critic};
 use super::{Architecture, Dtype, Error, ModelFolder, Policy, Result, Weights, critic, peft};
+use crate::config::printable;
 use crate::model::Gradients;
 use crate::ops::{self, Forest};
 use candle_core::{DType, Tensor};
@@ -19,6 +21,9 @@ use std::path::Path;
 
 /// The head's name in files.
 pub(super) const SCORE: &str = "score.weight";
+
+/// Ends of the names of models without an output matrix.
+const CLASSIFIES: [&str; 2] = ["ForSequenceClassification", "ForTokenClassification"];
 
 /// How a head begins where the folder has none.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +53,8 @@ impl Policy {
     pub fn forward_values<'a>(&'a self, forest: &'a Forest, rows: &'a [usize], key: Option<u64>) -> Result<ValuePass<'a>> {
         let model = &self.decoder;
         let dropout = key.and_then(|key| self.dropout(key, forest, rows));
-        let (hidden, kept) = model.forward(forest, rows, self.gradient_checkpointing, dropout)?;
+        let how = How { recompute: self.gradient_checkpointing, balances: false, dropout };
+        let (hidden, kept) = model.forward(forest, rows, how)?;
         let values = finite(critic::values(&hidden, head(model)?)?)?;
         Ok(ValuePass { model, forest, rows, kept, hidden, values })
     }
@@ -108,7 +114,8 @@ impl ModelFolder {
     /// As [`ModelFolder::decoder`].
     pub fn trunk(&self) -> Result<Decoder> {
         let head = format!("{}.weight", self.architecture().family.described().names.head);
-        self.decoder_with(&self.architecture().trunk(), Shards::of_model(self.base())?, |name| name == head)
+        let left_out = |name: &str| name == head || name == SCORE_BIAS;
+        self.decoder_with(&self.architecture().trunk(), Shards::of_model(self.base())?, left_out)
     }
 
     /// Makes a value model of this folder's trunk, sharing its storage: adds the folder's adapter, if any, and its head, or a new
@@ -156,6 +163,24 @@ impl ModelFolder {
         Ok(id.filter(|id| id.fract() == 0.0 && (0.0..f64::from(u32::MAX)).contains(id)).map(|id| id as u32))
     }
 
+    /// Refuses a model that values texts instead of predicting tokens: without its own output matrix it would predict with another.
+    pub(super) fn check_predicts(&self) -> Result<()> {
+        self.kind()?.map_or(Ok(()), |kind| {
+            let detail =
+                format!("{} gives texts values and predicts no tokens; ask it with --reward-model", printable(&kind, 80));
+            Err(Error::Config { path: self.base().join("config.json"), detail })
+        })
+    }
+
+    /// Returns the class that config.json names, if that is one without an output matrix.
+    pub(super) fn kind(&self) -> Result<Option<String>> {
+        self.read_config(|config| {
+            let kinds = config.get("architectures").and_then(Value::as_array).into_iter().flatten();
+            let kind = kinds.filter_map(Value::as_str).find(|kind| CLASSIFIES.iter().any(|end| kind.ends_with(end)));
+            Ok(kind.map(str::to_owned))
+        })
+    }
+
     fn read_config<T>(&self, read: impl FnOnce(&Object) -> std::result::Result<T, String>) -> Result<T> {
         let path = self.base().join("config.json");
         let config = Object::read(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
@@ -170,15 +195,16 @@ pub(super) fn save_value_model(weights: &Weights, source: &ModelFolder, to: &Pat
         let head = weights.value_head.as_ref().map(|head| (SCORE, &head.weight));
         return peft::write(weights, lora, source.base(), head, to);
     }
-    let named = weights.named().into_iter().filter(|(name, _)| !of_adapter(name));
     let in_file = |name: String| if of_critic(&name) { SCORE.to_owned() } else { name };
-    write_tensors(named.map(|(name, t)| (in_file(name), t.clone())).collect(), of_torch(), &to.join("model.safetensors"))?;
+    let named = weights.in_files()?.into_iter().map(|(name, t)| (in_file(name), t));
+    write_tensors(named.collect(), of_torch(), &to.join("model.safetensors"))?;
     write_config(source, to, Dtype::F32, |config| classifies(config, source.pads_with()))
 }
 
 /// Turns the configuration of a causal language model into that of a sequence classification model with one label.
 fn classifies(config: &mut Value, pad: Option<u32>) {
-    let architecture = config["architectures"][0].as_str().and_then(|name| name.strip_suffix("ForCausalLM"));
+    let name = config["architectures"][0].as_str();
+    let architecture = name.and_then(|name| name.strip_suffix("ForCausalLM").or_else(|| name.strip_suffix("LMHeadModel")));
     if let Some(family) = architecture {
         config["architectures"] = json!([format!("{family}ForSequenceClassification")]);
     }

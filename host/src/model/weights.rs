@@ -4,6 +4,7 @@ use super::architecture::{HeadNorms, NormKind};
 use super::families::Names;
 use super::layer::Maps;
 use super::lora::Lora;
+use super::mixture::Mixture;
 use super::{Architecture, Result};
 use crate::ops::quantized::{Quantized, Scheme};
 use crate::ops::{self, Matrix};
@@ -59,6 +60,26 @@ pub struct Norm<T = Tensor> {
     pub bias: Option<T>,
 }
 
+/// Linear maps around an activation.
+#[derive(Clone, Debug)]
+pub struct Unit<L> {
+    /// Gate and up projections, one that joins them, or the only one of a unit without a gate.
+    pub wide: Vec<L>,
+    /// Down projection, back to the hidden size.
+    pub down: L,
+}
+
+/// Linear maps of a mixture of experts.
+#[derive(Clone, Debug)]
+pub struct Experts<L> {
+    /// From a token to a value for each expert, `[E, D]`.
+    pub router: L,
+    /// Each expert's gate and up projection, joined: `[E, 2 I, D]`.
+    pub wide: L,
+    /// Each expert's down projection, `[E, D, I]`.
+    pub down: L,
+}
+
 /// Parameters of one layer.
 #[derive(Clone, Debug)]
 pub struct Layer<T = Tensor> {
@@ -66,10 +87,10 @@ pub struct Layer<T = Tensor> {
     pub qkv: Vec<Linear<T>>,
     /// Attention output.
     pub o: Linear<T>,
-    /// Gate and up projections of the gated unit, one that joins them, or the only one of a unit without a gate.
-    pub mlp: Vec<Linear<T>>,
-    /// Down projection, back to the hidden size.
-    pub down: Linear<T>,
+    /// The unit that every token goes through, unless there are only experts.
+    pub unit: Option<Unit<Linear<T>>>,
+    /// The experts, if the layer has a mixture of them. Their results are added to the unit's.
+    pub experts: Option<Experts<Linear<T>>>,
     /// Norms of query heads and of key heads: of each by itself, or of all together.
     pub qk_norm: Option<(T, T)>,
     /// Norm before attention.
@@ -87,6 +108,8 @@ pub struct Layer<T = Tensor> {
 pub struct Weights<T = Tensor> {
     /// Token embedding, `[V, D]`.
     pub embedding: T,
+    /// Learned positions, `[P, D]`, if the family has them.
+    pub positions: Option<T>,
     /// Layers from first to last.
     pub layers: Vec<Layer<T>>,
     /// Last norm.
@@ -161,6 +184,30 @@ impl<T> Linear<T> {
     }
 }
 
+impl<L> Unit<L> {
+    /// Borrows its maps.
+    pub(super) fn each(&self) -> Unit<&L> {
+        Unit { wide: self.wide.iter().collect(), down: &self.down }
+    }
+
+    /// Applies a function to each of its maps.
+    pub(super) fn map<U, E>(self, mut f: impl FnMut(L) -> std::result::Result<U, E>) -> std::result::Result<Unit<U>, E> {
+        Ok(Unit { wide: self.wide.into_iter().map(&mut f).collect::<std::result::Result<_, E>>()?, down: f(self.down)? })
+    }
+}
+
+impl<L> Experts<L> {
+    /// Borrows its maps.
+    pub(super) fn each(&self) -> Experts<&L> {
+        Experts { router: &self.router, wide: &self.wide, down: &self.down }
+    }
+
+    /// Applies a function to each of its maps.
+    pub(super) fn map<U, E>(self, mut f: impl FnMut(L) -> std::result::Result<U, E>) -> std::result::Result<Experts<U>, E> {
+        Ok(Experts { router: f(self.router)?, wide: f(self.wide)?, down: f(self.down)? })
+    }
+}
+
 impl<T> Norm<T> {
     fn map<'a, U, E>(
         &'a self,
@@ -175,8 +222,8 @@ impl<T> Norm<T> {
 impl<T> Layer<T> {
     /// Returns its linear maps.
     pub(super) fn maps(&self) -> Maps<&Linear<T>> {
-        let Self { qkv, o, mlp, down, .. } = self;
-        Maps { qkv: qkv.iter().collect(), o, mlp: mlp.iter().collect(), down }
+        let Self { qkv, o, unit, experts, .. } = self;
+        Maps { qkv: qkv.iter().collect(), o, unit: unit.as_ref().map(Unit::each), experts: experts.as_ref().map(Experts::each) }
     }
 
     /// Returns all parts, in the order of [`Layer::map`].
@@ -199,8 +246,19 @@ impl<T> Layer<T> {
         // In this order random weights are drawn.
         let qkv = self.qkv.iter().zip(names.qkv).map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
         let o = self.o.map(&name(names.o), f)?;
-        let mlp = self.mlp.iter().zip(names.mlp).map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
-        let down = self.down.map(&name(names.down), f)?;
+        let mut linear = |(l, part): (&'a Linear<T>, &str)| l.map(&name(part), f);
+        let of_unit = |unit: &'a Unit<Linear<T>>| Unit {
+            wide: unit.wide.iter().zip(names.mlp.iter().copied()).collect(),
+            down: (&unit.down, names.down),
+        };
+        let unit = self.unit.as_ref().map(|unit| of_unit(unit).map(&mut linear)).transpose()?;
+        let named = names.experts.map_or(["", "", ""], |names| [names.router[0], names.wide, names.down]);
+        let of_experts = |experts: &'a Experts<Linear<T>>| Experts {
+            router: (&experts.router, named[0]),
+            wide: (&experts.wide, named[1]),
+            down: (&experts.down, named[2]),
+        };
+        let experts = self.experts.as_ref().map(|experts| of_experts(experts).map(&mut linear)).transpose()?;
         let qk_norm = match &self.qk_norm {
             None => None,
             Some((q, k)) => Some((f(name("self_attn.q_norm.weight"), q)?, f(name("self_attn.k_norm.weight"), k)?)),
@@ -209,8 +267,8 @@ impl<T> Layer<T> {
         Ok(Layer {
             qkv,
             o,
-            mlp,
-            down,
+            unit,
+            experts,
             qk_norm,
             input_norm: norm(&self.input_norm, names.norms[0])?,
             attended_norm: norm(&self.attended_norm, names.norms[1])?,
@@ -228,13 +286,15 @@ impl<T> Weights<T> {
     ) -> std::result::Result<Weights<U>, E> {
         let names = self.names;
         let embedding = f(format!("{}.weight", names.embedding), &self.embedding)?;
+        let table = self.positions.as_ref().zip(names.positions);
+        let positions = table.map(|(table, name)| f(format!("{name}.weight"), table)).transpose()?;
         let layers = self.layers.iter().enumerate();
         let layers = layers.map(|(l, layer)| layer.map(&format!("{}.{l}", names.layers), names, &mut f));
         let layers = layers.collect::<std::result::Result<_, E>>()?;
         let norm = self.norm.map(names.norm, &mut f)?;
         let head = self.head.as_ref().map(|head| f(format!("{}.weight", names.head), head)).transpose()?;
         let value_head = self.value_head.as_ref().map(|head| head.map("value_head", &mut f)).transpose()?;
-        Ok(Weights { embedding, layers, norm, head, value_head, lora: self.lora, names })
+        Ok(Weights { embedding, positions, layers, norm, head, value_head, lora: self.lora, names })
     }
 
     /// Returns every parameter with its name, in the order of [`Weights::map`].
@@ -263,9 +323,10 @@ pub fn of_critic(name: &str) -> bool {
     name == VALUE_WEIGHT || name == VALUE_BIAS
 }
 
-/// Returns the shape of every parameter, with the layers' linear maps quantized or not.
+/// Returns the shape of every parameter, with the layers' linear maps quantized or not; routers and experts are not.
 fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
-    let (d, i, c, names) = (a.hidden_size, a.intermediate_size, a.heads.head_dim, a.family.described().names);
+    let (d, c, names) = (a.hidden_size, a.heads.head_dim, a.family.described().names);
+    let plain = |shape: &[usize]| Linear { weight: shape.to_vec(), scales: None, bias: None, adapter: None };
     let linear = |out: usize, input: usize, bias: bool| {
         let (weight, scales) = match scheme {
             None => (vec![out, input], None),
@@ -282,24 +343,34 @@ fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
     };
     let norm = || Norm { weight: vec![d], bias: (a.norm == NormKind::Layer).then(|| vec![d]) };
     let [input_norm, attended_norm, mlp_norm, added_norm] = names.norms.map(|name| (!name.is_empty()).then(norm));
-    let layer = Layer {
+    let unit = Unit {
+        wide: joined(&a.mlp_widths(), a.mlp_bias, names.mlp.len() == 2),
+        down: linear(d, a.intermediate_size, a.mlp_bias),
+    };
+    let experts = |m: &Mixture| Experts {
+        router: plain(&[m.experts, d]),
+        wide: plain(&[m.experts, 2 * m.width, d]),
+        down: plain(&[m.experts, d, m.width]),
+    };
+    let layer = |l: usize| Layer {
         qkv: joined(&[a.query_width(), a.kv_width(), a.kv_width()], a.qkv_bias, names.qkv.len() == 3),
         o: linear(d, a.query_width(), a.output_bias),
-        mlp: joined(&a.mlp_widths(), a.mlp_bias, names.mlp.len() == 2),
-        down: linear(d, i, a.mlp_bias),
+        unit: a.has_unit(l).then(|| unit.clone()),
+        experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(experts),
         qk_norm: match a.head_norms {
             HeadNorms::None => None,
             HeadNorms::Each => Some((vec![c], vec![c])),
             HeadNorms::All => Some((vec![a.query_width()], vec![a.kv_width()])),
         },
-        input_norm,
-        attended_norm,
-        mlp_norm,
-        added_norm,
+        input_norm: input_norm.clone(),
+        attended_norm: attended_norm.clone(),
+        mlp_norm: mlp_norm.clone(),
+        added_norm: added_norm.clone(),
     };
     Weights {
         embedding: vec![a.vocab_size, d],
-        layers: vec![layer; a.layers],
+        positions: names.positions.map(|_| vec![a.max_positions, d]),
+        layers: (0..a.layers).map(layer).collect(),
         norm: norm(),
         head: (!a.tied).then(|| vec![a.vocab_size, d]),
         value_head: None,
@@ -364,8 +435,8 @@ impl Weights {
     /// Returns the linear maps of all layers.
     pub(super) fn linears(&self) -> impl Iterator<Item = &Linear> {
         self.layers.iter().flat_map(|layer| {
-            let (before, behind) = layer.maps().before_and_behind();
-            before.into_iter().chain(behind)
+            let (reading, rest, stacks) = layer.maps().in_order();
+            reading.into_iter().chain(rest).chain(stacks)
         })
     }
 
@@ -402,14 +473,14 @@ impl Gradients {
     }
 
     /// Returns the gradients in groups, in the order in which a backward pass finishes them: everything after the layers, each
-    /// layer from last to first, and the embedding.
+    /// layer from last to first, and the embeddings.
     pub fn in_backward_order(&self) -> Vec<Vec<&Tensor>> {
-        let Weights { embedding, layers, norm, head, value_head, lora: _, names } = &self.0;
+        let Weights { embedding, positions, layers, norm, head, value_head, lora: _, names } = &self.0;
         let after = [Some(&norm.weight), norm.bias.as_ref(), head.as_ref()].into_iter().flatten();
         let after = after.chain(value_head.iter().flat_map(Linear::parts));
         let mut groups = vec![after.flatten().collect::<Vec<_>>()];
         groups.extend(layers.iter().rev().map(|layer| layer.parts(names).into_iter().flatten().collect()));
-        groups.push(embedding.iter().collect());
+        groups.push(embedding.iter().chain(positions.iter().flatten()).collect());
         groups
     }
 }

@@ -66,7 +66,14 @@ fn read_bytes(l: &Linear) -> usize {
 impl Weights {
     /// Counts a pass over a forest with this many predicting positions, forward and, if anything is learned, backward. After its
     /// attention, the last layer is computed for those positions only.
+    ///
+    /// Of experts, the rows count that go there: each token's, by its number of experts.
     pub fn passed(&self, a: &Architecture, forest: &Forest, selected: usize) -> Passed {
+        self.passed_with(a, forest, selected, selected)
+    }
+
+    /// Counts the same where the last layer is computed for this many positions after its attention.
+    pub(super) fn passed_with(&self, a: &Architecture, forest: &Forest, selected: usize, last: usize) -> Passed {
         let output = match &self.value_head {
             Some(head) if self.is_value_model() => &head.weight,
             _ => self.output(),
@@ -79,8 +86,12 @@ impl Weights {
         };
         for (i, layer) in self.layers.iter().enumerate() {
             let all = forest.len();
-            let behind = if i + 1 == self.layers.len() { selected } else { all };
-            let (reading, rest) = layer.maps().before_and_behind();
+            let behind = if i + 1 == self.layers.len() { last } else { all };
+            let (reading, rest, stacks) = layer.maps().in_order();
+            let (chosen, experts) = a.mixture.as_ref().map_or((0, 1), |mixture| (mixture.chosen, mixture.experts));
+            for Linear { weight, .. } in stacks {
+                matrix(weight.elem_count() / experts, behind * chosen, trained);
+            }
             let rows = reading.into_iter().map(|l| (l, all)).chain(rest.into_iter().map(|l| (l, behind)));
             for (linear, rows) in rows {
                 matrix(linear.elements(), rows, trained);
@@ -100,7 +111,8 @@ impl Weights {
     }
 
     /// Counts the generation of completions, given each prompt's length and its completions' lengths, with at most this many
-    /// running at once. The first token of each comes from the prompt's pass.
+    /// running at once. The first token of each comes from the prompt's pass. Of experts, a round reads as many as its tokens use if
+    /// they are used alike.
     pub fn generated(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize) -> Generated {
         let mut forest = Forest::new();
         let (mut places, mut read, mut tokens, mut longest) = (0.0, 0.0, 0, 0);
@@ -119,12 +131,29 @@ impl Weights {
         let rounds = longest.max(tokens.div_ceil(most.max(1))) as f64;
         let output = self.output();
         let cached = self.cached_bytes(a);
-        let elements = self.linears().map(Linear::elements).sum::<usize>() + output.elem_count();
-        let bytes = self.linears().map(read_bytes).sum::<usize>() + bytes(output);
+        let (mut elements, mut read_once) = (output.elem_count() as f64, bytes(output) as f64);
+        let (mut stacked, mut stacked_bytes) = (0.0, 0.0);
+        for layer in &self.layers {
+            let (reading, rest, stacks) = layer.maps().in_order();
+            for map in reading.into_iter().chain(rest) {
+                elements += map.elements() as f64;
+                read_once += read_bytes(map) as f64;
+            }
+            for stack in stacks {
+                stacked += stack.weight.elem_count() as f64;
+                stacked_bytes += bytes(&stack.weight) as f64;
+            }
+        }
+        let used = |of_tokens: f64| {
+            let part = a.mixture.as_ref().map_or(0.0, |mixture| mixture.chosen as f64 / mixture.experts as f64);
+            1.0 - (1.0 - part).powf(of_tokens)
+        };
+        let of_experts = stacked_bytes * used(tokens as f64 / rounds.max(1.0));
         Generated {
             prefill: self.passed(a, &forest, prompts.len()).forward,
-            decode: 2.0 * elements as f64 * tokens as f64 + places * self.layers.len() as f64 * attention_a_place(a),
-            bytes: bytes as f64 * rounds + cached * read,
+            decode: 2.0 * (elements + stacked * used(1.0)) * tokens as f64
+                + places * self.layers.len() as f64 * attention_a_place(a),
+            bytes: (read_once + of_experts) * rounds + cached * read,
             rounds,
         }
     }
@@ -177,6 +206,32 @@ mod tests {
         let attention = 2.0 * 2.0 * 2.0 * (4.0 * 2.0) * 19.0;
         let passed = weights.passed(&a, &forest, 3);
         assert_eq!(passed, Passed { forward: matrices + attention, backward: 2.0 * (matrices + attention) });
+    }
+
+    #[test]
+    fn of_experts_those_in_use_count() {
+        let config = r#"{"model_type": "mixtral", "hidden_size": 6, "intermediate_size": 10, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2, "vocab_size": 11, "num_local_experts": 5,
+            "num_experts_per_tok": 2}"#;
+        let a = Architecture::parse(config).unwrap();
+        let weights = Weights::build(&a, |_, shape| Ok(Tensor::zeros(shape, DType::F32, &Device::Cpu)?)).unwrap();
+        let mut forest = Forest::new();
+        forest.push(&[1, 2, 3], None);
+        // A router of 5 x 6, and two experts of three times 10 x 6 each.
+        let behind = (8 * 6 + 5 * 6 + 2 * 3 * 10 * 6) as f64;
+        let matrices = 2.0 * (3.0 * (2.0 * BEFORE + behind) + 2.0 * (behind + OUTPUT));
+        let attention = 2.0 * 2.0 * 2.0 * (4.0 * 2.0) * 6.0;
+        assert_eq!(weights.passed(&a, &forest, 2).forward, matrices + attention);
+        // One sequence reads two of five experts a round; of many, each expert has some.
+        let experts = (5 * 3 * 10 * 6) as f64;
+        let elements = |sequences: usize| {
+            let prompts: [(&[u32], Vec<usize>); 1] = [(&[1], vec![2; sequences])];
+            let cached = sequences as f64 + 1.0;
+            weights.generated(&a, &prompts, sequences).bytes / 4.0 - cached * 2.0 * 2.0 * 4.0
+        };
+        let apart = 2.0 * (BEFORE + 8.0 * 6.0 + 5.0 * 6.0) + OUTPUT;
+        assert!((elements(1) - apart - 2.0 * 0.4 * experts).abs() < 1e-6, "{}", elements(1));
+        assert!((elements(2) - apart - 2.0 * 0.64 * experts).abs() < 1e-6, "{}", elements(2));
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! Cells: fresh instances of a plugin, which it opens for code that it does not trust. A cell has its own memory and time limits,
 //! and only its answers reach the plugin, so nothing that happens in a cell can forge a result or end the plugin's call.
+//!
+//! A *keeper* is a cell that may open cells, which may not. In it a plugin works on what cells answered: a loop as long as an answer
+//! says, or a list of that size, then ends the keeper and not the plugin's call.
 
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
 use super::limits::Together;
+use super::loaded::CARRIED;
 use super::sandbox::{Logged, MOST_HANDLES, Sandbox};
 use super::world::Confining;
 use super::world::cells::{self, Failure};
@@ -21,6 +25,9 @@ const MOST_OPEN: usize = 64;
 /// Largest answer, in bytes.
 const LARGEST_ANSWER: usize = 1 << 20;
 
+/// Part of a call's time that is left to the plugin after its cells' time has run out.
+const LEFT: u64 = 8;
+
 /// How a plugin's cells are made. Its instances share it.
 pub(super) struct Walls {
     pre: InstancePre<Sandbox>,
@@ -32,6 +39,8 @@ pub(super) struct Walls {
     seed: u64,
     /// The most memory that a cell was opened with, in bytes; 0 before the first.
     size: AtomicUsize,
+    /// The same for keepers.
+    kept: AtomicUsize,
 }
 
 impl Walls {
@@ -45,21 +54,24 @@ impl Walls {
     ) -> Self {
         let (clock, logged) = (engine.clock.clone(), engine.logged.clone());
         let (name, limits) = (name.to_owned(), limits.clone());
-        Self { pre, limits, together, logged, clock, name, seed, size: AtomicUsize::new(0) }
+        Self { pre, limits, together, logged, clock, name, seed, size: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
     }
 
-    /// Returns the memory that a cell may take, in bytes.
+    /// Returns the memory that a cell may take, and its keeper if it has one, in bytes.
     pub(super) fn size(&self) -> usize {
-        match self.size.load(Ordering::Relaxed) {
+        let cell = match self.size.load(Ordering::Relaxed) {
             0 => self.limits.memory(),
             size => size,
-        }
+        };
+        cell + self.kept.load(Ordering::Relaxed)
     }
 }
 
 /// A cell; instantiated when it is first asked, within the time of that.
 struct Cell {
     limits: Limits,
+    /// Whether it may open cells.
+    keeps: bool,
     running: Option<(Store<Sandbox>, Linked)>,
 }
 
@@ -68,30 +80,34 @@ pub(super) struct Cells {
     walls: Arc<Walls>,
     open: BTreeMap<u32, Cell>,
     opened: u32,
-    /// When the instance's own call must have returned.
+    /// Whether they may be keepers.
+    may_keep: bool,
+    /// When their answers must be there.
     deadline: Deadline,
 }
 
 impl Cells {
     pub(super) fn new(walls: Arc<Walls>) -> Self {
         let deadline = walls.clock.after(Duration::ZERO);
-        Self { walls, open: BTreeMap::new(), opened: 0, deadline }
+        Self { walls, open: BTreeMap::new(), opened: 0, may_keep: true, deadline }
     }
 
-    /// Sets the deadline of the call that begins.
+    /// Sets the deadline of the call that begins. Its cells must answer somewhat earlier.
     pub(super) fn until(&mut self, deadline: Deadline) {
-        self.deadline = deadline;
+        let ticks = self.walls.clock.until(deadline);
+        self.deadline = self.walls.clock.in_ticks(ticks - ticks / LEFT);
     }
 
-    fn open(&mut self, memory_mb: u32) -> Result<u32, Failure> {
-        if self.open.len() >= MOST_OPEN {
+    fn open(&mut self, memory_mb: u32, keeps: bool) -> Result<u32, Failure> {
+        if self.open.len() >= MOST_OPEN || (keeps && !self.may_keep) {
             return Err(Failure::Refused);
         }
         let memory_mb = self.walls.limits.memory_mb.min(memory_mb.into());
         let limits = Limits { memory_mb, ..self.walls.limits.clone() };
-        self.walls.size.fetch_max(limits.memory(), Ordering::Relaxed);
+        let size = if keeps { &self.walls.kept } else { &self.walls.size };
+        size.fetch_max(limits.memory(), Ordering::Relaxed);
         self.opened = self.opened.wrapping_add(1);
-        self.open.insert(self.opened, Cell { limits, running: None });
+        self.open.insert(self.opened, Cell { limits, keeps, running: None });
         Ok(self.opened)
     }
 
@@ -110,14 +126,16 @@ impl Cells {
 
 impl Cell {
     /// Returns the instance, ready for a call until the deadline.
-    fn instance(&mut self, walls: &Walls, deadline: Deadline) -> Result<&mut (Store<Sandbox>, Linked), Failure> {
+    fn instance(&mut self, walls: &Arc<Walls>, deadline: Deadline) -> Result<&mut (Store<Sandbox>, Linked), Failure> {
         let ticks = walls.clock.until(deadline) + 1;
         let (store, linked) = match self.running.take() {
             Some(running) => running,
             None => {
-                let sandbox = Sandbox::new(&walls.name, &self.limits, walls.together.clone(), walls.logged.clone(), walls.seed);
+                let mut sandbox =
+                    Sandbox::new(&walls.name, &self.limits, walls.together.clone(), walls.logged.clone(), walls.seed);
+                sandbox.cells = self.keeps.then(|| Cells { may_keep: false, ..Cells::new(walls.clone()) });
                 let mut store = Store::new(walls.pre.engine(), sandbox);
-                store.set_hostcall_fuel(LARGEST_ANSWER);
+                store.set_hostcall_fuel(if self.keeps { CARRIED } else { LARGEST_ANSWER });
                 store.set_max_component_handles(MOST_HANDLES);
                 store.limiter(|sandbox| &mut sandbox.ceiling);
                 store.set_epoch_deadline(ticks);
@@ -127,6 +145,9 @@ impl Cell {
         };
         let running = self.running.insert((store, linked));
         running.0.set_epoch_deadline(ticks);
+        if let Some(cells) = &mut running.0.data_mut().cells {
+            cells.until(deadline);
+        }
         Ok(running)
     }
 }
@@ -141,7 +162,11 @@ fn why(store: &mut Store<Sandbox>, error: &wasmtime::Error) -> Failure {
 
 impl cells::Host for Sandbox {
     fn open(&mut self, memory_mb: u32) -> Result<u32, Failure> {
-        self.cells.as_mut().ok_or(Failure::Refused)?.open(memory_mb)
+        self.cells.as_mut().ok_or(Failure::Refused)?.open(memory_mb, false)
+    }
+
+    fn open_keeper(&mut self, memory_mb: u32) -> Result<u32, Failure> {
+        self.cells.as_mut().ok_or(Failure::Refused)?.open(memory_mb, true)
     }
 
     fn ask(&mut self, cell: u32, message: String, timeout_ms: u32) -> Result<String, Failure> {

@@ -46,6 +46,16 @@ impl Clock {
         Deadline(self.0.load(Ordering::Relaxed).saturating_add(ticks))
     }
 
+    /// Returns the ticks of a duration.
+    pub(super) fn ticks(time: Duration) -> u64 {
+        in_steps(time, TICK)
+    }
+
+    /// Returns the ticks until now since the engine started.
+    pub(super) fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Returns the ticks until a deadline, 0 once it has passed.
     pub(super) fn until(&self, deadline: Deadline) -> u64 {
         deadline.0.saturating_sub(self.0.load(Ordering::Relaxed))

@@ -1,7 +1,7 @@
 //! Environments: play episodes of several turns. A [`Session`] is a group of episodes on one instance. Every answer is checked and
 //! kept, so that an instance that fails can be replaced by a new one that is told the same again.
 
-use super::deadline::Deadline;
+use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
 use super::instance::{Plugin, Running};
 use super::loaded::{Call as Named, Loaded};
@@ -83,18 +83,20 @@ impl EnvironmentPlugin {
 
     /// Returns a group of episodes on an instance of their own, which starts with the first of them.
     pub fn session(&self) -> Session {
-        Session { loaded: self.plugin.shared(), running: None, episodes: BTreeMap::new(), broken: None }
+        let loaded = self.plugin.shared();
+        let left = Clock::ticks(loaded.limits.episodes_timeout());
+        Session { loaded, running: None, episodes: BTreeMap::new(), left, broken: None }
     }
 
-    /// Plays episodes with made-up turns: `says` gives the text and the calls of each, from the episode's place, the number of the
-    /// turn and the tools, or none to end it. Returns what the environment answered.
+    /// Plays episodes with given turns: `says` gives the text and the calls of each, and whether it ended on its own, from the
+    /// episode's place, the number of the turn and the tools, or none to end it. Returns what the environment answered.
     ///
     /// # Errors
     /// The first failure.
     pub fn rehearse(
         &self,
         starts: &[Start],
-        says: impl Fn(usize, usize, &[Tool]) -> Option<(String, Vec<Call>)>,
+        says: impl Fn(usize, usize, &[Tool]) -> Option<(String, Vec<Call>, bool)>,
     ) -> Result<Vec<Rehearsed>> {
         let mut session = self.session();
         let opened = session.begin(starts.to_vec()).into_iter().collect::<Result<Vec<_>>>()?;
@@ -102,8 +104,8 @@ impl EnvironmentPlugin {
         let mut open: Vec<usize> = (0..starts.len()).collect();
         for number in 0.. {
             let turn = |&place: &usize| {
-                let (text, calls) = says(place, number, &played[place].opening.tools)?;
-                Some((place, Turn { episode: starts[place].episode, text, calls, finished: true }))
+                let (text, calls, finished) = says(place, number, &played[place].opening.tools)?;
+                Some((place, Turn { episode: starts[place].episode, text, calls, finished }))
             };
             let (places, turns): (Vec<usize>, Vec<Turn>) = open.iter().filter_map(turn).unzip();
             if turns.is_empty() {
@@ -122,6 +124,15 @@ impl EnvironmentPlugin {
         session.finish(&all)?;
         Ok(played)
     }
+}
+
+/// Returns the calls of a turn, of which each has an id by the turn's number and its own.
+pub fn calls(turn: usize, found: &[(String, String)]) -> Vec<Call> {
+    // Of nine letters and digits, as Mistral's templates demand.
+    let id = |i: usize| format!("call{:05}", (100 * turn + i) % 100_000);
+    let call =
+        |(i, (name, arguments)): (usize, &(String, String))| Call { id: id(i), name: name.clone(), arguments: arguments.clone() };
+    found.iter().enumerate().map(call).collect()
 }
 
 /// What an environment answered in an episode.
@@ -159,6 +170,8 @@ pub struct Session {
     loaded: Arc<Loaded>,
     running: Option<Running>,
     episodes: BTreeMap<u64, Record>,
+    /// Ticks that all further calls may take together.
+    left: u64,
     /// Why its episodes can't be continued, if they can't.
     broken: Option<String>,
 }
@@ -190,13 +203,14 @@ impl Session {
     /// If that fails. The episodes are closed nevertheless.
     pub fn finish(&mut self, episodes: &[u64]) -> Result<Vec<Metric>> {
         let open: Vec<u64> = episodes.iter().copied().filter(|episode| self.episodes.contains_key(episode)).collect();
-        let deadline = self.loaded.deadline();
+        let (began, deadline) = (self.loaded.clock().now(), self.deadline());
         let finished = if open.is_empty() || self.broken.is_some() {
             Ok(Vec::new())
         } else {
             self.ready(deadline)
                 .and_then(|()| self.call("finish", deadline, |environment, store| environment.call_finish(store, &open)))
         };
+        self.spend(began);
         open.iter().for_each(|episode| drop(self.episodes.remove(episode)));
         let metrics = finished?;
         self.loaded.checked_metrics(metrics).map_err(|detail| self.error("finish", detail))
@@ -206,14 +220,42 @@ impl Session {
         self.loaded.error(Named::new(function), detail)
     }
 
+    /// Returns the deadline of a call that starts now.
+    fn deadline(&self) -> Deadline {
+        self.loaded.deadline_within(self.left)
+    }
+
+    /// Counts the time since a tick. Without any left, the episodes can't be continued.
+    fn spend(&mut self, began: u64) {
+        self.left = self.left.saturating_sub(self.loaded.clock().now() - began);
+        if self.left == 0 {
+            let seconds = self.loaded.limits.episodes_seconds();
+            let limit = format!("their limit of {seconds} s (limits.episodes_timeout_s)");
+            self.broken = Some(format!("all calls about the episodes of an instance together took longer than {limit}"));
+        }
+    }
+
+    /// Asks about each episode once, as [`Session::ask_anew`], in what is left of the episodes' time.
+    fn ask(&mut self, function: &'static str, asked: Vec<Asked>) -> Vec<Result<Answer>> {
+        let count = asked.len();
+        if self.broken.is_none() {
+            let began = self.loaded.clock().now();
+            let answers = self.ask_anew(function, asked);
+            self.spend(began);
+            // What was answered in time counts; a call that was stopped has the reason that all further ones will have.
+            if self.left > 0 || answers.iter().all(Result::is_ok) {
+                return answers;
+            }
+        }
+        let detail = self.broken.clone().unwrap_or_default();
+        (0..count).map(|_| Err(self.error(function, detail.clone()))).collect()
+    }
+
     /// Asks about each episode once. After a failure, asks again on a new instance, then about each alone, all within the time of
     /// one call.
-    fn ask(&mut self, function: &'static str, asked: Vec<Asked>) -> Vec<Result<Answer>> {
-        if let Some(detail) = &self.broken {
-            return asked.iter().map(|_| Err(self.error(function, detail.clone()))).collect();
-        }
+    fn ask_anew(&mut self, function: &'static str, asked: Vec<Asked>) -> Vec<Result<Answer>> {
         for _ in 0..2 {
-            let deadline = self.loaded.deadline();
+            let deadline = self.deadline();
             match self.ready(deadline).and_then(|()| self.attempt_new(function, &asked, deadline)) {
                 Ok(answers) => {
                     return answers.into_iter().zip(asked).map(|(answer, asked)| Ok(self.keep(asked, answer))).collect();
@@ -221,7 +263,7 @@ impl Session {
                 Err(_) => self.running = None,
             }
         }
-        let deadline = self.loaded.deadline();
+        let deadline = self.deadline();
         let mut answers = Vec::with_capacity(asked.len());
         for one in &asked {
             self.running = None;
@@ -241,7 +283,7 @@ impl Session {
             }
         });
         let kept: Vec<Result<Answer>> = kept.collect();
-        if let Err(error) = self.ready(self.loaded.deadline()) {
+        if let Err(error) = self.ready(self.deadline()) {
             self.broken = Some(format!("its other episodes can't be played again: {error}"));
         }
         kept

@@ -4,7 +4,7 @@
 use super::asking::{self, Asker, Line};
 use super::cells::{Cells, Walls};
 use super::census::Refusal;
-use super::deadline::Deadline;
+use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
 use super::hints::Hints;
 use super::instance::{Memory, Running};
@@ -82,7 +82,7 @@ pub(super) struct Call {
 const LONGEST_SCHEMA: usize = 256 << 10;
 
 /// Most host memory that the values of one call may take, in bytes.
-const CARRIED: usize = 128 << 20;
+pub(super) const CARRIED: usize = 128 << 20;
 
 impl Call {
     pub(super) fn new(function: &'static str) -> Self {
@@ -181,6 +181,16 @@ impl Loaded {
     /// Returns the deadline of a call that starts now.
     pub(super) fn deadline(&self) -> Deadline {
         self.engine.clock.after(self.limits.call_timeout())
+    }
+
+    /// Returns the deadline of a call that starts now and has at most so many ticks of the clock.
+    pub(super) fn deadline_within(&self, ticks: u64) -> Deadline {
+        self.deadline().min(self.engine.clock.in_ticks(ticks))
+    }
+
+    /// Returns the clock that time limits go by.
+    pub(super) fn clock(&self) -> &Clock {
+        &self.engine.clock
     }
 
     /// Returns the time that servers may take in a call, beside the plugin's own.

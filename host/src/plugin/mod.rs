@@ -38,7 +38,7 @@ pub use asking::{Asker, Asking};
 pub use compiler::{CompileOrder, compile_apart};
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
-pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn};
+pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn, calls};
 pub use hints::Hints;
 pub use instance::{LARGEST_STATE, Memory, Plugin};
 pub use labelled::{Examples, LabelledPlugin, Mismatched};
@@ -164,6 +164,20 @@ pub enum Error {
     /// The engine can't be created.
     #[error("can't start the WebAssembly engine: {0}")]
     Engine(String),
+}
+
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program: a plugin that can't be
+    /// loaded with its settings, not one that fails at its work.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => crate::config::files::is_of_the_path(source),
+            Self::Call { step, function, .. } => step.is_none() && *function != "snapshot",
+            Self::Engine(_) => false,
+            Self::NotFound { .. } | Self::NotComponent { .. } | Self::Uncompiled { .. } => true,
+            Self::WrongWorld { .. } | Self::Config { .. } | Self::NotGranted { .. } => true,
+        }
+    }
 }
 
 /// Longest text shown from a plugin, in bytes: an error, a log line, a name, a description.

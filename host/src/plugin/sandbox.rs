@@ -53,7 +53,7 @@ impl Logged {
 pub(super) struct Sandbox {
     wasi: Wasi,
     pub(super) ceiling: Ceiling,
-    /// The cells that it has open; none in a cell.
+    /// The cells that it has open; none in a cell that is no keeper.
     pub(super) cells: Option<Cells>,
     /// Lines logged in this call. They are written after the call, since the log's reader may be slow.
     lines: Vec<(host::Level, String)>,

@@ -18,6 +18,7 @@ pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
     let open = schema.get("additionalProperties").is_some_and(|v| *v != Value::Bool(false));
+    let given = &named(properties, given).map_err(&fail)?;
     for key in given.keys() {
         if !properties.contains_key(key) && !open {
             return Err(fail(unknown_key(key, properties)));
@@ -62,6 +63,25 @@ pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
         }
         None => Ok(config),
     }
+}
+
+/// Returns the other names of a property.
+pub(super) fn aliases(property: &Value) -> impl Iterator<Item = &str> {
+    property["aliases"].as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Returns settings under their own names.
+fn named(properties: &Map<String, Value>, given: &Map<String, Value>) -> std::result::Result<Map<String, Value>, String> {
+    let mut named = Map::new();
+    for (key, value) in given {
+        let is_alias = |(_, property): &(&String, &Value)| aliases(property).any(|alias| alias == key);
+        let own = if properties.contains_key(key) { None } else { properties.iter().find(is_alias) };
+        let name = own.map_or(key, |(name, _)| name);
+        if named.insert(name.clone(), value.clone()).is_some_and(|other| other != *value) {
+            return Err(format!("configuration key {name} is given twice, under different names and with different values"));
+        }
+    }
+    Ok(named)
 }
 
 /// Returns the value without null members, which mean absent settings: TOML has no null.
@@ -131,6 +151,16 @@ mod tests {
     #[test]
     fn defaults_are_filled_in() {
         assert_eq!(resolved(json!({"target": 8})), Ok(json!({"target": 8, "unit": "tokens"})));
+    }
+
+    #[test]
+    fn other_names_of_a_setting_mean_the_same() {
+        let schema = r#"{"additionalProperties": false, "properties": {"cap": {"type": "number", "aliases": ["old_cap"]}}}"#;
+        let resolved = |given: Value| resolve("p", schema, given.as_object().unwrap()).map_err(|e| e.to_string());
+        for given in [json!({"old_cap": 2.0}), json!({"cap": 2.0}), json!({"cap": 2.0, "old_cap": 2.0})] {
+            assert_eq!(resolved(given).map(Value::Object), Ok(json!({"cap": 2.0})));
+        }
+        assert!(resolved(json!({"cap": 2.0, "old_cap": 3.0})).unwrap_err().contains("cap is given twice"));
     }
 
     #[test]

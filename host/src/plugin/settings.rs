@@ -1,7 +1,7 @@
 //! The settings of a plugin, as its configuration schema describes them.
 
 use super::loaded::Loaded;
-use super::schema::{check, constants, target};
+use super::schema::{aliases, check, constants, target};
 use super::{Engine, LONGEST_TEXT, Outline, Result, Source};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
@@ -15,6 +15,8 @@ pub struct Setting {
     pub help: String,
     /// How many values it has.
     pub takes: Takes,
+    /// Its other names.
+    pub aliases: Vec<String>,
 }
 
 /// How many values a setting has.
@@ -48,13 +50,15 @@ fn read(schema: &str) -> Vec<Setting> {
     }
     let none = Map::new();
     let properties = schema["properties"].as_object().unwrap_or(&none);
-    let is_name = |name: &str| {
-        name.starts_with(|c: char| c.is_ascii_lowercase())
-            && name.len() <= LONGEST_NAME
-            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
-    };
     let named = properties.iter().filter(|(name, _)| is_name(name));
     named.map(|(name, property)| Setting::of(name, property, &schema)).collect()
+}
+
+/// Returns whether a flag could have this name.
+fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.len() <= LONGEST_NAME
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }
 
 /// Maximum length of a setting's name, in bytes.
@@ -83,7 +87,8 @@ impl Setting {
             (false, false) if is("boolean") => Takes::Switch,
             (false, _) => Takes::One,
         };
-        Self { name: name.to_owned(), help: printable(help.trim(), LONGEST_TEXT), takes }
+        let aliases = aliases(property).filter(|alias| is_name(alias)).map(str::to_owned).collect();
+        Self { name: name.to_owned(), help: printable(help.trim(), LONGEST_TEXT), takes, aliases }
     }
 }
 
@@ -116,7 +121,7 @@ mod tests {
         let schema = r##"{"properties": {
             "beta": {"type": "number", "default": 0.1, "description": "How strongly\n the policy is tied."},
             "loss_type": {"$ref": "#/$defs/Losses", "default": "sigmoid", "description": "The loss."},
-            "free": {"type": ["boolean", "null"], "description": "No reference."},
+            "free": {"type": ["boolean", "null"], "description": "No reference.", "aliases": ["liberty", "--evil"]},
             "Evil name": {"type": "string"}, "\u001b": {"type": "string"}},
             "$defs": {"Losses": {"anyOf": [{"$ref": "#/$defs/Loss"}, {"type": "array", "items": {"$ref": "#/$defs/Loss"}}]},
                 "Loss": {"oneOf": [{"type": "string", "const": "sigmoid"}, {"type": "string", "const": "hinge"}]}}}"##;
@@ -130,6 +135,7 @@ mod tests {
                 ("free", "No reference [default: none]", Takes::Switch),
             ]
         );
+        assert_eq!(settings[2].aliases, ["liberty"]);
     }
 
     #[test]

@@ -111,6 +111,7 @@ const OPTIMISATION: &[Plan] = &[
     lines("Loss", &[("loss", "loss")]),
     lines("Policy loss", &[("policy", "loss/policy_avg")]),
     lines("Value loss", &[("value", "loss/value_avg")]),
+    lines("Auxiliary loss of experts", &[("auxiliary", "aux_loss")]),
     lines("Loss of chosen answers", &[("chosen", "nll_loss")]),
     lines("KL divergence from the reference", &[("kl", "kl")]),
     lines("KL divergence from the reference, per completion", &[("kl", "objective/kl")]),

@@ -20,6 +20,8 @@ const COMPLETIONS: usize = 4;
 const MOST_READ: usize = 256;
 /// Characters of a completion shown while its step is collapsed.
 const GLANCE: usize = 200;
+/// Messages shown of an episode.
+const MOST_TURNS: usize = 100;
 /// Characters shown of a prompt or completion.
 const MOST_CHARACTERS: usize = 4000;
 
@@ -53,6 +55,18 @@ pub(super) struct Completion {
     /// In the order of the sample's rewards.
     pub rewards: Vec<Option<String>>,
     pub advantage: Option<String>,
+    /// What was said in turn, if it is an episode.
+    pub turns: Vec<Turn>,
+}
+
+/// A message of an episode after its prompt.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Turn {
+    /// Who speaks; none for the model.
+    pub role: Option<String>,
+    pub text: Text,
+    /// The reward of a turn of the model.
+    pub reward: Option<String>,
 }
 
 /// Parses only the step of a line, without reading the rest into memory.
@@ -77,6 +91,18 @@ struct Row {
     rewards: Map<String, Value>,
     #[serde(default)]
     advantage: Value,
+    #[serde(default)]
+    messages: Vec<Spoken>,
+    #[serde(default)]
+    turns: Vec<Value>,
+    #[serde(default)]
+    turn_rewards: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+struct Spoken {
+    role: String,
+    content: String,
 }
 
 fn yes() -> bool {
@@ -176,10 +202,24 @@ fn sample(reader: &mut impl BufRead, step: u64, lines: usize) -> io::Result<Opti
         finished: row.finished,
         rewards: names.iter().map(|name| figure(row.rewards.get(name))).collect(),
         advantage: figure(Some(&row.advantage)),
+        turns: turns(row),
     };
     let completions = (0..shown).map(|i| completion(&rows[i * (of - 1) / (shown - 1).max(1)])).collect();
     let glance = words::shortened(&first.completion, GLANCE).0.split_whitespace().collect::<Vec<_>>().join(" ");
     Ok(Some(Sample { step, glance, prompt: text(&first.prompt), rewards: names, completions, of }))
+}
+
+/// Returns what was said in an episode after its prompt, which may have answers of the model too.
+fn turns(row: &Row) -> Vec<Turn> {
+    let own: Vec<usize> = (0..row.messages.len()).filter(|&i| row.messages[i].role == "assistant").collect();
+    let own = &own[own.len().saturating_sub(row.turns.len())..];
+    let Some(&first) = own.first() else { return Vec::new() };
+    let turn = |(i, Spoken { role, content }): (usize, &Spoken)| {
+        let number = own.iter().position(|at| *at == i);
+        let reward = number.and_then(|number| row.turn_rewards.get(number)).and_then(Value::as_f64).map(words::number);
+        Turn { role: number.is_none().then(|| role.clone()), text: text(content), reward }
+    };
+    row.messages.iter().enumerate().skip(first).map(turn).take(MOST_TURNS).collect()
 }
 
 fn text(whole: &str) -> Text {

@@ -12,7 +12,8 @@ pub(super) fn about(event: &Event) -> String {
         "plugin_loaded" => {
             let granted = text("granted");
             let granted = if granted.is_empty() { String::new() } else { format!(", granted {granted}") };
-            format!("{} {name} {}, {}{granted}", text("role"), text("version"), words::hash(text("hash")))
+            let version = if text("version").is_empty() { String::new() } else { format!(" {}", text("version")) };
+            format!("{} {name}{version}, {}{granted}", text("role"), words::hash(text("hash")))
         }
         "plugin_swapped" => {
             let (from, to) = (words::hash(text("from")), words::hash(text("to")));

@@ -328,6 +328,28 @@ fn samples_are_spread_over_the_run_and_go_from_the_best_to_the_worst() {
 }
 
 #[test]
+fn an_episode_is_shown_turn_by_turn_without_its_prompt() {
+    let message = |role: &str, content: &str| json!({ "role": role, "content": content });
+    let said = [
+        message("user", "an example"),
+        message("assistant", "of an answer"),
+        message("user", "play"),
+        message("assistant", "16"),
+        message("user", "<higher>"),
+        message("assistant", "24"),
+    ];
+    let line = json!({ "step": 0, "row": 0, "prompt": "play", "completion": "16higher24", "completion_ids": [1], "finished": true,
+                       "rewards": { "game": 1.5 }, "messages": said, "turns": [{}, {}], "turn_rewards": [null, 1.5] });
+    let folder = run("", "", &format!("{line}\n"));
+    let samples = samples::read(&folder.path().join("completions.jsonl"), &[], &mut Vec::new()).unwrap();
+    let turns = &samples[0].completions[0].turns;
+    let shown: Vec<_> = turns.iter().map(|t| (t.role.as_deref(), t.text.shown.as_str(), t.reward.as_deref())).collect();
+    assert_eq!(shown, [(None, "16", None), (Some("user"), "<higher>", None), (None, "24", Some("1.5"))]);
+    let page = render(folder.path()).unwrap();
+    assert!(page.contains("class=\"turn reply\"") && page.contains("&lt;higher&gt;"));
+}
+
+#[test]
 fn of_very_many_events_the_ends_are_shown() {
     let errors = (1..=1000)
         .map(|step| at(step, "plugin_error", json!({ "plugin": "length", "reason": format!("error {step}."), "rows": [1] })));

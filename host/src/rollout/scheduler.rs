@@ -12,6 +12,7 @@ use super::Error;
 use super::following::{Ended, Follow, Next};
 use crate::model::{Cache, Decode, Decoding, Prefix};
 use crate::ops::sampler::{Sampling, stream};
+use crate::ops::support::Support;
 use crate::ops::{self, Forest, team};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
@@ -63,6 +64,9 @@ pub struct Rollout {
     /// The prompt that it continues, if that is not its row's.
     #[serde(default)]
     pub opening: Option<Vec<u32>>,
+    /// The tokens that could be drawn in the place of each of its own, if it is scored among those.
+    #[serde(default)]
+    pub support: Option<Support>,
 }
 
 impl Rollout {
@@ -89,6 +93,8 @@ pub struct Generator<'a> {
     pub sampling: Sampling,
     /// Temperature of the recorded log-probabilities.
     pub logp_temperature: f32,
+    /// Whether log-probabilities are those of the draw, among the tokens that could be drawn, which each rollout then keeps.
+    pub keep_support: bool,
     /// Longest turn in tokens; the model's context may end it earlier.
     pub max_new_tokens: usize,
     /// Most sequences decoded in parallel.
@@ -268,6 +274,7 @@ impl Generator<'_> {
                     sequence.turn = begin + reply.len();
                     sequence.rollout.replies.push((begin, sequence.turn));
                     sequence.rollout.logp.resize(sequence.turn, 0.0);
+                    sequence.rollout.support.iter_mut().for_each(|support| support.skip_to(sequence.turn));
                     sequence.rollout.tokens.extend(reply);
                     (sequence.limit, sequence.ended) = (self.limit_of_turn(request, sequence.turn), false);
                     queue.replied.push_back(sequence);
@@ -314,7 +321,8 @@ impl Generator<'_> {
                 let sample = request.first + sample;
                 let rng = stream(self.seed, self.generation, request.row, sample as u64);
                 let limit = self.limit_of_turn(request, 0);
-                let (rollout, cache) = (Rollout { prompt, sample, ..Rollout::default() }, self.model.empty_cache(limit));
+                let support = self.keep_support.then(|| Support::new(self.sampling.repetition_penalty));
+                let (rollout, cache) = (Rollout { prompt, sample, support, ..Rollout::default() }, self.model.empty_cache(limit));
                 let mut sequence = Active { rollout, rng, cache, turn: 0, limit, ended: false, read: 0 };
                 self.draw(&mut sequence, request, &prefilled.logits);
                 Some(sequence)
@@ -325,7 +333,8 @@ impl Generator<'_> {
     fn draw(&self, sequence: &mut Active, request: &Request, logits: &[f32]) {
         let rollout = &mut sequence.rollout;
         let mut seen = request.tokens.iter().chain(&rollout.tokens).copied();
-        let drawn = self.sampling.draw(logits, self.logp_temperature, &mut seen, &mut sequence.rng);
+        let support = rollout.support.as_mut();
+        let drawn = self.sampling.draw(logits, self.logp_temperature, &mut seen, &mut sequence.rng, support);
         rollout.tokens.push(drawn.token);
         rollout.logp.push(drawn.logp);
         sequence.ended = self.ends(&rollout.tokens[sequence.turn..]);

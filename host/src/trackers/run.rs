@@ -41,6 +41,16 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Empty(_) => true,
+            Self::Read { source, .. } | Self::Write { source, .. } => files::is_of_the_path(source),
+        }
+    }
+}
+
 /// A row of metrics.
 pub(super) struct Row {
     pub step: u64,
@@ -68,13 +78,21 @@ pub(super) struct Run {
     pub notes: Vec<String>,
 }
 
+/// Returns the settings of the run in this folder; the error is one line.
+fn table(run: &Path) -> Result<toml::Table, String> {
+    let config = files::read(&run.join("config.toml"), LARGEST_CONFIG).map_err(|error| error.to_string())?;
+    String::from_utf8_lossy(&config).parse().map_err(|error: toml::de::Error| error.message().to_owned())
+}
+
 impl Run {
     pub(super) fn read(path: &Path) -> Result<Self, Error> {
         let absolute = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let name = absolute.file_name().map(|name| printable(&name.to_string_lossy(), LONGEST_NAME)).unwrap_or_default();
-        let config = files::read(&path.join("config.toml"), LARGEST_CONFIG).unwrap_or_default();
-        let table: toml::Table = String::from_utf8_lossy(&config).parse().unwrap_or_default();
         let (mut settings, mut notes) = (BTreeMap::new(), Vec::new());
+        let table = table(path).unwrap_or_else(|error| {
+            notes.push(printable(&format!("config.toml can't be read, so no settings are exported: {error}"), LONGEST_SETTING));
+            toml::Table::new()
+        });
         flatten("", &serde_json::to_value(table).unwrap_or_default(), &mut settings);
         let (mut started, mut end) = (None, None);
         // A run without events has metrics all the same.

@@ -1,6 +1,11 @@
 //! Reads the dataset as the run uses it: tokenized prompts and, for pairs, their two answers.
 
+mod splitting;
+
+pub(super) use splitting::{split, wrap};
+
 use super::{Error, Result};
+use crate::config::PluginEntry;
 use crate::data::{
     self, CompletionRow, Dataset, Extras, LabelledRow, Message, Place, PreferenceRow, Prompt as Asked, PromptRow, Refused,
     Scored, Tokenizer,
@@ -36,19 +41,34 @@ pub(super) struct Prompt {
     pub answers: Option<Answers>,
     /// Log-probabilities of all tokens of its answers under the reference model, if they are precomputed.
     pub ref_logp: OnceLock<Vec<f32>>,
+    /// The same of another row's answer, with that row.
+    pub mismatched_ref_logp: OnceLock<(usize, Vec<f32>)>,
 }
 
 impl Prompt {
     fn new(row: usize, asked: &Asked, text: String, columns: Map<String, Value>) -> Self {
         let chat = matches!(asked, Asked::Chat(_));
         let (messages, tokens, answers) = (None, Vec::new(), None);
-        Self { row, index: 0, text, chat, messages, tokens, columns, answers, ref_logp: OnceLock::new() }
+        let (ref_logp, mismatched_ref_logp) = (OnceLock::new(), OnceLock::new());
+        Self { row, index: 0, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp }
     }
 
     /// Returns its conversation; a plain text is a message of the user.
     pub(super) fn conversation(&self) -> Vec<Message> {
         let plain = || vec![Message { role: "user".into(), content: self.text.clone(), ..Message::default() }];
         self.messages.as_deref().map_or_else(plain, |(messages, _)| messages.clone())
+    }
+
+    /// Returns which of these environments it is a start of: the one that its column names, if there are several.
+    pub(super) fn acts_in(&self, environments: &[PluginEntry]) -> Option<usize> {
+        match environments {
+            [] => None,
+            [_] => Some(0),
+            all => {
+                let name = self.columns.get("environment")?.as_str()?;
+                all.iter().position(|entry| entry.name() == name.strip_suffix(".wasm").unwrap_or(name))
+            }
+        }
     }
 
     /// Returns the number of tokens of the prompt and its first answer.
@@ -144,7 +164,7 @@ impl Reader<'_> {
     fn preferences(&self, given: Option<&Dataset>, refused: &mut Refused) -> Result<Vec<PreferenceRow>> {
         let Some(dataset) = given else {
             let detail = "is missing: this algorithm learns from a dataset with \"prompt\", \"chosen\" and \"rejected\"";
-            return Err(Error::Unfit(format!("dataset: {detail}")));
+            return Err(Error::setting("dataset", detail));
         };
         Ok(data::read_preferences(dataset, refused)?)
     }
@@ -187,7 +207,7 @@ impl Reader<'_> {
     pub(super) fn valued_pairs(&self, given: Option<&Dataset>) -> Result<Read> {
         if self.longest_prompt.is_some() {
             let detail = "a reward model reads whole texts; max_length leaves out those that are longer";
-            return Err(Error::Unfit(format!("max_prompt_length: {detail}")));
+            return Err(Error::setting("max_prompt_length", detail));
         }
         let mut refused = Refused::new(self.strict);
         let rows = self.preferences(given, &mut refused)?;
@@ -195,7 +215,10 @@ impl Reader<'_> {
         let with = pairs.iter().filter(|pair| pair.answers.as_ref().is_some_and(|answers| answers.margin.is_some())).count();
         if with > 0 && with < pairs.len() {
             let (without, all) = (pairs.len() - with, pairs.len());
-            return Err(Error::Unfit(format!("dataset: {without} of its {all} pairs have no \"margin\", and the others have")));
+            return Err(Error::setting(
+                "dataset",
+                format!("{without} of its {all} pairs have no \"margin\", and the others have"),
+            ));
         }
         Ok((pairs, warning))
     }
@@ -253,11 +276,11 @@ impl Reader<'_> {
         let Some(dataset) = given else {
             let detail =
                 "is missing: fine-tuning learns from a dataset with \"prompt\" and \"completion\", \"text\" or \"messages\"";
-            return Err(Error::Unfit(format!("dataset: {detail}")));
+            return Err(Error::setting("dataset", detail));
         };
         if self.longest_prompt.is_some() {
             let detail = "fine-tuning has no limit for prompts alone; max_length is that of a prompt with its completion";
-            return Err(Error::Unfit(format!("max_prompt_length: {detail}")));
+            return Err(Error::setting("max_prompt_length", detail));
         }
         let mut refused = Refused::new(self.strict);
         let rows = data::read_completions(dataset, &mut refused)?;
@@ -269,7 +292,7 @@ impl Reader<'_> {
         let Some(dataset) = given else {
             let detail =
                 "is missing: this algorithm learns from a dataset with \"prompt\", \"completion\" and \"label\", or pairs";
-            return Err(Error::Unfit(format!("dataset: {detail}")));
+            return Err(Error::setting("dataset", detail));
         };
         let mut refused = Refused::new(self.strict);
         let rows = data::read_labelled(dataset, &mut refused)?;
@@ -281,7 +304,20 @@ impl Reader<'_> {
                 .for_each(|answers| answers.label = Some(Label { desirable: label, beyond: beyond.clone() }));
             Ok(prompt)
         };
-        all(rows, prepare, refused)
+        let desirable = rows.iter().filter(|row| row.label).count();
+        let one_sided = match desirable {
+            0 => Some("undesirable"),
+            most if most == rows.len() => Some("desirable"),
+            _ => None,
+        };
+        let warning = one_sided.map(|kind| {
+            format!(
+                "dataset: all of its {} completions are {kind}; the algorithm learns from the difference to others",
+                rows.len()
+            )
+        });
+        let (prompts, left_out) = all(rows, prepare, refused)?;
+        Ok((prompts, left_out.into_iter().chain(warning).reduce(|a, b| format!("{a}; {b}"))))
     }
 
     /// Prepares a row of given completions. Also returns the tokens for which there is no room.
@@ -309,7 +345,8 @@ impl Reader<'_> {
             return Err(place.wrong("has no tokens to learn"));
         }
         if learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
-            return Err(place.wrong(format!("the assistant says nothing in its first {} tokens", self.longest)));
+            let all = if self.longest == usize::MAX { String::new() } else { format!(" in its first {} tokens", self.longest) };
+            return Err(place.wrong(format!("the assistant says nothing{all}")));
         }
         let answers = Some(Answers::new(chosen, learned, Vec::new()));
         Ok((Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) }, beyond))
@@ -512,7 +549,7 @@ pub(super) fn fingerprint(prompts: &[Arc<Prompt>]) -> Result<String> {
             None => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers)),
             Some(label) => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers, label)),
         };
-        let row = row.map_err(|e| Error::Unfit(e.to_string()))?;
+        let row = row.map_err(|e| Error::encoding("a row", &e))?;
         hash.update((row.len() as u64).to_le_bytes());
         hash.update(&row);
     }

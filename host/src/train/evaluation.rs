@@ -8,6 +8,7 @@ use super::solved;
 use super::trainer::{Listener, Trainer};
 use super::{Error, Result, ranks};
 use crate::config::{self, Config, LrShape};
+use crate::data::pack;
 use crate::metrics::{Metric, Window};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,21 +21,21 @@ const GENERATION: u64 = u64::MAX;
 /// The prompts and schedule of a run's evaluations.
 pub(super) struct Evaluation {
     prompts: Vec<Arc<Prompt>>,
-    /// Number of steps between evaluations.
-    every: u64,
+    /// Number of steps between evaluations; none if there are none in training.
+    every: Option<u64>,
     /// The last step, which is always followed by an evaluation.
     last: u64,
 }
 
 impl Evaluation {
     /// Creates the evaluation on these prompts, for a run of this many steps.
-    pub(super) fn new(prompts: Vec<Arc<Prompt>>, config: &Config, max_steps: u64) -> Self {
-        Self { prompts, every: config.eval_steps.unwrap_or(config.save_steps).of(max_steps), last: max_steps }
+    pub(super) fn new(prompts: Vec<Arc<Prompt>>, config: &Config, every: u64, last: u64) -> Self {
+        Self { prompts, every: config.evaluates().then_some(every), last }
     }
 
     /// Returns whether an evaluation is due after this step.
     pub(super) fn is_due(&self, step: u64) -> bool {
-        step.is_multiple_of(self.every) || step == self.last
+        self.every.is_some_and(|every| step.is_multiple_of(every) || step == self.last)
     }
 
     /// Returns the prompts.
@@ -103,15 +104,20 @@ impl Trainer {
         let whole_generation = flow.generates() && self.settings.per_device_eval_batch_size.is_none();
         let items = if whole_generation { self.settings.generation_batch_size() } else { size };
         let together = flow.prompts_of(items, self.settings.eval_group());
+        let groups = match self.settings.packing {
+            true => self.packed(prompts, size),
+            false => prompts.chunks(together.max(1)).map(<[_]>::to_vec).collect(),
+        };
+        let sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
         let mut parts = Vec::new();
-        for some in prompts.chunks(together.max(1)) {
+        for some in groups {
             if let Some(stop) = stop
                 && ranks::any(&self.world, stop.load(Ordering::Relaxed))?
             {
                 return Ok(None);
             }
             let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
-            let (experience, collected) = self.collector.collect(some.to_vec(), GENERATION, &mut with)?;
+            let (experience, collected) = self.collector.collect(some, GENERATION, &mut with)?;
             figures.merge(collected);
             parts.push(experience);
         }
@@ -120,11 +126,23 @@ impl Trainer {
         let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
         figures.merge(self.collector.judge(&mut experience, &mut with)?);
         figures.add(self.world.once(solved::figures(&experience, self.collector.for_evaluation(), &self.settings)));
-        let count = experience.items().div_ceil(size);
-        let micro_batches: Vec<MicroBatch> = MicroBatch::deal(&Arc::new(experience), count).collect();
+        let (count, experience) = (experience.items().div_ceil(size), Arc::new(experience));
+        let micro_batches: Vec<MicroBatch> = match self.settings.packing {
+            true => MicroBatch::cut(&experience, sizes).collect(),
+            false => MicroBatch::deal(&experience, count).collect(),
+        };
         let (loss, evaluated) = self.learner.evaluate(&micro_batches, &mut self.plugins, at)?;
         figures.merge(evaluated);
         Ok(Some((loss, figures)))
+    }
+
+    /// Groups prompts as they are packed in training, this many packs together.
+    fn packed(&self, prompts: &[Arc<Prompt>], size: usize) -> Vec<Vec<Arc<Prompt>>> {
+        let context = self.learner.policy().architecture().max_positions;
+        let longest = self.settings.max_length.unwrap_or(context).min(context);
+        let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.length()).collect();
+        let rows = |packs: &[Vec<usize>]| packs.iter().flatten().map(|row| prompts[*row].clone()).collect();
+        pack(&lengths, longest).chunks(size).map(rows).collect()
     }
 
     /// Takes the figures of an evaluation into account.
@@ -142,7 +160,7 @@ impl Trainer {
         let Some(value) = figures.get(&name) else {
             let meant = config::did_you_mean(&name, figures.keys().map(String::as_str));
             let detail = format!("reduce_lr_on_plateau follows metric_for_best_model, and no metric is named {name:?}{meant}");
-            return Err(Error::Unfit(format!("lr_scheduler_type: {detail}")));
+            return Err(Error::setting("lr_scheduler_type", detail));
         };
         self.state.plateau.observe(*value, settings, greater);
         self.learner.reduce_rates(self.state.plateau.plateaus);

@@ -26,6 +26,8 @@ pub(super) struct Experience {
     pub offsets: Vec<u32>,
     /// Log-probabilities at sampling.
     pub logp: Vec<f32>,
+    /// The same of the training forward pass, where it was asked for.
+    pub old_logp: Option<Vec<f32>>,
     pub ref_logp: Option<Vec<f32>>,
     /// The critic's values at sampling.
     pub values: Option<Vec<f32>>,
@@ -60,7 +62,9 @@ impl Experience {
                 column.values.extend(more.values);
             }
             all.logp.extend(part.logp);
-            for (column, more) in [(&mut all.ref_logp, part.ref_logp), (&mut all.values, part.values)] {
+            let columns =
+                [(&mut all.old_logp, part.old_logp), (&mut all.ref_logp, part.ref_logp), (&mut all.values, part.values)];
+            for (column, more) in columns {
                 if let (Some(column), Some(more)) = (column, more) {
                     column.extend(more);
                 }
@@ -115,6 +119,11 @@ impl Experience {
         rows.into_iter().map(|row| length(row) as u64).sum()
     }
 
+    /// Returns the policy's log-probabilities at generation, for ratios to be relative to.
+    pub(super) fn old_logp(&self) -> &[f32] {
+        self.old_logp.as_deref().unwrap_or(&self.logp)
+    }
+
     /// Returns the tokens of the prompt that a completion continues.
     pub(super) fn prompt_of(&self, row: usize) -> &[u32] {
         let rollout = &self.rollouts[row];
@@ -145,6 +154,15 @@ impl MicroBatch {
     pub(super) fn deal(experience: &Arc<Experience>, parts: usize) -> impl Iterator<Item = Self> + use<> {
         let (experience, size) = (experience.clone(), experience.items());
         (0..parts).map(move |i| Self { experience: experience.clone(), items: size * i / parts..size * (i + 1) / parts })
+    }
+
+    /// Cuts an experience into parts of these sizes.
+    pub(super) fn cut(experience: &Arc<Experience>, sizes: Vec<usize>) -> impl Iterator<Item = Self> + use<> {
+        let (experience, mut first) = (experience.clone(), 0);
+        sizes.into_iter().map(move |size| {
+            first += size;
+            Self { experience: experience.clone(), items: first - size..first }
+        })
     }
 
     /// Returns this rank's part.

@@ -95,7 +95,7 @@ impl Origin {
 
     /// Rejects edits that can't be made during a run.
     fn check_edits(&self, file: &Path) -> Result<()> {
-        let refuse = |detail: String| Error::Unfit(format!("{}: {detail}", file.display()));
+        let refuse = |detail: String| Error::unusable(file, detail);
         let written = config::read([self.written_config().as_path()], &Overrides::default())?;
         let edited = config::read([file], &Overrides::default())?;
         let moved = |is: &&PluginEntry| written.plugin.iter().any(|was| was.name() == is.name() && was.path != is.path);
@@ -209,12 +209,12 @@ impl Beginning {
             _ => other,
         };
         if !self.may_change() && old.ranks != new.ranks && old.batch_size() != new.batch_size() {
-            return Err(Error::Unfit(other_batch(&old, new)));
+            return Err(Error::Changed(other_batch(&old, new)));
         }
         if !self.may_change() && !other.is_empty() {
             let keys = other.keys().cloned().collect::<Vec<_>>().join(", ");
             let advice = "--allow-changed allows that, and another --output-dir starts a new run instead";
-            return Err(Error::Unfit(format!("changing {keys} would change the run's results; {advice}")));
+            return Err(Error::Changed(format!("changing {keys} would change the run's results; {advice}")));
         }
         if let Some(edited) = edited {
             let keys = if all.is_empty() { "nothing".to_owned() } else { all.keys().cloned().collect::<Vec<_>>().join(", ") };
@@ -254,7 +254,7 @@ fn other_batch(old: &Config, new: &Config) -> String {
 
 /// Returns the changed keys with their old and new values: all of them, and those that must not differ.
 fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String, Value>)> {
-    let all = config::changes(old, new).map_err(|e| Error::Unfit(format!("the configuration can't be compared: {e}")))?;
+    let all = config::changes(old, new).map_err(|e| Error::encoding("the configuration", &e))?;
     let (mut free, mut other) = (Map::new(), Map::new());
     for (key, change) in all {
         if !["output_dir", "plugin", "loss"].contains(&key.as_str()) {
@@ -274,13 +274,21 @@ fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String
             other.insert(format!("loss.{key}"), json!([was, now]));
         }
     }
-    let names = |config: &Config| config.plugin.iter().map(|e| e.name().to_owned()).collect::<Vec<_>>();
+    compare_entries("plugin", &old.plugin, &new.plugin, &mut other);
+    free.remove("environment");
+    compare_entries("environment", &old.environment, &new.environment, &mut other);
+    Ok((free, other))
+}
+
+/// Adds what differs in the entries of a key and must not.
+fn compare_entries(of: &str, old: &[PluginEntry], new: &[PluginEntry], other: &mut Map<String, Value>) {
+    let names = |entries: &[PluginEntry]| entries.iter().map(|e| e.name().to_owned()).collect::<Vec<_>>();
     if names(old) != names(new) {
-        other.insert("plugin".into(), json!([names(old), names(new)]));
+        other.insert(of.into(), json!([names(old), names(new)]));
     }
-    for entry in &new.plugin {
-        let Some(was) = old.plugin.iter().find(|e| e.name() == entry.name()) else { continue };
-        let key = |what: &str| format!("plugin.{}.{what}", entry.name());
+    for entry in new {
+        let Some(was) = old.iter().find(|e| e.name() == entry.name()) else { continue };
+        let key = |what: &str| format!("{of}.{}.{what}", entry.name());
         if was.weight != entry.weight {
             other.insert(key("weight"), json!([was.weight, entry.weight]));
         }
@@ -295,5 +303,4 @@ fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String
             other.insert(key("config"), json!([config, now]));
         }
     }
-    Ok((free, other))
 }

@@ -15,7 +15,12 @@ impl Packed {
     /// Selects the predictions of all tokens of completions, in the order of the experience's flat token columns.
     pub(super) fn new(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
         let mut this = Self::default();
-        for (_, _, completion) in placed(&mut this.forest, experience, rows) {
+        for (row, _, completion) in placed(&mut this.forest, experience, rows) {
+            let rollout = &experience.rollouts[row];
+            if let Some(support) = &rollout.support {
+                let restriction = &mut this.selected.restriction;
+                restriction.push(this.selected.rows.len(), support, experience.prompt_of(row), &rollout.tokens);
+            }
             this.selected.push_segment(&this.forest, completion);
         }
         this

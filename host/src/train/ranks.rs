@@ -27,7 +27,7 @@ pub(super) fn same_source(world: &World, open: impl FnOnce() -> Result<Source>) 
     }
     let own = world.is_first().then(open).transpose()?;
     let name = world.broadcast("a plugin's name", || {
-        own.as_ref().map(|source| source.name().to_owned()).ok_or_else(|| Error::Unfit("a plugin without a name".into()))
+        own.as_ref().map(|source| source.name().to_owned()).ok_or_else(|| Error::Bug("a plugin has no name"))
     })?;
     let bytes = world.broadcast_bytes("a plugin", own.as_ref().map_or(&[], Source::bytes))?;
     Ok(Source::new(name, Cow::Owned(bytes)))
@@ -66,10 +66,7 @@ pub(super) fn compare_weights(world: &World, weights: &[(String, &Tensor)], step
     let all = world.gather("weights", sums.collect::<ops::Result<Vec<u64>>>()?)?;
     match all.iter().position(|sums| *sums != all[0]) {
         None => Ok(()),
-        Some(rank) => {
-            let detail = "a processor, a library or the network computes or transmits something different";
-            Err(Error::Unfit(format!("after step {step} the weights of rank {rank} differ from those of rank 0: {detail}")))
-        }
+        Some(rank) => Err(Error::WeightsDiffer { step, rank }),
     }
 }
 
@@ -78,15 +75,15 @@ pub(super) fn compare_set_ups(world: &World, config: &Config, dataset: &str) -> 
     let set_ups = world.gather("set-ups", SetUp { config: config.clone(), dataset: dataset.to_owned() })?;
     let Some(first) = set_ups.first() else { return Ok(()) };
     for (rank, SetUp { config, dataset }) in set_ups.iter().enumerate() {
-        let keys = config::changes(&first.config, config).map_err(|e| Error::Unfit(e.to_string()))?;
+        let keys = config::changes(&first.config, config).map_err(|e| Error::encoding("the configuration", &e))?;
         let own = |key: &&str| config::key(key).is_some_and(|key| key.own_of_rank);
         let differ: Vec<&str> = keys.keys().map(String::as_str).filter(|key| !own(key)).collect();
         if !differ.is_empty() {
             let keys = differ.join(", ");
-            return Err(Error::Unfit(format!("rank {rank} was started with different settings from rank 0: {keys}")));
+            return Err(Error::SetUpsDiffer { rank, detail: format!("was started with different settings from rank 0: {keys}") });
         }
         if *dataset != first.dataset {
-            return Err(Error::Unfit(format!("rank {rank} has read a different dataset from rank 0")));
+            return Err(Error::SetUpsDiffer { rank, detail: "has read a different dataset from rank 0".into() });
         }
     }
     Ok(())
@@ -95,7 +92,7 @@ pub(super) fn compare_set_ups(world: &World, config: &Config, dataset: &str) -> 
 /// Reports this rank's failure to all ranks and returns the failure that all agree on.
 pub(super) fn known_to_all(world: &World, error: Error) -> Error {
     let plugin = error.plugin_at_fault().map(str::to_owned);
-    match world.tell(&Failure { reason: error.to_string(), plugin }) {
+    match world.tell(&Failure { reason: error.to_string(), plugin, mistake: error.is_mistake() }) {
         Some(dist::Error::Failed { rank, failure }) if rank != world.rank() => dist::Error::Failed { rank, failure }.into(),
         _ => error,
     }

@@ -4,7 +4,7 @@ use super::dataset::{self, valued_at};
 use super::{Error, Result, named};
 use crate::checkpoint;
 use crate::config;
-use crate::data::{self, Dataset, Extras, Message, Prompt, Refused, Tokenizer};
+use crate::data::{self, CompletionRow, Dataset, Extras, Message, Prompt, Refused, Scored, Tokenizer};
 use crate::model::{self, Frozen, Held, ModelFolder, NewHead, Place};
 use crate::ops::Forest;
 use sha2::{Digest, Sha256};
@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 
 /// Most tokens that go through the model at once, unless one text has more.
 const MOST_TOKENS: usize = 8192;
+
+/// What ends a step unless something else is named, as in TRL.
+const SEPARATOR: &str = "\n";
 
 /// The number of each row of a dataset, with the scores of its texts.
 pub type ScoredRows = Vec<(usize, Vec<f32>)>;
@@ -34,6 +37,8 @@ pub struct Said<'a> {
     pub asked: Option<&'a (Vec<Message>, Extras)>,
     /// Its text.
     pub completion: &'a str,
+    /// The whole conversation, of an episode: a model with a chat template reads it in the place of all this.
+    pub whole: Option<&'a (Vec<Message>, Extras)>,
     /// Whether it ended by itself.
     pub ended: bool,
 }
@@ -47,6 +52,14 @@ pub struct RewardModel {
     hash: String,
     /// The token that ends no text: a text's value is that of its last other token.
     pad: Option<u32>,
+    /// For a model that values steps: the text that ends one.
+    separator: Option<String>,
+}
+
+/// A text with the places of the tokens that end its steps.
+pub(super) struct Steps {
+    pub text: Text,
+    pub ends: Vec<usize>,
 }
 
 impl RewardModel {
@@ -56,9 +69,15 @@ impl RewardModel {
     /// If it is not such a model, or a file can't be read.
     pub fn open(name: String, folder: &Path, place: &Place) -> Result<Self> {
         let folder = ModelFolder::open(folder)?;
+        if folder.judges_steps()? {
+            let decoder = folder.step_model()?.at(place)?;
+            let (tokenizer, hash) = (Tokenizer::open(folder.tokenizer())?, hash_of(&folder)?);
+            let separator = Some(SEPARATOR.to_owned());
+            return Ok(Self { name, model: Frozen::new(decoder), tokenizer, hash, pad: None, separator });
+        }
         if folder.value_head()?.is_none() {
             let detail = "has no score.weight: it is not a reward model. `rlhost reward` trains one";
-            return Err(Error::Unfit(format!("{}: {detail}", folder.path().display())));
+            return Err(Error::unusable(folder.path(), detail));
         }
         // Nothing trains it, so that it stays as it is stored.
         let held = if place.device().is_cpu() { Held::AS_STORED } else { Held::default() };
@@ -66,7 +85,7 @@ impl RewardModel {
         let decoder = folder.value_model_over(folder.trunk()?, NewHead::Zero)?.at(place)?;
         let tokenizer = Tokenizer::open(folder.tokenizer())?;
         let (pad, hash) = (folder.pad_token()?, hash_of(&folder)?);
-        Ok(Self { name, model: Frozen::new(decoder), tokenizer, hash, pad })
+        Ok(Self { name, model: Frozen::new(decoder), tokenizer, hash, pad, separator: None })
     }
 
     /// Returns its name in metrics and errors.
@@ -82,6 +101,24 @@ impl RewardModel {
     /// Returns its tokenizer.
     pub(super) fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// Whether it values the steps of texts, and not texts.
+    pub fn judges_steps(&self) -> bool {
+        self.separator.is_some()
+    }
+
+    /// Sets the text that ends a step.
+    ///
+    /// # Errors
+    /// If it values texts.
+    pub(super) fn set_separator(&mut self, text: &str) -> Result<()> {
+        if !self.judges_steps() {
+            let detail = "values whole texts; step_separator is for a model with a value at each token (ForTokenClassification)";
+            return Err(Error::RewardModel { name: self.name.clone(), detail: detail.to_owned() });
+        }
+        self.separator = Some(text.to_owned());
+        Ok(())
     }
 
     /// Scores the rows of a dataset: completions, texts or conversations, each with one score, and pairs, with those of the chosen
@@ -112,6 +149,9 @@ impl RewardModel {
     /// # Errors
     /// If the model has no chat template for a conversation, or a text can't be tokenized.
     pub(super) fn text(&self, said: &Said<'_>) -> Result<Text> {
+        if let Some((messages, extras)) = said.whole.filter(|_| self.tokenizer.has_chat()) {
+            return self.conversation(said.group, messages.clone(), extras);
+        }
         let tokens = match said.asked {
             Some((messages, extras)) => {
                 let answer = Message { role: "assistant".into(), content: said.completion.into(), ..Message::default() };
@@ -124,6 +164,94 @@ impl RewardModel {
             }
         };
         Ok(Text { group: said.group, tokens })
+    }
+
+    /// Returns a conversation in the model's tokens, by its own template.
+    ///
+    /// # Errors
+    /// If the model has no chat template, or its template refuses the conversation.
+    pub(super) fn conversation(&self, group: usize, messages: Vec<Message>, extras: &Extras) -> Result<Text> {
+        let tokens = dataset::whole(None, &Prompt::Chat(messages), true, extras, &self.tokenizer)?;
+        Ok(Text { group, tokens })
+    }
+
+    /// Returns a prompt with the steps of a completion in the model's tokens, as TRL's format has them: each step is tokenized by
+    /// itself and followed by the separator, the last one too. Blank steps are none.
+    pub(super) fn steps(&self, said: &Said<'_>) -> data::Result<Steps> {
+        let separator = self.separator.as_deref().unwrap_or(SEPARATOR);
+        let mut tokens = match said.asked {
+            Some((messages, extras)) => self.tokenizer.encode(&self.tokenizer.render_chat(messages, true, extras)?, false)?,
+            None => self.tokenizer.encode(said.prompt, true)?,
+        };
+        let end = self.tokenizer.encode(separator, false)?;
+        let mut ends = Vec::new();
+        for step in said.completion.split(separator).filter(|step| !step.trim().is_empty()) {
+            tokens.extend(self.tokenizer.encode(step, false)?);
+            tokens.extend(&end);
+            ends.push(tokens.len() - 1);
+        }
+        Ok(Steps { text: Text { group: said.group, tokens }, ends })
+    }
+
+    /// Values the steps of a dataset's completions. Returns each row's number with the values, and a warning that names rows that were
+    /// left out.
+    ///
+    /// # Errors
+    /// If the dataset can't be read.
+    pub fn score_steps(&self, dataset: &Dataset) -> Result<(ScoredRows, Option<String>)> {
+        let mut refused = Refused::default();
+        let longest = self.model.architecture().max_positions;
+        let rows = data::read_scored(dataset, &mut refused)?.into_iter().map(|row| match row {
+            Scored::One(row) => {
+                let steps =
+                    self.steps_of(&row).map_err(|e| row.place.failed(e)).and_then(|steps| match steps.text.tokens.len() {
+                        long if long > longest => {
+                            Err(row.place.wrong(format!("a text of {long} tokens exceeds the model's context of {longest}")))
+                        }
+                        _ => Ok((row.row, steps)),
+                    });
+                (row.row, steps)
+            }
+            Scored::Pair(pair) => {
+                let detail = "this model values the steps of completions; a pair is for a model that values texts";
+                (pair.row, Err(pair.place.wrong(detail)))
+            }
+        });
+        let (numbers, steps): (Vec<usize>, Vec<Steps>) = refused.sort(rows)?.into_iter().unzip();
+        let scored: Vec<_> = numbers.into_iter().zip(self.step_values(&steps)?).collect();
+        let warning = refused.warning(scored.len())?;
+        Ok((scored, warning))
+    }
+
+    fn steps_of(&self, row: &CompletionRow) -> data::Result<Steps> {
+        let said = |prompt, asked, completion| Said { group: row.row, prompt, asked, completion, whole: None, ended: true };
+        match (&row.prompt, &row.completion) {
+            (Some(Prompt::Text(prompt)), Prompt::Text(completion)) => self.steps(&said(prompt, None, completion)),
+            (_, Prompt::Text(completion)) => self.steps(&said("", None, completion)),
+            (prompt, Prompt::Chat(answer)) => {
+                let mut messages = if let Some(Prompt::Chat(messages)) = prompt { messages.clone() } else { Vec::new() };
+                messages.extend(answer.iter().cloned());
+                let answer = messages.pop().map(|last| last.content).unwrap_or_default();
+                self.steps(&said("", Some(&(messages, row.extras.clone())), &answer))
+            }
+        }
+    }
+
+    /// Computes the value of each step: the probability that it is right.
+    ///
+    /// # Errors
+    /// As [`RewardModel::values`].
+    pub(super) fn step_values(&self, all: &[Steps]) -> Result<Vec<Vec<f32>>> {
+        all.iter().filter(|steps| !steps.ends.is_empty()).try_for_each(|steps| self.check(&steps.text))?;
+        let (texts, ends): (Vec<&Text>, Vec<&[usize]>) =
+            all.iter().filter(|steps| !steps.ends.is_empty()).map(|steps| (&steps.text, &steps.ends[..])).unzip();
+        let mut values = Vec::new();
+        for part in together(&texts) {
+            let (forest, rows) = packed_at(&texts[part.clone()], &ends[part]);
+            values.extend(self.model.values(&forest, &rows)?.unwrap_or_default());
+        }
+        let mut values = values.into_iter().map(|difference| 1.0 / (1.0 + (-difference).exp()));
+        Ok(all.iter().map(|steps| values.by_ref().take(steps.ends.len()).collect()).collect())
     }
 
     /// Scores completions.
@@ -142,7 +270,8 @@ impl RewardModel {
     pub(super) fn values(&self, texts: &[Text]) -> Result<Vec<f32>> {
         texts.iter().try_for_each(|text| self.check(text))?;
         let mut values = Vec::with_capacity(texts.len());
-        for part in together(texts) {
+        let texts: Vec<&Text> = texts.iter().collect();
+        for part in together(&texts) {
             let (forest, rows) = packed(&texts[part], self.pad);
             values.extend(self.model.values(&forest, &rows)?.unwrap_or_default());
         }
@@ -155,7 +284,7 @@ impl RewardModel {
     /// As [`RewardModel::values`].
     pub(super) fn check(&self, text: &Text) -> Result<()> {
         let a = self.model.architecture();
-        let wrong = |detail: String| Err(Error::Unfit(format!("reward model {}: {detail}", self.name)));
+        let wrong = |detail: String| Err(Error::RewardModel { name: self.name.clone(), detail });
         if text.tokens.is_empty() {
             return wrong("a text has no tokens".into());
         }
@@ -214,7 +343,7 @@ impl std::io::Write for Hashed<'_> {
 }
 
 /// Splits texts into parts that go through the model together.
-fn together(texts: &[Text]) -> Vec<Range<usize>> {
+fn together(texts: &[&Text]) -> Vec<Range<usize>> {
     let (mut parts, mut first, mut tokens) = (Vec::new(), 0, 0);
     for (at, text) in texts.iter().enumerate() {
         if at > first && tokens + text.tokens.len() > MOST_TOKENS {
@@ -230,28 +359,34 @@ fn together(texts: &[Text]) -> Vec<Range<usize>> {
 }
 
 /// Packs texts, and returns the packed positions whose states have their values.
-fn packed(texts: &[Text], pad: Option<u32>) -> (Forest, Vec<usize>) {
+fn packed(texts: &[&Text], pad: Option<u32>) -> (Forest, Vec<usize>) {
+    let at: Vec<[usize; 1]> = texts.iter().map(|text| [valued_at(&text.tokens, &[], pad)]).collect();
+    packed_at(texts, &at.iter().map(<[usize; 1]>::as_slice).collect::<Vec<_>>())
+}
+
+/// Packs texts, and returns the packed positions of some places in each.
+fn packed_at(texts: &[&Text], places: &[&[usize]]) -> (Forest, Vec<usize>) {
     let (mut forest, mut rows) = (Forest::new(), Vec::with_capacity(texts.len()));
+    let mut places = places.iter();
     for group in texts.chunk_by(|a, b| a.group == b.group) {
         let common = common_beginning(group);
         let beginning = (common > 0).then(|| forest.push(&group[0].tokens[..common], None));
-        for Text { tokens, .. } in group {
+        for (Text { tokens, .. }, at) in group.iter().zip(&mut places) {
             let own = forest.push(&tokens[common..], beginning);
-            let at = valued_at(tokens, &[], pad);
             let start = |segment: usize| forest.segments()[segment].start;
-            rows.push(match beginning {
+            rows.extend(at.iter().map(|&at| match beginning {
                 Some(beginning) if at < common => start(beginning) + at,
                 _ => start(own) + at - common,
-            });
+            }));
         }
     }
     (forest, rows)
 }
 
 /// Returns the number of tokens with which all of several texts begin, and after which each goes on.
-fn common_beginning(texts: &[Text]) -> usize {
+fn common_beginning(texts: &[&Text]) -> usize {
     let [first, others @ ..] = texts else { return 0 };
-    let same = |other: &Text| first.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
+    let same = |other: &&Text| first.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
     let shortest = texts.iter().map(|text| text.tokens.len()).min().unwrap_or(0);
     others.iter().map(same).min().map_or(0, |common| common.min(shortest.saturating_sub(1)))
 }
@@ -263,6 +398,11 @@ fn common_beginning(texts: &[Text]) -> usize {
 /// If it is a hub name and can't be downloaded, or a run without a checkpoint.
 pub fn model_or_run(given: &str) -> Result<(PathBuf, String)> {
     let (folder, name) = named::model_of(given)?;
+    if folder.is_file() {
+        let advice = if given.ends_with(".wasm") { "; a plugin is named with --plugin" } else { "" };
+        let detail = format!("this is a file, and a reward model is a folder with config.json{advice}");
+        return Err(Error::unusable(Path::new(given), detail));
+    }
     let is_model = ["config.json", "adapter_config.json"].iter().any(|name| folder.join(name).exists());
     if is_model || !folder.join("events.jsonl").exists() {
         return Ok((folder, name));
@@ -287,7 +427,7 @@ mod tests {
     #[test]
     fn a_common_beginning_is_packed_once_and_each_text_goes_on_after_it() {
         let all = texts(&[(0, &[1, 2, 3, 4]), (0, &[1, 2, 5]), (1, &[1, 2]), (2, &[7, 7]), (2, &[7, 7])]);
-        let (forest, rows) = packed(&all, None);
+        let (forest, rows) = packed(&all.iter().collect::<Vec<_>>(), None);
         assert_eq!(forest.tokens(), [1, 2, 3, 4, 5, 1, 2, 7, 7, 7]);
         assert_eq!(forest.positions(), [0, 1, 2, 3, 2, 0, 1, 0, 1, 1]);
         assert_eq!(rows, [3, 4, 6, 8, 9]);
@@ -296,9 +436,16 @@ mod tests {
     #[test]
     fn a_value_is_that_of_the_last_token_that_is_not_padding() {
         let all = texts(&[(0, &[1, 2, 9, 4, 9, 9]), (0, &[1, 2, 9, 9]), (1, &[9, 9]), (2, &[9, 5])]);
-        let (forest, rows) = packed(&all, Some(9));
+        let (forest, rows) = packed(&all.iter().collect::<Vec<_>>(), Some(9));
         assert_eq!(forest.tokens(), [1, 2, 9, 4, 9, 9, 9, 9, 9, 9, 5]);
         assert_eq!(rows, [3, 1, 7, 10]);
+    }
+
+    #[test]
+    fn steps_have_places_in_what_is_common_and_beyond() {
+        let all = texts(&[(0, &[1, 2, 3, 4]), (0, &[1, 2, 5])]);
+        let (forest, rows) = packed_at(&all.iter().collect::<Vec<_>>(), &[&[1, 3], &[1, 2]]);
+        assert_eq!((forest.tokens(), rows), (&[1, 2, 3, 4, 5][..], vec![1, 3, 1, 4]));
     }
 
     #[test]
@@ -306,7 +453,7 @@ mod tests {
         let long = vec![0; MOST_TOKENS + 1];
         let half = vec![0; MOST_TOKENS / 2];
         let all = texts(&[(0, &half), (0, &half), (1, &[1]), (2, &long), (3, &[1])]);
-        assert_eq!(together(&all), [0..2, 2..3, 3..4, 4..5]);
+        assert_eq!(together(&all.iter().collect::<Vec<_>>()), [0..2, 2..3, 3..4, 4..5]);
         assert!(together(&[]).is_empty());
     }
 }

@@ -10,7 +10,7 @@ use super::journal::{Best, Kept, Parent};
 use super::learner::Optimizers;
 use super::origin::Origin;
 use super::patience::Patience;
-use super::plugins::{Seen, Swap};
+use super::plugins::{Chosen, Seen, Swap};
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
 use crate::checkpoint;
@@ -81,6 +81,9 @@ struct Rest {
     swaps: Vec<Swap>,
     /// The handled content of each plugin's file.
     seen: Seen,
+    /// The settings that the user chose.
+    #[serde(default)]
+    chosen: Chosen,
     /// Name of each plugin with a state, and who wrote it.
     memories: BTreeMap<String, String>,
     experiences: Vec<Saved>,
@@ -113,6 +116,8 @@ struct Saved {
     texts: Vec<String>,
     /// Name, weight and scores.
     rewards: Vec<(String, f32, Vec<Option<f32>>)>,
+    #[serde(default)]
+    old_logp: Option<Vec<f32>>,
     ref_logp: Option<Vec<f32>>,
     values: Option<Vec<f32>>,
     advantages: Vec<f32>,
@@ -129,6 +134,7 @@ impl Saved {
             rollouts: e.rollouts.clone(),
             texts: e.texts.clone(),
             rewards: e.rewards.iter().map(|r| (r.name.clone(), r.weight, r.values.clone())).collect(),
+            old_logp: e.old_logp.clone(),
             ref_logp: e.ref_logp.clone(),
             values: e.values.clone(),
             advantages: e.advantages.advantages.clone(),
@@ -144,6 +150,7 @@ impl Saved {
         Some(Experience {
             texts: self.texts,
             rewards: self.rewards.into_iter().map(|(name, weight, values)| RewardColumn { name, weight, values }).collect(),
+            old_logp: self.old_logp,
             ref_logp: self.ref_logp,
             values: self.values,
             advantages: Advantages { advantages: self.advantages, returns: self.returns, mask: self.mask, metrics: Vec::new() },
@@ -173,7 +180,7 @@ impl Restored {
     /// If it holds only the model, can't be read, or belongs to another dataset and nothing may have `changed`.
     pub(super) fn read(origin: &Origin, dataset: &str, changed: bool) -> Result<Self> {
         let checkpoint = origin.checkpoint.as_path();
-        let unfit = |detail: String| Error::Unfit(format!("{}: {detail}", checkpoint.display()));
+        let unfit = |detail: String| Error::unusable(checkpoint, detail);
         let text = files::read(&checkpoint.join(REST), LARGEST_REST).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => unfit("holds only the model (save_only_model); it can't be resumed".into()),
             _ => unfit(format!("{REST}: {e}")),
@@ -345,6 +352,7 @@ impl Trainer {
             parents,
             swaps: self.plugins.swaps().to_vec(),
             seen: self.plugins.seen(),
+            chosen: self.plugins.chosen(),
             memories: memories.iter().map(|(name, memory)| (name.clone(), memory.written_by.clone())).collect(),
             experiences: Vec::new(),
             pending,
@@ -357,14 +365,14 @@ impl Trainer {
     /// Restores the state of a checkpoint whose weights the policy already has. `changed` allows plugins that can't take their
     /// predecessors' state.
     pub(super) fn restore(&mut self, checkpoint: &Path, state: Restored, changed: bool) -> Result<()> {
-        let unfit = |detail: String| Error::Unfit(format!("{}: {detail}", checkpoint.display()));
+        let unfit = |detail: String| Error::unusable(checkpoint, detail);
         let Restored { mut rest, moments } = state;
         let optimizers = Optimizers { updates: rest.optimizer_updates, critic_updates: rest.critic_updates, moments };
         self.learner.restore(optimizers).map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
         let saved = |name: &str| {
             let written_by = rest.memories.get(name)?.clone();
             let file = memory_file(checkpoint, name);
-            let bytes = files::read(&file, LARGEST_STATE as u64).map_err(|e| Error::Unfit(format!("{}: {e}", file.display())));
+            let bytes = files::read(&file, LARGEST_STATE as u64).map_err(|e| Error::unusable(&file, e));
             Some(bytes.map(|bytes| Memory { bytes: bytes.into(), written_by }))
         };
         self.plugins.recall(saved, changed)?;
@@ -372,7 +380,7 @@ impl Trainer {
         let Counts { global_step, moved, owes_evaluation, plateau, patience, .. } = rest.state;
         self.state = State { global_step, moved, owes_evaluation, plateau, patience };
         self.learner.reduce_rates(plateau.plateaus);
-        self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen));
+        self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen), &rest.chosen);
         let (window, since_save) = (std::mem::take(&mut rest.window), std::mem::take(&mut rest.since_save));
         let kept = Kept { window, since_save, best: rest.best, parents: std::mem::take(&mut rest.parents) };
         self.journal.restore(self.state.global_step, kept);

@@ -7,6 +7,7 @@ use super::flow::Flow;
 use super::journal::{Event, Journal};
 use super::learner::Learner;
 use super::patience::Patience;
+use super::periods::Periods;
 use super::plugins::{Memories, Plugins};
 use super::ranks::{self, known_to_all};
 use super::{Error, Result};
@@ -52,6 +53,7 @@ pub struct Trainer {
     pub(super) state: State,
     pub(super) clock: Clock,
     pub(super) max_steps: u64,
+    pub(super) periods: Periods,
 }
 
 /// Receives the progress of a run.
@@ -181,10 +183,9 @@ impl Trainer {
     /// Logs, evaluates and saves where that is due; whether the run is to stop here.
     fn after_step(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<bool> {
         let step = self.state.global_step;
-        let log_every = self.settings.logging_steps.of(self.max_steps);
         self.show_progress();
         let last = step == self.max_steps;
-        if step.is_multiple_of(log_every) || last || step == 1 && self.settings.logging_first_step {
+        if step.is_multiple_of(self.periods.log) || last || step == 1 && self.settings.logging_first_step {
             let figures = self.journal.take();
             self.journal.log(step, self.epoch(), &figures)?;
             listener.logged(step, &figures);
@@ -213,7 +214,7 @@ impl Trainer {
 
     /// Returns whether the run saves after this step without being asked to.
     pub(super) fn saves_at(&self, step: u64) -> bool {
-        step.is_multiple_of(self.settings.save_steps.of(self.max_steps)) || step == self.max_steps
+        step.is_multiple_of(self.periods.save) || step == self.max_steps
     }
 
     /// Updates the progress that the metrics endpoint shows.

@@ -4,11 +4,13 @@
 //! - `advantage`: advantages from rewards
 //! - `surrogate`: the loss of one token, by loss type
 //! - `loss`: the loss of a micro-batch and its derivatives
+//! - `correction`: factors where sampling had another precision
 //! - `masks`: tokens and completions excluded from the policy's loss
 //! - `entropy`: the entropy bonus and its adaptive coefficient
 //! - `figures`: metrics of a loss
 
 mod advantage;
+mod correction;
 mod entropy;
 mod figures;
 mod loss;
@@ -22,7 +24,9 @@ use entropy::EntropyControl;
 use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens};
 use rlhost_plugin_sdk::scores::require_siblings;
-pub use settings::{ImportanceSamplingLevel, LossType, MultiObjectiveAggregation, ScaleRewards, Settings};
+pub use settings::{
+    CorrectionMode, ImportanceSamplingLevel, Lifted, LossType, MultiObjectiveAggregation, ScaleRewards, Settings, UpperBound,
+};
 
 /// The algorithm with its settings.
 pub struct Grpo {
@@ -40,13 +44,14 @@ impl Policy for Grpo {
         if config.beta > 0.0 {
             needs |= Needs::REF_LOGP;
         }
-        if config.off_policy_mask_threshold.is_some() {
+        if config.off_policy_mask_threshold.is_some() || config.vllm_importance_sampling_correction {
             needs |= Needs::SAMPLING_LOGP;
         }
         needs
     }
 
     fn new(settings: Settings) -> Result<Self, Error> {
+        settings.check_correction().map_err(Error::Config)?;
         for doubt in settings.doubts() {
             rlhost_plugin_sdk::warn(&doubt);
         }

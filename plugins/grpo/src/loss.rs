@@ -1,5 +1,6 @@
 //! Computes a micro-batch's part of the loss and its derivatives from the losses of its tokens.
 
+use crate::correction;
 use crate::entropy::{EntropyControl, bonus};
 use crate::figures::{Figures, RowSums};
 use crate::masks::{high_entropy, near_policy};
@@ -34,6 +35,7 @@ pub(crate) fn loss(s: &Settings, control: &EntropyControl, t: &Tokens) -> Result
     let entropy = given(&t.entropy, s.top_entropy_quantile < 1.0 || s.has_entropy_bonus(), "entropies")?;
     let top = entropy.filter(|_| s.top_entropy_quantile < 1.0);
     let top = top.map(|entropy| high_entropy(entropy, &t.mask, 1.0 - s.top_entropy_quantile));
+    let factors = correction::factors(s, t)?;
     let log_ratio = |i: usize| f64::from(t.logp[i]) - f64::from(t.old_logp[i]);
 
     let mut d_logp = vec![0.0; t.logp.len()];
@@ -43,7 +45,7 @@ pub(crate) fn loss(s: &Settings, control: &EntropyControl, t: &Tokens) -> Result
         let n = tokens.clone().count();
         let weight = weight(s.loss_type, &t.scale, n);
         let mean_log_ratio = masked_mean(&t.mask, row.clone(), log_ratio);
-        let sequence_log_ratio = sequence_log_ratio(tokens.clone().map(log_ratio));
+        let sequence_log_ratio = sequence_log_ratio(tokens.clone().map(log_ratio), tokens.clone().map(|i| factors[i].ln()));
         let near = s.off_policy_mask_threshold.is_none_or(|threshold| {
             let sampling_logp = t.sampling_logp.as_ref().unwrap_or(&t.old_logp);
             near_policy(&t.logp, sampling_logp, &t.mask, row.clone(), threshold)
@@ -59,6 +61,7 @@ pub(crate) fn loss(s: &Settings, control: &EntropyControl, t: &Tokens) -> Result
                 ref_logp: ref_logp.map(|r| r[i]),
                 advantage: t.advantages[i],
                 kept: in_top && (near || t.advantages[i] >= 0.0),
+                factor: if s.loss_type == LossType::Vespo { 1.0 } else { factors[i] },
                 sequence_log_ratio,
             };
             let logp = Dual::variable(t.logp[i]);
@@ -77,7 +80,8 @@ pub(crate) fn loss(s: &Settings, control: &EntropyControl, t: &Tokens) -> Result
         figures.add(s, &sums);
     }
 
-    let metrics = figures.metrics(s, control, policy, t.scale.rows);
+    let mut metrics = figures.metrics(s, control, policy, t.scale.rows);
+    metrics.extend(correction::metrics(s, &factors, t));
     let coef = if s.has_entropy_bonus() { control.applied(s) } else { 0.0 };
     let (bonus, d_entropy) = match entropy.filter(|_| coef != 0.0) {
         Some(entropy) => {

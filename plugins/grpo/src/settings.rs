@@ -94,6 +94,58 @@ pub enum LossType {
     Vespo,
 }
 
+/// Ratios of the training's to the sampling's probabilities that the loss is multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CorrectionMode {
+    /// One per token, clipped.
+    TokenTruncate,
+    /// One per token, zero beyond the bounds.
+    TokenMask,
+    /// One per completion, clipped.
+    SequenceTruncate,
+    /// One per completion, zero beyond the bounds.
+    SequenceMask,
+}
+
+/// An upper bound that can be lifted.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum UpperBound {
+    /// At most this.
+    At(f64),
+    /// Unbounded.
+    Lifted(Lifted),
+}
+
+/// The word for no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Lifted {
+    /// No bound.
+    None,
+}
+
+impl UpperBound {
+    /// Returns the bound, if there is one.
+    pub(crate) fn value(self) -> Option<f64> {
+        match self {
+            Self::At(bound) => Some(bound),
+            Self::Lifted(Lifted::None) => None,
+        }
+    }
+}
+
+impl JsonSchema for UpperBound {
+    fn schema_name() -> Cow<'static, str> {
+        "UpperBound".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "number", "minimum": 0.0 }, { "const": "none" }] })
+    }
+}
+
 /// Settings of GRPO.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -154,6 +206,19 @@ pub struct Settings {
     /// Exclude completions with a negative advantage whose mean log-ratio of sampling to current policy, in nats per token,
     /// exceeds this.
     pub off_policy_mask_threshold: Option<f64>,
+    /// Multiply the policy's loss by the ratios of the training's to the sampling's probabilities, where these differ by the
+    /// precision (truncated importance sampling).
+    #[schemars(extend("aliases" = ["importance_sampling_correction"]))]
+    pub vllm_importance_sampling_correction: bool,
+    /// Ratios of the correction; vespo needs one per token.
+    #[schemars(extend("aliases" = ["importance_sampling_mode"]))]
+    pub vllm_importance_sampling_mode: CorrectionMode,
+    /// Greatest ratio of the correction; none for no bound.
+    #[schemars(extend("aliases" = ["importance_sampling_clip_max", "vllm_importance_sampling_cap"]))]
+    pub vllm_importance_sampling_clip_max: UpperBound,
+    /// Least ratio of the correction.
+    #[schemars(range(min = 0.0), extend("aliases" = ["importance_sampling_clip_min"]))]
+    pub vllm_importance_sampling_clip_min: Option<f64>,
 }
 
 impl Default for Settings {
@@ -183,6 +248,10 @@ impl Default for Settings {
             entropy_coef_delta: 0.005,
             entropy_target: 0.2,
             off_policy_mask_threshold: None,
+            vllm_importance_sampling_correction: false,
+            vllm_importance_sampling_mode: CorrectionMode::SequenceMask,
+            vllm_importance_sampling_clip_max: UpperBound::At(3.0),
+            vllm_importance_sampling_clip_min: None,
         }
     }
 }
@@ -196,6 +265,28 @@ impl Settings {
     /// Returns whether there is an entropy bonus. An adaptive one may be zero for a while.
     pub(crate) fn has_entropy_bonus(&self) -> bool {
         self.use_adaptive_entropy || self.entropy_coef != 0.0
+    }
+
+    /// Refuses a correction that can't be made, as TRL does.
+    pub(crate) fn check_correction(&self) -> Result<(), String> {
+        use CorrectionMode::{SequenceTruncate, TokenMask, TokenTruncate};
+        if !self.vllm_importance_sampling_correction {
+            return Ok(());
+        }
+        let mode = self.vllm_importance_sampling_mode;
+        let (least, most) = (self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max.value());
+        if self.loss_type == LossType::Vespo && !matches!(mode, TokenTruncate | TokenMask) {
+            return Err("vllm_importance_sampling_mode must be token_truncate or token_mask with the loss type vespo".into());
+        }
+        if let (Some(least), Some(most)) = (least, most)
+            && least >= most
+        {
+            return Err(format!("vllm_importance_sampling_clip_min is {least}; it must be below clip_max, {most}"));
+        }
+        if matches!(mode, TokenTruncate | SequenceTruncate) && least.is_none() && most.is_none() {
+            return Err("vllm_importance_sampling_mode clips; set vllm_importance_sampling_clip_min or clip_max".into());
+        }
+        Ok(())
     }
 
     /// Returns warnings about settings that work but are probably not intended. TRL warns about the last three and accepts the

@@ -13,6 +13,8 @@ pub(crate) struct Token {
     pub advantage: f32,
     /// Whether the masks keep it in the policy's loss. The KL term always includes it.
     pub kept: bool,
+    /// Factor of the policy's loss.
+    pub factor: f64,
     /// [`sequence_log_ratio`] of its completion, for vespo.
     pub sequence_log_ratio: f64,
 }
@@ -62,7 +64,7 @@ pub(crate) fn lost(s: &Settings, t: &Token) -> Lost {
         }
     };
     if t.kept {
-        lost.loss = policy;
+        lost.loss = policy * t.factor;
     }
     if let Some(ref_logp) = t.ref_logp {
         let d = -t.logp + ref_logp;
@@ -78,9 +80,11 @@ pub(crate) fn lost(s: &Settings, t: &Token) -> Lost {
 const LOG_RATIO_RANGE: (f64, f64) = (-18.420_680_743_952_367, 20.0);
 
 /// Returns the logarithm of a completion's ratio for vespo: the sum over its tokens, each limited to within 20 of zero, limited
-/// to the range from `ln 1e-8` to 20.
-pub(crate) fn sequence_log_ratio(log_ratios: impl Iterator<Item = f64>) -> f64 {
-    log_ratios.map(|r| r.clamp(-20.0, 20.0)).sum::<f64>().clamp(LOG_RATIO_RANGE.0, LOG_RATIO_RANGE.1)
+/// to the range from `ln 1e-8` to 20. A correction's factors count too, each limited to that range.
+pub(crate) fn sequence_log_ratio(log_ratios: impl Iterator<Item = f64>, log_factors: impl Iterator<Item = f64>) -> f64 {
+    let (least, most) = LOG_RATIO_RANGE;
+    let factors: f64 = log_factors.map(|r| r.clamp(least, most)).sum();
+    (log_ratios.map(|r| r.clamp(-20.0, 20.0)).sum::<f64>() + factors).clamp(least, most)
 }
 
 /// Returns vespo's weight of a completion, `w^k e^(lambda (1 - w))`, which is 1 at a ratio w of 1.

@@ -19,6 +19,8 @@ pub enum Misdeed {
     #[default]
     None,
     Hang,
+    /// Takes its time, and then answers.
+    Slow,
     Trap,
     Refuse,
     /// Answers fewer turns than it was asked about.
@@ -27,6 +29,8 @@ pub enum Misdeed {
     Flood,
     /// Speaks for the model.
     Assistant,
+    /// Tells of other episodes.
+    Gossip,
     /// Fails when it opens the episode.
     Begin,
 }
@@ -40,6 +44,8 @@ pub struct Settings {
 #[derive(Default)]
 struct State {
     misdeed: Misdeed,
+    /// Turns of all episodes so far.
+    turns: u32,
     /// Turns so far, and whether the row is bad.
     episodes: BTreeMap<u64, (u32, bool)>,
 }
@@ -87,10 +93,11 @@ impl environment::Guest for Unruly {
                     return Err(Error::Input("no such episode".into()));
                 };
                 *number += 1;
+                state.turns += 1;
                 let reply = if *number < 3 { Reply::say(vec![Message::user("more")]).rewarded(0.5) } else { Reply::end(1.0) };
                 replies.push(reply);
                 if *bad && *number == 2 {
-                    misbehave(state.misdeed, &mut replies)?;
+                    misbehave(state.misdeed, state.turns, &mut replies)?;
                 }
             }
             Ok(replies)
@@ -105,12 +112,13 @@ impl environment::Guest for Unruly {
     }
 }
 
-fn misbehave(misdeed: Misdeed, replies: &mut Vec<Reply>) -> Result<(), Error> {
+fn misbehave(misdeed: Misdeed, turns: u32, replies: &mut Vec<Reply>) -> Result<(), Error> {
     match misdeed {
         Misdeed::None | Misdeed::Begin => {}
         Misdeed::Hang => loop {
             std::hint::black_box(());
         },
+        Misdeed::Slow => (0..400_000_000_u32).for_each(|i| drop(std::hint::black_box(i))),
         Misdeed::Trap => panic!("the table is turned over"),
         Misdeed::Refuse => return Err(Error::Internal("I won't".into())),
         Misdeed::Few => replies.clear(),
@@ -121,6 +129,10 @@ fn misbehave(misdeed: Misdeed, replies: &mut Vec<Reply>) -> Result<(), Error> {
         Misdeed::Flood => {
             replies.pop();
             replies.push(Reply::say(vec![Message::user("x".repeat(2 << 20))]));
+        }
+        Misdeed::Gossip => {
+            replies.pop();
+            replies.push(Reply::say(vec![Message::user(format!("{turns} turns of all"))]));
         }
         Misdeed::Assistant => {
             replies.pop();

@@ -76,7 +76,7 @@ fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(),
     if let Some((flag, advice)) = foreign {
         return Err(Failure::mistake(anyhow!("--{} does not apply to bench; {advice}", flag.replace('_', "-"))));
     }
-    let temporary = tempfile::tempdir().map_err(Failure::failed)?;
+    let temporary = tempfile::tempdir().map_err(Failure::of)?;
     let made = temporary.path().join("model");
     let mut first: Vec<(&str, String)> = Vec::new();
     if matches.get_one::<PathBuf>("config").is_none() {
@@ -88,16 +88,16 @@ fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(),
     let first: Vec<(&str, &str)> = first.iter().map(|(key, value)| (*key, value.as_str())).collect();
     let given = Given::of(matches, &first, known)?;
     let mut config = given.settle(&Beginning::New)?;
-    prepare(matches, &mut config, temporary.path(), &made, world.size()).map_err(Failure::mistake)?;
-    let trainer = set_up(config, &Beginning::New, world.clone()).map_err(Failure::mistake)?;
+    prepare(matches, &mut config, temporary.path(), &made, world.size()).map_err(Failure::of)?;
+    let trainer = set_up(config, &Beginning::New, world.clone()).map_err(Failure::of)?;
     let steps = matches.get_one::<u32>("steps").copied().unwrap_or(1);
-    let measurement = trainer.measure(steps as usize).map_err(Failure::failed)?;
+    let measurement = trainer.measure(steps as usize).map_err(Failure::of)?;
     if !world.is_first() {
         return Ok(());
     }
     let summary = Summary::of(&measurement, world.size());
     if matches.get_flag("json") {
-        say!("{}", serde_json::to_string(&summary).map_err(Failure::failed)?);
+        say!("{}", serde_json::to_string(&summary).map_err(Failure::of)?);
     } else {
         summary.print();
     }

@@ -41,23 +41,23 @@ impl Report {
 }
 
 pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
-    let (engine, source) = given.open().map_err(Failure::Mistake)?;
-    let outline = Outline::of(&engine, &source, &Limits::default()).map_err(Failure::mistake)?;
-    let role = outline.role(&source).map_err(Failure::mistake)?;
+    let (engine, source) = given.open().map_err(Failure::of)?;
+    let outline = Outline::of(&engine, &source, &Limits::default()).map_err(Failure::of)?;
+    let role = outline.role(&source).map_err(Failure::of)?;
     let mut report = Report { failures: 0, stop_gradient };
-    let load = || given.load(&engine, &source, role).map_err(Failure::Mistake);
+    let load = || given.load(&engine, &source, role).map_err(Failure::of);
     let (mut any, mut other) = (load()?, load()?);
     let info = any.plugin().info();
     report.line(true, "contract", &format!("{} {}, {}", info.name, info.version, role.name()));
     match (&mut any, &mut other) {
         (AnyPlugin::Reward(plugin), AnyPlugin::Reward(other)) => {
-            let batch = samples::rewards(given.dataset.as_deref(), ROWS).map_err(Failure::mistake)?;
+            let batch = samples::rewards(given.dataset.as_deref(), ROWS).map_err(Failure::of)?;
             check_reward(&mut report, plugin, other, &batch);
         }
         (AnyPlugin::Policy(plugin), AnyPlugin::Policy(other)) => check_policy(&mut report, plugin, other),
         (AnyPlugin::Preference(plugin), AnyPlugin::Preference(other)) => check_preference(&mut report, plugin, other),
         (AnyPlugin::Environment(plugin), AnyPlugin::Environment(other)) => {
-            let starts = episodes::starts(given.dataset.as_deref(), EPISODES).map_err(Failure::mistake)?;
+            let starts = episodes::starts(given.dataset.as_deref(), EPISODES).map_err(Failure::of)?;
             episodes::check(&mut report, plugin, other, &starts);
         }
         (AnyPlugin::Labelled(plugin), AnyPlugin::Labelled(other)) => check_labelled(&mut report, plugin, other),
@@ -70,7 +70,7 @@ pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
         report.line(true, "state", "it keeps state that it can't export; a resumed run will differ");
     }
     if report.failures == 0 {
-        bench::times(&mut any, given).map_err(Failure::Failed)?;
+        bench::times(&mut any, given).map_err(Failure::of)?;
         return Ok(());
     }
     Err(Failure::failed(anyhow!("{} checks failed", report.failures)))

@@ -68,21 +68,21 @@ fn value_of(schema: &Value, random: &mut ChaCha8Rng) -> Value {
 }
 
 /// Returns a random turn, which calls one of the tools every other time, not always properly.
-fn turn(place: usize, number: usize, tools: &[Tool]) -> Option<(String, Vec<Call>)> {
+fn turn(place: usize, number: usize, tools: &[Tool]) -> Option<(String, Vec<Call>, bool)> {
     if number >= TURNS {
         return None;
     }
     let mut random = ChaCha8Rng::seed_from_u64((place * TURNS + number) as u64);
     let text = TEXTS[random.random_range(0..TEXTS.len())].to_owned();
     let Some(tool) = tools.get(random.random_range(0..tools.len().max(1))).filter(|_| random.random_range(0..2) == 0) else {
-        return Some((text, Vec::new()));
+        return Some((text, Vec::new(), true));
     };
     let schema = serde_json::from_str(&tool.parameters).unwrap_or_default();
     let arguments = match random.random_range(0..6) {
         0 => "{\"broken".to_owned(),
         _ => value_of(&schema, &mut random).to_string(),
     };
-    Some((text, vec![Call { id: format!("call_{number}"), name: tool.name.clone(), arguments }]))
+    Some((text, vec![Call { id: format!("call_{number}"), name: tool.name.clone(), arguments }], true))
 }
 
 /// Plays random episodes.

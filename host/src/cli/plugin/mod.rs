@@ -78,11 +78,11 @@ impl Given {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.action {
-        Action::New(args) => new::run(args).map_err(Failure::Mistake),
-        Action::Inspect(given) => inspect(given).map_err(Failure::Mistake),
+        Action::New(args) => new::run(args).map_err(Failure::of),
+        Action::Inspect(given) => inspect(given).map_err(Failure::of),
         Action::Check { given, stop_gradient } => check::run(given, *stop_gradient),
-        Action::Bench(given) => bench::run(given).map_err(Failure::Mistake),
-        Action::Build { file, output } => build(file, output.as_deref()).map_err(Failure::Mistake),
+        Action::Bench(given) => bench::run(given).map_err(Failure::of),
+        Action::Build { file, output } => build(file, output.as_deref()).map_err(Failure::of),
     }
 }
 

@@ -19,6 +19,9 @@ static SDK: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/sdk.rs"));
 /// How the examples' projects refer to the SDK.
 const DEPENDENCY: &str = "path = \"../../../plugin-sdk\"";
 
+/// Ending of the names of the projects that are environments.
+const ENVIRONMENT: &str = "-environment";
+
 const SHORT: [(&str, &str); 5] =
     [("js", "javascript"), ("ts", "typescript"), ("py", "python"), ("as", "assemblyscript"), ("c++", "cpp")];
 
@@ -31,6 +34,9 @@ pub(super) struct Args {
     /// for an algorithm
     #[arg(long, default_value = "rust")]
     lang: String,
+    /// Create an environment, in rust or python, rather than a reward
+    #[arg(long)]
+    environment: bool,
     /// Where to create the folder
     #[arg(long, default_value = ".")]
     path: PathBuf,
@@ -44,11 +50,16 @@ fn languages() -> Vec<&'static str> {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let language = SHORT.iter().find(|(short, _)| *short == args.lang).map_or(args.lang.as_str(), |(_, long)| long);
-    let known = languages();
-    if !known.contains(&language) {
-        let meant = did_you_mean(language, known.iter().copied());
-        return Err(anyhow!("--lang {language}: unknown language; the languages are {}{meant}", known.join(", ")));
+    let short = args.lang.strip_suffix(ENVIRONMENT).unwrap_or(&args.lang);
+    let short = SHORT.iter().find(|(of, _)| *of == short).map_or(short, |(_, long)| long);
+    let environment = args.environment || args.lang.ends_with(ENVIRONMENT);
+    let language = &if environment { format!("{short}{ENVIRONMENT}") } else { short.to_owned() };
+    let mut known = languages();
+    known.retain(|known| known.ends_with(ENVIRONMENT) == environment);
+    if !known.contains(&language.as_str()) {
+        let known: Vec<&str> = known.iter().map(|known| known.strip_suffix(ENVIRONMENT).unwrap_or(known)).collect();
+        let (meant, of) = (did_you_mean(short, known.iter().copied()), if environment { " of environments" } else { "" });
+        return Err(anyhow!("--lang {short}: unknown language; the languages{of} are {}{meant}", known.join(", ")));
     }
     let fine = args.name.starts_with(|c: char| c.is_ascii_lowercase())
         && args.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_');
@@ -111,10 +122,10 @@ fn adapted(text: &str, language: &str, name: &str) -> String {
     let example =
         text.replace("../../../plugin-sdk/wit", "wit").replace(DEPENDENCY, "path = \"sdk\"").replace("../include", "include");
     let under = |name: &str| name.replace('-', "_");
-    let old = if language.ends_with("-loss") {
-        format!("reinforce-{}", language.trim_end_matches("-loss"))
-    } else {
-        format!("words-{language}")
+    let old = match (language.strip_suffix("-loss"), language.strip_suffix(ENVIRONMENT)) {
+        (Some(language), _) => format!("reinforce-{language}"),
+        (_, Some(language)) => format!("echo-{language}"),
+        _ => format!("words-{language}"),
     };
     example.replace(&old, name).replace(&under(&old), &under(name))
 }

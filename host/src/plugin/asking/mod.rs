@@ -115,6 +115,14 @@ impl Asker {
         self.record().read(file).map_err(|e| format!("{}: {e}", file.display()))
     }
 
+    /// Adds the answers that another run was given, from the file of its record.
+    ///
+    /// # Errors
+    /// If the file can't be read.
+    pub fn adopt(&self, file: &Path) -> Result<(), String> {
+        self.record().adopt(file).map_err(|e| format!("{}: {e}", file.display()))
+    }
+
     /// Keeps the record in this file from now on, with the answers so far.
     ///
     /// # Errors

@@ -243,6 +243,20 @@ impl Record {
         Ok(())
     }
 
+    /// Adds the answers in another run's file that are for all steps; what failed there is asked again.
+    pub(super) fn adopt(&mut self, path: &Path) -> io::Result<()> {
+        let mut other = Self::new(self.most >> 20)?;
+        other.read(path)?;
+        let mut places: Vec<Place> =
+            other.places.iter().filter(|((_, step), _)| step.is_none()).map(|(_, place)| *place).collect();
+        places.sort_by_key(|place| place.at);
+        for place in places {
+            let entry = other.line_at(place)?.into_iter().collect();
+            self.append(entry).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
     /// Appends to a run's file from now on, beginning with what is in the temporary one.
     pub(super) fn keep_in(&mut self, path: &Path) -> io::Result<()> {
         let mut file = files::own(path, File::options().read(true).write(true))?;

@@ -66,6 +66,12 @@ impl Data {
         self.loader.batches_per_epoch()
     }
 
+    /// Returns the number of epochs so far, including the fraction of the current one.
+    pub(super) fn passes(&self) -> f64 {
+        let Cursor { epoch, taken } = self.loader.cursor();
+        epoch as f64 + taken as f64 / self.prompts.len().max(1) as f64
+    }
+
     /// Returns where the next batch begins.
     pub(super) fn cursor(&self) -> Cursor {
         self.loader.cursor()

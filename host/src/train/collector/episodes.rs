@@ -2,12 +2,12 @@
 //! is rendered by the chat template and appended.
 
 use super::turns::Turns;
-use crate::config::{PluginEntry, printable};
+use crate::config::{OnError, PluginEntry, printable};
 use crate::data::{Extras, Message, Tokenizer};
 use crate::metrics::{Metric, Reduction};
 use crate::model::Policy;
 use crate::ops::sampler::stream;
-use crate::plugin::{self, Call, EnvironmentPlugin, Opening, Reply, Session, Start, Turn};
+use crate::plugin::{self, EnvironmentPlugin, Opening, Reply, Session, Turn};
 use crate::rollout::{Ended, Follow, Next, Request, Rollout, Sampling};
 use crate::train::dataset::Prompt;
 use crate::train::plugins::start;
@@ -28,20 +28,44 @@ const LONGEST_SHOWN: usize = 64;
 /// What an episode came to, besides its tokens.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(in crate::train) struct Episode {
+    /// The environment's place among the run's.
+    pub environment: usize,
     /// Text of its prompt.
     pub prompt: String,
     /// The whole conversation: a JSON list of messages.
     pub messages: String,
+    /// What the chat template was told beside the messages, as JSON: [`Extras`].
+    pub extras: String,
+    /// Its random seed.
+    pub seed: u64,
+    /// What its turns were besides their texts.
+    pub turns: Vec<Written>,
     /// The reward of each turn.
     pub rewards: Vec<Option<f32>>,
     /// Why it failed, if it did.
     pub failed: Option<String>,
 }
 
+/// A turn as the environment was told of it, besides its text.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(in crate::train) struct Written {
+    /// Whether it ended on its own rather than at a limit.
+    pub finished: bool,
+    /// Name and arguments of each call.
+    pub calls: Vec<(String, String)>,
+}
+
 impl Episode {
     /// Returns the sum of its turns' rewards; none if no turn has one.
     pub(in crate::train) fn reward(&self) -> Option<f32> {
         sum(&self.rewards)
+    }
+
+    /// Returns its conversation, with what a template is told beside it.
+    pub(in crate::train) fn conversation(&self) -> (Vec<Message>, Extras) {
+        // Both were written by this program.
+        let [messages, extras] = [&self.messages, &self.extras];
+        (serde_json::from_str(messages).unwrap_or_default(), serde_json::from_str(extras).unwrap_or_default())
     }
 }
 
@@ -58,12 +82,16 @@ struct Playing {
     extras: Extras,
     /// Its prompt's text and tokens.
     prompt: (String, Vec<u32>),
+    seed: u64,
+    turns: Vec<Written>,
     rewards: Vec<Option<f32>>,
     failed: Option<String>,
 }
 
 /// The episodes of one instance, by their number.
 struct Seat {
+    /// The environment's place among the run's.
+    environment: usize,
     session: Session,
     playing: BTreeMap<u64, Playing>,
     metrics: Vec<plugin::Metric>,
@@ -87,14 +115,15 @@ struct Table<'a> {
     /// The row's place among the generation's, for each request.
     rows: Vec<usize>,
     seats: Vec<Mutex<Seat>>,
-    episodes: usize,
+    /// The seat of each episode.
+    seat_of: Vec<usize>,
 }
 
 /// The result of a generation's episodes.
 pub(super) struct Played {
     pub rollouts: Vec<Rollout>,
     pub episodes: Vec<Episode>,
-    /// The environment's own metrics.
+    /// The environments' own metrics.
     pub metrics: Vec<plugin::Metric>,
 }
 
@@ -106,22 +135,27 @@ impl Turns {
     pub(super) fn play(
         &self,
         policy: &Policy,
-        environment: &EnvironmentPlugin,
+        (environments, entries): (&[EnvironmentPlugin], &[PluginEntry]),
         (prompts, samples): (&[Arc<Prompt>], usize),
         sampling: Sampling,
         generation: u64,
         logp_temperature: f32,
     ) -> Result<Played> {
-        let episodes = prompts.len() * samples;
-        let count = environment.side_by_side().min(episodes).max(1);
-        let cut = |i: usize| episodes * i / count;
+        let places: Vec<usize> = prompts.iter().map(|prompt| prompt.acts_in(entries).unwrap_or(0)).collect();
+        let shares = shares(environments, &places, samples);
         let rules = self.rules(policy.architecture().max_positions);
-        let open = |i: usize| rules.opened(environment, prompts, samples, generation, cut(i)..cut(i + 1));
-        let seats: Vec<Seat> = (0..count).into_par_iter().map(open).collect();
+        let open = |(place, episodes): &(usize, Vec<u64>)| {
+            rules.opened((*place, &environments[*place]), prompts, samples, generation, episodes)
+        };
+        let seats: Vec<Seat> = shares.par_iter().map(open).collect();
+        let mut seat_of = vec![0; prompts.len() * samples];
+        for (seat, (_, episodes)) in shares.iter().enumerate() {
+            episodes.iter().for_each(|&episode| seat_of[episode as usize] = seat);
+        }
         let requests = requests(prompts, samples, &seats);
         let rows = requests.iter().map(|(row, _)| *row).collect();
         let seats = seats.into_iter().map(Mutex::new).collect();
-        let table = Table { rules: &rules, samples, rows, seats, episodes };
+        let table = Table { rules: &rules, samples, rows, seats, seat_of };
         let (places, requests): (Vec<usize>, Vec<Request>) = requests.into_iter().unzip();
         let mut rollouts = self.generate(policy, &requests, (sampling, logp_temperature), generation, Some(&table))?;
         for rollout in &mut rollouts {
@@ -134,36 +168,44 @@ impl Turns {
     }
 }
 
+/// Divides the episodes of each environment's rows among its instances. Returns the environment's place and the numbers of the
+/// episodes of each instance.
+fn shares(environments: &[EnvironmentPlugin], places: &[usize], samples: usize) -> Vec<(usize, Vec<u64>)> {
+    let mut shares = Vec::new();
+    for (place, environment) in environments.iter().enumerate() {
+        let rows = (0..places.len()).filter(|row| places[*row] == place);
+        let own: Vec<u64> = rows.flat_map(|row| row * samples..(row + 1) * samples).map(|episode| episode as u64).collect();
+        let count = environment.side_by_side().min(own.len());
+        let cut = |i: usize| own.len() * i / count;
+        shares.extend((0..count).map(|i| (place, own[cut(i)..cut(i + 1)].to_vec())));
+    }
+    shares
+}
+
 impl Rules<'_> {
-    /// Opens a range of the episodes on an instance of their own.
+    /// Opens some of the episodes on an instance of their own.
     fn opened(
         &self,
-        environment: &EnvironmentPlugin,
+        (place, environment): (usize, &EnvironmentPlugin),
         prompts: &[Arc<Prompt>],
         samples: usize,
         generation: u64,
-        range: std::ops::Range<usize>,
+        episodes: &[u64],
     ) -> Seat {
         let prompt = |episode: u64| &prompts[episode as usize / samples];
-        let starts: Vec<Start> = range
-            .map(|episode| {
-                let prompt = prompt(episode as u64);
-                let seed = stream(self.seed ^ SEEDS, generation, prompt.row as u64, 0).random();
-                start(prompt, episode as u64, seed)
-            })
-            .collect();
+        let seed = |prompt: &Prompt| stream(self.seed ^ SEEDS, generation, prompt.row as u64, 0).random();
+        let starts = episodes.iter().map(|&episode| start(prompt(episode), episode, seed(prompt(episode))));
         let (mut session, mut playing) = (environment.session(), BTreeMap::new());
-        let ids: Vec<u64> = starts.iter().map(|start| start.episode).collect();
-        for (id, opening) in ids.into_iter().zip(session.begin(starts)) {
+        for (&id, opening) in episodes.iter().zip(session.begin(starts.collect())) {
             let opened = opening.map_err(|e| e.to_string());
             let began = opened.and_then(|opening| begun(self.tokenizer, prompt(id), opening, self.context));
             let failed = |reason| {
                 let prompt = (prompt(id).text.clone(), prompt(id).tokens.clone());
                 Playing { messages: Vec::new(), prompt, failed: Some(reason), ..Playing::default() }
             };
-            playing.insert(id, began.unwrap_or_else(failed));
+            playing.insert(id, Playing { seed: seed(prompt(id)), ..began.unwrap_or_else(failed) });
         }
-        Seat { session, playing, metrics: Vec::new() }
+        Seat { environment: place, session, playing, metrics: Vec::new() }
     }
 }
 
@@ -207,7 +249,9 @@ fn message(message: plugin::Message) -> Message {
 /// Returns the requests, each with its row's place: completions of a row that begin alike share one.
 fn requests(prompts: &[Arc<Prompt>], samples: usize, seats: &[Seat]) -> Vec<(usize, Request)> {
     let mut requests: Vec<(usize, Request)> = Vec::with_capacity(prompts.len());
-    for (&episode, playing) in seats.iter().flat_map(|seat| &seat.playing) {
+    let mut all: Vec<(&u64, &Playing)> = seats.iter().flat_map(|seat| &seat.playing).collect();
+    all.sort_by_key(|(episode, _)| **episode);
+    for (&episode, playing) in all {
         let (row, sample) = (episode as usize / samples, episode as usize % samples);
         match requests.last_mut().filter(|(of, request)| *of == row && request.tokens == playing.prompt.1) {
             Some((_, request)) => request.samples += 1,
@@ -223,10 +267,9 @@ fn requests(prompts: &[Arc<Prompt>], samples: usize, seats: &[Seat]) -> Vec<(usi
 impl Follow for Table<'_> {
     fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
         let number = |ended: &Ended<'_>| self.rows[ended.request] * self.samples + ended.sample;
-        let seat_of = |episode: usize| (0..self.seats.len()).find(|i| episode < self.episodes * (i + 1) / self.seats.len());
         let mut by_seat: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (place, one) in ended.iter().enumerate() {
-            by_seat.entry(seat_of(number(one)).unwrap_or(0)).or_default().push(place);
+            by_seat.entry(self.seat_of[number(one)]).or_default().push(place);
         }
         let groups: Vec<(usize, Vec<usize>)> = by_seat.into_iter().collect();
         let asked = groups.into_par_iter().map(|(seat, places)| {
@@ -288,12 +331,12 @@ impl Playing {
     fn turn(&mut self, episode: u64, ended: &Ended<'_>, tokenizer: &Tokenizer) -> Result<Turn> {
         let tokens = &ended.tokens[ended.turn.clone()];
         let text = tokenizer.decode(tokens)?;
-        let number = self.rewards.len();
-        // Of nine letters and digits, as Mistral's templates demand.
-        let call = |(i, (name, arguments))| Call { id: format!("call{:05}", (100 * number + i) % 100_000), name, arguments };
-        let calls = tokenizer.calls(tokens)?.into_iter().enumerate().map(call).collect();
+        let (number, finished) = (self.rewards.len(), ended.finished);
+        let written = Written { finished, calls: tokenizer.calls(tokens)? };
+        let calls = plugin::calls(number, &written.calls);
+        self.turns.push(written);
         self.messages.push(Message { role: "assistant".into(), content: text.clone(), ..Message::default() });
-        Ok(Turn { episode, text, calls, finished: ended.finished })
+        Ok(Turn { episode, text, calls, finished })
     }
 
     /// Takes a turn's reward.
@@ -342,22 +385,24 @@ impl Table<'_> {
             let all: Vec<u64> = seat.playing.keys().copied().collect();
             seat.close(&all);
             metrics.extend(seat.metrics);
-            played.extend(seat.playing);
+            played.extend(seat.playing.into_iter().map(|(episode, playing)| (episode, (seat.environment, playing))));
         }
         let episodes = rollouts.iter().map(|rollout| {
             let number = (rollout.prompt * self.samples + rollout.sample) as u64;
-            let Playing { messages, prompt, rewards, failed, .. } = played.remove(&number).unwrap_or_default();
+            let (environment, playing) = played.remove(&number).unwrap_or_default();
+            let Playing { messages, extras, prompt, seed, turns, rewards, failed } = playing;
             let messages = serde_json::to_string(&messages).unwrap_or_else(|_| "[]".to_owned());
-            Episode { prompt: prompt.0, messages, rewards, failed }
+            let extras = serde_json::to_string(&extras).unwrap_or_default();
+            Episode { environment, prompt: prompt.0, messages, extras, seed, turns, rewards, failed }
         });
         Played { episodes: episodes.collect(), rollouts, metrics }
     }
 }
 
-/// Returns the first failure as the error that ends a run, if the environment's entry says so.
-pub(super) fn fatal(episodes: &[Episode], entry: &PluginEntry) -> Option<Error> {
-    let first = episodes.iter().find_map(|episode| episode.failed.clone());
-    let detail = first.filter(|_| entry.on_error == crate::config::OnError::Fail)?;
+/// Returns the first failure as the error that ends a run, if its environment's entry says so.
+pub(super) fn fatal(episodes: &[Episode], entries: &[PluginEntry]) -> Option<Error> {
+    let failed = |episode: &Episode| Some((entries.get(episode.environment)?, episode.failed.clone()?));
+    let (entry, detail) = episodes.iter().filter_map(failed).find(|(entry, _)| entry.on_error == OnError::Fail)?;
     let name = entry.name().to_owned();
     Some(plugin::Error::Call { name, function: "an episode", step: None, detail }.into())
 }

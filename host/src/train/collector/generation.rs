@@ -2,6 +2,7 @@
 
 use super::episodes::{self, Episode};
 use super::{Collector, Moment, With};
+use crate::config::OldLogp;
 use crate::metrics::{Metric, Reduction};
 use crate::model::Policy;
 use crate::plugin::{Column, RewardBatch, RewardColumn, Rollouts};
@@ -10,20 +11,34 @@ use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
 use crate::train::figures::{Figures, Work};
 use crate::train::learner::Learner;
-use crate::train::plugins::{Judged, Scored, Trouble, batch, from_plugin};
+use crate::train::packed::Packed;
+use crate::train::plugins::{Judged, Scored, Told, Trouble, batch, from_plugin};
 use crate::train::{Error, Result};
+use serde_json::json;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Generations in a row without a score, each without an error, that end a run.
 const MOST_UNSCORED: u64 = 16;
 
-/// The column with an episode's whole conversation.
-const MESSAGES: &str = "messages";
+/// The columns with an episode's whole conversation, and with the reward of each turn.
+const OF_EPISODES: [&str; 2] = ["messages", "turn_rewards"];
 
 impl Collector {
     /// Generates completions with everything that the algorithm judges them by.
     pub(super) fn generated(
+        &mut self,
+        prompts: Vec<Arc<Prompt>>,
+        generation: u64,
+        with: &mut With<'_>,
+    ) -> Result<(Experience, Figures)> {
+        let (mut experience, mut figures) = self.attempted(prompts, generation, with)?;
+        figures.merge(self.completed(&mut experience, with)?);
+        Ok((experience, figures))
+    }
+
+    /// Generates completions and has them scored.
+    pub(super) fn attempted(
         &mut self,
         prompts: Vec<Arc<Prompt>>,
         generation: u64,
@@ -38,17 +53,24 @@ impl Collector {
         let mut experience = Experience::new(with.at.step, prompts, rollouts);
         (experience.texts, experience.episodes) = (texts, episodes);
         figures.merge(self.score(&mut experience, with)?);
-        experience.ref_logp = self.reference_logp(&experience)?;
-        if experience.ref_logp.is_some() {
-            figures.lap("reference");
-        }
-        experience.values = self.values(with.learner, &experience)?;
-        if experience.values.is_some() {
-            figures.lap("values");
-        }
         figures.add(self.world.once(length_metrics(&experience.rollouts)));
         figures.add(self.world.once(episodes::metrics(&experience.episodes, &experience.rollouts)));
         Ok((experience, figures))
+    }
+
+    /// Computes the other columns of scored completions that the algorithm asks for.
+    pub(super) fn completed(&self, experience: &mut Experience, with: &With<'_>) -> Result<Figures> {
+        let mut figures = Figures::begin();
+        experience.ref_logp = self.reference_logp(experience)?;
+        if experience.ref_logp.is_some() {
+            figures.lap("reference");
+        }
+        figures.merge(self.recompute(experience, with.learner)?);
+        experience.values = self.values(with.learner, experience)?;
+        if experience.values.is_some() {
+            figures.lap("values");
+        }
+        Ok(figures)
     }
 
     /// Has the algorithm estimate the advantages of generated completions, or choose pairs among them.
@@ -85,26 +107,23 @@ impl Collector {
         let (temperature, policy) = (self.temperature(), with.learner.policy());
         let sampling = self.turns.sampling(self.evaluating.is_some());
         let asked = (&prompts[own.clone()], samples);
-        let (mut rollouts, episodes) = match with.plugins.environment() {
-            None => (self.turns.roll_out(policy, asked, sampling, generation, temperature)?, Vec::new()),
-            Some((environment, _)) => {
-                let played = self.turns.play(policy, environment, asked, sampling, generation, temperature)?;
-                figures.add(from_plugin(played.metrics));
-                (played.rollouts, played.episodes)
-            }
+        let environments = with.plugins.environments();
+        let (mut rollouts, episodes) = if environments.0.is_empty() {
+            (self.turns.roll_out(policy, asked, sampling, generation, temperature)?, Vec::new())
+        } else {
+            let played = self.turns.play(policy, environments, asked, sampling, generation, temperature)?;
+            figures.add(from_plugin(played.metrics));
+            (played.rollouts, played.episodes)
         };
         rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
         let texts = rollouts.iter().map(|rollout| self.turns.text(rollout)).collect::<Result<Vec<String>>>()?;
         let completions = rollouts.into_iter().zip(texts).collect();
         let (rollouts, texts) = self.world.concat("completions", completions)?.into_iter().unzip();
-        let episodes = match with.plugins.environment() {
-            None => episodes,
-            Some((_, entry)) => {
-                let all = self.world.concat("episodes", episodes)?;
-                episodes::fatal(&all, entry).map_or(Ok(all), Err)?
-            }
-        };
-        Ok((rollouts, texts, episodes))
+        if environments.0.is_empty() {
+            return Ok((rollouts, texts, episodes));
+        }
+        let all = self.world.concat("episodes", episodes)?;
+        episodes::fatal(&all, environments.1).map_or(Ok((rollouts, texts, all)), Err)
     }
 
     /// Has all completions scored, and writes down what went wrong with that.
@@ -112,16 +131,17 @@ impl Collector {
         let step = with.at.step;
         let mut batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
         by_episode(&mut batch, &e.episodes);
-        let scored = with.plugins.score(Judged { batch, prompts: e.prompts.clone() }, self.evaluating.is_some())?;
+        let scored = with.plugins.score(judged(batch, e), self.evaluating.is_some())?;
         let Scored { mut columns, for_evaluation, mut troubles, mut figures } = scored;
-        if let Some((_, entry)) = with.plugins.environment() {
-            let values = e.episodes.iter().map(Episode::reward).collect();
+        for (place, entry) in with.plugins.environments().1.iter().enumerate() {
+            let reward = |episode: &Episode| episode.reward().filter(|_| episode.environment == place);
+            let values = e.episodes.iter().map(reward).collect();
             columns.push(RewardColumn { name: entry.name().to_owned(), weight: entry.weight as f32, values });
-            troubles.extend(trouble_of(&e.episodes, entry.name()));
-            // A failed episode costs its row, whoever else could score it.
-            for (row, _) in e.episodes.iter().enumerate().filter(|(_, episode)| episode.failed.is_some()) {
-                columns.iter_mut().for_each(|column| column.values[row] = None);
-            }
+            troubles.extend(trouble_of(&e.episodes, place, entry.name()));
+        }
+        // A failed episode costs its row, whoever else could score it.
+        for (row, _) in e.episodes.iter().enumerate().filter(|(_, episode)| episode.failed.is_some()) {
+            columns.iter_mut().for_each(|column| column.values[row] = None);
         }
         for trouble in &troubles {
             with.journal.reward_failed(step, trouble)?;
@@ -133,12 +153,27 @@ impl Collector {
         let went_well = troubles.is_empty();
         let bearable = scorable || went_well && self.counters.unscored < MOST_UNSCORED;
         if !bearable {
-            let times = if went_well { format!(", {MOST_UNSCORED} generations in a row") } else { String::new() };
-            return Err(Error::Unfit(format!("no reward could score any completion at step {step}{times}")));
+            return Err(Error::Unscored { step, generations: if went_well { MOST_UNSCORED } else { 1 } });
         }
         e.rewards = columns;
         self.keep_for_evaluation(for_evaluation);
         figures.lap("reward");
+        Ok(figures)
+    }
+
+    /// Computes the policy's log-probabilities as training does, if that is asked for and they are of use: in later updates, or in
+    /// a divergence from the reference model.
+    fn recompute(&self, e: &mut Experience, learner: &Learner) -> Result<Figures> {
+        let mut figures = Figures::begin();
+        let is_used = self.settings.trains_later() || e.ref_logp.is_some();
+        if self.settings.old_logp != Some(OldLogp::Recompute) || !is_used || self.evaluating.is_some() {
+            return Ok(figures);
+        }
+        let policy = learner.policy().frozen();
+        let score = |packed: &Packed| Ok(policy.score(&packed.forest, &packed.selected, self.temperature())?.logp);
+        let recomputed = self.column(e, score)?;
+        e.old_logp = Some(recomputed);
+        figures.lap("old_logp");
         Ok(figures)
     }
 
@@ -166,7 +201,17 @@ impl Collector {
     }
 }
 
-/// Gives each episode a prompt of its own in a batch, and the conversation as a column.
+/// Adds to a batch what reward models see of it.
+fn judged(batch: RewardBatch, e: &Experience) -> Judged {
+    let told = |(row, episode): (usize, &Episode)| Told { episode: episode.clone(), opening: e.prompt_of(row).to_vec() };
+    let prompts = match e.episodes.is_empty() {
+        true => e.prompts.clone(),
+        false => e.rollouts.iter().map(|rollout| e.prompts[rollout.prompt].clone()).collect(),
+    };
+    Judged { batch, prompts, episodes: e.episodes.iter().enumerate().map(told).collect() }
+}
+
+/// Gives each episode a prompt of its own in a batch, and the conversation and the rewards of its turns as columns.
 fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
     if episodes.is_empty() {
         return;
@@ -174,17 +219,20 @@ fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
     for column in &mut batch.columns {
         column.values = batch.prompt_of.iter().map(|&prompt| column.values[prompt as usize].clone()).collect();
     }
-    batch.columns.retain(|column| column.name != MESSAGES);
+    batch.columns.retain(|column| !OF_EPISODES.contains(&column.name.as_str()));
     let messages = episodes.iter().map(|episode| episode.messages.clone()).collect();
-    batch.columns.push(Column { name: MESSAGES.to_owned(), values: messages });
+    let rewards = episodes.iter().map(|episode| json!(episode.rewards).to_string()).collect();
+    for (name, values) in OF_EPISODES.into_iter().zip([messages, rewards]) {
+        batch.columns.push(Column { name: name.to_owned(), values });
+    }
     batch.prompts = episodes.iter().map(|episode| episode.prompt.clone()).collect();
     batch.prompt_of = (0..episodes.len() as u32).collect();
 }
 
-/// Returns what is to be reported of the episodes that failed.
-fn trouble_of(episodes: &[Episode], name: &str) -> Option<Trouble> {
-    let failed: Vec<(usize, String)> =
-        episodes.iter().enumerate().filter_map(|(row, episode)| Some((row, episode.failed.clone()?))).collect();
+/// Returns what is to be reported of an environment's episodes that failed.
+fn trouble_of(episodes: &[Episode], environment: usize, name: &str) -> Option<Trouble> {
+    let own = episodes.iter().enumerate().filter(|(_, episode)| episode.environment == environment);
+    let failed: Vec<(usize, String)> = own.filter_map(|(row, episode)| Some((row, episode.failed.clone()?))).collect();
     let (_, error) = failed.first()?.clone();
     Some(Trouble { name: name.to_owned(), error, failed })
 }
@@ -200,8 +248,8 @@ fn rollouts_seen(e: &Experience, at: Moment) -> Rollouts {
         finished: e.rollouts.iter().map(|r| r.finished).collect(),
         offsets: e.offsets.clone(),
         mask: e.rollouts.iter().flat_map(Rollout::mask).collect(),
-        logp: e.logp.clone(),
-        ref_logp: e.ref_logp.as_ref().map(|r| if at.is_reference { e.logp.clone() } else { r.clone() }),
+        logp: e.old_logp().to_vec(),
+        ref_logp: e.ref_logp.as_ref().map(|r| if at.is_reference { e.old_logp().to_vec() } else { r.clone() }),
         values: e.values.clone(),
         entropy: None,
     }

@@ -29,10 +29,9 @@ impl Collector {
     /// Puts each completion behind the next row's prompt, the last behind the first's, within each process's part of a batch, as
     /// in TRL.
     fn mismatched(&self, e: &Experience) -> Result<Experience> {
-        let (size, count) = (self.settings.per_device_train_batch_size, e.rollouts.len());
-        let context = self.reference.as_ref().map_or(usize::MAX, |reference| reference.architecture().max_positions);
+        let (count, context) = (e.rollouts.len(), self.context);
         let longest = self.settings.max_length.unwrap_or(context).min(context);
-        let follows = |row: usize| if row.is_multiple_of(size) { (row + size).min(count) - 1 } else { row - 1 };
+        let follows = |row: usize| self.follows(row, count);
         let mismatch = |row: usize| {
             let (own, other) = (&e.rollouts[row], &e.rollouts[follows(row)]);
             let label = e.prompts[other.prompt].answers.as_ref().and_then(|answers| answers.label.as_ref());
@@ -41,8 +40,20 @@ impl Collector {
             Rollout { tokens, ..own.clone() }
         };
         let mut all = Experience::new(e.generated_at, e.prompts.clone(), (0..count).map(mismatch).collect());
-        all.ref_logp = self.reference_logp(&all)?;
+        all.ref_logp = match &self.reference {
+            Some(_) => self.reference_logp(&all)?,
+            None => (0..count)
+                .map(|row| known_mismatched(&e.prompts[row], &e.prompts[follows(row)]))
+                .collect::<Result<Vec<_>>>()
+                .map(|columns| Some(columns.concat()))?,
+        };
         Ok(all)
+    }
+
+    /// Returns the row of `count` whose completion is put behind this row's prompt.
+    pub(super) fn follows(&self, row: usize, count: usize) -> usize {
+        let size = self.settings.per_device_train_batch_size;
+        if row.is_multiple_of(size) { (row + size).min(count) - 1 } else { row - 1 }
     }
 
     /// Pairs the dataset's answers, or gives them equal advantages.
@@ -55,11 +66,23 @@ impl Collector {
     }
 }
 
+/// Returns the reference model's log-probabilities, computed in advance, of another row's completion behind this prompt.
+fn known_mismatched<'a>(prompt: &'a Prompt, other: &Prompt) -> Result<&'a [f32]> {
+    match prompt.mismatched_ref_logp.get() {
+        Some((row, column)) if *row == other.row => Ok(column),
+        _ => {
+            let detail =
+                "a batch was not computed in advance as it is; let per_device_eval_batch_size be per_device_train_batch_size";
+            Err(Error::setting("precompute_ref_log_probs", detail))
+        }
+    }
+}
+
 /// Returns the first `count` answers of each prompt as its completions.
 fn answers(prompts: &[Arc<Prompt>], count: usize) -> Result<Vec<Rollout>> {
     let mut rollouts = Vec::with_capacity(count * prompts.len());
     for (prompt, row) in prompts.iter().enumerate() {
-        let answers = row.answers.as_ref().ok_or_else(|| Error::Unfit("a prompt without its answers".into()))?;
+        let answers = row.answers.as_ref().ok_or_else(|| Error::Bug("a prompt has no answers"))?;
         for (sample, tokens) in [&answers.chosen, &answers.rejected].into_iter().take(count).enumerate() {
             rollouts.push(Rollout { prompt, sample, tokens: tokens.clone(), finished: true, ..Rollout::default() });
         }

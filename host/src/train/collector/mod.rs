@@ -3,6 +3,7 @@
 
 mod data;
 mod episodes;
+mod filtering;
 mod generation;
 mod given;
 mod reference;
@@ -77,6 +78,8 @@ pub(super) struct Collector {
     data: Data,
     turns: Turns,
     reference: Option<Frozen>,
+    /// The context of the reference model.
+    context: usize,
     /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,
     counters: Counters,
@@ -95,7 +98,8 @@ impl Collector {
         reference: Option<Frozen>,
     ) -> Self {
         let (pending, counters) = (VecDeque::new(), Counters::default());
-        Self { world, settings, flow, data, turns, reference, pending, counters, evaluating: None }
+        let context = reference.as_ref().map_or(usize::MAX, |reference| reference.architecture().max_positions);
+        Self { world, settings, flow, data, turns, reference, context, pending, counters, evaluating: None }
     }
 
     /// Returns the next `count` micro-batches of all ranks together, or those that are left of the epoch, as in transformers: no
@@ -105,7 +109,8 @@ impl Collector {
         while taken.len() < count {
             match self.pending.pop_front() {
                 Some(micro_batch) => taken.push(micro_batch),
-                None if !taken.is_empty() && self.data.is_at_end() => break,
+                // Where prompts are passed over, a generation ends anywhere in an epoch.
+                None if !taken.is_empty() && self.data.is_at_end() && !self.settings.filter_groups => break,
                 None => figures.merge(self.refill(with)?),
             }
         }
@@ -117,8 +122,12 @@ impl Collector {
     /// Collects one more generation, split into `num_iterations` rounds of `steps_per_generation` micro-batches, or the dataset's
     /// next pairs or completions as one micro-batch.
     fn refill(&mut self, with: &mut With<'_>) -> Result<Figures> {
-        let prompts = self.data.next();
-        let (mut experience, mut figures) = self.collect(prompts, self.counters.generation, with)?;
+        let (mut experience, mut figures) = if self.settings.filter_groups {
+            self.generated_with_spread(with)?
+        } else {
+            let prompts = self.data.next();
+            self.collect(prompts, self.counters.generation, with)?
+        };
         figures.merge(self.judge(&mut experience, with)?);
         let experience = Arc::new(experience);
         self.counters.num_tokens += experience.num_tokens(0..experience.rollouts.len());
@@ -175,8 +184,12 @@ impl Collector {
         self.flow.temperature(&self.settings)
     }
 
-    /// Returns the number of epochs that this many steps take, including the fraction of the last one.
+    /// Returns the number of epochs that this many steps take, including the fraction of the last one; where prompts are passed over,
+    /// the number so far.
     pub(super) fn epochs(&self, steps: u64) -> f64 {
+        if self.settings.filter_groups {
+            return self.data.passes();
+        }
         let micro_batches = (self.data.batches_per_epoch() * micro_batches_per_batch(self.flow, &self.settings)) as u64;
         let a_step = self.settings.gradient_accumulation_steps as u64;
         let updates = micro_batches.div_ceil(a_step).max(1);

@@ -20,20 +20,27 @@ impl Collector {
         self.column(e, score).map(Some)
     }
 
-    /// Computes the reference model's log-probabilities of all answers in the dataset and in `evaluated`, then frees the model.
-    pub(in crate::train) fn precompute_reference(&mut self, evaluated: &[Arc<Prompt>], at: Moment) -> Result<()> {
+    /// Computes the reference model's log-probabilities of all answers in the dataset and in `evaluated`, if asked for also of
+    /// `mismatched` ones, then frees the model.
+    pub(in crate::train) fn precompute_reference(
+        &mut self,
+        evaluated: &[Arc<Prompt>],
+        at: Moment,
+        mismatched: bool,
+    ) -> Result<()> {
         if self.reference.is_none() || !self.settings.precompute_ref_log_probs {
             return Ok(());
         }
-        let all: Vec<Arc<Prompt>> = self.data.prompts().iter().chain(evaluated).cloned().collect();
-        for some in all.chunks(self.settings.batch_size()) {
-            let (experience, _) = self.given(some.to_vec(), at, false)?;
-            let Some(logp) = &experience.ref_logp else { continue };
-            for (i, prompt) in some.iter().enumerate() {
-                let rows = experience.rollouts.iter().enumerate().filter(|(_, rollout)| rollout.prompt == i);
-                let column = rows.flat_map(|(row, _)| &logp[experience.tokens(&(row..row + 1))]).copied().collect();
-                // The same row of the same dataset has the same figures.
+        let batches = self.data.prompts().chunks(self.settings.batch_size());
+        for some in batches.chain(evaluated.chunks(self.settings.eval_batch_size())) {
+            let (experience, _) = self.given(some.to_vec(), at, mismatched)?;
+            // The same row of the same dataset has the same figures.
+            for (prompt, column) in some.iter().zip(by_prompt(&experience)) {
                 let _ = prompt.ref_logp.set(column);
+            }
+            let Some(others) = experience.mismatched.as_deref() else { continue };
+            for (i, (prompt, column)) in some.iter().zip(by_prompt(others)).enumerate() {
+                let _ = prompt.mismatched_ref_logp.set((some[self.follows(i, some.len())].row, column));
             }
         }
         self.reference = None;
@@ -50,4 +57,10 @@ impl Collector {
         }
         Ok(figures)
     }
+}
+
+/// Returns the reference model's log-probabilities of each prompt's completions.
+fn by_prompt(e: &Experience) -> impl Iterator<Item = Vec<f32>> {
+    let logp = e.ref_logp.as_deref().unwrap_or_default();
+    (0..e.prompts.len()).map(move |prompt| logp.get(e.tokens(&e.rows(prompt..prompt + 1))).unwrap_or_default().to_vec())
 }

@@ -25,7 +25,8 @@ impl Collector {
     /// Generates a completion of the dataset's first prompt after this many steps, if the run generates and its output is shown.
     pub(in crate::train) fn sample(&self, policy: &Policy, step: u64) -> Result<Option<Sample>> {
         // An episode would need its environment.
-        let wanted = self.flow.generates() && self.settings.environment.is_none() && tracing::enabled!(tracing::Level::INFO);
+        let one_turn = self.flow.generates() && self.settings.environment.is_empty();
+        let wanted = one_turn && tracing::enabled!(tracing::Level::INFO);
         let Some(prompt) = self.data.prompts().first().filter(|_| wanted) else { return Ok(None) };
         let rollouts = self.turns.roll_out(
             policy,

@@ -23,7 +23,7 @@ impl Turns {
     /// Creates it for a model whose configuration lists these end-of-text tokens.
     pub(in crate::train) fn new(settings: Rc<Config>, tokenizer: Tokenizer, eos_token_ids: &[u32]) -> Self {
         let mut stop = settings.stop.clone();
-        if settings.environment.is_some() && !tokenizer.has_chat() {
+        if !settings.environment.is_empty() && !tokenizer.has_chat() {
             // In the format of models without a template, a turn is a line.
             stop.push("\n".to_owned());
         }
@@ -81,6 +81,9 @@ impl Turns {
             model: &model,
             sampling,
             logp_temperature,
+            keep_support: c.score_sampling_support == Some(true)
+                && sampling == self.sampling(false)
+                && sampling.changes_support(),
             max_new_tokens: c.max_completion_length,
             max_num_seqs: c.max_num_seqs,
             seed: c.seed,

@@ -140,10 +140,12 @@ impl Journal {
         let prefix = if plain == name { "" } else { "eval_" };
         let names: Vec<String> = names.iter().map(|name| format!("{prefix}{name}")).collect();
         let meant = config::did_you_mean(name, names.iter().map(String::as_str));
-        Err(Error::Unfit(format!(
-            "metric_for_best_model: no metric is named {name:?}; the metrics are {}{meant}",
-            names.join(", ")
-        )))
+        let of_evaluations = match self.settings.evaluates() && prefix.is_empty() {
+            true => ", and with eval_ before them those of evaluations",
+            false => "",
+        };
+        let detail = format!("no metric is named {name:?}; the metrics are {}{of_evaluations}{meant}", names.join(", "));
+        Err(Error::setting("metric_for_best_model", detail))
     }
 
     /// Adds the metrics of an evaluation, for choosing the best checkpoint.
@@ -158,7 +160,7 @@ impl Journal {
         let name = &format!("eval_{}", name.trim_start_matches("eval_"));
         if !figures.contains_key(name) {
             let meant = config::did_you_mean(name, figures.keys().map(String::as_str));
-            return Err(Error::Unfit(format!("metric_for_best_model: no metric is named {name:?}{meant}")));
+            return Err(Error::setting("metric_for_best_model", format!("no metric is named {name:?}{meant}")));
         }
         let mut window = Window::default();
         window.extend(figures.iter().map(|(name, value)| Metric::new(name, *value, Reduction::Last)));

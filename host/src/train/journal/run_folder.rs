@@ -3,6 +3,7 @@
 use super::events::Event;
 use crate::checkpoint;
 use crate::config::{Config, LogCompletions, OnSaveError, ReportTo, files};
+use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
 use crate::rollout::Rollout;
@@ -111,9 +112,7 @@ fn lock(run: &Path) -> Result<File> {
     let file = files::own(&path, File::options().write(true)).map_err(write_error(&path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            Err(Error::Unfit(format!("{}: another rlhost process is running this run", run.display())))
-        }
+        Err(TryLockError::WouldBlock) => Err(Error::unusable(run, "another rlhost process is running this run")),
         Err(TryLockError::Error(source)) => Err(Error::Write { path, source }),
     }
 }
@@ -183,13 +182,13 @@ fn is_free(path: &Path) -> bool {
 
 fn occupied(path: &Path) -> Error {
     if path.is_file() {
-        return Error::Unfit(format!("output_dir {} is a file; name a new folder", path.display()));
+        return Error::OutputDir { path: path.to_owned(), detail: "is a file; name a new folder".into() };
     }
     let advice = match path.join(".lock").exists() {
         true => "; --resume-from-checkpoint resumes the run in it",
         false => "",
     };
-    Error::Unfit(format!("output_dir {} is not empty; choose another folder or remove it{advice}", path.display()))
+    Error::OutputDir { path: path.to_owned(), detail: format!("is not empty; choose another folder or remove it{advice}") }
 }
 
 /// Returns the path of a folder that does not exist yet.
@@ -208,16 +207,15 @@ impl RunFolder {
     /// If the folder is not empty or is inside something else.
     pub fn choose(config: &Config, algorithm: &str) -> Result<PathBuf> {
         let path = config.output_dir.as_deref().map_or_else(|| unused(algorithm), PathBuf::from);
-        let given = path.display();
         if !is_free(&path) {
             return Err(occupied(&path));
         }
         let named = [("the dataset", &config.dataset), ("the eval_dataset", &config.eval_dataset), ("the model", &config.model)];
         if let Some((owner, what)) = within(&path, &named.map(|(what, path)| (what, path.as_deref()))) {
             let owner = owner.display();
-            return Err(Error::Unfit(format!(
-                "output_dir {given} is inside {owner}, which is {what} and may be removed or read as a whole; choose a folder elsewhere"
-            )));
+            let detail =
+                format!("is inside {owner}, which is {what} and may be removed or read as a whole; choose a folder elsewhere");
+            return Err(Error::OutputDir { path, detail });
         }
         Ok(path)
     }
@@ -299,7 +297,7 @@ impl RunFolder {
 
     /// Writes a configuration to config.toml, if it has changed.
     pub fn set_config(&mut self, config: &Config) -> Result<()> {
-        let text = toml::to_string(config).map_err(|e| Error::Unfit(format!("the configuration can't be written: {e}")))?;
+        let text = toml::to_string(config).map_err(|e| Error::encoding("the configuration", &e))?;
         if text != self.config && self.files.is_some() {
             put(&self.path.join("config.toml"), text.as_bytes())?;
             put(&self.path.join(WRITTEN_CONFIG), text.as_bytes())?;
@@ -414,7 +412,14 @@ fn of_episode(episode: &Episode, rollout: &Rollout) -> Line {
         ("messages".to_owned(), messages),
         ("turn_rewards".to_owned(), json!(episode.rewards)),
         ("replies".to_owned(), json!(rollout.replies)),
+        ("turns".to_owned(), json!(episode.turns)),
+        ("seed".to_owned(), json!(episode.seed)),
     ]);
+    if let Ok(Extras { tools, .. }) = serde_json::from_str::<Extras>(&episode.extras)
+        && !tools.is_null()
+    {
+        line.insert("tools".to_owned(), tools);
+    }
     if let Some(reason) = &episode.failed {
         line.insert("failed".to_owned(), json!(reason));
     }

@@ -1,9 +1,10 @@
 //! Builds the columns of a micro-batch that a loss asks for.
 
-use crate::metrics::Metric;
+use crate::metrics::{Metric, Reduction};
 use crate::model::{self, Pass};
 use crate::ops::logprob::TokenStats;
 use crate::plugin::{Examples, Mismatched, Needs, Pairs, Scale, Side, Tokens, ValuedPairs};
+use crate::rollout::Rollout;
 use crate::train::collector::Moment;
 use crate::train::experience::{Experience, MicroBatch};
 use crate::train::flow::Flow;
@@ -19,6 +20,8 @@ pub(super) struct Asked {
     pub mismatched: Option<Mismatched>,
     /// Its desirable and its undesirable rows.
     pub labelled: (u32, u32),
+    /// Whether log-probabilities are compared with those of sampling.
+    pub compares_sampling: bool,
 }
 
 /// Returns the columns of a micro-batch after its forward pass, with the critic's `values`.
@@ -54,7 +57,7 @@ fn tokens(micro_batch: &MicroBatch, stats: &TokenStats, values: Option<&[f32]>, 
         mask: e.advantages.mask[range.clone()].to_vec(),
         advantages: e.advantages.advantages[range.clone()].to_vec(),
         logp: stats.logp.clone(),
-        old_logp: if on_policy { stats.logp.clone() } else { e.logp[range.clone()].to_vec() },
+        old_logp: if on_policy { stats.logp.clone() } else { e.old_logp()[range.clone()].to_vec() },
         ref_logp: e.ref_logp.as_ref().map(|r| r[range.clone()].to_vec()),
         sampling_logp: needs.sampling_logp.then(|| e.logp[range.clone()].to_vec()),
         entropy: needs.entropy.then(|| stats.entropy.clone()),
@@ -134,14 +137,22 @@ pub(super) fn valued_pairs(micro_batch: &MicroBatch, values: &[f32], asked: &Ask
 
 /// Returns the host's own metrics of a pass: token accuracy for given and chosen completions, and the entropy for pairs and labelled
 /// completions.
-pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, flow: Flow) -> Vec<Metric> {
+pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, asked: &Asked) -> Vec<Metric> {
     let e = &micro_batch.experience;
     let entropy = || {
         let tokens = stats.entropy.len() as f64;
         Metric::mean("entropy", stats.entropy.iter().map(|h| f64::from(*h)).sum::<f64>() / tokens, tokens)
     };
-    match flow {
-        Flow::Generated | Flow::ValuedPairs => return Vec::new(),
+    match asked.flow {
+        Flow::Generated => {
+            let range = e.tokens(&micro_batch.items);
+            // As long as the weights are those of the generation, they are known without another pass.
+            let current = (e.generated_at == asked.at.step).then_some(&stats.logp[..]);
+            let logp = e.old_logp.as_ref().map(|old| &old[range.clone()]).or(current).filter(|_| asked.compares_sampling);
+            let compare = |logp| sampling_figures(&e.rollouts[micro_batch.items.clone()], logp, &e.logp[range.clone()]);
+            return logp.map(compare).unwrap_or_default();
+        }
+        Flow::ValuedPairs => return Vec::new(),
         Flow::Labelled => return vec![entropy()],
         Flow::GeneratedPairs | Flow::GivenPairs => {
             return vec![entropy(), token_accuracy(&chosen(micro_batch, &stats.top))];
@@ -151,6 +162,27 @@ pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, flow: Flow) 
     let mask = &e.advantages.mask[e.tokens(&micro_batch.items)];
     let counted: Vec<bool> = stats.top.iter().zip(mask).filter(|(_, m)| **m == 1).map(|(top, _)| *top).collect();
     vec![token_accuracy(&counted)]
+}
+
+/// Returns how far the log-probabilities of training are from those of sampling, over the sampled tokens: TRL's figures.
+fn sampling_figures(rollouts: &[Rollout], logp: &[f32], sampled: &[f32]) -> Vec<Metric> {
+    let mask = rollouts.iter().flat_map(Rollout::mask);
+    let differences = logp.iter().zip(sampled).zip(mask).filter(|(_, counts)| *counts == 1);
+    let differences: Vec<f64> = differences.map(|((new, old), _)| f64::from(*new) - f64::from(*old)).collect();
+    if differences.is_empty() {
+        return Vec::new();
+    }
+    let n = differences.len() as f64;
+    let mean = |value: fn(f64) -> f64| differences.iter().map(|d| value(*d)).sum::<f64>() / n;
+    let most = |value: fn(f64) -> f64| differences.iter().map(|d| value(*d)).fold(f64::NEG_INFINITY, f64::max);
+    let least = differences.iter().map(|d| d.exp()).fold(f64::INFINITY, f64::min);
+    vec![
+        Metric::mean("sampling/sampling_logp_difference/mean", mean(f64::abs), n),
+        Metric::new("sampling/sampling_logp_difference/max", most(f64::abs), Reduction::Max),
+        Metric::new("sampling/importance_sampling_ratio/min", least, Reduction::Min),
+        Metric::mean("sampling/importance_sampling_ratio/mean", mean(f64::exp), n),
+        Metric::new("sampling/importance_sampling_ratio/max", most(f64::exp), Reduction::Max),
+    ]
 }
 
 /// Returns the chosen completions' part of a column of pairs.

@@ -18,10 +18,10 @@ use super::flow::Flow;
 use super::packed::Packed;
 use super::plugins::{LossBatch, Plugins};
 use super::{Error, Result};
-use crate::config::Config;
+use crate::config::{Config, OldLogp};
 use crate::dist::World;
 use crate::metrics::Metric;
-use crate::model::{self, ModelFolder, Passed, Policy, Weights};
+use crate::model::{self, Architecture, ModelFolder, Passed, Policy, Weights};
 use crate::ops;
 use crate::ops::dropout::mixed_bits;
 use crate::optim::Settings;
@@ -75,6 +75,11 @@ pub(super) struct Optimizers {
 fn of<'a>(asked: &'a [Asked], whole: &[MicroBatch], part: &MicroBatch) -> &'a Asked {
     let contains = |m: &MicroBatch| Arc::ptr_eq(&m.experience, &part.experience) && m.items.contains(&part.items.start);
     &asked[whole.iter().position(contains).unwrap_or_default()]
+}
+
+/// Returns the coefficient of the auxiliary loss of a model's experts; 0 without experts.
+pub(super) fn aux_coefficient(settings: &Config, model: &Architecture) -> f64 {
+    model.mixture.as_ref().map_or(0.0, |mixture| settings.router_aux_loss_coef.unwrap_or(mixture.coefficient))
 }
 
 /// See the module documentation.
@@ -145,11 +150,13 @@ impl Learner {
     /// Returns what the columns of each micro-batch are made from besides its own pass.
     fn asked(&self, micro_batches: &[MicroBatch], plugins: &Plugins, at: Moment) -> Result<Vec<Asked>> {
         let scale = scale(micro_batches, self.settings.max_completion_length);
+        let differs = self.settings.old_logp == Some(OldLogp::Recompute) || self.settings.trains_later();
+        let compares_sampling = differs || plugins.needs().sampling_logp;
         let asked = |micro_batch: &MicroBatch| {
             let mismatched = self.mismatched(micro_batch, at)?;
             let (desirable, undesirable): (Vec<bool>, Vec<bool>) = columns::labels(micro_batch).partition(|desirable| *desirable);
             let labelled = (desirable.len() as u32, undesirable.len() as u32);
-            Ok(Asked { flow: self.flow, needs: plugins.needs(), at, scale, mismatched, labelled })
+            Ok(Asked { flow: self.flow, needs: plugins.needs(), at, scale, mismatched, labelled, compares_sampling })
         };
         micro_batches.iter().map(asked).collect()
     }
@@ -187,6 +194,9 @@ impl Learner {
             Some(key) => self.policy.forward_dropping(forest, selected, temperature, key)?,
             None => self.policy.forward(forest, selected, temperature)?,
         };
+        let aux_weight = self.aux_weight(micro_batch, asked);
+        let pass = pass.weighing_aux_loss(aux_weight);
+        let aux_loss = pass.aux_loss();
         let valued = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(&packed, key)?))).transpose()?;
         let values = valued.as_ref().map_or(pass.values(), |(_, valued)| Some(valued.values()));
         let activations = pass.kept_bytes() + valued.as_ref().map_or(0, |(_, valued)| valued.kept_bytes());
@@ -195,8 +205,12 @@ impl Learner {
         figures.lap("forward");
 
         let (gradient, of_algorithm) = plugins.loss(batch)?;
+        let mut own = columns::figures(micro_batch, pass.stats(), asked);
+        // An algorithm that corrects by the ratios logs what it has made of them.
+        own.retain(|figure| of_algorithm.iter().all(|other| other.name != figure.name));
         figures.add(of_algorithm);
-        figures.add(columns::figures(micro_batch, pass.stats(), self.flow));
+        figures.add(own);
+        figures.add(aux_loss.map(|loss| Metric::mean("aux_loss", loss, micro_batch.items.len() as f64)));
         figures.lap("loss");
 
         let (d_logp, d_entropy, d_values) = (&gradient.d_logp, gradient.d_entropy.as_deref(), gradient.d_values.as_deref());
@@ -210,7 +224,14 @@ impl Learner {
             }
         };
         self.backward(learn, &mut figures, backward)?;
-        Ok((gradient.loss, figures))
+        Ok((gradient.loss + aux_weight * aux_loss.unwrap_or_default(), figures))
+    }
+
+    /// Returns by how much the auxiliary loss of a micro-batch's experts counts: each row of the step alike, so that a step's loss is
+    /// the mean over its micro-batches, as in TRL, if they are equally large.
+    fn aux_weight(&self, micro_batch: &MicroBatch, asked: &Asked) -> f64 {
+        let part = micro_batch.items.len() as f64 / f64::from(asked.scale.rows.max(1));
+        aux_coefficient(&self.settings, self.policy.architecture()) * part
     }
 
     /// The same for a reward model, whose loss sees the values of whole texts.
@@ -293,7 +314,7 @@ impl Learner {
     /// Returns the cost of a forward and backward pass.
     fn work(&self, packed: &Packed) -> Work {
         let models = [Some(&self.policy), self.critic.as_ref().map(Critic::model)];
-        let passed = |model: &Policy| model.computing().passed(model.architecture(), &packed.forest, packed.selected.rows.len());
+        let passed = |model: &Policy| model.passed(&packed.forest, packed.selected.rows.len());
         let mut passes = Passed::default();
         models.into_iter().flatten().for_each(|model| passes += passed(model));
         Work { packed: packed.forest.len() as u64, passes, ..Work::default() }

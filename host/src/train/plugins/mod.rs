@@ -1,11 +1,17 @@
 //! The run's plugins: the algorithm and the rewards. Every call of a run goes through here, so the newest batch of each kind is
 //! at hand for the trial of the next version.
 
+mod asked_model;
+mod comparing;
 mod scoring;
+mod steps;
 mod swap;
 
-pub(super) use scoring::{AskedModel, Judged, Reward, Scored, Scorer, Trouble, batch, start};
-pub(super) use swap::{LIVE, Seen, Slot, Swap, Trial, cant_change, dry_run};
+pub(super) use asked_model::{AskedModel, Opener};
+pub(super) use comparing::REFERENCE;
+pub use scoring::start_of;
+pub(super) use scoring::{Judged, Reward, Scored, Scorer, Told, Trouble, batch, start};
+pub(super) use swap::{Chosen, LIVE, Seen, Slot, Swap, Trial, cant_change, dry_run};
 
 use super::experience::Pair;
 use super::ranks::known_to_all;
@@ -41,7 +47,7 @@ pub(super) struct Plugins {
     config: Config,
     algorithm: AnyPlugin,
     rewards: Vec<Reward>,
-    environment: Option<EnvironmentPlugin>,
+    environments: Vec<EnvironmentPlugin>,
     swaps: Swaps,
 }
 
@@ -63,16 +69,16 @@ impl Plugins {
         world: Rc<World>,
         config: Config,
         algorithm: AnyPlugin,
-        (rewards, environment): (Vec<Reward>, Option<EnvironmentPlugin>),
+        (rewards, environments): (Vec<Reward>, Vec<EnvironmentPlugin>),
         slots: Vec<Slot>,
         trial: Trial,
     ) -> Self {
-        Self { world, config, algorithm, rewards, environment, swaps: Swaps::new(slots, trial) }
+        Self { world, config, algorithm, rewards, environments, swaps: Swaps::new(slots, trial) }
     }
 
-    /// Returns the environment, if the run has one, with its entry.
-    pub(super) fn environment(&self) -> Option<(&EnvironmentPlugin, &PluginEntry)> {
-        self.environment.as_ref().zip(self.config.environment.as_ref())
+    /// Returns the run's environments, and their entries.
+    pub(super) fn environments(&self) -> (&[EnvironmentPlugin], &[PluginEntry]) {
+        (&self.environments, &self.config.environment)
     }
 
     /// Returns the columns that the algorithm asks for.
@@ -154,10 +160,10 @@ impl Plugins {
         })
     }
 
-    /// Returns all plugins, the algorithm first, the environment last.
+    /// Returns all plugins, the algorithm first, the environments last.
     fn all_mut(&mut self) -> impl Iterator<Item = &mut Plugin> {
         let rewards = self.rewards.iter_mut().filter_map(Reward::plugin_mut).map(|plugin| &mut **plugin);
-        std::iter::once(self.algorithm.plugin_mut()).chain(rewards).chain(self.environment.iter_mut().map(|e| &mut **e))
+        std::iter::once(self.algorithm.plugin_mut()).chain(rewards).chain(self.environments.iter_mut().map(|e| &mut **e))
     }
 
     /// Returns the states of all plugins.

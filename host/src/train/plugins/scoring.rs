@@ -1,20 +1,22 @@
 //! Computes the rewards of a generation's completions. [`Reward`] is the interface: anything that returns a column of scores for
 //! a batch can be behind it, a plugin or a model.
 
-use super::{Plugins, from_plugin};
-use crate::config::{OnError, PluginEntry};
+use super::asked_model::AskedModel;
+use super::comparing::{self, Matches};
+use super::{Plugins, from_plugin, steps};
+use crate::config::{Compare, OnError, PluginEntry};
 use crate::data::Message;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::{self, Column, Outcome, RewardBatch, RewardColumn, RewardPlugin, Start};
 use crate::rollout::Rollout;
 use crate::train::Result;
+use crate::train::collector::Episode;
 use crate::train::dataset::Prompt;
 use crate::train::experience::offsets;
 use crate::train::figures::Figures;
-use crate::train::reward_model::{RewardModel, Said, Text};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,6 +26,8 @@ pub(in crate::train) struct Reward {
     /// Weight of its scores.
     weight: f32,
     on_error: OnError,
+    /// What it compares completions with, if it does.
+    compare: Option<Compare>,
     /// Whether it scores only in evaluations.
     eval_only: bool,
 }
@@ -34,23 +38,28 @@ pub(in crate::train) enum Scorer {
     Model(Box<AskedModel>),
 }
 
-/// A reward model, and what it must know of the policy.
-pub(in crate::train) struct AskedModel {
-    pub model: RewardModel,
-    /// Whether it reads the policy's tokens as they are.
-    pub shares_tokens: bool,
+/// What a reward model must know of an episode.
+#[derive(Clone)]
+pub(in crate::train) struct Told {
+    pub episode: Episode,
+    /// The tokens of its own prompt.
+    pub opening: Vec<u32>,
 }
 
 /// A generation as all rewards see it.
 pub(in crate::train) struct Judged {
     pub batch: RewardBatch,
+    /// The batch's prompts.
     pub prompts: Vec<Arc<Prompt>>,
+    /// What each row is besides its text; empty without an environment.
+    pub episodes: Vec<Told>,
 }
 
 impl Reward {
     /// Creates a reward with the weight and error policy of its entry.
     pub(in crate::train) fn new(by: Scorer, entry: &PluginEntry) -> Self {
-        Self { by, weight: entry.weight as f32, on_error: entry.on_error, eval_only: entry.eval_only }
+        let PluginEntry { on_error, compare, eval_only, .. } = *entry;
+        Self { by, weight: entry.weight as f32, on_error, compare, eval_only }
     }
 
     /// Returns its name in metrics and events.
@@ -84,6 +93,16 @@ impl Reward {
         }
     }
 
+    /// Replaces the model and returns the old one; a plugin is not replaced.
+    pub(super) fn exchange_model(&mut self, model: AskedModel) -> Option<AskedModel> {
+        self.model_mut().map(|own| std::mem::replace(own, model))
+    }
+
+    /// Returns the model that scores, if it is one.
+    pub(super) fn model(&self) -> Option<&AskedModel> {
+        if let Scorer::Model(asked) = &self.by { Some(asked) } else { None }
+    }
+
     /// Sets the weight and the error policy.
     pub(super) fn set(&mut self, weight: f32, on_error: OnError) {
         (self.weight, self.on_error) = (weight, on_error);
@@ -103,8 +122,34 @@ impl Reward {
         }
     }
 
+    /// Whether it sees the values of steps: a plugin that scores completions one by one.
+    fn sees_steps(&self) -> bool {
+        self.plugin().is_some() && self.compare.is_none()
+    }
+
+    /// Returns what it compares completions with, if it does.
+    pub(super) fn compare(&self) -> Option<Compare> {
+        self.compare
+    }
+
     /// Returns its scores of all completions, and its own metrics of those that this rank scored.
     fn score(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
+        let Some(compare) = self.compare else { return self.ask(world, judged) };
+        if self.model().is_some() {
+            let (answers, metrics) = self.ask(world, judged)?;
+            let references = match comparing::references(judged, compare) {
+                Some(references) => Some(self.ask(world, &references)?.0),
+                None => None,
+            };
+            return Ok((comparing::probabilities(judged, answers, references.as_ref()), metrics));
+        }
+        let Some(matches) = Matches::of(judged, compare) else { return self.ask(world, judged) };
+        let (answers, metrics) = self.ask(world, &matches.judged)?;
+        Ok((matches.scores(answers), metrics))
+    }
+
+    /// Returns its scores of all completions of a batch as they are.
+    fn ask(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
         let (rows, on_error) = (self.rows(world, &judged.batch), self.on_error);
         let (own, metrics) = match &mut self.by {
             Scorer::Model(asked) => (asked.score(judged, rows, on_error)?, Vec::new()),
@@ -112,7 +157,7 @@ impl Reward {
                 let Outcome { scores, first_error, failed } = plugin.score_or(&judged.batch, rows, on_error)?;
                 let failed = failed.into_iter().map(|(row, error)| (row, error.to_string())).collect();
                 let first_error = first_error.map(|error| error.to_string());
-                (Answers { values: scores.rewards, first_error, failed }, scores.metrics)
+                (Answers { values: scores.rewards, first_error, failed, steps: Vec::new() }, scores.metrics)
             }
         };
         let mut all = Answers::default();
@@ -120,62 +165,21 @@ impl Reward {
             all.values.extend(part.values);
             all.first_error = all.first_error.or(part.first_error);
             all.failed.extend(part.failed);
+            all.steps.extend(part.steps);
         }
         Ok((all, from_plugin(metrics)))
     }
 }
 
-impl AskedModel {
-    /// Scores some rows of a generation.
-    fn score(&self, judged: &Judged, rows: Range<usize>, on_error: OnError) -> Result<Answers> {
-        let (mut texts, mut answers) = (Vec::with_capacity(rows.len()), Answers::default());
-        let mut scored = Vec::with_capacity(rows.len());
-        for row in rows.clone() {
-            let text = self.text(judged, row).and_then(|text| self.model.check(&text).map(|()| text));
-            match text {
-                Ok(text) => {
-                    scored.push(row);
-                    texts.push(text);
-                }
-                Err(error) if on_error == OnError::Fail => return Err(error),
-                Err(error) => {
-                    answers.first_error.get_or_insert_with(|| error.to_string());
-                    answers.failed.push((row, error.to_string()));
-                }
-            }
-        }
-        answers.values = vec![None; rows.len()];
-        for (row, value) in scored.into_iter().zip(self.model.values(&texts)?) {
-            answers.values[row - rows.start] = Some(value);
-        }
-        Ok(answers)
-    }
-
-    /// Returns a completion with its prompt in the model's tokens: the policy's own if the tokenizers are the same and the prompt
-    /// is a text. A conversation is rendered with the model's own template.
-    fn text(&self, Judged { batch, prompts }: &Judged, row: usize) -> Result<Text> {
-        let group = batch.prompt_of[row] as usize;
-        let prompt = &prompts[group];
-        let own = &batch.token_ids[batch.offsets[row] as usize..batch.offsets[row + 1] as usize];
-        if self.shares_tokens && !prompt.chat {
-            return Ok(Text { group, tokens: [&prompt.tokens, own].concat() });
-        }
-        self.model.text(&Said {
-            group,
-            prompt: &prompt.text,
-            asked: prompt.messages.as_deref(),
-            completion: &batch.completions[row],
-            ended: batch.finished[row],
-        })
-    }
-}
-
 /// The result for some rows: their scores, why a first attempt failed, and the rows that failed on their own.
 #[derive(Default, Deserialize, Serialize)]
-struct Answers {
-    values: Vec<Option<f32>>,
-    first_error: Option<String>,
-    failed: Vec<(usize, String)>,
+pub(super) struct Answers {
+    pub values: Vec<Option<f32>>,
+    pub first_error: Option<String>,
+    pub failed: Vec<(usize, String)>,
+    /// The values of the rows' steps, from a model that values those.
+    #[serde(default)]
+    pub steps: Vec<Vec<f32>>,
 }
 
 /// A reward that failed, and the rows without a score.
@@ -228,6 +232,11 @@ pub(in crate::train) fn batch(
 
 /// Returns the start of an episode of a prompt.
 pub(in crate::train) fn start(prompt: &Prompt, episode: u64, seed: u64) -> Start {
+    start_of(&prompt.conversation(), &prompt.columns, (episode, seed))
+}
+
+/// Returns the start of an episode with this number and this random seed, of a row with this prompt and these other columns.
+pub fn start_of(prompt: &[Message], columns: &Map<String, Value>, (episode, seed): (u64, u64)) -> Start {
     let message = |message: &Message| {
         let text = |name: &str| message.rest.get(name).and_then(Value::as_str).map(str::to_owned);
         plugin::Message {
@@ -237,19 +246,38 @@ pub(in crate::train) fn start(prompt: &Prompt, episode: u64, seed: u64) -> Start
             tool_call_id: text("tool_call_id"),
         }
     };
-    let columns = prompt.columns.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
-    Start { episode, seed, prompt: prompt.conversation().iter().map(message).collect(), columns }
+    let columns = columns.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
+    Start { episode, seed, prompt: prompt.iter().map(message).collect(), columns }
 }
 
 impl Plugins {
+    /// Asks the models that value steps, first of all: other rewards may see what they say. Returns their answers by their places.
+    fn step_values(&mut self, judged: &Judged, asked: impl Fn(&Reward) -> bool) -> Result<steps::Given> {
+        let mut given = steps::Given::new();
+        for (at, reward) in self.rewards.iter_mut().enumerate().filter(|(_, reward)| asked(reward)) {
+            if reward.model().is_some_and(|asked| asked.model.judges_steps()) {
+                let (answers, _) = reward.ask(&self.world, judged)?;
+                given.insert(at, (reward.name().to_owned(), answers));
+            }
+        }
+        Ok(given)
+    }
+
     /// Returns all rewards of all completions, with the host's metrics about them; those for evaluations alone only if it is one.
     pub(in crate::train) fn score(&mut self, judged: Judged, evaluating: bool) -> Result<Scored> {
         let mut figures = Figures::begin();
         let (mut columns, mut troubles) = (Vec::with_capacity(self.rewards.len()), Vec::new());
         let mut for_evaluation = Vec::new();
-        for reward in self.rewards.iter_mut().filter(|reward| evaluating || !reward.eval_only) {
-            let (Answers { values, first_error, failed }, own) = reward.score(&self.world, &judged)?;
-            let name = reward.name().to_owned();
+        let asked = |reward: &Reward| evaluating || !reward.eval_only;
+        let mut given = self.step_values(&judged, asked)?;
+        let with_steps = steps::seen(&judged, &given);
+        for (at, reward) in self.rewards.iter_mut().enumerate().filter(|(_, reward)| asked(reward)) {
+            let seen = with_steps.as_ref().filter(|_| reward.sees_steps()).unwrap_or(&judged);
+            let (answers, own) = match given.remove(&at) {
+                Some((_, answers)) => (answers, Vec::new()),
+                None => reward.score(&self.world, seen)?,
+            };
+            let (name, Answers { values, first_error, failed, .. }) = (reward.name().to_owned(), answers);
             figures.add(own);
             let errors = Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, Reduction::Sum);
             figures.add(self.world.once([errors]));
@@ -257,7 +285,7 @@ impl Plugins {
             let into = if reward.eval_only { &mut for_evaluation } else { &mut columns };
             into.push(RewardColumn { name, weight: reward.weight, values });
         }
-        self.swaps.saw_scores(Arc::new(judged.batch), &columns);
+        self.swaps.saw_scores(Arc::new(with_steps.unwrap_or(judged)), &columns);
         Ok(Scored { columns, for_evaluation, troubles, figures })
     }
 }

@@ -1,6 +1,6 @@
 //! Reads the datasets of a run and sets their order.
 
-use crate::config::Config;
+use crate::config::{Config, PackingStrategy};
 use crate::data::{Dataset, Loader, Tokenizer, pack};
 use crate::dist::World;
 use crate::train::collector::Data;
@@ -35,8 +35,9 @@ pub(super) fn read(
 
     let longest = config.max_length.unwrap_or(context).min(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
-    let messages = config.environment.is_some() || config.plugin.iter().any(|entry| entry.model);
-    let reader = Reader { tokenizer, context, longest, longest_prompt, strict, framed, messages };
+    let messages = !config.environment.is_empty() || config.plugin.iter().any(|entry| entry.model);
+    let packing = Packing::of(&config, flow, longest)?;
+    let reader = Reader { tokenizer, context, longest: packing.longest, longest_prompt, strict, framed, messages };
     let read = |path: Option<&Dataset>| match flow {
         Flow::Generated | Flow::GeneratedPairs => reader.prompts(path),
         Flow::GivenPairs => reader.pairs(path),
@@ -47,26 +48,63 @@ pub(super) fn read(
             reader.completions(path, Learned { whole, turns })
         }
     };
+    let read = |path: Option<&Dataset>| read(path).map(|(prompts, left_out)| (packing.cut(prompts), left_out));
     let (prompts, left_out) = read(given.as_ref())?;
     let (evaluated, also) = held_out.as_ref().map(|dataset| read(Some(dataset))).transpose()?.unzip();
     let warnings = left_out.into_iter().chain(also.flatten()).collect();
-    let packs = packs(&config, flow, &prompts, longest)?;
+    let packs = packing.packs(&prompts);
     let loader = loader(&config, flow, packs.as_ref().map_or(prompts.len(), Vec::len))?;
     let fingerprint = dataset::fingerprint(&prompts)?;
     let data = Data::new(prompts, evaluated.as_deref(), fingerprint, loader, packs);
     Ok((config, Datasets { data, evaluated, warnings }))
 }
 
-/// Returns the groups of rows that are packed together, if packing is on.
-fn packs(config: &Config, flow: Flow, prompts: &[Arc<Prompt>], longest: usize) -> Result<Option<Vec<Vec<usize>>>> {
-    if !config.packing {
-        return Ok(None);
+/// How texts become sequences.
+struct Packing {
+    /// None where each row is a sequence.
+    strategy: Option<PackingStrategy>,
+    /// Length of a sequence.
+    length: usize,
+    /// Length to which rows are truncated when they are read.
+    longest: usize,
+    /// Whether prompts are learned.
+    whole: bool,
+    /// Seed by which rows are shuffled before they are put one after another.
+    shuffled: Option<u64>,
+}
+
+impl Packing {
+    fn of(config: &Config, flow: Flow, length: usize) -> Result<Self> {
+        if config.packing && flow != Flow::Given {
+            return Err(Error::setting("packing", "only for algorithms that learn from given completions"));
+        }
+        let strategy = config.packing.then_some(config.packing_strategy);
+        let longest = if matches!(strategy, None | Some(PackingStrategy::Bfd)) { length } else { usize::MAX };
+        let shuffled = (config.shuffle_dataset == Some(true)).then_some(config.data_seed.unwrap_or(config.seed));
+        Ok(Self { strategy, length, longest, whole: !config.completion_only_loss, shuffled })
     }
-    if flow != Flow::Given {
-        return Err(Error::Unfit("packing: only for algorithms that learn from given completions".into()));
+
+    /// Cuts rows as the strategy asks for.
+    fn cut(&self, mut prompts: Vec<Arc<Prompt>>) -> Vec<Arc<Prompt>> {
+        match self.strategy {
+            None | Some(PackingStrategy::Bfd) => prompts,
+            Some(PackingStrategy::BfdSplit) => dataset::split(prompts, self.length, self.whole),
+            Some(PackingStrategy::Wrapped) => {
+                if let Some(seed) = self.shuffled {
+                    let order = Loader::new(prompts.len(), prompts.len(), seed, true, false).next_batch();
+                    prompts = order.into_iter().map(|row| prompts[row].clone()).collect();
+                }
+                dataset::wrap(&prompts, self.length, self.whole)
+            }
+        }
     }
-    let lengths: Vec<usize> = prompts.iter().map(|p| p.length()).collect();
-    Ok(Some(pack(&lengths, longest)))
+
+    /// Returns the groups of rows that are packed together; none where a row is a sequence.
+    fn packs(&self, prompts: &[Arc<Prompt>]) -> Option<Vec<Vec<usize>>> {
+        let packed = matches!(self.strategy, Some(PackingStrategy::Bfd | PackingStrategy::BfdSplit));
+        let lengths = || prompts.iter().map(|p| p.length()).collect::<Vec<_>>();
+        packed.then(|| pack(&lengths(), self.length))
+    }
 }
 
 /// Creates the loader that orders this many rows.
@@ -74,10 +112,16 @@ fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
     let generates = flow.generates();
     let batch = if generates { flow.prompts(config.generation_batch_size(), config) } else { config.batch_size() };
     if generates && rows < batch {
-        let detail = format!("the dataset has {rows} prompts, but one generation takes {batch}");
-        return Err(Error::Unfit(format!("{detail}; lower per_device_train_batch_size or steps_per_generation")));
+        return Err(Error::TooFewPrompts { prompts: rows, generation: batch });
+    }
+    if config.dataloader_drop_last && rows < batch {
+        let detail = format!("leaves nothing: the dataset has {rows} rows, and a batch takes {batch}");
+        return Err(Error::setting("dataloader_drop_last", detail));
     }
     // Labelled rows go in the dataset's order, as in TRL.
     let shuffled = config.shuffle_dataset.unwrap_or(flow != Flow::Labelled);
-    Ok(Loader::new(rows, batch, config.seed, shuffled, !generates))
+    let drops = generates || config.dataloader_drop_last;
+    // As in TRL, so that prompts which are neighbours in the dataset don't share an update; groups stay whole.
+    let in_parts = generates && config.steps_per_generation() > config.gradient_accumulation_steps;
+    Ok(Loader::new(rows, batch, config.data_seed.unwrap_or(config.seed), shuffled, !drops).mixing(in_parts))
 }

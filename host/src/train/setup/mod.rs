@@ -10,17 +10,20 @@ mod schedule;
 mod value_model;
 
 use super::collector::{Collector, Data, Turns, micro_batches_per_batch};
+use super::dataset::Prompt;
 use super::evaluation::Evaluation;
 use super::figures::Clock;
 use super::flow::Flow;
 use super::journal::{Begun, Event, Journal, Parent};
 use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
+use super::periods::Periods;
+use super::plugins::Opener;
 use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{self, Config, Overrides, Rule};
+use crate::config::{self, Config, Overrides, PluginEntry, Rule};
 use crate::data::{Extras, Message};
 use crate::dist::World;
 use crate::metrics::Prometheus;
@@ -28,7 +31,7 @@ use crate::model::{Frozen, ModelFolder, Place, Policy};
 use crate::optim::Settings;
 use data::Datasets;
 use model::Opened;
-use models::{policy_and_reference, settle_dropout};
+use models::{policy_and_reference, settle_dropout, settle_scoring};
 use plugins::Loaded;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -47,18 +50,23 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     check(&config, &plugins)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, opened) = model::open(config, &folder, beginning, (&place, &world))?;
-    plugins.meet(&opened.tokenizer);
+    plugins.meet(&opened.tokenizer)?;
+    let opener = Opener { place: place.clone(), tokenizer: opened.tokenizer.clone() };
     let (config, Datasets { data, evaluated, mut warnings }) =
         data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
     let (trial, more) = plugins.try_on(&data, &config)?;
     warnings.extend(more);
+    let used = data.prompts().iter().chain(evaluated.iter().flatten());
+    check_rows(&config, used.map(|prompt| &**prompt))?;
     warnings.extend(too_long(&config, &plugins, &data, &opened));
 
     check_episodes(&config, &opened, &place)?;
     world.meet_on(place.device())?;
-    let max_steps = max_steps(&config, data.batches_per_epoch() * micro_batches_per_batch(plugins.flow, &config));
+    let epoch = updates_per_epoch(&config, &data, plugins.flow);
+    let max_steps = max_steps(&config, epoch);
+    let periods = Periods::of(&config, max_steps, epoch);
     let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;
-    let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, max_steps));
+    let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, periods.evaluate, max_steps));
     let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: place.describe(), usual_rate };
     let restored = run.restored(&data)?;
     let (journal, source, turns) = run.begin(folder, &plugins, opened, warnings)?;
@@ -68,9 +76,9 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial);
     let (state, clock) = (State::default(), Clock::default());
     let mut trainer =
-        Trainer { settings, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps };
+        Trainer { settings, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps, periods };
     trainer.begin_as(beginning, restored)?;
-    trainer.plugins.watch(engine, &trainer.journal)?;
+    trainer.plugins.watch(engine, opener, &trainer.journal)?;
     Ok(trainer)
 }
 
@@ -87,30 +95,45 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
 
 /// Refuses an environment where episodes can't be generated, or nothing could follow a turn.
 fn check_episodes(config: &Config, opened: &Opened, place: &Place) -> Result<()> {
-    let Some(entry) = &config.environment else { return Ok(()) };
+    let Some(entry) = config.environment.first() else { return Ok(()) };
     if !place.device().is_cpu() {
         let detail = "episodes are generated on the CPU only; use device = \"cpu\"";
-        return Err(Error::Unfit(format!("environment: {detail}")));
+        return Err(Error::setting("environment", detail));
     }
     let message = |content: &str| Message { role: "user".into(), content: content.into(), ..Message::default() };
     let tried = opened.tokenizer.following(&[message("a")], &[], &[message("b")], &Extras::default());
-    tried.map(drop).map_err(|e| Error::Unfit(format!("environment: {} can't be used: {e}", entry.name())))
+    tried.map(drop).map_err(|e| Error::setting("environment", format!("{} can't be used: {e}", entry.name())))
+}
+
+/// Refuses rows that don't say which of several environments is theirs.
+fn check_rows<'a>(config: &Config, mut prompts: impl Iterator<Item = &'a Prompt>) -> Result<()> {
+    let Some(prompt) = prompts.find(|prompt| prompt.acts_in(&config.environment).is_none()) else { return Ok(()) };
+    let (names, row) = (config.environment.iter().map(PluginEntry::name).collect::<Vec<_>>().join(", "), prompt.row);
+    if config.environment.is_empty() {
+        return Ok(());
+    }
+    let detail = format!("row {row}: its column \"environment\" must be one of {names}, as the run has several");
+    Err(Error::setting("dataset", detail))
 }
 
 /// Refuses settings that the algorithm can't work with.
 fn check(config: &Config, plugins: &Loaded) -> Result<()> {
     let mismatched = plugins.about().hints.mismatched;
-    let fault = if config.precompute_ref_log_probs && plugins.flow.generates() {
-        "precompute_ref_log_probs: this algorithm generates its completions; they are not known before training"
-    } else if config.precompute_ref_log_probs && mismatched {
-        "precompute_ref_log_probs: this algorithm's baseline needs the reference model for the completions of each batch"
+    let (key, detail) = if config.filter_groups && !plugins.flow.generates() {
+        ("filter_groups", "this algorithm learns from given answers, which have no rewards")
+    } else if config.precompute_ref_log_probs && plugins.flow.generates() {
+        ("precompute_ref_log_probs", "this algorithm generates its completions; they are not known before training")
+    } else if config.precompute_ref_log_probs && mismatched && config.shuffle_dataset == Some(true) {
+        let detail = "this algorithm's baseline is made from the completions of each batch, which shuffle_dataset changes with every epoch";
+        ("precompute_ref_log_probs", detail)
     } else if config.per_device_train_batch_size == 1 && mismatched {
-        "per_device_train_batch_size: this algorithm puts each completion behind another row's prompt, so a process needs at \
-         least 2 rows at a time"
+        let detail =
+            "this algorithm puts each completion behind another row's prompt, so a process needs at least 2 rows at a time";
+        ("per_device_train_batch_size", detail)
     } else {
         return Ok(());
     };
-    Err(Error::Unfit(fault.to_owned()))
+    Err(Error::setting(key, detail))
 }
 
 /// Warns of completions that the model's context will cut short.
@@ -125,13 +148,15 @@ fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> 
     })
 }
 
-/// Returns the number of optimizer steps of a run whose epoch has this many micro-batches.
-fn max_steps(config: &Config, micro_batches: usize) -> u64 {
-    if let Ok(steps) = u64::try_from(config.max_steps) {
-        return steps;
-    }
-    let updates = micro_batches.div_ceil(config.gradient_accumulation_steps);
-    ((config.num_train_epochs * updates as f64).ceil() as u64).max(1)
+/// Returns the number of optimizer steps of an epoch.
+fn updates_per_epoch(config: &Config, data: &Data, flow: Flow) -> u64 {
+    let micro_batches = data.batches_per_epoch() * micro_batches_per_batch(flow, config);
+    micro_batches.div_ceil(config.gradient_accumulation_steps) as u64
+}
+
+/// Returns the number of optimizer steps of a run whose epoch has this many.
+fn max_steps(config: &Config, epoch: u64) -> u64 {
+    u64::try_from(config.max_steps).unwrap_or_else(|_| ((config.num_train_epochs * epoch as f64).ceil() as u64).max(1))
 }
 
 /// Creates the learner and the reference model. Returns the configuration with the learning rates set, and the usual rate.
@@ -149,6 +174,7 @@ fn learner(
     if plugins.flow == Flow::ValuedPairs {
         values = Values::Trained;
     }
+    settle_scoring(&mut config, plugins.flow, place)?;
     let dropout = settle_dropout(&mut config, &opened.source, place)?;
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&needs, &values), beginning, place)?;
     let policy = policy.with_dropout(dropout);
@@ -236,7 +262,7 @@ impl Run<'_> {
         let pad = opened.tokenizer.pad_id().filter(|_| plugins.flow == Flow::ValuedPairs);
         let source = opened.keep(folder.path(), self.world.is_first())?.padding_with(pad);
         folder.event(&self.event(&source, changes))?;
-        plugins.keep(&mut folder)?;
+        plugins.keep(&self.settings, &mut folder)?;
         for text in warnings {
             tracing::warn!("{text}");
             folder.event(&Event::Warning { text: &text })?;
@@ -270,7 +296,7 @@ impl Run<'_> {
             Prometheus::serve(&self.settings.metrics_address, port, &run, self.max_steps)
         };
         let port = self.settings.metrics_port.filter(|_| self.world.is_first());
-        port.map(serve).transpose().map_err(|e| Error::Unfit(format!("metrics_port: {e}")))
+        port.map(serve).transpose().map_err(|e| Error::setting("metrics_port", e))
     }
 }
 
@@ -291,6 +317,6 @@ impl Trainer {
         // What an adapter leaves as it is, too.
         compare_weights(&self.world, &self.learner.named(), self.state.global_step)?;
         let evaluated = self.evaluation.as_ref().map(Evaluation::prompts).unwrap_or_default();
-        self.collector.precompute_reference(evaluated, self.moment())
+        self.collector.precompute_reference(evaluated, self.moment(), self.plugins.hints().mismatched)
     }
 }

@@ -56,8 +56,8 @@ pub(super) fn open(
     let tokenizer = Tokenizer::open_as(source.tokenizer(), &wording)?;
     let (tokens, rows) = (tokenizer.vocab_size(), source.architecture().vocab_size);
     if tokens > rows {
-        let path = source.path().display();
-        return Err(Error::Unfit(format!("{path}: the tokenizer has {tokens} tokens and the model only {rows}")));
+        let detail = format!("the tokenizer has {tokens} tokens and the model only {rows}");
+        return Err(Error::unusable(source.path(), detail));
     }
     Ok((config, Opened { source, made, lora, tokenizer, wording }))
 }
@@ -82,7 +82,7 @@ fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> R
 /// Returns the configuration's wording. A run that goes on from a checkpoint keeps the template there.
 fn wording(config: &mut Config, beginning: &Beginning) -> Result<Wording> {
     let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
-    let now = now.map_err(|detail| Error::Unfit(format!("strftime_now: {detail}")))?;
+    let now = now.map_err(|detail| Error::setting("strftime_now", detail))?;
     let given = config.chat_template_path.as_deref().map(named::absolute);
     let kept = beginning.kept_template(given.as_deref())?;
     let template = kept.or_else(|| given.as_deref().map(PathBuf::from));

@@ -1,9 +1,11 @@
 //! Creates the policy and the reference model that a run starts with, with or without an adapter.
 
 use super::value_model::Values;
-use crate::config::{self, Config};
+use crate::config::{self, Config, OldLogp};
 use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy};
 use crate::plugin::Needs;
+use crate::train::flow::Flow;
+use crate::train::learner::aux_coefficient;
 use crate::train::origin::Beginning;
 use crate::train::snapshot::REFERENCE;
 use crate::train::{Error, Result};
@@ -84,6 +86,23 @@ pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &
     Ok(*config.lora_dropout.get_or_insert_with(by_default))
 }
 
+/// Sets in `config` what generated completions are scored on, and what they are compared with later.
+///
+/// # Errors
+/// If the place can't do what was asked for.
+pub(super) fn settle_scoring(config: &mut Config, flow: Flow, place: &Place) -> Result<()> {
+    let on_device = !place.device().is_cpu();
+    if on_device && config.score_sampling_support == Some(true) {
+        let detail = "is true, and there is no kernel for it yet on a device; set it to false, or use --device cpu".to_owned();
+        return Err(config::Error::Invalid { place: "score_sampling_support".to_owned(), detail }.into());
+    }
+    if flow == Flow::Generated {
+        config.score_sampling_support.get_or_insert(!on_device);
+        config.old_logp.get_or_insert(if place.rounds() { OldLogp::Recompute } else { OldLogp::Sampling });
+    }
+    Ok(())
+}
+
 /// Returns the linear layers of a model that a new adapter has a part in.
 ///
 /// # Errors
@@ -94,6 +113,17 @@ pub(super) fn targets(config: &Config, model: &ModelFolder) -> Result<Vec<String
         detail: format!("{detail} ({})", model.base().display()),
     };
     Ok(config.lora_targets(&model.architecture().modules()).map_err(refused)?)
+}
+
+/// Returns an error if there is to be an auxiliary loss of experts, and the model has none.
+fn check_aux_loss(config: &Config, source: &ModelFolder) -> Result<()> {
+    match config.router_aux_loss_coef.filter(|coefficient| *coefficient > 0.0) {
+        Some(coefficient) if source.architecture().mixture.is_none() => {
+            let detail = format!("is {coefficient}, but {} is not a mixture of experts; remove it", source.base().display());
+            Err(config::Error::Invalid { place: "router_aux_loss_coef".to_owned(), detail }.into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the algorithm asks for
@@ -121,8 +151,10 @@ pub(super) fn policy_and_reference(
     let policy = |folder: &ModelFolder, decoder: Decoder| -> Result<Policy> {
         let policy =
             Policy::new(if matches!(values, Values::Shared) { folder.with_critic(decoder)? } else { decoder }).at(place)?;
-        Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing))
+        let balances = aux_coefficient(config, policy.architecture()) > 0.0;
+        Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing).with_aux_loss(balances))
     };
+    check_aux_loss(config, source)?;
     let Some(origin) = beginning.origin() else {
         let began = whole(source)?;
         if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
@@ -152,8 +184,10 @@ pub(super) fn policy_and_reference(
             None => "a full model".to_owned(),
         };
         let (has, wanted) = (said(kept.lora(), &kept), said(lora, source));
-        let detail = format!("{} holds {has}, but this run trains {wanted}", origin.checkpoint.display());
-        return Err(Error::Unfit(format!("{detail}; `rlhost merge` creates a full model that a new run can start from")));
+        let detail = format!(
+            "it holds {has}, but this run trains {wanted}; `rlhost merge` creates a full model that a new run can start from"
+        );
+        return Err(Error::unusable(&origin.checkpoint, detail));
     }
     if lora.is_some() {
         let began = whole(source)?.at(place)?;

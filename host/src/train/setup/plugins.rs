@@ -1,18 +1,20 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
-use crate::config::{self, Config, PluginEntry};
+use crate::config::{self, Compare, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::Place;
 use crate::plugin::{AnyPlugin, Asker, Asking, Engine, EnvironmentPlugin, Info, Outline, RewardPlugin, Role, Source};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
+use crate::train::journal::Event;
 use crate::train::learner::is_separable;
 use crate::train::origin::Beginning;
-use crate::train::plugins::{AskedModel, Plugins, Reward, Scorer, Slot, Trial, dry_run};
+use crate::train::plugins::{AskedModel, Chosen, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run};
 use crate::train::ranks::{after_the_first, same_source};
 use crate::train::reward_model::{RewardModel, model_or_run};
 use crate::train::{Error, Result, RunFolder, answers_of};
+use serde_json::json;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,7 +28,8 @@ pub(super) struct Loaded {
     pub algorithm_source: Source,
     rewards: Vec<Reward>,
     reward_sources: Vec<Source>,
-    environment: Option<(EnvironmentPlugin, Source)>,
+    environments: Vec<(EnvironmentPlugin, Source)>,
+    chosen: Chosen,
 }
 
 /// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, those of the
@@ -40,6 +43,7 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
         Some(flow) => (role, flow),
         None => (Role::Policy, Flow::Generated),
     };
+    let chosen = chosen(&config, algorithm_source.name());
     let algorithm = AnyPlugin::load(&engine, &algorithm_source, role, &config.loss, &config.loss_limits, config.seed)?;
     config.loss = algorithm.plugin().config();
     if flow.generates() {
@@ -65,23 +69,32 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
         };
         rewards.push(Reward::new(by, entry));
     }
-    let environment = environment(&mut config, &engine, beginning, world)?;
-    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environment }))
+    let environments = environments(&mut config, &engine, beginning, world)?;
+    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environments, chosen }))
 }
 
-/// Loads the environment, if the configuration names one.
-fn environment(
+/// Returns the names of the settings that a configuration holds before plugins add their defaults.
+fn chosen(config: &Config, algorithm: &str) -> Chosen {
+    let entries = config.plugin.iter().chain(&config.environment).map(|entry| (entry.name(), &entry.config));
+    let all = entries.chain([(algorithm, &config.loss)]);
+    all.map(|(name, settings)| (name.to_owned(), settings.keys().cloned().collect())).collect()
+}
+
+/// Loads the environments that the configuration names.
+fn environments(
     config: &mut Config,
     engine: &Engine,
     beginning: &Beginning,
     world: &World,
-) -> Result<Option<(EnvironmentPlugin, Source)>> {
+) -> Result<Vec<(EnvironmentPlugin, Source)>> {
     let seed = config.seed;
-    let Some(entry) = &mut config.environment else { return Ok(None) };
-    let source = same_source(world, || beginning.plugin(&entry.path))?;
-    let plugin = EnvironmentPlugin::load(engine, &source, &entry.config, &entry.limits, seed)?;
-    entry.config = plugin.config();
-    Ok(Some((plugin, source)))
+    let load = |entry: &mut PluginEntry| {
+        let source = same_source(world, || beginning.plugin(&entry.path))?;
+        let plugin = EnvironmentPlugin::load(engine, &source, &entry.config, &entry.limits, seed)?;
+        entry.config = plugin.config();
+        Ok((plugin, source))
+    };
+    config.environment.iter_mut().map(load).collect()
 }
 
 /// Loads a reward plugin, and sets in its entry the settings that it defines.
@@ -105,15 +118,16 @@ fn asked_plugin(
 fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, place: &Place) -> Result<AskedModel> {
     let (folder, path) = after_the_first(world, || model_or_run(&entry.path))?;
     entry.path = path;
-    let model = RewardModel::open(entry.name().to_owned(), &folder, place)?;
+    let mut model = RewardModel::open(entry.name().to_owned(), &folder, place)?;
+    entry.step_separator.as_deref().map_or(Ok(()), |text| model.set_separator(text))?;
     let resumed = matches!(beginning, Beginning::Resume { .. }) && !beginning.may_change();
     if let Some(hash) = entry.hash.as_deref().filter(|hash| resumed && *hash != model.hash()) {
         let (name, path, was, now) = (entry.name(), folder.display(), shortened(hash), shortened(model.hash()));
-        let detail = format!("reward model {name}: the files in {path} have changed since the run began ({was} to {now})");
-        return Err(Error::Unfit(format!("{detail}; --allow-changed goes on with what is there now")));
+        let changed = format!("reward model {name}: the files in {path} have changed since the run began ({was} to {now})");
+        return Err(Error::Changed(format!("{changed}; --allow-changed goes on with what is there now")));
     }
     entry.hash = Some(model.hash().to_owned());
-    Ok(AskedModel { model, shares_tokens: false })
+    Ok(AskedModel { model, shares_tokens: false, of_chat: false })
 }
 
 fn shortened(hash: &str) -> String {
@@ -143,6 +157,9 @@ fn grant(
             Beginning::Over => config.output_dir.as_ref().map(PathBuf::from),
             Beginning::New | Beginning::Fork { .. } => None,
         };
+        if let Beginning::Fork { origin, .. } = beginning {
+            asker.adopt(&answers_of(&origin.run, entry.name()))?;
+        }
         run.map_or(Ok(()), |run| asker.read(&answers_of(&run, entry.name())))?;
     }
     engine.grant(entry.name(), Arc::new(asker));
@@ -160,7 +177,7 @@ fn settle_rewards(config: &mut Config, flow: Flow, algorithm: &str, beginning: &
     }
     // A resumed run has to keep what it was started with.
     let Some(first) =
-        config.plugin.first().or(config.environment.as_ref()).filter(|_| !matches!(beginning, Beginning::Resume { .. }))
+        config.plugin.first().or(config.environment.first()).filter(|_| !matches!(beginning, Beginning::Resume { .. }))
     else {
         return Ok(());
     };
@@ -176,19 +193,39 @@ impl Loaded {
     }
 
     /// Tells reward models which tokenizer the policy has.
-    pub(super) fn meet(&mut self, policys: &Tokenizer) {
+    ///
+    /// # Errors
+    /// If one would have to read conversations of episodes without a chat template.
+    pub(super) fn meet(&mut self, policys: &Tokenizer) -> Result<()> {
+        let conversing = !self.environments.is_empty() && policys.has_chat();
         for asked in self.rewards.iter_mut().filter_map(Reward::model_mut) {
             asked.shares_tokens = asked.model.tokenizer().is_same_as(policys);
+            asked.of_chat = policys.has_chat();
+            if conversing && !asked.model.tokenizer().has_chat() {
+                let detail =
+                    "it has no chat template to read the conversations of episodes with; train it with one, or leave it out";
+                return Err(Error::RewardModel { name: asked.model.name().to_owned(), detail: detail.into() });
+            }
         }
+        Ok(())
     }
 
     /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial and any warnings.
     pub(super) fn try_on(&mut self, data: &Data, config: &Config) -> Result<(Trial, Vec<String>)> {
         let needs = self.about().needs;
+        let lacks =
+            |entry: &&PluginEntry| entry.compare == Some(Compare::Reference) && !data.columns().iter().any(|c| c == REFERENCE);
+        if let Some(entry) = config.plugin.iter().find(lacks) {
+            let detail =
+                format!("compares with the dataset's column {REFERENCE:?}, and it has none; --columns {REFERENCE}=COLUMN");
+            let place = format!("plugin.{}.compare", entry.name());
+            return Err(config::Error::Invalid { place, detail }.into());
+        }
         let group = if self.flow.generates() { config.group() } else { 2 };
-        let trial = Trial::made_up(data.prompts(), data.columns(), group, &needs);
-        dry_run(&trial, &mut self.algorithm, &mut self.rewards)?;
-        self.environment.as_ref().map_or(Ok(()), |(environment, _)| trial.play(environment))?;
+        let mut trial = Trial::made_up(data.prompts(), data.columns(), group, &needs).comparing(&self.rewards);
+        trial.begin(data.prompts(), &config.environment);
+        dry_run(&trial, &mut self.algorithm, &mut self.rewards).map_err(Error::DryRun)?;
+        self.environments.iter().try_for_each(|(environment, _)| trial.play(environment)).map_err(Error::DryRun)?;
         let cut = config.max_tokens_per_microbatch.is_some();
         if !(cut || config.ranks > 1) || is_separable(&mut self.algorithm, &needs)? {
             return Ok((trial, Vec::new()));
@@ -196,19 +233,24 @@ impl Loaded {
         let name = self.algorithm_source.name();
         let detail = format!("the loss of {name}, with these settings, compares the rows of a micro-batch with each other");
         if cut {
-            return Err(Error::Unfit(format!("max_tokens_per_microbatch: {detail}; micro-batches can't be split by tokens")));
+            return Err(Error::setting("max_tokens_per_microbatch", format!("{detail}; micro-batches can't be split by tokens")));
         }
         let warning = format!("{detail}: each process compares only its own rows, so results differ from those of one process");
         Ok((trial, vec![warning]))
     }
 
     /// Stores the plugins in the run's folder and records that they were loaded.
-    pub(super) fn keep(&self, folder: &mut RunFolder) -> Result<()> {
+    pub(super) fn keep(&self, config: &Config, folder: &mut RunFolder) -> Result<()> {
         folder.keep_plugin(&self.algorithm_source, "algorithm", self.algorithm.plugin())?;
         for (plugin, source) in self.rewards.iter().filter_map(Reward::plugin).zip(&self.reward_sources) {
             folder.keep_plugin(source, "reward", plugin)?;
         }
-        if let Some((plugin, source)) = &self.environment {
+        for entry in config.plugin.iter().filter(|entry| entry.model) {
+            let (role, plugin, version) = ("reward model", entry.name(), "");
+            let (hash, config) = (entry.hash.as_deref().unwrap_or_default(), &json!({ "path": entry.path }));
+            folder.event(&Event::PluginLoaded { role, plugin, version, hash, config, granted: None })?;
+        }
+        for (plugin, source) in &self.environments {
             folder.keep_plugin(source, "environment", plugin)?;
         }
         Ok(())
@@ -216,14 +258,16 @@ impl Loaded {
 
     /// Returns the plugins in their slots, and the engine that loaded them.
     pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> (Plugins, Engine) {
-        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, environment, .. } = self;
-        let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin())];
+        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, environments, chosen, .. } = self;
+        let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin(), &chosen)];
         let plugins = config.plugin.iter().filter(|entry| !entry.model).zip(rewards.iter().filter_map(Reward::plugin));
         let scoring = plugins.zip(reward_sources);
-        slots.extend(scoring.map(|((entry, plugin), source)| Slot::entry(Role::Reward, entry, source, plugin)));
-        let acting = environment.as_ref().zip(config.environment.as_ref());
-        slots.extend(acting.map(|((plugin, source), entry)| Slot::entry(Role::Environment, entry, source.clone(), plugin)));
-        let environment = environment.map(|(plugin, _)| plugin);
-        (Plugins::new(world, config.clone(), algorithm, (rewards, environment), slots, trial), engine)
+        slots.extend(scoring.map(|((entry, plugin), source)| Slot::entry(Role::Reward, entry, source, plugin, &chosen)));
+        let acting = environments.iter().zip(&config.environment);
+        slots.extend(
+            acting.map(|((plugin, source), entry)| Slot::entry(Role::Environment, entry, source.clone(), plugin, &chosen)),
+        );
+        let environments = environments.into_iter().map(|(plugin, _)| plugin).collect();
+        (Plugins::new(world, config.clone(), algorithm, (rewards, environments), slots, trial), engine)
     }
 }

@@ -140,7 +140,7 @@ fn kept(origin: &Origin, config: &Config) -> Result<Option<PathBuf>> {
 }
 
 fn check(folder: &ModelFolder, opened: &Opened) -> Result<()> {
-    let unfit = |detail: String| Err(Error::Unfit(format!("value_model: {} {detail}", folder.path().display())));
+    let unfit = |detail: String| Err(Error::setting("value_model", format!("{} {detail}", folder.path().display())));
     let (own, policy) = (folder.architecture(), opened.source.architecture());
     if own.vocab_size < policy.vocab_size {
         let (own, policy) = (own.vocab_size, policy.vocab_size);

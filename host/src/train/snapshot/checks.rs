@@ -1,6 +1,7 @@
 //! Checks that the waiting rollouts in a checkpoint can be trained on, since its numbers are used as indices.
 
 use super::{Counts, Fits, Rest, Saved};
+use crate::ops::support::Support;
 
 /// Maximum of any counter of a run: steps, tokens, epochs. Adding to it never overflows.
 const MOST: u64 = 1 << 52;
@@ -43,7 +44,8 @@ impl Saved {
         }
         let mut columns = vec![("texts", self.texts.len(), if generated { rows } else { 0 })];
         columns.extend(self.rewards.iter().map(|(_, _, values)| ("rewards", values.len(), rows)));
-        let by_token = [("ref_logp", &self.ref_logp), ("values", &self.values), ("returns", &self.returns)];
+        let by_token =
+            [("old_logp", &self.old_logp), ("ref_logp", &self.ref_logp), ("values", &self.values), ("returns", &self.returns)];
         columns.extend(by_token.into_iter().filter_map(|(name, column)| Some((name, column.as_ref()?.len(), tokens))));
         if !run.flow.has_pairs() {
             columns.extend([("advantages", self.advantages.len(), tokens), ("mask", self.mask.len(), tokens)]);
@@ -76,6 +78,10 @@ impl Saved {
             let asked = rollout.opening.as_ref().unwrap_or(&prompt.tokens);
             if let Some(token) = asked.iter().find(|token| **token as usize >= architecture.vocab_size) {
                 return wrong(format!("has token {token} in its prompt, but the model has {} tokens", architecture.vocab_size));
+            }
+            let fault = |support: &Support| support.fault(&rollout.tokens, architecture.vocab_size);
+            if let Some(fault) = rollout.support.as_ref().and_then(fault) {
+                return wrong(fault.to_owned());
             }
             let mut at = 0;
             for &(begin, end) in &rollout.replies {

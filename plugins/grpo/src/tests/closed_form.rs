@@ -30,6 +30,36 @@ fn threshold(s: &Settings, t: &Tokens, base: &Point) -> f64 {
     all[below] + (rank - rank.floor()) * (all[rank.ceil() as usize] - all[below])
 }
 
+/// Computes what the correction multiplies each token's loss by.
+fn factors(s: &Settings, t: &Tokens, row: &[usize]) -> Vec<f64> {
+    if !s.vllm_importance_sampling_correction {
+        return vec![1.0; row.len()];
+    }
+    let ratio = |i: usize| f64::from(t.old_logp[i]) - f64::from(t.sampling_logp.as_ref().unwrap()[i]);
+    let whole: f64 = row.iter().map(|&i| ratio(i)).sum();
+    let most = s.vllm_importance_sampling_clip_max.value().unwrap_or(f64::MAX);
+    let least = s.vllm_importance_sampling_clip_min.unwrap_or(0.0);
+    let masked = |w: f64| if (least..=most).contains(&w) { w } else { 0.0 };
+    let of = |i: usize| match s.vllm_importance_sampling_mode {
+        CorrectionMode::TokenTruncate => ratio(i).exp().clamp(least, most),
+        CorrectionMode::TokenMask => masked(ratio(i).exp()),
+        CorrectionMode::SequenceTruncate => whole.exp().clamp(least, most),
+        CorrectionMode::SequenceMask => masked(whole.exp()),
+    };
+    row.iter().map(|&i| of(i)).collect()
+}
+
+/// Computes what a completion's sum over `n` tokens adds to the loss.
+fn share(s: &Settings, t: &Tokens, sum: f64, n: f64) -> f64 {
+    let (rows, tokens, longest) = (f64::from(t.scale.rows), t.scale.tokens as f64, f64::from(t.scale.max_completion_length));
+    match s.loss_type {
+        LossType::Grpo | LossType::Sapo => sum / n / rows,
+        LossType::Bnpo | LossType::Dapo | LossType::Cispo | LossType::Vespo => sum / tokens,
+        LossType::DrGrpo => sum / (rows * longest),
+        LossType::Luspo => sum / rows,
+    }
+}
+
 pub(super) fn loss(s: &Settings, t: &Tokens, coef: f64, p: &Point, base: &Point) -> f64 {
     let cut = if s.top_entropy_quantile < 1.0 { threshold(s, t, base) } else { f64::NEG_INFINITY };
     let mut total = 0.0;
@@ -42,9 +72,11 @@ pub(super) fn loss(s: &Settings, t: &Tokens, coef: f64, p: &Point, base: &Point)
         let log_ratio = |p: &Point, i: usize| p.logp[i] - at(&t.old_logp, i);
         let mean = |p: &Point| row.iter().map(|&i| log_ratio(p, i)).sum::<f64>() / n;
         let away = row.iter().map(|&i| at(t.sampling_logp.as_ref().unwrap(), i) - base.logp[i]).sum::<f64>() / n;
-        let log_w = row.iter().map(|&i| log_ratio(base, i)).sum::<f64>();
+        let factors = factors(s, t, &row);
+        let log_w = row.iter().zip(&factors).map(|(&i, f)| log_ratio(base, i) + f.ln().max(1e-8f64.ln())).sum::<f64>();
+        let log_w = log_w.clamp(1e-8f64.ln(), 20.0);
         let mut sum = 0.0;
-        for &i in &row {
+        for (&i, factor) in row.iter().zip(factors) {
             let ratio_at = |p: &Point| match s.importance_sampling_level {
                 ImportanceSamplingLevel::Token => log_ratio(p, i).exp(),
                 ImportanceSamplingLevel::Sequence => mean(p).exp(),
@@ -68,6 +100,9 @@ pub(super) fn loss(s: &Settings, t: &Tokens, coef: f64, p: &Point, base: &Point)
                     -unclipped.min(ratio.clamp(1.0 - s.epsilon, 1.0 + high) * a)
                 }
             };
+            if s.loss_type != LossType::Vespo {
+                token *= factor;
+            }
             if s.off_policy_mask_threshold.is_some_and(|most| a < 0.0 && away > most) || base.entropy[i] < cut {
                 token = 0.0;
             }
@@ -77,13 +112,7 @@ pub(super) fn loss(s: &Settings, t: &Tokens, coef: f64, p: &Point, base: &Point)
             }
             sum += token;
         }
-        let (rows, tokens, longest) = (f64::from(t.scale.rows), t.scale.tokens as f64, f64::from(t.scale.max_completion_length));
-        total += match s.loss_type {
-            LossType::Grpo | LossType::Sapo => sum / n / rows,
-            LossType::Bnpo | LossType::Dapo | LossType::Cispo | LossType::Vespo => sum / tokens,
-            LossType::DrGrpo => sum / (rows * longest),
-            LossType::Luspo => sum / rows,
-        };
+        total += share(s, t, sum, n);
     }
     let counted: Vec<usize> = (0..t.mask.len()).filter(|&i| t.mask[i] == 1).collect();
     let kept: Vec<f64> = counted.iter().filter(|&&i| base.entropy[i] >= cut).map(|&i| p.entropy[i]).collect();

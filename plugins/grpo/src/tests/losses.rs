@@ -26,10 +26,32 @@ fn all_settings() -> Vec<Settings> {
         Settings { entropy_coef: -0.02, epsilon_high: Some(1.2), off_policy_mask_threshold: Some(-0.1), ..plain() },
         Settings { sapo_temperature_pos: 2.0, sapo_temperature_neg: 0.7, vespo_k_pos: 1.0, vespo_lambda_neg: 0.5, ..plain() },
     ];
+    let corrected = |mode, least, most| Settings {
+        vllm_importance_sampling_correction: true,
+        vllm_importance_sampling_mode: mode,
+        vllm_importance_sampling_clip_min: least,
+        vllm_importance_sampling_clip_max: most,
+        beta: 0.1,
+        ..plain()
+    };
+    let without = UpperBound::Lifted(Lifted::None);
+    let by_token = [
+        corrected(CorrectionMode::TokenTruncate, None, UpperBound::At(1.2)),
+        corrected(CorrectionMode::TokenMask, Some(0.7), UpperBound::At(1.4)),
+    ];
+    let by_sequence = [
+        corrected(CorrectionMode::SequenceTruncate, Some(0.9), without),
+        corrected(CorrectionMode::SequenceMask, Some(0.5), UpperBound::At(3.0)),
+    ];
     let mut all = Vec::new();
     for loss_type in TYPES {
         for importance_sampling_level in [ImportanceSamplingLevel::Token, ImportanceSamplingLevel::Sequence] {
-            all.extend(further.iter().map(|s| Settings { loss_type, importance_sampling_level, ..s.clone() }));
+            let several = if loss_type == LossType::Vespo { &[][..] } else { &by_sequence };
+            all.extend(further.iter().chain(&by_token).chain(several).map(|s| Settings {
+                loss_type,
+                importance_sampling_level,
+                ..s.clone()
+            }));
         }
     }
     all
@@ -126,6 +148,48 @@ fn what_the_settings_need_must_be_there() {
     assert!(!refused(Settings::default(), &without));
     let needs = |s: &Settings| Grpo::needs(s);
     assert_eq!(needs(&Settings::default()), Needs::ENTROPY);
+    let corrected = Settings { vllm_importance_sampling_correction: true, ..Settings::default() };
+    assert_eq!(needs(&corrected), Needs::ENTROPY | Needs::SAMPLING_LOGP);
+    assert!(refused(corrected, &Tokens { sampling_logp: None, ..without }));
     let all = Settings { beta: 0.1, off_policy_mask_threshold: Some(0.5), ..Settings::default() };
     assert_eq!(needs(&all), Needs::ENTROPY | Needs::REF_LOGP | Needs::SAMPLING_LOGP);
+}
+
+#[test]
+fn a_correction_that_cannot_be_made_is_refused() {
+    let on = || Settings { vllm_importance_sampling_correction: true, ..Settings::default() };
+    let truncate = CorrectionMode::TokenTruncate;
+    let none = UpperBound::Lifted(Lifted::None);
+    for (s, said) in [
+        (Settings { loss_type: LossType::Vespo, ..on() }, "token_truncate or token_mask"),
+        (Settings { vllm_importance_sampling_clip_min: Some(3.0), ..on() }, "below clip_max, 3"),
+        (Settings { vllm_importance_sampling_mode: truncate, vllm_importance_sampling_clip_max: none, ..on() }, "it clips"),
+    ] {
+        let Err(Error::Config(refused)) = Grpo::new(s) else { panic!("accepted: {said}") };
+        assert!(refused.contains(said.trim_start_matches("it ")), "{refused}");
+    }
+    assert!(Grpo::new(on()).is_ok());
+}
+
+#[test]
+fn the_correction_logs_what_it_multiplies_by() {
+    let mut t = batch(&[2, 2], 1);
+    (t.mask, t.old_logp) = (vec![1, 1, 1, 0], vec![0.0; 4]);
+    t.sampling_logp = Some([2.0f32, 0.5, 1.0, 9.0].map(|ratio: f32| -ratio.ln()).to_vec());
+    let figures = |mode| {
+        let s = Settings {
+            vllm_importance_sampling_correction: true,
+            vllm_importance_sampling_mode: mode,
+            vllm_importance_sampling_clip_max: UpperBound::At(1.5),
+            ..Settings::default()
+        };
+        let metrics = loss_of(&s, &t).metrics;
+        ["min", "mean", "max"].map(|which| {
+            let (value, _) = figure(&metrics, &format!("sampling/importance_sampling_ratio/{which}")).unwrap();
+            (value * 1e5).round() / 1e5
+        })
+    };
+    assert_eq!(figures(CorrectionMode::TokenTruncate), [0.5, 1.0, 1.5]);
+    assert_eq!(figures(CorrectionMode::TokenMask), [0.0, 0.5, 1.0]);
+    assert_eq!(figures(CorrectionMode::SequenceMask), [1.0, 1.0, 1.0]);
 }

@@ -1,6 +1,7 @@
 //! Swaps on several ranks: the first rank watches and proposes, and either all ranks swap between the same two steps or none
 //! does.
 
+use super::models::ModelCandidate;
 use super::slots::Slot;
 use super::watching::{Candidate, Origin, Proposal};
 use crate::config::{Limits, OnError};
@@ -21,6 +22,12 @@ enum Told {
         config: Map<String, Value>,
         limits: Limits,
     },
+    /// A reward model in a folder that all ranks can read.
+    Model {
+        name: String,
+        path: String,
+        hash: String,
+    },
     Settings {
         name: String,
         weight: f64,
@@ -38,6 +45,10 @@ impl Told {
             }
             Proposal::Settings { name, weight, on_error } => {
                 Some(Self::Settings { name: name.clone(), weight: *weight, on_error: *on_error })
+            }
+            Proposal::Model(candidate) => {
+                let ModelCandidate { name, path, asked, .. } = &**candidate;
+                Some(Self::Model { name: name.clone(), path: path.clone(), hash: asked.model.hash().to_owned() })
             }
             Proposal::Refused { .. } => None,
         }
@@ -69,6 +80,13 @@ impl Plugins {
                         }
                     }
                 }
+                Proposal::Model(candidate) => match self.all_agree(Ok(true))? {
+                    Ok(_) => Proposal::Model(candidate),
+                    Err(reason) => {
+                        let ModelCandidate { name, asked, origin, .. } = *candidate;
+                        Proposal::Refused { name, hash: Some(asked.model.hash().to_owned()), origin, reason }
+                    }
+                },
                 other => other,
             });
         }
@@ -79,13 +97,14 @@ impl Plugins {
     fn heard(&self, told: Told, step: u64) -> Result<Proposal> {
         let (name, config, limits) = match told {
             Told::Settings { name, weight, on_error } => return Ok(Proposal::Settings { name, weight, on_error }),
+            Told::Model { name, path, hash } => return self.heard_of_model(name, path, hash, step),
             Told::Plugin { name, config, limits } => (name, config, limits),
         };
         let bytes = self.world.broadcast_bytes("a plugin", &[])?;
         let source = Source::new(name.clone(), Cow::Owned(bytes));
         let slot = self.swaps.with(|board| board.slots.iter().find(|slot| slot.name == name).cloned());
-        let loaded = match (slot, &self.swaps.engine) {
-            (Some(slot), Some(engine)) => AnyPlugin::load(engine, &source, slot.role, &config, &limits, self.config.seed)
+        let loaded = match (slot, &self.swaps.loads) {
+            (Some(slot), Some((engine, _))) => AnyPlugin::load(engine, &source, slot.role, &config, &limits, self.config.seed)
                 .map(|loaded| (Slot { source: source.clone(), config, limits, ..slot }, loaded))
                 .map_err(|e| e.to_string()),
             _ => Err("there is no plugin of that name to replace".to_owned()),
@@ -103,6 +122,23 @@ impl Plugins {
             (agreed, _) => {
                 let hash = Some(source.hash().to_owned());
                 Proposal::Refused { name, hash, origin: Origin::File, reason: agreed.err().unwrap_or_default() }
+            }
+        })
+    }
+
+    /// Handles a proposed reward model on another rank.
+    fn heard_of_model(&self, name: String, path: String, hash: String, step: u64) -> Result<Proposal> {
+        let (went_well, asked) = match self.heard_model(&name, &path, &hash) {
+            Ok(asked) => (Ok(true), Some(asked)),
+            Err(reason) => (Err(reason), None),
+        };
+        let agreed = self.all_agree(went_well)?;
+        let (report, origin, noticed) = (Value::Null, Origin::File, step);
+        Ok(match (agreed, asked) {
+            (Ok(_), Some(asked)) => Proposal::Model(Box::new(ModelCandidate { name, asked, path, report, origin, noticed })),
+            (agreed, _) => {
+                let reason = agreed.err().unwrap_or_default();
+                Proposal::Refused { name, hash: Some(hash), origin, reason }
             }
         })
     }

@@ -2,21 +2,23 @@
 //! puts those that pass in place between steps, and rolls back those that fail within their first steps.
 
 mod agreed;
+mod models;
 mod slots;
 mod trial;
 mod watching;
 
-pub(in crate::train) use slots::{Seen, Slot};
+pub(in crate::train) use slots::{Chosen, Seen, Slot};
 pub(in crate::train) use trial::{Trial, dry_run};
 pub(in crate::train) use watching::{LIVE, cant_change};
 
-use super::Plugins;
+use super::{Judged, Opener, Plugins};
 use crate::config::{OnError, printable};
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{AnyPlugin, Engine, Plugin, RewardBatch, RewardColumn, Rollouts};
+use crate::plugin::{AnyPlugin, Engine, Plugin, RewardColumn, Rollouts};
 use crate::plugin::{Examples, Pairs, Tokens, ValuedPairs};
 use crate::train::journal::{Event, Journal, Scoring};
 use crate::train::{Error, Result};
+use models::ModelBefore;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use slots::Board;
@@ -53,10 +55,12 @@ struct Before {
 /// The state of a run's swaps.
 pub(super) struct Swaps {
     board: Arc<Mutex<Board>>,
-    /// Engine that loads plugins proposed by another rank.
-    engine: Option<Engine>,
+    /// What loads plugins and opens models that another rank proposes.
+    loads: Option<(Engine, Opener)>,
     proposals: Option<Receiver<Proposal>>,
     before: BTreeMap<String, Before>,
+    /// The same of reward models.
+    models_before: BTreeMap<String, ModelBefore>,
     /// All swaps of the run.
     history: Vec<Swap>,
 }
@@ -65,7 +69,8 @@ impl Swaps {
     /// Creates the state from the run's initial plugins. A new plugin is tried on `trial` until there is a newer batch.
     pub(super) fn new(slots: Vec<Slot>, trial: Trial) -> Self {
         let board = Arc::new(Mutex::new(Board::new(slots, trial)));
-        Self { board, engine: None, proposals: None, before: BTreeMap::new(), history: Vec::new() }
+        let (before, models_before) = (BTreeMap::new(), BTreeMap::new());
+        Self { board, loads: None, proposals: None, before, models_before, history: Vec::new() }
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Board) -> R) -> R {
@@ -73,9 +78,9 @@ impl Swaps {
     }
 
     /// Records the newest completions with their scores.
-    pub(super) fn saw_scores(&self, batch: Arc<RewardBatch>, rewards: &[RewardColumn]) {
+    pub(super) fn saw_scores(&self, judged: Arc<Judged>, rewards: &[RewardColumn]) {
         let scores = rewards.iter().map(|r| (r.name.clone(), r.values.clone())).collect();
-        self.with(|board| board.trial.scored = (batch, scores));
+        self.with(|board| board.trial.scored = (judged, scores));
     }
 
     /// Records the newest generation as the algorithm saw it.
@@ -122,9 +127,9 @@ struct Refusal<'a> {
 impl Plugins {
     /// Starts watching the plugins' files, the run's config.toml, and what `rlhost swap` sends. Only the first rank watches, for
     /// all.
-    pub(in crate::train) fn watch(&mut self, engine: Engine, journal: &Journal) -> Result<()> {
+    pub(in crate::train) fn watch(&mut self, engine: Engine, opener: Opener, journal: &Journal) -> Result<()> {
         if !self.world.is_first() {
-            self.swaps.engine = Some(engine);
+            self.swaps.loads = Some((engine, opener));
             return Ok(());
         }
         if !self.config.hot_reload {
@@ -133,7 +138,8 @@ impl Plugins {
         let inbox = journal.open_inbox()?;
         let (sender, proposals) = channel();
         self.swaps.with(|board| board.config = self.config.clone());
-        let watching = Watching::new(engine, self.swaps.board.clone(), journal.path().to_owned(), inbox, sender);
+        let folders = (journal.path().to_owned(), inbox);
+        let watching = Watching::new((engine, opener), self.swaps.board.clone(), folders, sender);
         match watching.and_then(Watching::begin) {
             Ok(()) => self.swaps.proposals = Some(proposals),
             Err(error) => tracing::warn!("plugin changes won't be detected: {error}"),
@@ -145,10 +151,12 @@ impl Plugins {
     pub(in crate::train) fn swap(&mut self, step: u64, journal: &mut Journal) -> Result<()> {
         self.swaps.with(|board| board.step = step);
         self.swaps.before.retain(|_, before| before.until > step);
+        self.swaps.models_before.retain(|_, before| before.until > step);
         let proposals: Vec<Proposal> = self.swaps.proposals.iter().flat_map(Receiver::try_iter).collect();
         for proposal in self.agreed(proposals, step)? {
             match proposal {
                 Proposal::Plugin(candidate) => self.take_in(*candidate, step, journal)?,
+                Proposal::Model(candidate) => self.take_in_model(*candidate, step, journal)?,
                 Proposal::Settings { name, weight, on_error } => self.take_settings(&name, weight, on_error, step, journal)?,
                 Proposal::Refused { name, hash, origin, reason } => {
                     self.refuse(
@@ -223,6 +231,9 @@ impl Plugins {
     /// can be taken again.
     pub(in crate::train) fn roll_back(&mut self, error: &Error, step: u64, journal: &mut Journal) -> Result<bool> {
         let Some(name) = error.plugin_at_fault() else { return Ok(false) };
+        if self.swaps.models_before.contains_key(name) {
+            return self.roll_back_model(name, error, step, journal);
+        }
         let Some(Before { mut loaded, slot, .. }) = self.swaps.before.remove(name) else { return Ok(false) };
         let Some(place) = self.place(name) else { return Ok(false) };
         let (from, to) = (place.hash().to_owned(), loaded.plugin().hash().to_owned());
@@ -245,7 +256,7 @@ impl Plugins {
     /// Applies a reward's weight and error policy changed in config.toml.
     fn take_settings(&mut self, name: &str, weight: f64, on_error: OnError, step: u64, journal: &mut Journal) -> Result<()> {
         let index = self.rewards.iter().position(|r| r.name() == name);
-        let of_environment = self.config.environment.as_mut().filter(|entry| entry.name() == name);
+        let of_environment = self.config.environment.iter_mut().find(|entry| entry.name() == name);
         let Some(entry) = index.map(|index| &mut self.config.plugin[index]).or(of_environment) else { return Ok(()) };
         let from = Scoring { weight: entry.weight, on_error: entry.on_error };
         (entry.weight, entry.on_error) = (weight, on_error);
@@ -274,10 +285,11 @@ impl Plugins {
                 Some(AnyPlugin::Reward(Box::new(self.rewards[index].exchange(*new))))
             }
             AnyPlugin::Environment(new) => {
-                if let Some(entry) = &mut self.config.environment {
-                    (entry.config, entry.limits) = (new.config(), new.limits().clone());
-                }
-                self.environment.replace(*new).map(|old| AnyPlugin::Environment(Box::new(old)))
+                let index = self.environments.iter().position(|e| e.name() == slot.name)?;
+                let entry = &mut self.config.environment[index];
+                (entry.config, entry.limits) = (new.config(), new.limits().clone());
+                let old = std::mem::replace(&mut self.environments[index], *new);
+                Some(AnyPlugin::Environment(Box::new(old)))
             }
             new => {
                 (self.config.loss, self.config.loss_limits) = (new.plugin().config(), new.plugin().limits().clone());
@@ -309,15 +321,23 @@ impl Plugins {
         &self.swaps.history
     }
 
+    /// Returns the names of the settings that the user chose.
+    pub(in crate::train) fn chosen(&self) -> Chosen {
+        self.swaps.with(|board| board.chosen())
+    }
+
     /// Returns the hash of each plugin's file when it was last handled.
     pub(in crate::train) fn seen(&self) -> Seen {
         self.swaps.with(|board| board.seen.clone())
     }
 
     /// Restores the swaps and handled files of an earlier part of the run; only files that differ from those count as new.
-    pub(in crate::train) fn begin_at(&mut self, history: Vec<Swap>, seen: Seen) {
+    pub(in crate::train) fn begin_at(&mut self, history: Vec<Swap>, seen: Seen, chosen: &Chosen) {
         self.swaps.history = history;
-        self.swaps.with(|board| board.seen.extend(seen));
+        self.swaps.with(|board| {
+            board.seen.extend(seen);
+            board.choose(chosen);
+        });
     }
 }
 

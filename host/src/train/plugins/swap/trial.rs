@@ -1,25 +1,36 @@
 //! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
 
+use crate::config::{Compare, OnError, PluginEntry};
 use crate::metrics::Comparison;
-use crate::plugin::{AnyPlugin, Asking, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
-use crate::plugin::{EnvironmentPlugin, RewardBatch, RewardColumn, RewardPlugin, Rollouts, Start, Tool};
+use crate::plugin::{
+    AnyPlugin, Asking, Column, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs,
+};
+use crate::plugin::{EnvironmentPlugin, RewardColumn, RewardPlugin, Rollouts, Start, Tool};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
-use crate::train::plugins::{Reward, batch, start};
+use crate::train::plugins::comparing::{self, Matches};
+use crate::train::plugins::scoring::Answers;
+use crate::train::plugins::steps::with_columns;
+use crate::train::plugins::{AskedModel, Judged, Reward, batch, start};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Prompts that plugins are tried on.
+const PROMPTS: usize = 2;
 
 /// The newest batch of each kind.
 #[derive(Clone)]
 pub(in crate::train) struct Trial {
     /// Completions, and how each reward scored them.
-    pub(super) scored: (Arc<RewardBatch>, BTreeMap<String, Vec<Option<f32>>>),
+    pub(super) scored: (Arc<Judged>, BTreeMap<String, Vec<Option<f32>>>),
+    /// Rewards that compare completions, by name.
+    compare: Arc<BTreeMap<String, Compare>>,
     pub(super) rollouts: Arc<Rollouts>,
     pub(super) tokens: Arc<Tokens>,
     pub(super) pairs: Arc<Pairs>,
-    /// Episodes of the dataset's first prompts.
-    pub(super) starts: Arc<Vec<Start>>,
+    /// Episodes of each environment's first prompts in the dataset.
+    pub(super) starts: Arc<BTreeMap<String, Vec<Start>>>,
     pub(super) examples: Arc<Examples>,
     pub(super) values: Arc<ValuedPairs>,
 }
@@ -28,7 +39,7 @@ impl Trial {
     /// Makes synthetic completions of the dataset's first prompts, `group` of each, with the columns that the algorithm `needs`.
     /// They are empty and made of the prompt's first tokens in turn.
     pub(in crate::train) fn made_up(prompts: &[Arc<Prompt>], columns: &[String], group: usize, needs: &Needs) -> Self {
-        let (with_reference, with_critic, prompts) = (needs.ref_logp, needs.values, &prompts[..prompts.len().min(2)]);
+        let (with_reference, with_critic, prompts) = (needs.ref_logp, needs.values, &prompts[..prompts.len().min(PROMPTS)]);
         let rollouts = made_up_rollouts(prompts, group);
         let text = |r: &Rollout| if r.finished { String::new() } else { prompts[r.prompt].text.clone() };
         let texts: Vec<String> = rollouts.iter().map(text).collect();
@@ -77,17 +88,33 @@ impl Trial {
         let has_margin = prompts.iter().flat_map(|prompt| &prompt.answers).any(|answers| answers.margin.is_some());
         let margin = has_margin.then(|| vec![0.5]);
         let values = ValuedPairs { step: 0, chosen: vec![0.5], rejected: vec![-0.25], margin, scale };
-        let scored = (Arc::new(batch), BTreeMap::new());
-        let starts = prompts.iter().enumerate().map(|(i, prompt)| start(prompt, i as u64, 0)).collect();
+        let scored = (Arc::new(Judged { batch, prompts: prompts.to_vec(), episodes: Vec::new() }), BTreeMap::new());
         Self {
             scored,
+            compare: Arc::default(),
             rollouts: Arc::new(seen),
             tokens: Arc::new(tokens),
             pairs: Arc::new(pairs),
-            starts: Arc::new(starts),
+            starts: Arc::default(),
             examples: Arc::new(made_up_examples(needs)),
             values: Arc::new(values),
         }
+    }
+
+    /// Returns the trial for a run with these rewards.
+    #[must_use]
+    pub(in crate::train) fn comparing(self, rewards: &[Reward]) -> Self {
+        let compare = rewards.iter().filter_map(|reward| Some((reward.name().to_owned(), reward.compare()?)));
+        let compare = Arc::new(compare.collect());
+        let of_steps = rewards.iter().filter(|reward| reward.model().is_some_and(|asked| asked.model.judges_steps()));
+        let judged = &self.scored.0;
+        let made_up = || (0..judged.batch.prompt_of.len()).map(|row| ["[0.5, 1.0]", "[]"][row % 2].to_owned()).collect();
+        let columns: Vec<Column> = of_steps.map(|reward| Column { name: reward.name().to_owned(), values: made_up() }).collect();
+        let scored = match columns.is_empty() {
+            true => self.scored,
+            false => (Arc::new(with_columns(judged, columns)), BTreeMap::new()),
+        };
+        Self { compare, scored, ..self }
     }
 
     /// Tries a plugin and reports how it differs from the one it would replace. Its state is restored afterwards.
@@ -115,19 +142,53 @@ impl Trial {
         kept
     }
 
-    /// Plays an episode of each of the dataset's first prompts.
+    /// Takes the starts of each environment's episodes from its first prompts.
+    pub(in crate::train) fn begin(&mut self, prompts: &[Arc<Prompt>], environments: &[PluginEntry]) {
+        let starts = environments.iter().enumerate().map(|(place, entry)| {
+            let own = prompts.iter().filter(|prompt| prompt.acts_in(environments) == Some(place));
+            let starts = own.take(PROMPTS).enumerate().map(|(i, prompt)| start(prompt, i as u64, 0)).collect();
+            (entry.name().to_owned(), starts)
+        });
+        self.starts = Arc::new(starts.collect());
+    }
+
+    /// Plays an episode of each of the environment's first prompts.
     pub(in crate::train) fn play(&self, environment: &EnvironmentPlugin) -> Result<()> {
-        let says = |place: usize, number: usize, _: &[Tool]| (number < 2).then(|| (["1", ""][place % 2].to_owned(), Vec::new()));
-        environment.rehearse(&self.starts, says).map(drop)
+        let text = |place: usize| ["1", ""][place % 2].to_owned();
+        let says = |place: usize, number: usize, _: &[Tool]| (number < 2).then(|| (text(place), Vec::new(), true));
+        let starts = self.starts.get(environment.name()).map(Vec::as_slice).unwrap_or_default();
+        environment.rehearse(starts, says).map(drop)
     }
 
     fn reward(&self, plugin: &mut RewardPlugin) -> Result<Value> {
-        let (batch, scores) = &self.scored;
-        let new = plugin.score(batch)?.rewards;
-        Ok(match scores.get(plugin.name()) {
-            Some(old) => json!(Comparison::of(old, &new)),
-            None => Value::Null,
-        })
+        let judged = &self.scored.0;
+        let matches = self.compare.get(plugin.name()).and_then(|compare| Matches::of(judged, *compare));
+        let new = match matches {
+            Some(matches) => {
+                let values = plugin.score(&matches.judged.batch)?.rewards;
+                matches.scores(Answers { values, ..Answers::default() }).values
+            }
+            None => plugin.score(&judged.batch)?.rewards,
+        };
+        Ok(self.compared(plugin.name(), &new))
+    }
+
+    /// Scores the newest completions with a reward model, and reports how it differs from the one it would replace.
+    pub(super) fn model(&self, asked: &AskedModel) -> crate::train::Result<Value> {
+        let judged = &self.scored.0;
+        let all = |judged: &Judged| asked.score(judged, 0..judged.batch.prompt_of.len(), OnError::Fail);
+        let mut answers = all(judged)?;
+        if let Some(compare) = self.compare.get(asked.model.name()) {
+            let references = comparing::references(judged, *compare).map(|references| all(&references)).transpose()?;
+            answers = comparing::probabilities(judged, answers, references.as_ref());
+        }
+        let new = answers.values;
+        Ok(self.compared(asked.model.name(), &new))
+    }
+
+    /// Compares scores of the newest completions with those that the reward of that name gave them.
+    fn compared(&self, name: &str, new: &[Option<f32>]) -> Value {
+        self.scored.1.get(name).map_or(Value::Null, |old| json!(Comparison::of(old, new)))
     }
 }
 

@@ -1,9 +1,11 @@
 //! The watching thread: detects changed files, reads them once they are complete, loads and tries them, and proposes swaps.
 
-use super::slots::{Board, Slot};
-use crate::config::{self, Config, OnError, Overrides, files};
+use super::models::ModelCandidate;
+use super::slots::{Board, Chosen, Slot};
+use crate::config::{self, Config, OnError, Overrides, PluginEntry, files};
 use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
 use crate::train::journal::keep_bytes;
+use crate::train::plugins::Opener;
 use rayon::ThreadPool;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -27,6 +29,9 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Number of training threads per thread that tries plugins.
 const SHARE: usize = 4;
+
+/// Ending of the inbox's files that name the folder of a reward model.
+const MODEL: &str = "model";
 
 /// Where a plugin came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,12 +67,14 @@ pub(super) struct Candidate {
 /// What the training thread should do between steps.
 pub(super) enum Proposal {
     Plugin(Box<Candidate>),
+    Model(Box<ModelCandidate>),
     Settings { name: String, weight: f64, on_error: OnError },
     Refused { name: String, hash: Option<String>, origin: Origin, reason: String },
 }
 
 pub(super) struct Watching {
     engine: Engine,
+    pub(super) opener: Opener,
     /// Thread pool for trials, separate from the training threads.
     pool: ThreadPool,
     board: Arc<Mutex<Board>>,
@@ -85,10 +92,9 @@ pub(super) struct Watching {
 
 impl Watching {
     pub(super) fn new(
-        engine: Engine,
+        (engine, opener): (Engine, Opener),
         board: Arc<Mutex<Board>>,
-        run: PathBuf,
-        inbox: PathBuf,
+        (run, inbox): (PathBuf, PathBuf),
         proposals: Sender<Proposal>,
     ) -> Result<Self, String> {
         let noticed = board.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
@@ -98,7 +104,7 @@ impl Watching {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("plugin-trial-{i}")).build();
         let pool = pool.map_err(|e| e.to_string())?;
         let (unreadable, stamps) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { engine, pool, board, run, inbox, proposals, noticed, unreadable, config, stamps })
+        Ok(Self { engine, opener, pool, board, run, inbox, proposals, noticed, unreadable, config, stamps })
     }
 
     /// Starts the thread; it ends when its proposals are no longer received.
@@ -121,7 +127,7 @@ impl Watching {
         Ok(())
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut Board) -> R) -> R {
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut Board) -> R) -> R {
         f(&mut self.board.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -144,10 +150,11 @@ impl Watching {
         self.proposals.send(proposal).is_ok()
     }
 
-    /// Handles what `rlhost swap` has put into the inbox, as complete files named `<plugin>@<request>`.
+    /// Handles what `rlhost swap` has put into the inbox, as complete files named `<plugin>@<request>`: a plugin, or the folder of
+    /// a reward model.
     fn requests(&mut self) -> bool {
         let mut sent: Vec<PathBuf> = fs::read_dir(&self.inbox).into_iter().flatten().flatten().map(|e| e.path()).collect();
-        sent.retain(|path| path.extension().is_some_and(|e| e == "wasm"));
+        sent.retain(|path| path.extension().is_some_and(|e| e == "wasm" || e == MODEL));
         sent.sort();
         for path in sent {
             let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
@@ -165,7 +172,11 @@ impl Watching {
                     continue;
                 }
             };
-            let proposal = match self.with(|board| board.slots.iter().find(|s| s.name == name).cloned()) {
+            let slot = self.with(|board| board.slots.iter().find(|s| s.name == name).cloned());
+            let proposal = match slot {
+                _ if path.extension().is_some_and(|e| e == MODEL) => {
+                    self.model_candidate(name, &String::from_utf8_lossy(&bytes), origin)
+                }
                 Some(slot) => self.candidate(Slot { source: Source::new(name.to_owned(), Cow::Owned(bytes)), ..slot }, origin),
                 None => {
                     let names = self.with(|board| board.slots.iter().map(|s| s.name.clone()).collect::<Vec<_>>().join(", "));
@@ -251,7 +262,12 @@ impl Watching {
         let given = if origin == Origin::Settings { &slot.config } else { &slot.chosen };
         let mut whole = true;
         let attempt = || {
-            let loaded = AnyPlugin::load(&self.engine, &slot.source, slot.role, given, &slot.limits, seed);
+            let load = |given| AnyPlugin::load(&self.engine, &slot.source, slot.role, given, &slot.limits, seed);
+            let loaded = match load(given) {
+                // A setting that has its default is not missed where it no longer exists.
+                Err(plugin::Error::Config { .. }) if origin != Origin::Settings => load(&slot.beyond_defaults),
+                loaded => loaded,
+            };
             whole = !matches!(loaded, Err(plugin::Error::NotComponent { .. }));
             let mut loaded = loaded.map_err(|e| e.to_string())?;
             fits(&loaded, &trial)?;
@@ -260,12 +276,11 @@ impl Watching {
             keep_bytes(&self.run, &slot.source).map_err(|e| e.to_string())?;
             Ok((loaded, report))
         };
-        let tried = catch_unwind(AssertUnwindSafe(|| self.pool.install(attempt)));
-        let tried = tried.unwrap_or_else(|_| Err("trying it panicked; this is a bug in rlhost".to_owned()));
-        let proposal = match tried {
+        let proposal = match self.tried_apart(attempt) {
             Ok((loaded, report)) => {
-                let (config, chosen) = (loaded.plugin().config(), loaded.plugin().settings_beyond_defaults());
-                let slot = Slot { config, chosen, ..slot };
+                let chosen = Chosen::from([(slot.name.clone(), slot.chosen.keys().cloned().collect())]);
+                let (config, beyond_defaults) = (loaded.plugin().config(), loaded.plugin().settings_beyond_defaults());
+                let slot = Slot { config, beyond_defaults, ..slot }.chosen_among(&chosen);
                 Proposal::Plugin(Box::new(Candidate { slot, loaded, report, origin, noticed }))
             }
             Err(reason) => {
@@ -273,6 +288,12 @@ impl Watching {
             }
         };
         (proposal, whole)
+    }
+
+    /// Runs an attempt on the threads for trials; a panic is a refusal.
+    pub(super) fn tried_apart<T: Send>(&self, attempt: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+        let tried = catch_unwind(AssertUnwindSafe(|| self.pool.install(attempt)));
+        tried.unwrap_or_else(|_| Err("trying it panicked; this is a bug in rlhost".to_owned()))
     }
 
     /// Handles changes of the run's config.toml.
@@ -372,8 +393,8 @@ fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     }
     let entries = |config: &Config| config.plugin.iter().chain(&config.environment).cloned().collect::<Vec<_>>();
     let paths = |config: &Config| {
-        let environment = config.environment.as_ref().map(|e| e.path.clone());
-        (config.plugin.iter().map(|e| e.path.clone()).collect::<Vec<_>>(), environment)
+        let of = |entries: &[PluginEntry]| entries.iter().map(|e| e.path.clone()).collect::<Vec<_>>();
+        (of(&config.plugin), of(&config.environment))
     };
     if paths(now) != paths(new) {
         return Err(cant_change("the list of plugins"));

@@ -1,0 +1,64 @@
+//! Whose fault an error is, which the exit code says.
+
+use crate::{checkpoint, config, data, dist, hub, model, ops, plugin, report, trackers, train};
+use std::error::Error;
+
+/// Returns whether something that the user gave is at fault. None if no room knows the error: it was put into words at the edge.
+pub(super) fn is_mistake(error: &anyhow::Error) -> Option<bool> {
+    error.chain().find_map(of_a_room)
+}
+
+fn of_a_room(error: &(dyn Error + 'static)) -> Option<bool> {
+    macro_rules! first_of {
+        ($($kind:ty),*) => {
+            None$(.or_else(|| error.downcast_ref::<$kind>().map(<$kind>::is_mistake)))*
+        };
+    }
+    let of_room = first_of!(
+        train::Error,
+        plugin::Error,
+        model::Error,
+        data::Error,
+        config::Error,
+        checkpoint::Error,
+        dist::Error,
+        report::Error,
+        trackers::Error
+    );
+    let unreachable = || error.downcast_ref::<hub::Error>().map(|_| true);
+    let computed = || error.downcast_ref::<ops::Error>().map(|_| false);
+    of_room.or_else(unreachable).or_else(computed).or_else(|| error.downcast_ref().map(config::files::is_of_the_path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::path::PathBuf;
+
+    fn kind(error: impl Into<anyhow::Error>) -> Option<bool> {
+        is_mistake(&error.into())
+    }
+
+    #[test]
+    fn an_error_is_a_mistake_by_its_kind_wherever_it_arose() {
+        let io = |kind: io::ErrorKind| config::Error::Io { path: PathBuf::from("run.toml"), source: kind.into() };
+        assert_eq!(kind(io(io::ErrorKind::NotFound)), Some(true));
+        assert_eq!(kind(train::Error::from(io(io::ErrorKind::NotFound))), Some(true));
+        assert_eq!(kind(train::Error::from(io(io::ErrorKind::StorageFull))), Some(false));
+        assert_eq!(kind(io::Error::from_raw_os_error(28)), Some(false));
+        let call = |step| plugin::Error::Call { name: "a".into(), function: "score", step, detail: "trapped".into() };
+        assert_eq!(kind(train::Error::from(call(Some(3)))), Some(false));
+        assert_eq!(kind(train::Error::from(call(None))), Some(true));
+        assert_eq!(kind(train::Error::DryRun(call(Some(0)))), Some(true));
+        let failure = |mistake| dist::Failure { reason: "it broke".into(), plugin: None, mistake };
+        assert_eq!(kind(train::Error::from(dist::Error::Failed { rank: 1, failure: failure(true) })), Some(true));
+        assert_eq!(kind(train::Error::from(dist::Error::Failed { rank: 1, failure: failure(false) })), Some(false));
+    }
+
+    #[test]
+    fn what_no_room_knows_was_put_into_words_at_the_edge() {
+        assert_eq!(kind(anyhow::anyhow!("--count: too many")), None);
+        assert_eq!(kind(anyhow::Error::from(io::Error::from(io::ErrorKind::StorageFull)).context("can't write it")), Some(false));
+    }
+}

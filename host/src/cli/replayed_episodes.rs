@@ -1,0 +1,116 @@
+//! Plays a run's recorded episodes again: the turns as the model wrote them, to another environment.
+
+use super::replay::{Recorded, Row, Scores};
+use crate::config::Limits;
+use crate::data::{Extras, Message};
+use crate::plugin::{Engine, EnvironmentPlugin, Rehearsed, Reply, Source, Start, calls};
+use crate::train::start_of;
+use anyhow::anyhow;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// What a line of completions.jsonl has of an episode.
+#[derive(Deserialize)]
+pub(super) struct Spoken {
+    /// The whole conversation.
+    pub messages: Value,
+    /// The reward of each turn.
+    pub turn_rewards: Value,
+    /// The tools that it offered.
+    #[serde(default)]
+    tools: Value,
+    turns: Vec<Written>,
+    seed: u64,
+}
+
+/// A turn besides its text.
+#[derive(Deserialize)]
+struct Written {
+    finished: bool,
+    calls: Vec<(String, String)>,
+}
+
+/// A turn of the model, and what the environment said after it.
+struct Exchange {
+    text: String,
+    /// Role and content of each message.
+    heard: Vec<(String, String)>,
+}
+
+impl Exchange {
+    /// Returns whether a reply is what was heard.
+    fn is(&self, reply: &Reply) -> bool {
+        let said = reply.messages.iter().map(|m| (&m.role, &m.content));
+        said.eq(self.heard.iter().map(|(role, content)| (role, content)))
+    }
+}
+
+impl Spoken {
+    /// Returns the conversation with what a template is told beside it, of a row with these columns.
+    pub(super) fn conversation(&self, columns: Option<&Map<String, Value>>) -> anyhow::Result<(Vec<Message>, Extras)> {
+        let mut extras = columns.map(Extras::of).transpose().map_err(|detail| anyhow!("{detail}"))?.unwrap_or_default();
+        if !self.tools.is_null() {
+            extras.tools = self.tools.clone();
+        }
+        Ok((self.said()?, extras))
+    }
+
+    fn said(&self) -> anyhow::Result<Vec<Message>> {
+        serde_json::from_value(self.messages.clone()).map_err(|e| anyhow!("the messages of an episode: {e}"))
+    }
+
+    /// Returns the turns, each with the replies to it.
+    fn exchanges(&self) -> anyhow::Result<Vec<Exchange>> {
+        let said = self.said()?;
+        let own: Vec<usize> = (0..said.len()).filter(|&i| said[i].role == "assistant").collect();
+        // What precedes the first turn is the prompt, which may have answers of the model too.
+        let own = &own[own.len().saturating_sub(self.turns.len())..];
+        let end = |i: usize| own.get(i + 1).copied().unwrap_or(said.len());
+        let heard = |i: usize| said[own[i] + 1..end(i)].iter().map(|m| (m.role.clone(), m.content.clone())).collect();
+        Ok((0..own.len()).map(|i| Exchange { text: said[own[i]].content.clone(), heard: heard(i) }).collect())
+    }
+}
+
+/// Plays the recorded turns to an environment. Returns the sum of each episode's rewards.
+///
+/// # Errors
+/// If the run has no episodes, or the environment fails.
+pub(super) fn by_environment(
+    given: &str,
+    settings: Map<String, Value>,
+    seed: u64,
+    recorded: &[Recorded],
+    rows: &[Row],
+) -> anyhow::Result<Scores> {
+    let source = Source::open(given)?;
+    let plugin = EnvironmentPlugin::load(&Engine::new()?, &source, &settings, &Limits::default(), seed)?;
+    let (mut scores, mut other, mut ended) = (Vec::with_capacity(recorded.len()), 0, 0);
+    for generation in recorded.chunk_by(|a, b| a.step == b.step) {
+        let spoken: Vec<&Spoken> = generation.iter().filter_map(|one| one.spoken.as_ref()).collect();
+        if spoken.len() != generation.len() {
+            return Err(anyhow!("the run's completions are no episodes with recorded turns, which --environment plays again"));
+        }
+        let exchanges = spoken.iter().map(|spoken| spoken.exchanges()).collect::<anyhow::Result<Vec<_>>>()?;
+        let start = |(i, one): (usize, &Recorded)| {
+            let row = rows.get(one.row).ok_or_else(|| anyhow!("the dataset has no row {}", one.row))?;
+            Ok(start_of(&row.messages, &row.columns, (i as u64, spoken[i].seed)))
+        };
+        let starts = generation.iter().enumerate().map(start).collect::<anyhow::Result<Vec<Start>>>()?;
+        let says = |place: usize, number: usize, _: &[_]| {
+            let (Exchange { text, .. }, written) = exchanges[place].iter().zip(&spoken[place].turns).nth(number)?;
+            Some((text.clone(), calls(number, &written.calls), written.finished))
+        };
+        let played = plugin.rehearse(&starts, says).map_err(|e| anyhow!("the new environment failed: {e}"))?;
+        for (Rehearsed { replies, .. }, exchanges) in played.iter().zip(&exchanges) {
+            let rewards: Vec<f64> = replies.iter().filter_map(|reply| reply.reward).map(f64::from).collect();
+            scores.push((!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() as f32));
+            other += usize::from(!replies.iter().zip(exchanges).all(|(reply, exchange)| exchange.is(reply)));
+            ended += usize::from(replies.len() < exchanges.len());
+        }
+    }
+    let all = recorded.len();
+    say!(
+        "{other} of {all} episodes get other replies than those recorded, which the turns after them answer; {ended} end earlier"
+    );
+    Ok((scores, format!("{} ({})", source.name(), &source.hash()[..12])))
+}

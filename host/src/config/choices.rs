@@ -1,0 +1,118 @@
+//! Values of keys that are one of a few words.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Which completions an algorithm trains on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LearnFrom {
+    /// The policy's own: generated and rewarded.
+    Generation,
+    /// The dataset's.
+    Dataset,
+}
+
+/// What the policy's log-probabilities of a generation are, once it is trained on later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OldLogp {
+    /// Those of its sampling.
+    Sampling,
+    /// Those that a forward pass as in training gives right after it.
+    Recompute,
+}
+
+/// Which completions are written to completions.jsonl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogCompletions {
+    /// No completions.
+    #[serde(alias = "false")]
+    None,
+    /// Those of each generation's first prompt.
+    Sample,
+    /// All completions.
+    #[serde(alias = "true")]
+    All,
+}
+
+/// Where metrics are reported besides metrics.jsonl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReportTo {
+    /// Nowhere.
+    None,
+    /// TensorBoard event files in the run's folder.
+    Tensorboard,
+    /// At the end of the run, an offline run of Weights & Biases in its folder.
+    Wandb,
+    /// At the end of the run, an MLflow file store in its folder.
+    Mlflow,
+    /// At the end of the run, a table for Trackio in its folder.
+    Trackio,
+}
+
+/// The precision in which gradients are sent to other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ReduceDtype {
+    /// Full precision.
+    #[serde(alias = "fp32", alias = "f32")]
+    Float32,
+    /// Rounded to half the bytes and summed in f32.
+    #[serde(alias = "bf16")]
+    Bfloat16,
+}
+
+/// The precision in which a model's weights are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelDtype {
+    /// The one that each is stored in.
+    Auto,
+    /// 32 bits.
+    #[serde(alias = "fp32", alias = "f32")]
+    Float32,
+    /// 16 bits with the range of 32.
+    #[serde(alias = "bf16")]
+    Bfloat16,
+    /// 16 bits.
+    #[serde(alias = "fp16", alias = "f16")]
+    Float16,
+}
+
+/// What to do when a checkpoint can't be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnSaveError {
+    /// The run ends.
+    Fail,
+    /// The run continues to the next save; only the last save must succeed.
+    Continue,
+}
+
+/// When something is done that is done every so many steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// Never, except at the end where that is needed.
+    #[serde(alias = "false")]
+    No,
+    /// Every so many steps.
+    Steps,
+    /// After each epoch.
+    Epoch,
+}
+
+/// How texts are packed into sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PackingStrategy {
+    /// Best-fit decreasing; longer texts are truncated.
+    Bfd,
+    /// Best-fit decreasing; longer texts are split.
+    BfdSplit,
+    /// Texts one after another, cut into sequences.
+    Wrapped,
+}

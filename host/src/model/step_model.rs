@@ -1,0 +1,43 @@
+//! Models that judge the steps of a text (process rewards): a value at each token that ends a step.
+//!
+//! The folder is that of a token classification model of transformers with two labels, as TRL's PRM format has it: the head is
+//! `score.weight`, `[2, hidden]`, with `score.bias`, `[2]`, if it has one. A step's value is the probability of the second label, the
+//! logistic function of the difference of the two logits. So one row, the difference, is all that is computed.
+
+use super::shards::Shards;
+use super::value_model::SCORE;
+use super::weights::Linear;
+use super::{Decoder, Error, ModelFolder, Result};
+
+/// The bias of the head in files.
+pub(super) const SCORE_BIAS: &str = "score.bias";
+
+impl ModelFolder {
+    /// Returns whether it is a model that judges tokens.
+    ///
+    /// # Errors
+    /// If its config.json can't be read.
+    pub fn judges_steps(&self) -> Result<bool> {
+        Ok(self.kind()?.is_some_and(|kind| kind.ends_with("ForTokenClassification")))
+    }
+
+    /// Reads the model; its values are differences of the two logits of each token.
+    ///
+    /// # Errors
+    /// If the weights have no head for two labels, or as [`ModelFolder::decoder`].
+    pub fn step_model(&self) -> Result<Decoder> {
+        let (hidden, by) = (self.architecture().hidden_size, "the two labels of a model of steps");
+        let mut shards = Shards::of_model(self.base())?;
+        let missing = || {
+            let detail = format!("there is no {SCORE} of shape [2, {hidden}], which {by} need");
+            Error::Weights { path: self.base().to_owned(), detail }
+        };
+        let weight = shards.take(SCORE, &[2, hidden], by)?.ok_or_else(missing)?;
+        let bias = shards.take(SCORE_BIAS, &[2], by)?;
+        let mut decoder = self.trunk()?;
+        let weight = (weight.narrow(0, 1, 1)? - weight.narrow(0, 0, 1)?)?;
+        let bias = bias.map(|bias| bias.narrow(0, 1, 1)? - bias.narrow(0, 0, 1)?).transpose()?;
+        decoder.weights.value_head = Some(Linear { weight, scales: None, bias, adapter: None });
+        Ok(decoder)
+    }
+}

@@ -1,0 +1,169 @@
+//! How files hold a decoder's parameters. Most lie there as they are computed with, under the same names. Those of experts are
+//! stacked in memory and apart in most files, or under other names; GPT-2's matrices are transposed.
+
+use super::families::{ExpertNames, ExpertsInFiles, Names};
+use super::shards::Shards;
+use super::weights::{Weights, of_adapter};
+use super::{Dtype, Error, Result};
+use candle_core::Tensor;
+
+/// A way in which a file may hold a parameter.
+enum Form {
+    /// As it is.
+    Whole(String),
+    /// A matrix, transposed.
+    Turned(String),
+    /// For each expert, its parts, whose rows follow one another.
+    Each(Vec<Vec<String>>),
+}
+
+impl Names {
+    /// Returns how a file may hold the parameter of this name and shape, the way in which it is written first.
+    fn forms(&self, name: &str, shape: &[usize]) -> Vec<Form> {
+        let Some((experts, (layer, part))) =
+            self.experts.and_then(|experts| Some((experts, experts.part_of(name.strip_suffix(".weight")?)?)))
+        else {
+            let turned = self.turned && shape.len() == 2 && name.starts_with(self.layers) && !of_adapter(name);
+            return vec![if turned { Form::Turned(name.to_owned()) } else { Form::Whole(name.to_owned()) }];
+        };
+        let in_layer = |part: &str| format!("{layer}.{part}");
+        if part == Part::Router {
+            return [experts.router[1], experts.router[0]].map(|router| Form::Whole(in_layer(router) + ".weight")).into();
+        }
+        // Not a module's weight there.
+        let stacked = Form::Whole(in_layer(if part == Part::Wide { experts.wide } else { experts.down }));
+        let first = match &experts.in_files {
+            ExpertsInFiles::Stacked([wide, down]) => {
+                Form::Whole(in_layer(if part == Part::Wide { wide } else { down }) + ".weight")
+            }
+            ExpertsInFiles::Each(folder, [gate, up, down]) => {
+                let parts = if part == Part::Wide { vec![gate, up] } else { vec![down] };
+                let of = |expert: usize| parts.iter().map(|part| format!("{layer}.{folder}.{expert}.{part}.weight")).collect();
+                Form::Each((0..shape[0]).map(of).collect())
+            }
+        };
+        vec![first, stacked]
+    }
+}
+
+/// Returns the name of one of GPT-2's tensors, whose oldest files leave out the first part.
+pub(super) fn with_prefix(name: &str) -> String {
+    let old = ["wte.", "wpe.", "h.", "ln_f."].into_iter().any(|start| name.starts_with(start));
+    if old { format!("transformer.{name}") } else { name.to_owned() }
+}
+
+/// A parameter of experts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Router,
+    Wide,
+    Down,
+}
+
+impl ExpertNames {
+    /// Returns the layer and the part that a parameter belongs to, if it is one of experts.
+    fn part_of<'a>(&self, name: &'a str) -> Option<(&'a str, Part)> {
+        let all = [(self.router[0], Part::Router), (self.wide, Part::Wide), (self.down, Part::Down)];
+        all.into_iter().find_map(|(own, part)| Some((name.strip_suffix(own)?.strip_suffix('.')?, part)))
+    }
+}
+
+impl Form {
+    /// Returns the tensors of this form with their shapes.
+    fn tensors(&self, shape: &[usize]) -> Vec<(&str, Vec<usize>)> {
+        match self {
+            Self::Whole(name) => vec![(name, shape.to_vec())],
+            Self::Turned(name) => vec![(name, shape.iter().rev().copied().collect())],
+            Self::Each(all) => {
+                let (parts, rest) = (all.first().map_or(1, Vec::len), &shape[2..]);
+                let shape = [&[shape[1] / parts.max(1)], rest].concat();
+                all.iter().flatten().map(|name| (name.as_str(), shape.clone())).collect()
+            }
+        }
+    }
+}
+
+/// Returns whether a model's files hold the parameter of this name.
+///
+/// # Errors
+/// As [`Shards::check`].
+pub(super) fn check(shards: &Shards, names: &Names, name: &str, shape: &[usize]) -> Result<bool> {
+    Ok(found(shards, names, name, shape)?.is_some())
+}
+
+/// Returns the name of a tensor that a model's files lack for the parameter of this name: of the form that they hold a part of, or
+/// else of the usual one.
+pub(super) fn missing(shards: &Shards, names: &Names, name: &str, shape: &[usize]) -> String {
+    let forms = names.forms(name, shape);
+    let held = |form: &&Form| form.tensors(shape).iter().any(|(tensor, _)| shards.has(tensor));
+    let form = forms.iter().find(held).or(forms.first());
+    let lacking = form.and_then(|form| form.tensors(shape).into_iter().find(|(tensor, _)| !shards.has(tensor)));
+    lacking.map_or_else(|| name.to_owned(), |(tensor, _)| tensor.to_owned())
+}
+
+fn found(shards: &Shards, names: &Names, name: &str, shape: &[usize]) -> Result<Option<Form>> {
+    for form in names.forms(name, shape) {
+        let mut all = true;
+        for (tensor, shape) in form.tensors(shape) {
+            all &= shards.check(tensor, &shape, BY)?;
+        }
+        if all {
+            return Ok(Some(form));
+        }
+    }
+    Ok(None)
+}
+
+/// What requires the shapes.
+const BY: &str = "config.json";
+
+/// Takes the parameter of this name from a model's files; none if they don't hold it.
+///
+/// # Errors
+/// As [`Shards::take_in`].
+pub(super) fn take(
+    shards: &mut Shards,
+    names: &Names,
+    (name, shape): (&str, &[usize]),
+    dtype: Option<Dtype>,
+) -> Result<Option<Tensor>> {
+    // The products of experts read f32.
+    let dtype = if shape.len() > 2 { Some(Dtype::F32) } else { dtype };
+    let Some(form) = found(shards, names, name, shape)? else { return Ok(None) };
+    let tensors = form.tensors(shape);
+    if let Form::Turned(tensor) = &form {
+        return Ok(shards.take_in(tensor, &tensors[0].1, BY, dtype)?.map(|t| t.t()?.contiguous()).transpose()?);
+    }
+    let mut parts = Vec::with_capacity(tensors.len());
+    for (tensor, shape) in tensors {
+        parts.extend(shards.take_in(tensor, &shape, BY, dtype)?);
+    }
+    let one = if let [_] = &parts[..] { parts.pop() } else { None };
+    Ok(Some(one.map_or_else(|| Tensor::cat(&parts, 0), Ok)?.reshape(shape)?))
+}
+
+impl Weights {
+    /// Returns all parameters except an adapter's as files hold them.
+    ///
+    /// # Errors
+    /// If a tensor can't be taken apart.
+    pub(super) fn in_files(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut all = Vec::new();
+        for (name, t) in self.named().into_iter().filter(|(name, _)| !of_adapter(name)) {
+            let missing = || Error::Op(crate::ops::Error::Shape { op: "save", detail: format!("no form for {name}") });
+            let form = self.names.forms(&name, t.dims()).into_iter().next().ok_or_else(missing)?;
+            match &form {
+                Form::Whole(name) => all.push((name.clone(), t.clone())),
+                Form::Turned(name) => all.push((name.clone(), t.t()?.contiguous()?)),
+                Form::Each(_) => {
+                    let tensors = form.tensors(t.dims());
+                    let parts = t.reshape((tensors.len(), tensors[0].1[0], ()))?;
+                    for (i, (name, _)) in tensors.into_iter().enumerate() {
+                        all.push((name.to_owned(), parts.get(i)?));
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+}

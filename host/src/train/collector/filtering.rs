@@ -1,0 +1,159 @@
+//! Dynamic sampling (DAPO, arXiv 2503.14476; verl's `filter_groups`): where all completions of a prompt have the same reward, there is
+//! nothing to learn, and a further prompt takes its place.
+
+use super::{Collector, With};
+use crate::metrics::{Metric, Reduction};
+use crate::plugin::RewardColumn;
+use crate::rollout::Rollout;
+use crate::train::experience::Experience;
+use crate::train::figures::Figures;
+use crate::train::{Error, Result};
+use std::ops::Range;
+
+/// How far rewards must lie apart to differ, relative to the largest or, below it, to one. Sums of f32 differ by a few of their last
+/// bits, about 1e-7.
+const APART: f64 = 1e-6;
+
+impl Collector {
+    /// Generates for the next prompts until there are as many with a spread of rewards as a generation has. Each attempt counts as
+    /// a generation, and so draws random numbers of its own.
+    ///
+    /// # Errors
+    /// If `max_num_gen_batches` generations have too few of them.
+    pub(super) fn generated_with_spread(&mut self, with: &mut With<'_>) -> Result<(Experience, Figures)> {
+        let (mut figures, mut parts) = (Figures::begin(), Vec::new());
+        let (mut wanted, mut found) = (0, 0);
+        let most = self.settings.max_num_gen_batches;
+        for attempt in 1..=most {
+            let prompts = self.data.next();
+            wanted = wanted.max(prompts.len());
+            let (part, made) = self.attempted(prompts, self.counters.generation, with)?;
+            figures.merge(made);
+            let rewards = totals(&part.rewards, self.settings.filter_groups_metric.as_deref());
+            let groups = part.prompts.len();
+            let mut kept: Vec<usize> = (0..groups).filter(|&group| differ(&rewards[part.rows(group..group + 1)])).collect();
+            figures.add(self.world.once(measured(&rewards, kept.len(), groups)));
+            kept.truncate(wanted - found);
+            found += kept.len();
+            parts.push(part.only(&kept));
+            if found == wanted {
+                let batches = Metric::mean("filter_groups/num_gen_batches", attempt as f64, 1.0);
+                figures.add(self.world.once([batches]));
+                let mut experience = Experience::joined(parts);
+                figures.merge(self.completed(&mut experience, with)?);
+                return Ok((experience, figures));
+            }
+            self.counters.generation += 1;
+        }
+        Err(Error::NoSpread { generations: most, found, wanted })
+    }
+}
+
+/// Returns the metrics of one attempt.
+fn measured(rewards: &[Option<Total>], kept: usize, groups: usize) -> Vec<Metric> {
+    let scored: Vec<f64> = rewards.iter().flatten().map(|total| total.sum).collect();
+    let n = scored.len() as f64;
+    let mut metrics = vec![Metric::mean("filter_groups/kept_ratio", kept as f64 / groups as f64, groups as f64)];
+    if n > 0.0 {
+        metrics.push(Metric::mean("filter_groups/reward", scored.iter().sum::<f64>() / n, n));
+    }
+    metrics.push(Metric::new("filter_groups/num_filtered", (groups - kept) as f64, Reduction::Sum));
+    metrics
+}
+
+/// A completion's reward.
+#[derive(Clone, Copy, Debug, Default)]
+struct Total {
+    sum: f64,
+    /// The sum of the parts' sizes, on which its rounding depends.
+    size: f64,
+}
+
+/// Returns the weighted sum of each completion's rewards, or one of them by its name; none for one without a score.
+fn totals(columns: &[RewardColumn], only: Option<&str>) -> Vec<Option<Total>> {
+    let rows = columns.first().map_or(0, |column| column.values.len());
+    let mut totals = vec![None; rows];
+    for column in columns.iter().filter(|column| only.is_none_or(|name| name == column.name)) {
+        let weight = if only.is_some() { 1.0 } else { f64::from(column.weight) };
+        for (total, value) in totals.iter_mut().zip(&column.values) {
+            let Some(value) = value else { continue };
+            let part = weight * f64::from(*value);
+            let total: &mut Total = total.get_or_insert_default();
+            (total.sum, total.size) = (total.sum + part, total.size + part.abs());
+        }
+    }
+    totals
+}
+
+/// Returns whether the rewards of a group differ by more than rounding.
+fn differ(group: &[Option<Total>]) -> bool {
+    let scored = || group.iter().flatten();
+    let fold = |of: fn(f64, f64) -> f64, from: f64| scored().map(|total| total.sum).fold(from, of);
+    let size = scored().map(|total| total.size).fold(1.0, f64::max);
+    fold(f64::max, f64::NEG_INFINITY) - fold(f64::min, f64::INFINITY) > APART * size
+}
+
+impl Experience {
+    /// Returns the completions of these prompts alone, in order; of what is computed after the rewards there is nothing yet.
+    fn only(self, kept: &[usize]) -> Self {
+        let rows: Vec<Range<usize>> = kept.iter().map(|&prompt| self.rows(prompt..prompt + 1)).collect();
+        let rows = || rows.iter().cloned().flatten();
+        let prompts = kept.iter().map(|&prompt| self.prompts[prompt].clone()).collect();
+        let place = |prompt: usize| kept.partition_point(|&other| other < prompt);
+        let rollout = |row: usize| {
+            let rollout = self.rollouts[row].clone();
+            Rollout { prompt: place(rollout.prompt), ..rollout }
+        };
+        let mut some = Self::new(self.generated_at, prompts, rows().map(rollout).collect());
+        some.texts = rows().map(|row| self.texts[row].clone()).collect();
+        if !self.episodes.is_empty() {
+            some.episodes = rows().map(|row| self.episodes[row].clone()).collect();
+        }
+        let column = |column: &RewardColumn| RewardColumn {
+            name: column.name.clone(),
+            weight: column.weight,
+            values: rows().map(|row| column.values[row]).collect(),
+        };
+        some.rewards = self.rewards.iter().map(column).collect();
+        some
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(name: &str, weight: f32, values: &[Option<f32>]) -> RewardColumn {
+        RewardColumn { name: name.into(), weight, values: values.to_vec() }
+    }
+
+    fn spread(values: &[f32]) -> bool {
+        let values: Vec<Option<f32>> = values.iter().copied().map(Some).collect();
+        differ(&totals(&[column("a", 1.0, &values)], None))
+    }
+
+    #[test]
+    fn one_that_is_better_is_a_spread_and_rounding_is_none() {
+        assert!(spread(&[1.0, 0.0, 0.0, 0.0]));
+        assert!(spread(&[0.5, 0.5, 0.5, 0.500_01]));
+        assert!(spread(&[1000.0, 1000.01]));
+        assert!(!spread(&[0.3; 4]) && !spread(&[0.0; 4]) && !spread(&[1.0]) && !spread(&[]));
+        let third = 1.0f32 / 3.0;
+        assert!(!spread(&[third, 1.0 - 2.0 * third, third + f32::EPSILON / 4.0]));
+        assert!(!spread(&[12345.678, 12345.679]), "neighbours among f32");
+        assert!(!spread(&[0.1 + 0.2 - 0.3, 0.0]), "{}", 0.1f32 + 0.2 - 0.3);
+    }
+
+    #[test]
+    fn rewards_are_summed_by_their_weights_or_taken_by_name() {
+        let (a, b) = ([Some(1.0), Some(0.0), None], [Some(0.0), Some(0.5), None]);
+        let columns = [column("a", 1.0, &a), column("b", 2.0, &b)];
+        let sums = |only| totals(&columns, only).iter().map(|total| total.map(|t| t.sum)).collect::<Vec<_>>();
+        assert_eq!(sums(None), [Some(1.0), Some(1.0), None]);
+        assert_eq!(sums(Some("b")), [Some(0.0), Some(0.5), None]);
+        assert!(!differ(&totals(&columns, None)) && differ(&totals(&columns, Some("a"))));
+        // Ten million and minus ten million leave the rounding of ten million.
+        let (up, down) = ([Some(1e7), Some(1e7)], [Some(-1e7), Some(-1e7 + 1.0)]);
+        assert!(!differ(&totals(&[column("up", 1.0, &up), column("down", 1.0, &down)], None)));
+    }
+}

@@ -1,0 +1,93 @@
+//! Given texts cut into sequences, for packing without a loss of tokens: TRL's `bfd_split` and `wrapped`.
+
+use super::{Answers, Prompt};
+use serde_json::Map;
+use std::sync::Arc;
+
+/// Tokens, and for each whether it is learned.
+type Text = Vec<(u32, u8)>;
+
+/// Cuts texts longer than `length` into parts that do not see each other; the first token of a part is not learned.
+pub(in crate::train) fn split(prompts: Vec<Arc<Prompt>>, length: usize, whole: bool) -> Vec<Arc<Prompt>> {
+    let parts = |prompt: Arc<Prompt>| {
+        if prompt.length() <= length {
+            return Arc::into_inner(prompt).into_iter().collect::<Vec<_>>();
+        }
+        let text = text(&prompt, whole);
+        text.chunks(length).filter_map(|part| sequence(prompt.row, part)).collect()
+    };
+    numbered(prompts.into_iter().flat_map(parts))
+}
+
+/// Cuts all texts, one after another, into sequences of `length`, in which each text sees those before it.
+pub(in crate::train) fn wrap(prompts: &[Arc<Prompt>], length: usize, whole: bool) -> Vec<Arc<Prompt>> {
+    let all: Text = prompts.iter().flat_map(|prompt| text(prompt, whole)).collect();
+    numbered(all.chunks(length).enumerate().filter_map(|(row, part)| sequence(row, part)))
+}
+
+fn numbered(prompts: impl Iterator<Item = Prompt>) -> Vec<Arc<Prompt>> {
+    prompts.enumerate().map(|(index, prompt)| Arc::new(Prompt { index, ..prompt })).collect()
+}
+
+/// Returns all of a row's tokens. Its first token is learned, if anything comes before it, as the others are: unless it belongs to a
+/// prompt, or masks say otherwise.
+fn text(prompt: &Prompt, whole: bool) -> Text {
+    let Some(answers) = &prompt.answers else { return Text::new() };
+    let asked = answers.learned.is_none() && (whole || prompt.text.is_empty());
+    let learned = |i: usize| answers.learned.as_ref().map_or(1, |mask| mask[i]);
+    let chosen = answers.chosen.iter().enumerate().map(|(i, &token)| (token, learned(i)));
+    prompt.tokens.iter().map(|&token| (token, u8::from(asked))).chain(chosen).collect()
+}
+
+/// Returns a part as a row of its own; none if nothing of it is learned.
+fn sequence(row: usize, part: &[(u32, u8)]) -> Option<Prompt> {
+    let (first, rest) = part.split_first()?;
+    let (chosen, mask): (Vec<u32>, Vec<u8>) = rest.iter().copied().unzip();
+    let learned = mask.contains(&0).then_some(mask);
+    if chosen.is_empty() || learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
+        return None;
+    }
+    let answers = Some(Answers::new(chosen, learned, Vec::new()));
+    let prompt = Prompt::new(row, &crate::data::Prompt::Text(String::new()), String::new(), Map::new());
+    Some(Prompt { tokens: vec![first.0], answers, ..prompt })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt(asked: &str, tokens: &[u32], chosen: &[u32], learned: Option<&[u8]>) -> Arc<Prompt> {
+        let answers = Some(Answers::new(chosen.to_vec(), learned.map(<[u8]>::to_vec), Vec::new()));
+        let new = Prompt::new(0, &crate::data::Prompt::Text(asked.into()), asked.into(), Map::new());
+        Arc::new(Prompt { tokens: tokens.to_vec(), answers, ..new })
+    }
+
+    type Shown = (Vec<u32>, Vec<u32>, Option<Vec<u8>>);
+
+    fn shown(prompts: &[Arc<Prompt>]) -> Vec<Shown> {
+        let one = |prompt: &Arc<Prompt>| {
+            let answers = prompt.answers.as_ref().unwrap();
+            (prompt.tokens.clone(), answers.chosen.clone(), answers.learned.clone())
+        };
+        prompts.iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_long_text_is_split_and_others_stay() {
+        let rows = vec![prompt("", &[1], &[2, 3, 4, 5], None), prompt("ab", &[6, 7], &[8, 9, 10, 11], None)];
+        let got = split(rows, 4, false);
+        let want = [(vec![1], vec![2, 3, 4], None), (vec![6], vec![7, 8, 9], Some(vec![0, 1, 1])), (vec![10], vec![11], None)];
+        assert_eq!(shown(&got), want, "the token 5 alone has nothing before it");
+        assert_eq!(got.iter().map(|p| p.index).collect::<Vec<_>>(), [0, 1, 2]);
+        let short = vec![prompt("ab", &[6, 7], &[8], None)];
+        assert_eq!(shown(&split(short, 4, false)), [(vec![6, 7], vec![8], None)]);
+    }
+
+    #[test]
+    fn wrapped_texts_follow_each_other_and_only_prompts_are_not_learned() {
+        let rows = [prompt("", &[1], &[2, 3], None), prompt("ab", &[4, 5], &[6, 7], None), prompt("", &[8], &[9], Some(&[1]))];
+        let want = [(vec![1], vec![2, 3, 4], Some(vec![1, 1, 0])), (vec![5], vec![6, 7, 8], Some(vec![1, 1, 0]))];
+        assert_eq!(shown(&wrap(&rows, 4, false)), want);
+        assert_eq!(shown(&wrap(&rows[..2], 8, true)), [(vec![1], vec![2, 3, 4, 5, 6, 7], None)]);
+    }
+}

@@ -1,0 +1,240 @@
+//! What can end a run, and whose fault it is.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+/// Errors that can end a run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A model could not be loaded or run.
+    #[error(transparent)]
+    Model(#[from] crate::model::Error),
+    /// Data could not be read.
+    #[error(transparent)]
+    Data(#[from] crate::data::Error),
+    /// Something could not be downloaded from the hub.
+    #[error(transparent)]
+    Hub(#[from] crate::hub::Error),
+    /// A plugin could not be loaded or failed.
+    #[error(transparent)]
+    Plugin(#[from] crate::plugin::Error),
+    /// A plugin failed when it was tried before the run began.
+    #[error(transparent)]
+    DryRun(crate::plugin::Error),
+    /// The configuration does not fit what was loaded.
+    #[error(transparent)]
+    Config(#[from] crate::config::Error),
+    /// A checkpoint could not be written.
+    #[error(transparent)]
+    Checkpoint(#[from] crate::checkpoint::Error),
+    /// A file of the run could not be written.
+    #[error("can't write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Another process of the run failed, or can't be reached.
+    #[error(transparent)]
+    Ranks(#[from] crate::dist::Error),
+    /// An operation failed.
+    #[error(transparent)]
+    Op(#[from] crate::ops::Error),
+    /// A setting does not fit the model, the data or the algorithm.
+    #[error("{key}: {detail}")]
+    Setting {
+        /// The configuration's key.
+        key: &'static str,
+        /// What is wrong, and what would be right.
+        detail: String,
+    },
+    /// The run's folder can't be used.
+    #[error("output_dir {} {detail}", path.display())]
+    OutputDir {
+        /// The folder.
+        path: PathBuf,
+        /// Why not, and what to do.
+        detail: String,
+    },
+    /// A file or folder that the run needs is not what it should be.
+    #[error("{}: {detail}", path.display())]
+    Unusable {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The settings are not those of the run that goes on.
+    #[error("{0}")]
+    Changed(String),
+    /// The dataset is too small.
+    #[error(
+        "the dataset has {prompts} prompts, but one generation takes {generation}; lower per_device_train_batch_size or \
+         steps_per_generation"
+    )]
+    TooFewPrompts {
+        /// Prompts in the dataset.
+        prompts: usize,
+        /// Prompts that a generation takes.
+        generation: usize,
+    },
+    /// A reward model could not score a text.
+    #[error("reward model {name}: {detail}")]
+    RewardModel {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// No reward scored any completion.
+    #[error("no reward could score any completion at step {step}{}", in_a_row(*generations))]
+    Unscored {
+        /// The step.
+        step: u64,
+        /// Generations in a row without a score.
+        generations: u64,
+    },
+    /// Too few groups of completions have rewards that differ.
+    #[error(
+        "filter_groups: in {} (max_num_gen_batches) only {found} of the {wanted} prompts that a step needs have completions \
+         whose rewards differ; use prompts that the model solves sometimes, or a reward with more grades",
+        counted(*generations)
+    )]
+    NoSpread {
+        /// Generations that were made.
+        generations: u64,
+        /// Prompts whose rewards differ.
+        found: usize,
+        /// Prompts that a step takes.
+        wanted: usize,
+    },
+    /// The ranks were not started for the same run.
+    #[error("rank {rank} {detail}")]
+    SetUpsDiffer {
+        /// The first rank that differs from rank 0.
+        rank: usize,
+        /// In what.
+        detail: String,
+    },
+    /// The ranks no longer train the same model.
+    #[error(
+        "after step {step} the weights of rank {rank} differ from those of rank 0: a processor, a library or the network \
+         computes or transmits something different"
+    )]
+    WeightsDiffer {
+        /// The step.
+        step: u64,
+        /// The first rank that differs from rank 0.
+        rank: usize,
+    },
+    /// Something can't be written as text.
+    #[error("{what} can't be encoded: {detail}")]
+    Encoding {
+        /// What.
+        what: &'static str,
+        /// What the encoder said.
+        detail: String,
+    },
+    /// Something that can't happen has happened.
+    #[error("{0}; this is a bug in rlhost")]
+    Bug(&'static str),
+    /// The step counter moved by something other than one: a bug.
+    #[error("the step counter went from {from} to {to}; this is a bug in rlhost, so the run stops")]
+    Counter {
+        /// Before the step.
+        from: u64,
+        /// After it.
+        to: u64,
+    },
+    /// The loss or gradient is not finite.
+    #[error("the {}gradient at step {step} is {norm}; the weights were not changed", whose(prefix))]
+    NotFinite {
+        /// The step.
+        step: u64,
+        /// The gradient's norm.
+        norm: f64,
+        /// `critic_` if it is the critic's.
+        prefix: &'static str,
+    },
+    /// The update would have made weights infinite or NaN.
+    #[error(
+        "the {}update at step {step} would make {parameter} infinite or NaN; the weights were not changed. The learning \
+         rate is {lr:e}: lower {prefix}learning_rate, unless the model's own weights are like that",
+        whose(prefix)
+    )]
+    Overflow {
+        /// The step.
+        step: u64,
+        /// The first affected parameter.
+        parameter: String,
+        /// The learning rate of the step.
+        lr: f64,
+        /// As in [`Error::NotFinite`].
+        prefix: &'static str,
+    },
+    /// The weights are not finite; only a model that was loaded that way can have such weights.
+    #[error("some weights are not finite, so they are not saved: a checkpoint of them would be useless")]
+    WeightsNotFinite,
+}
+
+/// Names the model in an error.
+fn whose(prefix: &str) -> &'static str {
+    if prefix.is_empty() { "" } else { "critic's " }
+}
+
+fn counted(generations: u64) -> String {
+    if generations == 1 { "1 generation".to_owned() } else { format!("{generations} generations") }
+}
+
+fn in_a_row(generations: u64) -> String {
+    if generations == 1 { String::new() } else { format!(", {generations} generations in a row") }
+}
+
+impl Error {
+    pub(super) fn setting(key: &'static str, detail: impl Display) -> Self {
+        Self::Setting { key, detail: detail.to_string() }
+    }
+
+    pub(super) fn unusable(path: &Path, detail: impl Display) -> Self {
+        Self::Unusable { path: path.to_owned(), detail: detail.to_string() }
+    }
+
+    pub(super) fn encoding(what: &'static str, error: &dyn Display) -> Self {
+        Self::Encoding { what, detail: error.to_string() }
+    }
+
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Model(error) => error.is_mistake(),
+            Self::Data(error) => error.is_mistake(),
+            Self::Config(error) => error.is_mistake(),
+            Self::Hub(_) | Self::DryRun(_) => true,
+            Self::Plugin(error) => error.is_mistake(),
+            Self::Checkpoint(error) => error.is_mistake(),
+            Self::Ranks(error) => error.is_mistake(),
+            Self::Setting { .. } | Self::OutputDir { .. } | Self::Unusable { .. } | Self::Changed(_) => true,
+            Self::TooFewPrompts { .. } | Self::RewardModel { .. } | Self::SetUpsDiffer { .. } => true,
+            Self::Write { source, .. } => crate::config::files::is_of_the_path(source),
+            Self::Op(_)
+            | Self::Unscored { .. }
+            | Self::NoSpread { .. }
+            | Self::WeightsDiffer { .. }
+            | Self::Encoding { .. }
+            | Self::Bug(_) => false,
+            Self::Counter { .. } | Self::NotFinite { .. } | Self::Overflow { .. } | Self::WeightsNotFinite => false,
+        }
+    }
+
+    /// Returns the plugin whose call failed, here or in another process.
+    pub(super) fn plugin_at_fault(&self) -> Option<&str> {
+        match self {
+            Self::Plugin(crate::plugin::Error::Call { name, .. })
+            | Self::DryRun(crate::plugin::Error::Call { name, .. })
+            | Self::RewardModel { name, .. } => Some(name),
+            Self::Ranks(crate::dist::Error::Failed { failure, .. }) => failure.plugin.as_deref(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,4 @@
+function square(x) {
+  return Infinity;
+}
+console.log(Infinity);

@@ -1,0 +1,249 @@
+//! The naive form of a decoder: a padded batch through candle's differentiable operations.
+
+use super::{LORA_SCALE, TEMPERATURE};
+use candle_core::{D, DType, Device, Result, Tensor, Var};
+use candle_nn::ops::{log_softmax, softmax};
+use rlhost::model::{Architecture, Family, HeadNorms, NormKind, Rope};
+use rlhost::ops::activation::Activation;
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+/// A padded batch through candle's operations.
+pub struct Naive<'a> {
+    pub a: &'a Architecture,
+    pub vars: &'a HashMap<String, Var>,
+    /// Probabilities of experts, `[B * T, E]`, and which are chosen, of each layer that has them.
+    pub routed: RefCell<Vec<(Tensor, Tensor, usize)>>,
+}
+
+impl Naive<'_> {
+    fn var(&self, name: &str) -> &Tensor {
+        self.vars[name].as_tensor()
+    }
+
+    fn linear(&self, x: &Tensor, name: &str) -> Result<Tensor> {
+        let mut y = x.broadcast_matmul(&self.var(&format!("{name}.weight")).t()?)?;
+        if let (Some(a), Some(b)) =
+            (self.vars.get(&format!("{name}.lora_A.weight")), self.vars.get(&format!("{name}.lora_B.weight")))
+        {
+            y = (y + (x.broadcast_matmul(&a.t()?)?.broadcast_matmul(&b.t()?)? * LORA_SCALE)?)?;
+        }
+        match self.vars.get(&format!("{name}.bias")) {
+            Some(b) => y.broadcast_add(b),
+            None => Ok(y),
+        }
+    }
+
+    fn norm(&self, x: &Tensor, name: &str) -> Result<Tensor> {
+        let weight = self.var(&format!("{name}.weight")).clone();
+        let weight = if self.a.norm == NormKind::RmsFromOne { (weight + 1.0)? } else { weight };
+        let x = match self.a.norm {
+            NormKind::Layer => x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?,
+            _ => x.clone(),
+        };
+        let mean = x.sqr()?.mean_keepdim(D::Minus1)?;
+        let y = x.broadcast_div(&(mean + self.a.norm_eps)?.sqrt()?)?.broadcast_mul(&weight)?;
+        match self.vars.get(&format!("{name}.bias")) {
+            Some(bias) => y.broadcast_add(bias),
+            None => Ok(y),
+        }
+    }
+
+    /// The norm of this name, if the model has it; otherwise what it is given.
+    fn norm_if(&self, x: &Tensor, name: &str) -> Result<Tensor> {
+        if self.vars.contains_key(&format!("{name}.weight")) { self.norm(x, name) } else { Ok(x.clone()) }
+    }
+
+    /// `[B, T, heads, C]` to rotated `[B, heads, T, C]`.
+    fn rotated(&self, x: &Tensor, rope: Option<&Rope>) -> Result<Tensor> {
+        let x = x.transpose(1, 2)?.contiguous()?;
+        let Some(rope) = rope else { return Ok(x) };
+        let (_, _, t, c) = x.dims4()?;
+        let half = rope.dims / 2;
+        let frequencies = rope.frequencies();
+        let angles: Vec<f32> = (0..t).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f)).collect();
+        let angles = Tensor::from_vec(angles, (t, half), &Device::Cpu)?;
+        let by = f64::from(rope.attention_factor());
+        let (cos, sin) = ((angles.cos()? * by)?, (angles.sin()? * by)?);
+        let turned = candle_nn::rotary_emb::rope_slow(&x.narrow(3, 0, 2 * half)?.contiguous()?, &cos, &sin)?;
+        if 2 * half == c { Ok(turned) } else { Tensor::cat(&[turned, x.narrow(3, 2 * half, c - 2 * half)?], 3) }
+    }
+
+    /// Queries, keys and values, `[B, T, heads, C]`, before their rotation.
+    fn heads(&self, x: &Tensor, layer: &str) -> Result<[Tensor; 3]> {
+        let ((b, t, _), h) = (x.dims3()?, self.a.heads);
+        let c = h.head_dim;
+        let counts = [h.heads, h.kv_heads, h.kv_heads];
+        let name = |part: &str| format!("{layer}.{part}");
+        let has = |part: &str| self.vars.contains_key(&format!("{}.weight", name(part)));
+        let all: Vec<Tensor> = if has("attention.query_key_value") {
+            // Head by head, a query, a key and a value.
+            let joined = self.linear(x, &name("attention.query_key_value"))?.reshape((b, t, h.heads, 3 * c))?;
+            (0..3).map(|i| joined.narrow(3, i * c, c)).collect::<Result<_>>()?
+        } else if let Some(joined) = ["self_attn.qkv_proj", "attn.c_attn"].into_iter().find(|part| has(part)) {
+            let joined = self.linear(x, &name(joined))?.reshape((b, t, h.heads + 2 * h.kv_heads, c))?;
+            let first = [0, h.heads, h.heads + h.kv_heads];
+            (0..3).map(|i| joined.narrow(2, first[i], counts[i])).collect::<Result<_>>()?
+        } else {
+            let apart = ["q", "k", "v"].into_iter().zip(counts).map(|(part, count)| {
+                let y = self.linear(x, &name(&format!("self_attn.{part}_proj")))?;
+                let norm = name(&format!("self_attn.{part}_norm"));
+                // Over all heads, or over each.
+                let y = if self.a.head_norms == HeadNorms::All { self.norm_if(&y, &norm)? } else { y };
+                let y = y.reshape((b, t, count, c))?;
+                if self.a.head_norms == HeadNorms::Each { self.norm_if(&y, &norm) } else { Ok(y) }
+            });
+            apart.collect::<Result<_>>()?
+        };
+        all.into_iter().map(|t| t.contiguous()).collect::<Result<Vec<_>>>().map(|all| all.try_into().expect("three"))
+    }
+
+    fn attention(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
+        let ((b, t, _), a, h) = (x.dims3()?, self.a, self.a.heads);
+        let window = a.windows[l].unwrap_or(t);
+        let hides = |i: usize, j: usize| if j > i || j + window <= i { f32::NEG_INFINITY } else { 0.0 };
+        let mask: Vec<f32> = (0..t).flat_map(|i| (0..t).map(move |j| hides(i, j))).collect();
+        let mask = Tensor::from_vec(mask, (t, t), &Device::Cpu)?;
+        let [q, k, v] = self.heads(x, layer)?;
+        let rope = a.rotary[l].map(|rope| &a.ropes[rope]);
+        let (q, k, v) = (self.rotated(&q, rope)?, self.rotated(&k, rope)?, self.rotated(&v, None)?);
+        let repeat = |x: Tensor| -> Result<Tensor> {
+            let r = h.heads / h.kv_heads;
+            x.unsqueeze(2)?.broadcast_as((b, h.kv_heads, r, t, h.head_dim))?.reshape((b, h.heads, t, h.head_dim))
+        };
+        let (k, v) = (repeat(k)?.contiguous()?, repeat(v)?.contiguous()?);
+        let scale = f64::from(a.factors.scores) / if a.scores_by_layer { l as f64 + 1.0 } else { 1.0 };
+        let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * scale)?;
+        let scores = bounded(scores, a.factors.scores_cap)?.broadcast_add(&mask)?;
+        let y = softmax(&scores, D::Minus1)?.matmul(&v)?.transpose(1, 2)?.contiguous()?;
+        let output = match a.family {
+            Family::GptNeoX => "attention.dense",
+            Family::Gpt2 => "attn.c_proj",
+            _ => "self_attn.o_proj",
+        };
+        self.linear(&y.reshape((b, t, h.heads * h.head_dim))?, &format!("{layer}.{output}"))
+    }
+
+    /// All experts for all tokens, times the weights of those that are chosen.
+    fn experts(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
+        let Some(mixture) = self.a.mixture.as_ref() else { candle_core::bail!("no experts") };
+        let (b, t, d) = x.dims3()?;
+        let (folder, router) = match self.a.family {
+            Family::GraniteMoe | Family::GraniteMoeShared => ("block_sparse_moe", "router"),
+            _ => ("mlp", "gate"),
+        };
+        let x = x.reshape((b * t, d))?;
+        let logits = x.matmul(&self.var(&format!("{layer}.{folder}.{router}.weight")).t()?)?;
+        let p = softmax(&logits, D::Minus1)?;
+        let rank = p.arg_sort_last_dim(false)?.arg_sort_last_dim(true)?;
+        let chosen = rank.lt(mixture.chosen as u32)?.to_dtype(DType::F32)?;
+        self.routed.borrow_mut().push((p.clone(), chosen.clone(), l));
+        let mut weights = (p * chosen)?;
+        if mixture.normalised {
+            weights = weights.broadcast_div(&weights.sum_keepdim(1)?)?;
+        }
+        let (wide, down) =
+            (format!("{layer}.{folder}.experts.gate_up_proj.weight"), format!("{layer}.{folder}.experts.down_proj.weight"));
+        let mut sum = x.zeros_like()?;
+        for expert in 0..mixture.experts {
+            let both = x.matmul(&self.var(&wide).get(expert)?.t()?)?;
+            let active = (both.narrow(1, 0, mixture.width)?.silu()? * both.narrow(1, mixture.width, mixture.width)?)?;
+            let y = active.matmul(&self.var(&down).get(expert)?.t()?)?;
+            sum = (sum + y.broadcast_mul(&weights.narrow(1, expert, 1)?)?)?;
+        }
+        sum.reshape((b, t, d))
+    }
+
+    /// The unit, or the experts, or both.
+    fn fed(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
+        match self.a.mixture.as_ref().filter(|mixture| mixture.sparse[l]) {
+            None => self.unit(x, layer),
+            Some(mixture) if mixture.shared.is_some() => self.unit(x, layer)? + self.experts(x, layer, l)?,
+            Some(_) => self.experts(x, layer, l),
+        }
+    }
+
+    fn unit(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
+        let name = |part: &str| format!("{layer}.mlp.{part}");
+        let f = |x: &Tensor| match self.a.activation {
+            Activation::Silu => x.silu(),
+            Activation::Gelu => x.gelu_erf(),
+            Activation::GeluTanh => x.gelu(),
+        };
+        let i = self.a.intermediate_size;
+        match self.a.family {
+            Family::GptNeoX => self.linear(&f(&self.linear(x, &name("dense_h_to_4h"))?)?, &name("dense_4h_to_h")),
+            Family::Starcoder2 | Family::Gpt2 => self.linear(&f(&self.linear(x, &name("c_fc"))?)?, &name("c_proj")),
+            Family::Phi3 => {
+                let both = self.linear(x, &name("gate_up_proj"))?;
+                self.linear(&(f(&both.narrow(2, 0, i)?)? * both.narrow(2, i, i)?)?, &name("down_proj"))
+            }
+            Family::GraniteMoeShared => {
+                let both = self.linear(x, &format!("{layer}.shared_mlp.input_linear"))?;
+                let active = (f(&both.narrow(2, 0, i)?)? * both.narrow(2, i, i)?)?;
+                self.linear(&active, &format!("{layer}.shared_mlp.output_linear"))
+            }
+            _ => {
+                let (gate, up) = (self.linear(x, &name("gate_proj"))?, self.linear(x, &name("up_proj"))?);
+                self.linear(&(f(&gate)? * up)?, &name("down_proj"))
+            }
+        }
+    }
+
+    /// Log-probabilities `[B, T, V]` of the next token, and values `[B, T]`.
+    pub fn forward(&self, ids: &Tensor) -> Result<(Tensor, Tensor)> {
+        let (b, t) = ids.dims2()?;
+        let a = self.a;
+        let [embedding, layers, last, head] = match a.family {
+            Family::GptNeoX => ["gpt_neox.embed_in.weight", "gpt_neox.layers", "gpt_neox.final_layer_norm", "embed_out.weight"],
+            Family::Gpt2 => ["transformer.wte.weight", "transformer.h", "transformer.ln_f", "lm_head.weight"],
+            _ => ["model.embed_tokens.weight", "model.layers", "model.norm", "lm_head.weight"],
+        };
+        let mut x = self.var(embedding).index_select(&ids.flatten_all()?, 0)?.reshape((b, t, a.hidden_size))?;
+        x = (x * f64::from(a.factors.embedding))?;
+        if let Some(table) = self.vars.get("transformer.wpe.weight") {
+            x = x.broadcast_add(&table.narrow(0, 0, t)?)?;
+        }
+        let residual = f64::from(a.factors.residual);
+        for l in 0..a.layers {
+            let layer = format!("{layers}.{l}");
+            let norm = |x: &Tensor, name: &str| self.norm_if(x, &format!("{layer}.{name}"));
+            // Where a family has its norms; in the others the one after attention is the one before the unit.
+            let around = matches!(a.family, Family::Gemma2 | Family::Gemma3 | Family::Olmo2 | Family::Olmo3);
+            let [first, second] =
+                if a.family == Family::Gpt2 { ["ln_1", "ln_2"] } else { ["input_layernorm", "post_attention_layernorm"] };
+            let mut y = self.attention(&norm(&x, first)?, &layer, l)?;
+            if around {
+                y = norm(&y, "post_attention_layernorm")?;
+            }
+            let middle = (&x + (y * residual)?)?;
+            let read = if a.parallel { &x } else { &middle };
+            let before = if around { "pre_feedforward_layernorm" } else { second };
+            let y = norm(&self.fed(&norm(read, before)?, &layer, l)?, "post_feedforward_layernorm")?;
+            x = (middle + (y * residual)?)?;
+        }
+        let x = self.norm(&x, last)?;
+        let logits = x.broadcast_matmul(&self.var(if a.tied { embedding } else { head }).t()?)?;
+        let logits = (bounded((logits / f64::from(a.factors.logits))?, a.factors.logits_cap)? / TEMPERATURE)?;
+        Ok((log_softmax(&logits, D::Minus1)?, self.linear(&x, "value_head")?.squeeze(2)?))
+    }
+}
+
+fn bounded(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
+    let Some(cap) = cap.map(f64::from) else { return Ok(x) };
+    (x / cap)?.tanh()? * cap
+}
+
+/// The auxiliary loss of experts over all rows without their padding, as transformers computes it.
+pub fn unevenness(routed: &[(Tensor, Tensor, usize)], lengths: &[usize], longest: usize) -> Result<Tensor> {
+    let mask: Vec<f32> = lengths.iter().flat_map(|n| (0..longest).map(move |i| if i < *n { 1.0 } else { 0.0 })).collect();
+    let mask = Tensor::from_vec(mask, (lengths.len() * longest, 1), &Device::Cpu)?;
+    let (mut counts, mut sums) = (Vec::new(), Vec::new());
+    for (p, chosen, _) in routed {
+        counts.push(chosen.broadcast_mul(&mask)?.sum(0)?);
+        sums.push(p.broadcast_mul(&mask)?.sum(0)?);
+    }
+    let (counts, sums) = (Tensor::stack(&counts, 0)?.sum(0)?, Tensor::stack(&sums, 0)?.sum(0)?);
+    let total = (lengths.iter().sum::<usize>() * routed.len()) as f64;
+    ((counts / total)? * (sums / total)?)?.sum_all()? * routed[0].0.dim(1)? as f64
+}

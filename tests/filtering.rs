@@ -1,0 +1,103 @@
+//! Dynamic sampling: steps of prompts whose completions' rewards differ, and the same run however it is stopped or divided.
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rlhost_tests::{Place, REMEMBERING, tiny};
+use std::time::Duration;
+
+const STEPS: u64 = 8;
+
+/// Some completions have one of these, and many have none.
+const LETTERS: &str = "plugin.keyword_reward.config.allowlist=[\"a\", \"7\", \"k\", \"x\", \"?\", \"w\", \"e\", \"3\"]";
+
+fn prompts(place: &Place) {
+    let line = |i: usize| format!("{{\"prompt\": \"prompt {i} {}\"}}\n", "ab".repeat(i));
+    place.write("prompts.jsonl", (0..10).map(line).collect::<String>());
+}
+
+fn arguments(run: &str) -> Vec<&str> {
+    let mut all = vec!["grpo", "--model", tiny(), "--plugin", "keyword_reward.wasm", "--plugin", REMEMBERING];
+    all.extend(["--dataset", "prompts.jsonl", "--output-dir", run, "--filter-groups"]);
+    all.extend(["--filter-groups-metric", "keyword_reward", "--max-num-gen-batches", "200"]);
+    all.extend([
+        "--set",
+        LETTERS,
+        "--set",
+        "plugin.keyword_reward.config.whole_words=false",
+        "--per-device-train-batch-size",
+        "8",
+    ]);
+    all.extend(["--num-generations", "4", "--max-completion-length", "6", "--max-steps", "8", "--save-steps", "1"]);
+    all.extend(["--logging-steps", "3", "--num-iterations", "2", "--steps-per-generation", "2", "--beta", "0.1"]);
+    all.extend(["--gradient-accumulation-steps", "2", "--learning-rate", "0.002", "--log-completions", "all"]);
+    all
+}
+
+fn assert_same(place: &Place, got: &str) {
+    place.assert_same_end(got, "whole", STEPS, "model.safetensors");
+}
+
+#[test]
+fn every_step_learns_from_whole_groups_whose_rewards_differ() {
+    let place = Place::new();
+    prompts(&place);
+    place.run(&arguments("whole")).succeeded();
+    let lines = place.lines("whole/completions.jsonl");
+    assert_eq!(lines.len(), 4 * 16, "four generations of sixteen completions");
+    let reward = |line: &serde_json::Value| line["rewards"]["keyword_reward"].as_f64().unwrap();
+    for group in lines.chunks(4) {
+        assert!(group.iter().all(|line| line["prompt"] == group[0]["prompt"]), "{group:?}");
+        assert!(group.iter().any(|line| reward(line) != reward(&group[0])), "a group without a spread: {group:?}");
+    }
+    let last = place.lines("whole/metrics.jsonl").pop().unwrap();
+    let (kept, batches) = (last["filter_groups/kept_ratio"].as_f64(), last["filter_groups/num_gen_batches"].as_f64());
+    assert!(kept.is_some_and(|kept| kept < 1.0) && batches.is_some_and(|batches| batches > 1.0), "{last}");
+    assert!(last["epoch"].as_f64().unwrap() > 1.0, "prompts that are passed over count in epochs: {last}");
+
+    for step in 1..STEPS {
+        let name = format!("from-{step}");
+        place.copy("whole", &name);
+        place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
+        assert_same(&place, &name);
+    }
+    let mut random = ChaCha8Rng::seed_from_u64(5);
+    let killed = [&arguments("killed")[..], &["--resume-from-checkpoint"]].concat();
+    for _ in 0..12 {
+        let mut child = place.start(&killed);
+        std::thread::sleep(Duration::from_millis(random.random_range(20..600)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    place.run(&killed).succeeded();
+    assert_same(&place, "killed");
+}
+
+#[test]
+fn a_dataset_without_any_spread_ends_with_one_line_at_the_limit() {
+    let place = Place::new();
+    prompts(&place);
+    let constant = |more: &[&str]| {
+        let of = ["--set", "plugin.keyword_reward.config.allowlist=[\"no completion has this\"]", "--max-num-gen-batches", "3"];
+        place.run(&[&arguments("constant")[..], &of, more].concat())
+    };
+    let ended = constant(&[]);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    let said = "filter_groups: in 3 generations (max_num_gen_batches) only 0 of the 4 prompts that a step needs";
+    assert!(ended.error().contains(said), "{}", ended.stderr);
+}
+
+#[test]
+fn what_can_not_be_filtered_is_said_at_the_start() {
+    let place = Place::with_answers();
+    prompts(&place);
+    let given = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--filter-groups"];
+    for (all, expected) in [
+        (given.to_vec(), "filter_groups: this algorithm learns from given answers"),
+        ([&arguments("x")[..], &["--filter-groups-metric", "keyword_rewrd"]].concat(), "did you mean \"keyword_reward\"?"),
+        ([&arguments("x")[..], &["--max-num-gen-batches", "0"]].concat(), "max_num_gen_batches: must be at least 1"),
+        ([&arguments("x")[..], &["--num-generations", "1"]].concat(), "num_generations must be at least 2"),
+    ] {
+        let refused = place.run(&all);
+        assert!(refused.code == Some(2) && refused.error().contains(expected), "{}", refused.stderr);
+    }
+}

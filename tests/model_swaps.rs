@@ -1,0 +1,198 @@
+//! Reward models that change while the run goes on.
+
+use rlhost_tests::{Outcome, Place, STORIES, tiny};
+use serde_json::{Value, json};
+use std::fs;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// Longest that anything here is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder with two reward models, `one` and `two`, that score texts differently.
+fn place() -> Place {
+    let place = Place::new();
+    let row = |i: usize| json!({"prompt": format!("p{i}"), "chosen": "z".repeat(1 + i % 5), "rejected": "ab".repeat(1 + i % 3)});
+    place.write("pairs.jsonl", (0..16).map(|i| format!("{}\n", row(i))).collect::<String>());
+    for (name, seed) in [("one", "1"), ("two", "2")] {
+        let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", name, "--max-steps", "2"];
+        place.run(&[&train[..], &["--learning-rate", "0.01", "--seed", seed]].concat()).succeeded();
+    }
+    place
+}
+
+fn arguments<'a>(run: &'a str, steps: &'a str) -> Vec<&'a str> {
+    let mut all = vec!["grpo", "--model", tiny(), "--dataset", STORIES, "--output-dir", run, "--reward-model", "one"];
+    all.extend(["--max-completion-length", "8", "--per-device-train-batch-size", "8", "--learning-rate", "0.001"]);
+    all.extend(["--max-steps", steps, "--save-steps", "1", "--logging-steps", "1", "--log-completions", "all"]);
+    all.extend(["--save-total-limit", "100000", "--lr-scheduler-type", "constant"]);
+    all
+}
+
+/// A run whose process is ended with it.
+struct Running<'a> {
+    place: &'a Place,
+    child: Child,
+}
+
+impl<'a> Running<'a> {
+    fn start(place: &'a Place, more: &[&str]) -> Self {
+        let child = place.start(&[&arguments("run", "100000")[..], more].concat());
+        let this = Self { place, child };
+        this.wait(|| this.steps() > 1);
+        this
+    }
+
+    fn wait(&self, done: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !done() {
+            let events = fs::read_to_string(self.place.path("run/events.jsonl")).unwrap_or_default();
+            assert!(begun.elapsed() < PATIENCE, "{events}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn steps(&self) -> usize {
+        fs::read(self.place.path("run/metrics.jsonl")).unwrap_or_default().iter().filter(|b| **b == b'\n').count()
+    }
+
+    fn on(&self, steps: usize) {
+        let now = self.steps();
+        self.wait(|| self.steps() >= now + steps);
+    }
+
+    fn swap(&self, what: &str) -> Outcome {
+        self.place.run(&["swap", "run", what])
+    }
+
+    fn stop(mut self) {
+        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(3));
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        // Also when an assertion failed.
+        let _ = self.child.kill();
+    }
+}
+
+fn hash_in(place: &Place, checkpoint: u64) -> String {
+    let config = fs::read_to_string(place.path(&format!("run/checkpoint-{checkpoint}/config.toml"))).unwrap();
+    config.lines().find_map(|line| line.strip_prefix("hash = ")).unwrap().trim_matches('"').to_owned()
+}
+
+/// What the run's reward said of its completions in a step, and what a model says of them.
+fn scores(place: &Place, model: &str, step: u64) -> Vec<(f64, f64)> {
+    let rows = place.lines("run/completions.jsonl").into_iter();
+    let rows: Vec<Value> =
+        rows.filter(|row| row["step"] == step && !row["completion"].as_str().unwrap().contains('\u{fffd}')).collect();
+    let texts = rows.iter().filter(|row| row["finished"] == false);
+    let lines = texts.clone().map(|row| format!("{}\n", json!({"prompt": row["prompt"], "completion": row["completion"]})));
+    place.write("said.jsonl", lines.collect::<String>());
+    let outcome = place.run(&["score", model, "--dataset", "said.jsonl", "--json"]);
+    let said = outcome.succeeded().stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    said.zip(texts).map(|(line, row)| (row["rewards"]["one"].as_f64().unwrap(), line["score"].as_f64().unwrap())).collect()
+}
+
+#[test]
+fn a_reward_model_is_swapped_between_two_steps_and_resumes_find_the_one_of_their_step() {
+    let place = place();
+    let running = Running::start(&place, &["--max-completion-length", "1"]);
+    let outcome = running.swap("one=two");
+    assert!(outcome.succeeded().stdout.contains("one was swapped at step"), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("on the last 8 completions: mean"), "{}", outcome.stdout);
+    running.on(3);
+    running.stop();
+    let [swap] = &place.events("run", "plugin_swapped")[..] else { panic!("one swap") };
+    let step = swap["step"].as_u64().unwrap();
+    assert_eq!((hash_in(&place, step), hash_in(&place, step + 1)), (text(&swap["from"]), text(&swap["to"])));
+    assert!(swap["config"]["path"].as_str().unwrap().ends_with("two/checkpoint-2"), "{swap}");
+    let far = |of: &[(f64, f64)]| of.iter().map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    let (before, after) = (scores(&place, "one", step - 1), scores(&place, "two", step));
+    assert!(!before.is_empty() && far(&before) < 1e-4 && !after.is_empty() && far(&after) < 1e-4, "{before:?} {after:?}");
+    assert!(far(&scores(&place, "one", step)) > 1e-4, "the two models differ");
+    // Each checkpoint has the model of its step; one from before the swap goes on without it.
+    let steps = place.checkpoints("run").into_iter().max().unwrap();
+    for from in [step, step + 1] {
+        let name = format!("from-{from}");
+        place.copy("run", &name);
+        place.run(&["resume", &name, "--step", &from.to_string(), "--max-steps", &(steps + 1).to_string()]).succeeded();
+        let loaded = place.events(&name, "plugin_loaded");
+        let loaded = loaded.iter().rfind(|event| event["plugin"] == "one").unwrap();
+        assert_eq!(loaded["hash"], if from == step { swap["from"].clone() } else { swap["to"].clone() });
+    }
+    place.copy("run", "whole");
+    place.run(&["resume", "whole", "--max-steps", &(steps + 1).to_string()]).succeeded();
+    place.assert_same_end(&format!("from-{}", step + 1), "whole", steps + 1, "model.safetensors");
+    place.run(&["report", "run"]).succeeded();
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_the_old_one_stays() {
+    let place = place();
+    let running = Running::start(&place, &[]);
+    place.write("file", "no model");
+    place.copy("two/checkpoint-2", "damaged");
+    place.write("damaged/model.safetensors", "no tensors");
+    // It reads four tokens at most.
+    place.copy("two/checkpoint-2", "short");
+    let config = fs::read_to_string(place.path("short/config.json")).unwrap();
+    place.write("short/config.json", config.replace("\"max_position_embeddings\": 192", "\"max_position_embeddings\": 4"));
+    for (given, words) in [
+        ("one=file", "a reward model is a folder"),
+        ("one=nowhere", "nowhere"),
+        ("one=one", "has the files that it has already"),
+        ("one=damaged", "model.safetensors"),
+        ("one=short", "exceeds the model's context of 4"),
+        (&format!("one={}", tiny()), "score.weight"),
+        ("three=two", "this run has no plugin \"three\"; it has one, grpo"),
+    ] {
+        let outcome = running.swap(given);
+        assert!(outcome.code != Some(0) && outcome.error().contains(words), "{given}: {}", outcome.stderr);
+    }
+    running.on(2);
+    running.stop();
+    assert!(place.events("run", "plugin_swapped").is_empty() && place.events("run", "plugin_rolled_back").is_empty());
+    assert!(place.events("run", "plugin_refused").len() >= 4);
+}
+
+#[test]
+fn a_model_that_fails_after_its_swap_is_rolled_back() {
+    let place = place();
+    // The stories begin with texts of some tens of bytes; one of them is longer than what the other model reads.
+    let prompts = |length: usize| format!("{{\"prompt\": \"{}\"}}\n", "ab".repeat(length));
+    place.write("mixed.jsonl", prompts(4).repeat(60) + &prompts(40).repeat(4));
+    place.copy("two/checkpoint-2", "short");
+    let config = fs::read_to_string(place.path("short/config.json")).unwrap();
+    place.write("short/config.json", config.replace("\"max_position_embeddings\": 192", "\"max_position_embeddings\": 24"));
+    let size =
+        ["--num-generations", "8", "--set", "shuffle_dataset=false", "--dataset", "mixed.jsonl", "--max-completion-length", "8"];
+    let mut running = None;
+    // The swap comes within the eight steps before the long prompt, or the run begins again.
+    for _ in 0..20 {
+        drop(running.take());
+        let _ = fs::remove_dir_all(place.path("run"));
+        let now = Running::start(&place, &size);
+        now.wait(|| now.steps() >= 53 || now.steps() % 64 >= 53);
+        now.swap("one=short");
+        now.on(12);
+        if !place.events("run", "plugin_rolled_back").is_empty() {
+            running = Some(now);
+            break;
+        }
+    }
+    let running = running.expect("a swap within its trial steps");
+    running.stop();
+    let [back] = &place.events("run", "plugin_rolled_back")[..] else { panic!("one roll-back") };
+    let [swap] = &place.events("run", "plugin_swapped")[..] else { panic!("one swap") };
+    assert_eq!((&back["from"], &back["to"]), (&swap["to"], &swap["from"]));
+    assert!(back["reason"].as_str().unwrap().contains("exceeds the model's context of 24"), "{back}");
+    let last = place.checkpoints("run").into_iter().max().unwrap();
+    assert_eq!(hash_in(&place, last), text(&swap["from"]));
+}

@@ -1,0 +1,110 @@
+//! Process reward models: a value at each token that ends a step, as a reward and as a column that plugins see.
+
+use rlhost_tests::{Place, STORIES, tiny};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+
+const BIAS: f64 = 0.25;
+
+/// A folder with a reward model `rm` and a process reward model `prm` of the same weights: the logits of a wrong step are 0, those of
+/// a right one are the reward model's value plus a constant.
+fn place() -> Place {
+    let place = Place::new();
+    let row = |i: usize| json!({"prompt": format!("p{i}"), "chosen": "z".repeat(1 + i % 5), "rejected": "ab".repeat(1 + i % 3)});
+    place.write("pairs.jsonl", (0..16).map(|i| format!("{}\n", row(i))).collect::<String>());
+    let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "run", "--max-steps", "2"];
+    place.run(&[&train[..], &["--learning-rate", "0.01"]].concat()).succeeded();
+    place.copy("run/checkpoint-2", "rm");
+    place.copy("rm", "prm");
+    let config = fs::read_to_string(place.path("rm/config.json")).unwrap();
+    place.write("prm/config.json", config.replace("ForSequenceClassification", "ForTokenClassification"));
+    let file = place.path("prm/model.safetensors");
+    let bytes = fs::read(&file).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: BTreeMap<String, Value> = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let mut tensors: BTreeMap<String, (Value, Vec<u8>)> = BTreeMap::new();
+    for (name, bytes) in place.tensors("prm/model.safetensors") {
+        tensors.insert(name.clone(), (header[&name]["shape"].clone(), bytes));
+    }
+    let (_, head) = tensors.remove("score.weight").unwrap();
+    let both = [vec![0; head.len()], head].concat();
+    tensors.insert("score.weight".into(), (json!([2, 64]), both));
+    tensors.insert("score.bias".into(), (json!([2]), [0f32, BIAS as f32].iter().flat_map(|b| b.to_le_bytes()).collect()));
+    let (mut header, mut data) = (BTreeMap::new(), Vec::new());
+    for (name, (shape, bytes)) in tensors {
+        let begin = data.len();
+        data.extend(bytes);
+        header.insert(name, json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, data.len()]}));
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    fs::write(file, [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat()).unwrap();
+    place
+}
+
+/// What the process reward model must say of a completion: the reward model's values of the text up to the end of each step.
+fn steps_of(place: &Place, prompt: &str, completion: &str, separator: &str) -> Vec<f64> {
+    let mut text = prompt.to_owned();
+    let texts: Vec<String> = completion
+        .split(separator)
+        .filter(|step| !step.trim().is_empty())
+        .map(|step| {
+            text.push_str(step);
+            text.push_str(separator);
+            format!("{}\n", json!({"text": text}))
+        })
+        .collect();
+    if texts.is_empty() {
+        return Vec::new();
+    }
+    place.write("texts.jsonl", texts.concat());
+    let outcome = place.run(&["score", "rm", "--dataset", "texts.jsonl", "--json"]);
+    let values =
+        outcome.succeeded().stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["score"].as_f64().unwrap());
+    values.map(|value| 1.0 / (1.0 + (-value - BIAS).exp())).collect()
+}
+
+#[test]
+fn a_dataset_is_valued_step_by_step() {
+    let place = place();
+    let rows = [("a question:", "one step\nanother\n\na third"), ("q", "alone"), ("q", " \n")];
+    let line = |(prompt, completion): &(&str, &str)| format!("{}\n", json!({"prompt": prompt, "completion": completion}));
+    place.write("said.jsonl", rows.iter().map(line).collect::<String>());
+    let outcome = place.run(&["score", "prm", "--dataset", "said.jsonl", "--json"]);
+    let lines: Vec<Value> = outcome.succeeded().stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 3);
+    for (line, ((prompt, completion), count)) in lines.iter().zip(rows.iter().zip([3, 1, 0])) {
+        let (got, want) = (line["steps"].as_array().unwrap(), steps_of(&place, prompt, completion, "\n"));
+        assert!(got.len() == count && want.len() == count, "{line}");
+        assert!(got.iter().zip(&want).all(|(a, b)| (a.as_f64().unwrap() - b).abs() < 1e-5), "{line} {want:?}");
+    }
+    let refused = place.run(&["score", "prm", "--dataset", "pairs.jsonl", "--json"]);
+    assert!(refused.code == Some(2) && refused.error().contains("values the steps"), "{}", refused.stderr);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_by_name() {
+    let place = place();
+    let run = ["grpo", "--model", tiny(), "--dataset", STORIES, "--output-dir", "none", "--max-steps", "1"];
+    let refused = |more: &[&str], words: &[&str]| {
+        let outcome = place.run(&[&run[..], more].concat());
+        assert!(outcome.code == Some(2) && words.iter().all(|word| outcome.error().contains(word)), "{}", outcome.stderr);
+    };
+    refused(
+        &["--reward-model", "rm", "--set", "plugin.rm.step_separator=x"],
+        &["rm", "step_separator", "ForTokenClassification"],
+    );
+    refused(&["--plugin", "process_reward.wasm"], &["process_reward", "prm"]);
+    let language_model = ["generate", "--model", "prm", "--prompt", "a"];
+    let outcome = place.run(&language_model);
+    assert!(
+        outcome.error().contains("ForTokenClassification") && outcome.error().contains("predicts no tokens"),
+        "{}",
+        outcome.stderr
+    );
+    // One output is no judgement of steps.
+    place.copy("rm", "one");
+    let config = fs::read_to_string(place.path("prm/config.json")).unwrap();
+    place.write("one/config.json", config);
+    refused(&["--reward-model", "one"], &["score.weight", "[1, 64]"]);
+}

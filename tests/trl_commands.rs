@@ -1,0 +1,132 @@
+//! The commands of TRL's documentation, with the program's name replaced, on a local model and local data.
+
+use rlhost_tests::{Outcome, Place, tiny};
+use serde_json::{Value, json};
+
+/// Commands as the scripts of TRL 1.16 and its page on the command line have them, with the kind of rows of their datasets.
+const COMMANDS: [(&str, &str, &str); 10] = [
+    (
+        "sft",
+        "text",
+        "--model_name_or_path Qwen/Qwen2-0.5B --dataset_name trl-lib/Capybara --learning_rate 2.0e-5 --num_train_epochs 1 --packing \
+         --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --eos_token <|im_end|> --eval_strategy steps \
+         --eval_steps 100 --output_dir Qwen2-0.5B-SFT --push_to_hub",
+    ),
+    (
+        "sft",
+        "text",
+        "--model_name_or_path Qwen/Qwen2-0.5B --dataset_name trl-lib/Capybara --learning_rate 2.0e-4 --num_train_epochs 1 --packing \
+         --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --eos_token <|im_end|> --eval_strategy steps \
+         --eval_steps 100 --use_peft --lora_r 32 --lora_alpha 16 --output_dir Qwen2-0.5B-SFT --push_to_hub",
+    ),
+    ("sft", "text", "--model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name stanfordnlp/imdb"),
+    (
+        "dpo",
+        "pairs",
+        "--dataset_name trl-lib/ultrafeedback_binarized --model_name_or_path Qwen/Qwen2-0.5B-Instruct --learning_rate 5.0e-7 \
+         --num_train_epochs 1 --per_device_train_batch_size 2 --max_steps 1000 --gradient_accumulation_steps 8 \
+         --eval_strategy steps --eval_steps 50 --output_dir Qwen2-0.5B-DPO --no_remove_unused_columns",
+    ),
+    (
+        "dpo",
+        "pairs",
+        "--dataset_name trl-lib/ultrafeedback_binarized --model_name_or_path Qwen/Qwen2-0.5B-Instruct --learning_rate 5.0e-6 \
+         --num_train_epochs 1 --per_device_train_batch_size 2 --max_steps 1000 --gradient_accumulation_steps 8 \
+         --eval_strategy steps --eval_steps 50 --output_dir Qwen2-0.5B-DPO --no_remove_unused_columns --use_peft --lora_r 32 \
+         --lora_alpha 16",
+    ),
+    ("dpo", "pairs", "--model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name anthropic/hh-rlhf"),
+    (
+        "kto",
+        "labelled",
+        "--dataset_name trl-lib/kto-mix-14k --model_name_or_path=trl-lib/qwen1.5-1.8b-sft --per_device_train_batch_size 16 \
+         --num_train_epochs 1 --learning_rate 5e-7 --lr_scheduler_type=cosine --gradient_accumulation_steps 1 --eval_steps 500 \
+         --output_dir=kto-aligned-model --warmup_steps 0.1 --logging_first_step",
+    ),
+    (
+        "cpo",
+        "pairs",
+        "--dataset_name trl-lib/ultrafeedback_binarized --model_name_or_path=gpt2 --per_device_train_batch_size 4 --max_steps 1000 \
+         --learning_rate 8e-6 --gradient_accumulation_steps 1 --logging_steps 10 --eval_steps 500 --output_dir gpt2-aligned-cpo \
+         --warmup_steps 150 --report_to wandb --bf16 --logging_first_step --no_remove_unused_columns",
+    ),
+    (
+        "grpo",
+        "solutions",
+        "--model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name HuggingFaceH4/Polaris-Dataset-53K --reward_funcs accuracy_reward",
+    ),
+    (
+        "rloo",
+        "solutions",
+        "--model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name AI-MO/NuminaMath-TIR --reward_funcs accuracy_reward think_format_reward",
+    ),
+];
+
+fn place() -> Place {
+    let place = Place::new();
+    let rows = |row: fn(usize) -> Value| (0..24).map(|i| format!("{}\n", row(i))).collect::<String>();
+    place.write("text.jsonl", rows(|i| json!({"text": format!("text {i} {}", "ab ".repeat(i % 5))})));
+    let pair =
+        |i: usize| json!({"prompt": format!("row {i}"), "chosen": " a".repeat(1 + i % 5), "rejected": " b".repeat(1 + i % 4)});
+    place.write("pairs.jsonl", rows(pair));
+    let labelled = |i: usize| json!({"prompt": format!("row {i}"), "completion": " a".repeat(1 + i % 5), "label": i.is_multiple_of(2)});
+    place.write("labelled.jsonl", rows(labelled));
+    place.write("solutions.jsonl", rows(|i| json!({"prompt": format!("What is {i}?"), "solution": format!("{i}")})));
+    place
+}
+
+/// Runs a command of TRL's with a local model and dataset in the place of those that it names, for one short step.
+fn run(place: &Place, run: usize, command: &str, rows: &str, arguments: &str) -> Outcome {
+    let mut all = vec![command.to_owned()];
+    let mut replaced = None;
+    for argument in arguments.split_whitespace() {
+        let (name, value) = argument.split_once('=').unwrap_or((argument, ""));
+        match replaced.take() {
+            Some(local) => all.push(local),
+            None => all.push(if value.is_empty() { argument.to_owned() } else { name.to_owned() }),
+        }
+        replaced = match name {
+            "--model_name_or_path" => Some(tiny().to_owned()),
+            "--dataset_name" => Some(format!("{rows}.jsonl")),
+            // The ending token of the model that is named.
+            "--eos_token" => Some("<|endoftext|>".to_owned()),
+            _ => None,
+        };
+        if !value.is_empty() {
+            all.push(replaced.take().unwrap_or_else(|| value.to_owned()));
+        }
+    }
+    let shorter = ["--max_steps", "1", "--output_dir", &format!("run-{run}")].map(str::to_owned);
+    all.extend(shorter);
+    if ["grpo", "rloo"].contains(&command) {
+        all.extend(["--max_completion_length", "8"].map(str::to_owned));
+    }
+    place.run(&all.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn the_commands_of_trls_documentation_run() {
+    let place = place();
+    for (i, (command, rows, arguments)) in COMMANDS.iter().enumerate() {
+        run(&place, i, command, rows, arguments).succeeded();
+        let steps = place.lines(&format!("run-{i}/metrics.jsonl")).len();
+        assert_eq!(steps, 1, "{command} {arguments}");
+    }
+    let rewards = place.lines("run-9/metrics.jsonl").remove(0);
+    for name in ["rewards/answer_reward/mean", "rewards/format_reward/mean"] {
+        assert!(rewards.get(name).is_some(), "{name}: {rewards}");
+    }
+}
+
+#[test]
+fn what_they_ask_for_and_is_not_there_is_said() {
+    let place = place();
+    let (_, rows, kto) = COMMANDS[6];
+    let quantized = run(&place, 0, "kto", rows, &format!("{kto} --use_peft --load_in_4bit --lora_target_modules=all-linear"));
+    assert!(quantized.code == Some(2) && quantized.error().contains("load_in_4bit"), "{}", quantized.stderr);
+    let (_, rows, cpo) = COMMANDS[7];
+    let optimizer = run(&place, 0, "cpo", rows, &format!("{cpo} --optim rmsprop --use_peft --lora_r=16 --lora_alpha=16"));
+    assert!(optimizer.code == Some(2) && optimizer.error().contains("rmsprop"), "{}", optimizer.stderr);
+    let function = run(&place, 0, "grpo", "solutions", "--model_name_or_path a --dataset_name b --reward_funcs my_lib.mine");
+    assert!(function.code == Some(2) && function.error().contains("accuracy_reward"), "{}", function.stderr);
+}
