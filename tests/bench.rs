@@ -37,6 +37,11 @@ fn assert_consistent(said: &Value) {
     let rate = number(&said["bounds"]["product_gflop_per_s"]);
     assert_close(number(&training["least_s"]), number(&training["gflop"]) / rate, "the bound of training");
     assert_close(number(&training["ratio"]), number(&training["took_s"]) / number(&training["least_s"]), "its ratio");
+    let memory = said["memory_mb"].as_object().expect("an object");
+    assert_close(memory.values().map(number).sum(), number(&said["peak_memory_mb"]), "the parts of the peak");
+    // Training keeps something for each weight, and AdamW two moments.
+    assert_close(number(&memory["moments"]), 2.0 * number(&memory["gradients"]), "the moments");
+    assert!(number(&memory["activations"]) > 0.0 && number(&memory["weights"]) > 0.0, "{said}");
     assert!(number(&said["peak_memory_mb"]) > 1.0 && number(&said["snapshot_s"]) > 0.0 && rate > 0.0, "{said}");
 }
 
@@ -66,6 +71,27 @@ fn a_measurement_of_grpo_has_figures_that_fit_one_another() {
     assert!(number(&rollout["rounds"]) <= 5.0 && number(&rollout["took_s"]) == number(&said["time"]["rollout"]), "{said}");
     assert_close(number(&rollout["ratio"]), number(&rollout["took_s"]) / number(&rollout["least_s"]), "the ratio of generation");
     assert!(place.entries().is_empty(), "{:?}", place.entries());
+    // The model and its reference; a generation lays out every matrix, and caches what it has read.
+    let memory = &said["memory_mb"];
+    assert_close(number(&memory["weights"]), 2.0 * number(&memory["gradients"]), "policy and reference");
+    assert!(number(&memory["copies"]) > 0.0 && number(&memory["caches"]) > 0.0, "{said}");
+}
+
+#[test]
+fn a_base_in_bf16_is_in_memory_once() {
+    let place = Place::new();
+    place.run(&["export", tiny(), "half", "--dtype", "bf16"]).succeeded();
+    let sizes = ["--per-device-train-batch-size", "4", "--num-generations", "4", "--max-completion-length", "6"];
+    let more = ["--prompt-length", "20", "--steps", "1", "--beta", "0.1", "--lora-r", "2", "--model", "half", "--dtype"];
+    let of = |dtype: &str| measured(&place, &[&sizes[..], &more, &[dtype]].concat());
+    let (half, wide) = (of("auto"), of("float32"));
+    let memory = |said: &Value, part: &str| number(&said["memory_mb"][part]);
+    // The adapter and the norms are f32 in both, and only the adapter is laid out.
+    let saved = memory(&wide, "weights") - memory(&half, "weights");
+    assert!(saved > 0.4 * memory(&wide, "weights"), "{half}\n{wide}");
+    assert!(memory(&half, "copies") < memory(&wide, "copies"), "{half}\n{wide}");
+    assert_eq!(memory(&half, "moments"), memory(&wide, "moments"));
+    assert_eq!(half["model"]["parameters"], wide["model"]["parameters"]);
 }
 
 #[test]

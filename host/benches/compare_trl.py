@@ -3,26 +3,40 @@
 
     python -m venv venv && venv/bin/pip install trl==1.16.0 accelerate datasets torch transformers
     cargo build
-    venv/bin/python host/benches/compare_trl.py [--what grpo,dpo,generation] [--size 3.4M|30M|135M]
+    venv/bin/python host/benches/compare_trl.py [--what grpo,dpo,generation] [--size 3.4M]
 
-Both have the same random model (float32, tied embeddings, a byte-level BPE tokenizer with as many
-tokens as the model has rows) and the same 64 TL;DR prompts:
+(with peft too for --lora). Both have the same random model (tied embeddings, a byte-level BPE
+tokenizer of 2,048 or 49,152 tokens) and the same 64 TL;DR prompts:
 
 | size | model | prompts | GRPO | DPO |
 |---|---|---|---|---|
 | 3.4M | Qwen2, 256 wide, 4 layers, 2,048 tokens | about 580 tokens | 2 prompts x 8 | 8 pairs |
 | 30M | Qwen2, 512 wide, 10 layers, 2,048 tokens | about 580 tokens | 2 prompts x 8 | 8 pairs |
 | 135M | SmolLM2-135M's shape: Llama, 576 wide, 30 layers, 49,152 tokens | about 320 tokens | 1 prompt x 8 | 4 pairs |
+| 0.5B | Qwen2-0.5B's shape: 896 wide, 24 layers, 151,936 tokens | about 320 tokens | 1 prompt x 8 | 4 pairs |
+| 0.6B | Qwen3-0.6B's shape: 1,024 wide, 28 layers, 151,936 tokens | about 320 tokens | 1 prompt x 8 | 4 pairs |
 
-(135M has fewer rows a step for TRL's memory.)
+(The last three have fewer rows a step for TRL's memory. 0.6B trains an adapter of rank 16 on all
+linear layers, as --lora makes the other sizes do.) An adapter's base is stored in bf16, everything
+else in float32.
 
-grpo: completions of 64 tokens, reward -|20 - tokens|, no KL term, no gradient checkpointing. No
-completion ends early: the model is made so that the ending token has next to no probability. So all
+Each program runs in the settings that its users choose from (--settings):
+
+| setting | TRL | rlhost |
+|---|---|---|
+| f32 | dtype float32 | --dtype float32 |
+| bf16 | bf16 true; an adapter's base is loaded in bfloat16 | an adapter's base stays in bf16, everything is computed in f32; no such run without an adapter |
+| f32-recompute, bf16-recompute | the same with gradient_checkpointing | the same with --gradient-checkpointing |
+
+TRL's own defaults are bf16-recompute. The gain that counts is to TRL's best setting, which is printed
+last, for time and for memory each to the best of both.
+
+grpo: completions of 64 tokens, reward -|20 - tokens|, no KL term. No completion ends early: the model is made so that the ending token has next to no probability. So all
 rewards of a group are equal and the gradient is zero; neither program takes a short cut for that.
 dpo: the post's own summary against another post's, beta 0.1, the starting model as reference, asked
 in each step.
-generation: model.generate() of transformers for the prompts and completions of one GRPO step, reading
-the prompts included, against the rollouts of an rlhost run (`time/rollout` of metrics.jsonl).
+generation: model.generate() of transformers (in f32, and in bf16 with the weights in that) for the
+prompts and completions of one GRPO step, reading the prompts included, against the rollouts of an rlhost run (`time/rollout` of metrics.jsonl).
 
 The runs alternate, and each is a process of its own. The first step of every run is dropped. A step
 is between on_step_begin and on_step_end in TRL, which generates inside of it, and `step_time` of
@@ -38,6 +52,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from math import log
 from pathlib import Path
 from statistics import median
 
@@ -52,10 +67,19 @@ WHATS = ("grpo", "dpo", "generation")
 # a DPO step, shortest, usual and longest prompt in tokens)
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
          "intermediate_size", "vocab_size", "max_position_embeddings")
+SETTINGS = ("f32", "f32-recompute", "bf16", "bf16-recompute")
+# Sizes that only train an adapter, and heads that are not the hidden size over their number.
+ADAPTED, HEAD_DIM = ("0.6B",), {"0.6B": 128}
+# The adapter, as TRL and rlhost have it by default but for its layers.
+RANK, ALPHA = 16, 32
+# The corpus has no more tokens than these.
+MOST_TOKENS = 49152
 SIZES = {
     "3.4M": ("Qwen2", 6, 1e6, (256, 4, 4, 2, 688, 2048, 2048), 16, 8, (500, 580, 660)),
     "30M": ("Qwen2", 4, 1e6, (512, 10, 8, 4, 1376, 2048, 2048), 16, 8, (500, 580, 660)),
     "135M": ("Llama", 3, 1e5, (576, 30, 9, 3, 1536, 49152, 8192), 8, 4, (260, 320, 380)),
+    "0.5B": ("Qwen2", 3, 1e6, (896, 24, 14, 2, 4864, 151936, 32768), 8, 4, (260, 320, 380)),
+    "0.6B": ("Qwen3", 3, 1e6, (1024, 28, 16, 8, 3072, 151936, 40960), 8, 4, (260, 320, 380)),
 }
 
 
@@ -76,7 +100,7 @@ def write_rows(path, rows):
         out.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def prepare(work, size, prompts, corpus):
+def prepare(work, size, lora, prompts, corpus):
     """Save the model and its tokenizer to work/model, and the rows to work/prompts.jsonl and
     work/pairs.jsonl."""
     import torch
@@ -85,7 +109,7 @@ def prepare(work, size, prompts, corpus):
 
     architecture, _, theta, shape, _, _, (shortest, usual, longest) = SIZES[size]
     shape = dict(zip(SHAPE, shape, strict=True))
-    rows, tokens = read_rows(prompts), shape["vocab_size"]
+    rows, tokens = read_rows(prompts), min(shape["vocab_size"], MOST_TOKENS)
     # A large vocabulary is not to be learned from the prompts alone.
     texts = (text for row in (rows if tokens < 4096 else read_rows(corpus)) for text in (row["prompt"], row["completion"]))
     bpe = Tokenizer(models.BPE())
@@ -114,7 +138,7 @@ def prepare(work, size, prompts, corpus):
         for (_, row), other in zip(chosen, others, strict=True)])
 
     config = getattr(transformers, f"{architecture}Config")(
-        **shape, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": theta},
+        **shape, **({"head_dim": HEAD_DIM[size]} if size in HEAD_DIM else {}), tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": theta},
         bos_token_id=None, eos_token_id=eos, pad_token_id=eos)
     torch.manual_seed(SEED)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -124,21 +148,23 @@ def prepare(work, size, prompts, corpus):
         embedding = model.get_input_embeddings().weight
         embedding[:, 0] = 1
         embedding[eos, 0] = -1
-    model.save_pretrained(work / "model")
+        # Rows that no token has would be sampled, too.
+        embedding[tokens:, 0] = -1
+    (model.bfloat16() if lora else model).save_pretrained(work / "model")
     lengths = [length for length, _ in chosen]
     answers = [len(bpe.encode(answer(row)).ids) for row in others]
     return {"parameters": model.num_parameters(), "shortest": min(lengths), "longest": max(lengths),
             "shortest_answer": min(answers), "longest_answer": max(answers)}
 
 
-def load_model(work):
+def load_model(work, dtype="float32"):
     import torch
     import transformers
 
-    return transformers.AutoModelForCausalLM.from_pretrained(work / "model", dtype=torch.float32)
+    return transformers.AutoModelForCausalLM.from_pretrained(work / "model", dtype=getattr(torch, dtype))
 
 
-def train_trl(work, what, rows, steps, threads):
+def train_trl(work, what, lora, setting, rows, steps, threads):
     """The run through TRL."""
     import datasets
     import torch
@@ -165,11 +191,16 @@ def train_trl(work, what, rows, steps, threads):
 
     settings = dict(
         output_dir=str(work / "trl"), per_device_train_batch_size=rows, max_steps=steps, learning_rate=RATE,
-        use_cpu=True, bf16=False, gradient_checkpointing=False, dataloader_pin_memory=False, logging_steps=1,
-        report_to="none", save_strategy="no", disable_tqdm=True)
-    clock = Clock()
+        use_cpu=True, bf16=setting.startswith("bf16"), gradient_checkpointing=setting.endswith("-recompute"),
+        dataloader_pin_memory=False, logging_steps=1, report_to="none", save_strategy="no", disable_tqdm=True)
+    clock, adapter = Clock(), {}
+    if lora:
+        import peft
+
+        adapter["peft_config"] = peft.LoraConfig(
+            r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
     common = dict(
-        model=load_model(work), processing_class=transformers.AutoTokenizer.from_pretrained(work / "model"), callbacks=[clock])
+        **adapter, model=load_model(work, "bfloat16" if lora and settings["bf16"] else "float32"), processing_class=transformers.AutoTokenizer.from_pretrained(work / "model"), callbacks=[clock])
     if what == "dpo":
         dataset = datasets.Dataset.from_list(read_rows(work / "pairs.jsonl"))
         trainer = trl.DPOTrainer(args=trl.DPOConfig(**settings, beta=0.1), train_dataset=dataset, **common)
@@ -183,14 +214,15 @@ def train_trl(work, what, rows, steps, threads):
     return {"version": trl.__version__, "seconds": clock.seconds, "losses": losses, "lengths": lengths}
 
 
-def generate_with_transformers(work, rows, times, threads):
+def generate_with_transformers(work, setting, rows, times, threads):
     """Completions of the first prompts, several times; the first time is dropped."""
     import torch
     import transformers
 
     if threads:
         torch.set_num_threads(threads)
-    tokenizer, model = transformers.AutoTokenizer.from_pretrained(work / "model"), load_model(work).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(work / "model")
+    model = load_model(work, "bfloat16" if setting == "bf16" else "float32").eval()
     prompts = read_rows(work / "prompts.jsonl")[: rows // GROUP]
     texts = [row["prompt"] for row in prompts for _ in range(GROUP)]
     inputs = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
@@ -230,7 +262,7 @@ def stage(name, work, *arguments):
     return {**json.loads(result.read_text()), "peak": peak_mb(usage)}
 
 
-def train_rlhost(binary, work, what, rows, steps, threads):
+def train_rlhost(binary, work, what, lora, setting, rows, steps, threads):
     """The run through rlhost."""
     out = work / "rlhost"
     shutil.rmtree(out, ignore_errors=True)
@@ -242,6 +274,9 @@ def train_rlhost(binary, work, what, rows, steps, threads):
     options = {
         **flow, "model": work / "model", "per-device-train-batch-size": rows, "max-steps": steps, "learning-rate": RATE,
         "logging-steps": 1, "save-steps": 1000000, "save-only-model": "true", "output-dir": out,
+        "dtype": "bfloat16" if setting.startswith("bf16") else "float32",
+        "gradient-checkpointing": str(setting.endswith("-recompute")).lower(),
+        **({"lora-r": RANK, "lora-alpha": ALPHA, "lora-dropout": 0} if lora else {}),
         **({"num-threads": threads} if threads else {}),
     }
     command = [binary, "train", *(part for key, value in options.items() for part in (f"--{key}", value))]
@@ -257,9 +292,9 @@ def train_rlhost(binary, work, what, rows, steps, threads):
     return found
 
 
-def generate_with_rlhost(binary, work, rows, steps, threads):
+def generate_with_rlhost(binary, work, *arguments):
     """The rollouts of a GRPO run."""
-    return {"rates": train_rlhost(binary, work, "grpo", rows, steps, threads)["rates"]}
+    return {"rates": train_rlhost(binary, work, "grpo", *arguments)["rates"]}
 
 
 def said(run):
@@ -278,58 +313,63 @@ def misfits(what, runs, steps):
             yield f"{name} took {len(run['seconds'])} steps, not {steps}"
         if any(n != COMPLETION for n in run.get("lengths", [])):
             yield f"{name} has completions of {run['lengths']} tokens"
-    # The policy still is the reference: ln 2. GRPO's loss is zero by construction.
-    firsts = {name: all[0]["losses"][0] for name, all in runs.items() if what == "dpo"}
-    if len(firsts) == 2 and abs(firsts["TRL"] - firsts["rlhost"]) > 1e-3:
-        yield f"the losses of the first step are {firsts}"
+    # The policy still is the reference: ln 2, which bf16 rounds. GRPO's loss is zero by construction.
+    for name, all in runs.items() if what == "dpo" else ():
+        if all and abs(all[0]["losses"][0] - log(2)) > (1e-2 if name.startswith("TRL bf16") else 1e-3):
+            yield f"the loss of {name}'s first step is {all[0]['losses'][0]}, not ln 2"
+
+
+# name, value of several runs' values, values of a run, format, whether more is better
+FIGURES = [
+    ("step, s", median, lambda run: run.get("seconds", [])[1:], "{:.3f}", False),
+    ("  fastest step, s", min, lambda run: run.get("seconds", [])[1:], "{:.3f}", False),
+    ("peak memory, MB", median, lambda run: [run["peak"]] if "peak" in run else [], "{:.0f}", False),
+    ("generation, tokens/s", median, lambda run: run.get("rates", []), "{:.0f}", True),
+    ("  fastest, tokens/s", max, lambda run: run.get("rates", []), "{:.0f}", True),
+]
 
 
 def report(what, runs):
-    """Print medians over all runs; gain is above 1 where rlhost is ahead."""
-    def figure(program, values, pick):
-        found = [v for run in runs.get(program, []) for v in values(run)]
-        return pick(found) if found else None
-
-    rows = [
-        ("step, s", median, lambda run: run.get("seconds", [])[1:], "{:.3f}", False),
-        ("  fastest step, s", min, lambda run: run.get("seconds", [])[1:], "{:.3f}", False),
-        ("peak memory, MB", median, lambda run: [run["peak"]] if "peak" in run else [], "{:.0f}", False),
-        ("generation, tokens/s", median, lambda run: run.get("rates", []), "{:.0f}", True),
-        ("  fastest, tokens/s", max, lambda run: run.get("rates", []), "{:.0f}", True),
-    ]
+    """Print medians over all runs of each setting, and how far the best of rlhost is ahead of the best of TRL: above 1."""
     theirs = "transformers" if what == "generation" else "TRL"
-    version = next((run["version"] for run in runs.get("TRL", [])), "")
-    print(f"\n{'median':<22}{f'{theirs} {version}'.strip():>20}{'rlhost':>12}{'gain':>9}")
-    for name, pick, values, form, more_is_better in rows:
-        trl, ours = figure("TRL", values, pick), figure("rlhost", values, pick)
-        if trl is None and ours is None:
+    version = next((run["version"] for all in runs.values() for run in all if "version" in run), "")
+    print(f"\n{'median':<22}" + "".join(f"{name.replace('TRL', theirs):>30}" for name in runs) + f"   ({theirs} {version})")
+    for name, pick, values, form, more_is_better in FIGURES:
+        found = {program: [v for run in all for v in values(run)] for program, all in runs.items()}
+        found = {program: pick(all) for program, all in found.items() if all}
+        if not found:
             continue
-        cells = ["-" if v is None else form.format(v) for v in (trl, ours)]
-        gain = "-" if None in (trl, ours) else f"{ours / trl if more_is_better else trl / ours:.2f}x"
-        print(f"{name:<22}{cells[0]:>20}{cells[1]:>12}{gain:>9}")
+        best = max if more_is_better else min
+        trl, ours = ([v for program, v in found.items() if program.startswith(whose)] for whose in ("TRL", "rlhost"))
+        gain = ""
+        if trl and ours:
+            trl, ours = best(trl), best(ours)
+            gain = f"   best against best: {ours / trl if more_is_better else trl / ours:.2f}x"
+        print(f"{name:<22}" + "".join(f"{form.format(found[p]) if p in found else '-':>30}" for p in runs) + gain)
     print(flush=True)
 
 
 def compare(what, binary, work, args, rows, steps):
     """All rounds of one kind of work."""
-    programs = {
-        "grpo": (
-            lambda: stage("_train_trl", work, "grpo", rows, steps, args.threads),
-            lambda: train_rlhost(binary, work, "grpo", rows, steps, args.threads)),
-        "dpo": (
-            lambda: stage("_train_trl", work, "dpo", rows, steps, args.threads),
-            lambda: train_rlhost(binary, work, "dpo", rows, steps, args.threads)),
-        "generation": (
-            lambda: stage("_generate", work, rows, steps, args.threads),
-            lambda: generate_with_rlhost(binary, work, rows, steps, args.threads)),
-    }[what]
-    programs = dict(zip(("TRL", "rlhost"), programs, strict=True))
-    runs = {name: [] for name in programs if args.only in (None, name.lower())}
+    lora, programs = args.lora, {}
+    for setting in args.settings:
+        # Without a copy that nothing trains, rlhost has nothing in bf16; generation recomputes nothing.
+        ours = not setting.startswith("bf16") or lora
+        if what == "generation":
+            if setting.endswith("-recompute"):
+                continue
+            programs[f"TRL {setting}"] = lambda s=setting: stage("_generate", work, s, rows, steps, args.threads)
+            run = lambda s=setting: generate_with_rlhost(binary, work, lora, s, rows, steps, args.threads)
+        else:
+            programs[f"TRL {setting}"] = lambda s=setting: stage("_train_trl", work, what, lora, s, rows, steps, args.threads)
+            run = lambda s=setting: train_rlhost(binary, work, what, lora, s, rows, steps, args.threads)
+        if ours:
+            programs[f"rlhost {setting}"] = run
+    runs = {name: [] for name in programs if args.only is None or name.lower().startswith(args.only)}
     for number in range(1, args.rounds + 1):
         for name in runs:
             runs[name].append(programs[name]())
-            shown = "transformers" if (what, name) == ("generation", "TRL") else name
-            print(f"{what}, round {number}, {shown:<6} {said(runs[name][-1])}", flush=True)
+            print(f"{what}, round {number}, {name:<21} {said(runs[name][-1])}", flush=True)
     for misfit in misfits(what, runs, steps):
         print(f"  not comparable: {misfit}")
     report(what, runs)
@@ -340,6 +380,8 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--what", default=",".join(WHATS), help="what is compared (default %(default)s)")
     parser.add_argument("--size", choices=SIZES, default="3.4M", help="the model (default %(default)s)")
+    parser.add_argument("--settings", default=",".join(SETTINGS), help="how both run (default %(default)s)")
+    parser.add_argument("--lora", action="store_true", help="train an adapter, with its base in bf16")
     parser.add_argument("--steps", type=int, help="steps of a run (default: 6, 4 or 3 by size)")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each (default %(default)s)")
     parser.add_argument("--threads", type=int, help="threads of both (default: what each takes)")
@@ -360,6 +402,10 @@ def main():
     wrong = [what for what in whats if what not in WHATS]
     if wrong:
         parser.error(f"--what {wrong[0]}: there are {', '.join(WHATS)}")
+    args.settings, args.lora = args.settings.split(","), args.lora or args.size in ADAPTED
+    wrong = [setting for setting in args.settings if setting not in SETTINGS]
+    if wrong:
+        parser.error(f"--settings {wrong[0]}: there are {', '.join(SETTINGS)}")
     _, steps, _, _, completions, pairs, _ = SIZES[args.size]
     steps, completions, pairs = args.steps or steps, args.completions or completions, args.pairs or pairs
     if steps < 2 or args.rounds < 1:
@@ -372,8 +418,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="compare_trl-") as temporary:
         work = (args.work or Path(temporary)).resolve()
         work.mkdir(parents=True, exist_ok=True)
-        info = stage("_prepare", work, args.size, str(args.prompts.resolve()), str(args.corpus.resolve()))
-        print(f"{args.size}: {info['parameters']:,} parameters; {PROMPTS} prompts of {info['shortest']} to {info['longest']} "
+        info = stage("_prepare", work, args.size, args.lora, str(args.prompts.resolve()), str(args.corpus.resolve()))
+        print(f"{args.size}{' with an adapter' * args.lora}: {info['parameters']:,} parameters; {PROMPTS} prompts of {info['shortest']} to {info['longest']} "
               f"tokens, answers of {info['shortest_answer']} to {info['longest_answer']}; a step has {completions} completions "
               f"of {COMPLETION}, or {pairs} pairs", flush=True)
         for what in whats:

@@ -4,9 +4,11 @@
 use super::cuda;
 use super::math::tanh;
 use super::simd::wide;
+use super::stored::Stored;
 use super::{Error, Result, matrix_dims, on_device};
-use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, StorageRef, Tensor};
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, StorageRef, Tensor, WithDType};
 use rayon::prelude::*;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::sync::Mutex;
@@ -15,34 +17,43 @@ use std::sync::Mutex;
 /// threads.
 pub(super) const ROWS_PER_TASK: usize = 32;
 
-/// Read access to a contiguous f32 CPU tensor.
-pub(super) struct Read<'a> {
+/// Values per task in checks of all values.
+const PART: usize = 1 << 15;
+
+/// Read access to a contiguous CPU tensor.
+pub(super) struct Read<'a, T = f32> {
     guard: StorageRef<'a>,
     start: usize,
     end: usize,
+    kind: PhantomData<T>,
 }
 
-impl Deref for Read<'_> {
-    type Target = [f32];
-    fn deref(&self) -> &[f32] {
+impl<T: WithDType> Deref for Read<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
         match &*self.guard {
-            Storage::Cpu(CpuStorage::F32(data)) => &data[self.start..self.end],
+            Storage::Cpu(data) => T::cpu_storage_as_slice(data).map_or(&[], |data| &data[self.start..self.end]),
             _ => &[],
         }
     }
 }
 
-fn unsupported(op: &'static str, t: &Tensor) -> Error {
+pub(super) fn unsupported(op: &'static str, t: &Tensor) -> Error {
     Error::Unsupported { op, dtype: t.dtype(), device: format!("{:?}", t.device().location()) }
 }
 
-/// Returns the tensor's values without a copy.
+/// Returns the values of an f32 tensor without a copy.
 pub(super) fn read(t: &Tensor) -> Result<Read<'_>> {
+    read_as(t)
+}
+
+/// Returns the values of a tensor of this type without a copy.
+pub(super) fn read_as<T: WithDType>(t: &Tensor) -> Result<Read<'_, T>> {
     let (guard, layout) = t.storage_and_layout();
-    let range = layout.contiguous_offsets();
-    let is_f32 = matches!(&*guard, Storage::Cpu(CpuStorage::F32(_)));
-    match range {
-        Some((start, end)) if is_f32 => Ok(Read { guard, start, end }),
+    match layout.contiguous_offsets() {
+        Some((start, end)) if t.dtype() == T::DTYPE && matches!(&*guard, Storage::Cpu(_)) => {
+            Ok(Read { guard, start, end, kind: PhantomData })
+        }
         _ => Err(unsupported("read", t)),
     }
 }
@@ -160,10 +171,18 @@ pub fn mixed(own: &Tensor, other: &Tensor, alpha: f64) -> Result<Tensor> {
     Ok(((own * (1.0 - alpha))? + (other * alpha)?)?)
 }
 
-/// Copies a tensor's values out, in row-major order.
+/// Copies a tensor's values out in f32, in row-major order.
 pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
     on_device!(t, cuda::to_vec(t));
-    Ok(read(t)?.to_vec())
+    Ok(Stored::of(t.into())?.widened(0..t.elem_count()))
+}
+
+/// Returns whether no value is infinite or NaN. On the CPU only.
+pub fn all_finite(t: &Tensor) -> Result<bool> {
+    let values = Stored::of(t.into())?;
+    let parts = t.elem_count().div_ceil(PART);
+    let finite = |i: usize| values.widened(i * PART..t.elem_count().min((i + 1) * PART)).iter().all(|x| x.is_finite());
+    Ok((0..parts).into_par_iter().all(finite))
 }
 
 /// Adds elementwise: `into += t`.
@@ -255,9 +274,14 @@ pub fn checksum(t: &Tensor) -> Result<u64> {
     on_device!(t, cuda::checksum(t));
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
     let mix = |sum: u64, x: u64| (sum.rotate_left(5) ^ x).wrapping_mul(ODD);
-    let src = read(t)?;
-    let of = |c: &[f32]| c.iter().fold(0, |sum, x| mix(sum, u64::from(x.to_bits())));
-    let parts: Vec<u64> = src.par_chunks(1 << 15).map(of).collect();
+    // Of codes too, which stand for themselves.
+    let codes = if t.dtype() == DType::U8 { t.to_dtype(DType::F32)? } else { t.clone() };
+    let src = Stored::of((&codes).into())?;
+    let of = |i: usize| {
+        let part = src.widened(i * PART..t.elem_count().min((i + 1) * PART));
+        part.into_iter().fold(0, |sum, x| mix(sum, u64::from(x.to_bits())))
+    };
+    let parts: Vec<u64> = (0..t.elem_count().div_ceil(PART)).into_par_iter().map(of).collect();
     Ok(parts.into_iter().fold(0, mix))
 }
 

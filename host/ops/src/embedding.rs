@@ -1,23 +1,28 @@
 //! Token embedding: rows of a table.
 
-use super::cpu::{read, tensor, write};
+use super::cpu::{filled, read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::stored::Stored;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
-/// Returns rows `tokens` of `table: [V, D]` as `[N, D]`.
+/// Returns rows `tokens` of `table: [V, D]` as `[N, D]`, on the CPU in f32.
 pub fn forward(table: &Tensor, tokens: &[u32]) -> Result<Tensor> {
     let (vocab, d) = matrix_dims(table);
     if let Some(&bad) = tokens.iter().find(|&&t| t as usize >= vocab) {
         return Err(Error::Shape { op: "embedding", detail: format!("token id {bad} in a vocabulary of {vocab}") });
     }
     on_device!(table, cuda::rows::gather(table, tokens));
-    let rows = read(table)?;
-    let mut out = Vec::with_capacity(tokens.len() * d);
-    for &t in tokens {
-        out.extend_from_slice(&rows[t as usize * d..(t as usize + 1) * d]);
-    }
+    let rows = Stored::of(table.into())?;
+    // SAFETY: each token's row is set.
+    let out = unsafe {
+        filled(tokens.len() * d, |out| {
+            for (&t, row) in tokens.iter().zip(out.chunks_mut(d.max(1))) {
+                rows.widen(t as usize * d, row);
+            }
+        })
+    };
     tensor(out, (tokens.len(), d))
 }
 

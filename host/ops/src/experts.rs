@@ -7,6 +7,7 @@
 use super::cpu::{Shared, read, tensor, write};
 use super::gemm::{self, Dst, Mat, all_threads, matmul};
 use super::simd::wide;
+use super::stored::Stored;
 use super::{Error, Result, matrix_dims};
 use ::gemm::Parallelism;
 use candle_core::Tensor;
@@ -232,12 +233,13 @@ pub fn forward(x: &Tensor, w: &Tensor, routes: &Routes) -> Result<Tensor> {
     if n != routes.tokens.len() || x_in != d_in {
         return Err(shape("experts", format!("{:?} through {:?}", x.shape(), w.shape())));
     }
-    let (xs, ws) = (read(x)?, read(w)?);
+    let xs = read(x)?;
+    let matrices = (0..routes.experts).map(|expert| w.get(expert)).collect::<candle_core::Result<Vec<_>>>()?;
+    let stored = matrices.iter().map(|w| Stored::of(w.into())).collect::<Result<Vec<_>>>()?;
     let mut out = vec![0f32; n * d_out];
     each_group(&mut out, d_out, routes, |expert, rows, out, par| {
         let x = Mat::new(&xs[rows.start * d_in..rows.end * d_in], rows.len(), d_in);
-        let w = Mat::new(&ws[expert * d_out * d_in..][..d_out * d_in], d_out, d_in);
-        out.copy_from_slice(&gemm::of_rows(x, w, None, par));
+        out.copy_from_slice(&gemm::of_rows(x, &stored[expert], d_out, None, par));
     });
     tensor(out, (n, d_out))
 }

@@ -1,6 +1,7 @@
 //! Matrix products over strided views, through the `gemm` crate.
 
-use super::cpu::filled;
+use super::cpu::{Shared, filled};
+use super::stored::Stored;
 use gemm::Parallelism;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
@@ -76,27 +77,56 @@ pub(super) fn product(a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) -> V
     }
 }
 
-/// Returns `x w^T + b` as new row-major values, `[x.rows, w.rows]`, for rows of equal length.
+/// Returns `x w^T + b` as new row-major values, `[x.rows, m]`, for a weight with `m` rows and as many columns as `x`.
 ///
 /// The gemm crate rearranges `w` one value at a time for this, however few rows `x` has. It reads `w` as it lies for `w x^T`, which
 /// sums in the same order; that result then has to be turned, which pays off for rows that are longer than many.
-pub(super) fn of_rows(x: Mat<'_>, w: Mat<'_>, bias: Option<&[f32]>, par: Parallelism) -> Vec<f32> {
-    let (n, m) = (x.rows, w.rows);
+pub(super) fn of_rows(x: Mat<'_>, w: &Stored<'_>, m: usize, bias: Option<&[f32]>, par: Parallelism) -> Vec<f32> {
+    let n = x.rows;
     if n > 1 && 4 * n <= 3 * x.cols {
-        let turned = match bias {
-            None => product(w, x.t(), 1.0, par),
-            Some(bias) => {
-                let mut turned: Vec<f32> = bias.iter().flat_map(|&b| std::iter::repeat_n(b, n)).collect();
-                matmul(&mut turned, n, Dst::Add, w, x.t(), 1.0, par);
-                turned
-            }
-        };
+        let begun = bias.map(|bias| bias.iter().flat_map(|&b| std::iter::repeat_n(b, n)).collect());
+        let turned = summed(begun, n * m, |out, dst| {
+            w.by_rows(m, x.cols, |outputs, w| {
+                // SAFETY: these outputs' lines are this part's alone.
+                unsafe { matmul_raw(out.at(outputs.start * n), n, dst, w, x.t(), 1.0, par) };
+            });
+        });
         return transposed(&turned, m, n);
     }
-    let Some(bias) = bias else { return product(x, w.t(), 1.0, par) };
-    let mut out = bias.repeat(n);
-    matmul(&mut out, m, Dst::Add, x, w.t(), 1.0, par);
-    out
+    if x.cols == 0 {
+        return bias.map_or_else(|| vec![0.0; n * m], |bias| bias.repeat(n));
+    }
+    summed(bias.map(|bias| bias.repeat(n)), n * m, |out, dst| {
+        w.by_rows(m, x.cols, |outputs, w| {
+            // SAFETY: these outputs' columns are this part's alone.
+            unsafe { matmul_raw(out.at(outputs.start), m, dst, x, w.t(), 1.0, par) };
+        });
+    })
+}
+
+/// Returns `x w` as new row-major values, `[x.rows, width]`, for a weight with `x.cols` rows of `width` values.
+pub(super) fn of_columns(x: Mat<'_>, w: &Stored<'_>, width: usize, par: Parallelism) -> Vec<f32> {
+    if x.cols == 0 {
+        return vec![0.0; x.rows * width];
+    }
+    summed(None, x.rows * width, |out, dst| {
+        w.by_columns(x.cols, width, |columns, w| {
+            // SAFETY: these columns are this part's alone.
+            unsafe { matmul_raw(out.at(columns.start), width, dst, x, w, 1.0, par) };
+        });
+    })
+}
+
+/// Returns `n` values, either `begun` and to be added to, or new and to be set by products.
+fn summed(begun: Option<Vec<f32>>, n: usize, products: impl FnOnce(Shared, Dst)) -> Vec<f32> {
+    match begun {
+        Some(mut values) => {
+            products(Shared::new(&mut values), Dst::Add);
+            values
+        }
+        // SAFETY: the products cover all values.
+        None => unsafe { filled(n, |out| products(Shared::of(out), Dst::Replace)) },
+    }
 }
 
 /// Returns the transpose of `[rows, cols]` values.
@@ -173,6 +203,7 @@ pub(super) unsafe fn matmul_raw(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::{Device, Tensor};
 
     fn values(n: usize, step: usize) -> Vec<f32> {
         (0..n).map(|i| ((i * step) % 101) as f32 / 50.0 - 1.0).collect()
@@ -185,11 +216,10 @@ mod tests {
             [(1, 8, 3), (2, 8, 3), (6, 8, 1), (7, 8, 5), (17, 96, 33), (40, 1024, 700), (300, 64, 40), (0, 4, 3), (3, 8, 0)]
         {
             let (x, w, bias) = (values(n * k, 7), values(m * k, 13), values(m, 29));
-            let (x, w) = (Mat::new(&x, n, k), Mat::new(&w, m, k));
+            let weight = Tensor::from_vec(w.clone(), (m, k), &Device::Cpu).unwrap();
             for bias in [None, Some(&bias[..])] {
-                let got = of_rows(x, w, bias, all_threads());
-                let dot =
-                    |i: usize, j: usize| (0..k).map(|l| f64::from(x.data[i * k + l]) * f64::from(w.data[j * k + l])).sum::<f64>();
+                let got = of_rows(Mat::new(&x, n, k), &Stored::of((&weight).into()).unwrap(), m, bias, all_threads());
+                let dot = |i: usize, j: usize| (0..k).map(|l| f64::from(x[i * k + l]) * f64::from(w[j * k + l])).sum::<f64>();
                 let wanted = |i: usize, j: usize| dot(i, j) + bias.map_or(0.0, |bias| f64::from(bias[j]));
                 assert_eq!(got.len(), n * m);
                 for (i, j) in (0..n).flat_map(|i| (0..m).map(move |j| (i, j))) {

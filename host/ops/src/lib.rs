@@ -38,16 +38,20 @@ pub mod norm;
 pub mod optimizers;
 pub mod panels;
 mod process;
+pub mod quantized;
+mod reading;
 pub mod rope;
 mod rounding;
 pub mod sampler;
 mod simd;
+mod stored;
 pub mod support;
 pub mod swiglu;
 pub mod team;
+mod unpack;
 
 pub use cpu::{
-    add_into, bounded_by, cast, checksum, copied, fill_zero, from_vec, gather_rows, mixed, on_host, plus_one, scaled,
+    add_into, all_finite, bounded_by, cast, checksum, copied, fill_zero, from_vec, gather_rows, mixed, on_host, plus_one, scaled,
     scatter_add_rows, sum_of_squares, to_vec, write, zeros_like,
 };
 #[cfg(feature = "cuda")]
@@ -55,8 +59,10 @@ pub use cuda::decode;
 pub use forest::{Forest, Segment};
 pub use memory::{keep_freed_memory, peak_memory};
 pub use process::limit_process;
+pub use reading::read_tensor;
 pub use rounding::{round_bf16, sum_bf16, widen_bf16};
 pub use simd::wide_registers;
+pub use stored::Matrix;
 
 use candle_core::Tensor;
 

@@ -1,66 +1,71 @@
-//! `y = x W^T + b` with the weight in Hugging Face's layout, `W: [out, in]`.
+//! `y = x W^T + b` with the weight in Hugging Face's layout, `W: [out, in]`. On the CPU it may be stored in fewer bits than the
+//! f32 in which everything is computed.
 
 use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::gemm::{self, Dst, Mat, all_threads, matmul};
 use super::simd::wide;
+use super::stored::{Matrix, Stored};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
-fn check(op: &'static str, ok: bool, a: &Tensor, b: &Tensor) -> Result<()> {
+fn check(op: &'static str, ok: bool, a: &Tensor, b: (usize, usize)) -> Result<()> {
     if ok {
         return Ok(());
     }
-    Err(Error::Shape { op, detail: format!("{:?} does not fit {:?}", a.shape(), b.shape()) })
+    Err(Error::Shape { op, detail: format!("{:?} does not fit {b:?}", a.shape()) })
 }
 
 /// Computes `[N, out]` from `x: [N, in]`, `w: [out, in]`, `b: [out]`.
-pub fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
-    let ((n, d_in), (d_out, w_in)) = (matrix_dims(x), matrix_dims(w));
-    check("linear", d_in == w_in, x, w)?;
-    on_device!(x, cuda::linear::forward(x, w, b, cuda::Kind::of(x)?));
-    let (xs, ws) = (read(x)?, read(w)?);
-    let (x, w) = (Mat::new(&xs, n, d_in), Mat::new(&ws, d_out, d_in));
+pub fn forward<'a>(x: &Tensor, w: impl Into<Matrix<'a>>, b: Option<&Tensor>) -> Result<Tensor> {
+    let w = w.into();
+    let ((n, d_in), (d_out, w_in)) = (matrix_dims(x), w.dims());
+    check("linear", d_in == w_in, x, w.dims())?;
+    on_device!(x, cuda::linear::forward(x, w.plain()?, b, cuda::Kind::of(x)?));
+    let (xs, ws) = (read(x)?, Stored::of(w)?);
     let bias = b.map(read).transpose()?;
     if let Some(bias) = bias.as_deref().filter(|bias| bias.len() != d_out) {
         return Err(Error::Shape { op: "linear", detail: format!("a bias of {} values for {d_out} outputs", bias.len()) });
     }
-    tensor(gemm::of_rows(x, w, bias.as_deref(), all_threads()), (n, d_out))
+    tensor(gemm::of_rows(Mat::new(&xs, n, d_in), &ws, d_out, bias.as_deref(), all_threads()), (n, d_out))
 }
 
 /// [`forward`] with the result in f32, whatever the type of the inputs.
 pub fn forward_f32(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
-    check("linear", matrix_dims(x).1 == matrix_dims(w).1, x, w)?;
+    check("linear", matrix_dims(x).1 == matrix_dims(w).1, x, matrix_dims(w))?;
     on_device!(x, cuda::linear::forward(x, w, b, cuda::Kind::F32));
     forward(x, w, b)
 }
 
 /// Returns `dx = dy W`, a new `[N, in]`.
-pub fn backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
-    let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), matrix_dims(w));
-    check("linear backward", d_out == w_out, dy, w)?;
-    on_device!(dy, cuda::linear::backward_input(dy, w));
-    let (dys, ws) = (read(dy)?, read(w)?);
-    let out = gemm::product(Mat::new(&dys, n, d_out), Mat::new(&ws, d_out, d_in), 1.0, all_threads());
-    tensor(out, (n, d_in))
+pub fn backward_input<'a>(dy: &Tensor, w: impl Into<Matrix<'a>>) -> Result<Tensor> {
+    let w = w.into();
+    let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), w.dims());
+    check("linear backward", d_out == w_out, dy, w.dims())?;
+    on_device!(dy, cuda::linear::backward_input(dy, w.plain()?));
+    let (dys, ws) = (read(dy)?, Stored::of(w)?);
+    tensor(gemm::of_columns(Mat::new(&dys, n, d_out), &ws, d_in, all_threads()), (n, d_in))
 }
 
 /// Adds `dx += dy W`, for inputs that several layers read.
-pub fn backward_input_into(dx: &Tensor, dy: &Tensor, w: &Tensor) -> Result<()> {
-    let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), matrix_dims(w));
-    check("linear backward", d_out == w_out && matrix_dims(dx) == (n, d_in), dy, w)?;
-    on_device!(dy, cuda::linear::backward_input_into(dx, dy, w));
-    let (dys, ws) = (read(dy)?, read(w)?);
+pub fn backward_input_into<'a>(dx: &Tensor, dy: &Tensor, w: impl Into<Matrix<'a>>) -> Result<()> {
+    let w = w.into();
+    let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), w.dims());
+    check("linear backward", d_out == w_out && matrix_dims(dx) == (n, d_in), dy, w.dims())?;
+    on_device!(dy, cuda::linear::backward_input_into(dx, dy, w.plain()?));
+    let (dys, ws) = (read(dy)?, Stored::of(w)?);
     write(dx, |out| {
-        matmul(out, d_in, Dst::Add, Mat::new(&dys, n, d_out), Mat::new(&ws, d_out, d_in), 1.0, all_threads());
+        ws.by_columns(d_out, d_in, |columns, w| {
+            matmul(&mut out[columns.start..], d_in, Dst::Add, Mat::new(&dys, n, d_out), w, 1.0, all_threads());
+        });
     })
 }
 
 /// Adds `dw += dy^T x` and `db += sum over rows of dy`. Both are f32, whatever the type of `x` and `dy`.
 pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>) -> Result<()> {
     let ((n, d_in), (dy_n, d_out)) = (matrix_dims(x), matrix_dims(dy));
-    check("linear backward", n == dy_n && matrix_dims(dw) == (d_out, d_in), x, dy)?;
+    check("linear backward", n == dy_n && matrix_dims(dw) == (d_out, d_in), x, (dy_n, d_out))?;
     on_device!(x, cuda::linear::backward_weight(x, dy, dw, db));
     let (xs, dys) = (read(x)?, read(dy)?);
     write(dw, |out| {
@@ -74,4 +79,47 @@ pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>
             }
         });
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quantized::{Quantized, Scheme};
+    use crate::to_vec;
+    use candle_core::{DType, Device};
+
+    fn random(shape: &[usize]) -> Tensor {
+        Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
+    }
+
+    /// Results of all products with a weight.
+    fn products<'a>(w: impl Into<Matrix<'a>>, x: &Tensor, dy: &Tensor, bias: &Tensor) -> [Vec<f32>; 4] {
+        let w = w.into();
+        let dx = x.copy().unwrap();
+        backward_input_into(&dx, dy, w).unwrap();
+        let results = [forward(x, w, None), forward(x, w, Some(bias)), backward_input(dy, w), Ok(dx)];
+        results.map(|result| to_vec(&result.unwrap()).unwrap())
+    }
+
+    #[test]
+    fn weights_in_fewer_bits_give_the_bits_of_their_values_in_f32() {
+        // Few and many rows, and weights that are widened in several parts, by rows and by columns.
+        for (n, d_in, d_out) in [(1, 64, 96), (5, 66, 33), (40, 128, 70), (9, 900, 5000), (3, 5000, 901)] {
+            let (x, dy, bias, w) = (random(&[n, d_in]), random(&[n, d_out]), random(&[d_out]), random(&[d_out, d_in]));
+            for dtype in [DType::BF16, DType::F16] {
+                let half = w.to_dtype(dtype).unwrap();
+                let wide = half.to_dtype(DType::F32).unwrap();
+                let (got, want) = (products(&half, &x, &dy, &bias), products(&wide, &x, &dy, &bias));
+                assert!(got == want, "{dtype:?}: {n} rows, {d_in} to {d_out}");
+            }
+            for scheme in [Scheme::Int8, Scheme::Nf4].into_iter().filter(|_| d_in % 2 == 0) {
+                let (codes, scales) = scheme.quantize(&w).unwrap();
+                let few = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme });
+                let wide = Stored::of(few).unwrap().widened(0..d_in * d_out);
+                let wide = Tensor::from_vec(wide, (d_out, d_in), &Device::Cpu).unwrap();
+                let (got, want) = (products(few, &x, &dy, &bias), products(&wide, &x, &dy, &bias));
+                assert!(got == want, "{scheme:?}: {n} rows, {d_in} to {d_out}");
+            }
+        }
+    }
 }

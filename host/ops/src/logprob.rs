@@ -11,6 +11,7 @@ use super::cuda;
 use super::gemm::{Dst, Mat, all_threads, matmul};
 use super::math::{exp, max, sum_by, tanh};
 use super::simd::wide;
+use super::stored::{Blocks, Stored};
 use super::support::Restriction;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
@@ -113,11 +114,11 @@ impl Tile {
         self.rows.len().next_multiple_of(LANES)
     }
 
-    /// Computes the tile's logits from the transposed hidden states.
+    /// Computes the tile's logits from the transposed hidden states and its tokens' rows of the output matrix.
     fn logits<'a>(&self, room: &'a mut [f32], w: Mat<'_>, turned: &[f32], scale: Scale) -> &'a mut [f32] {
         let logits = &mut room[..self.tokens.len() * self.line()];
         let h = Mat::strided(&turned[self.rows.start..], w.cols, self.rows.len(), turned.len() / w.cols.max(1));
-        matmul(logits, self.line(), Dst::Replace, w.some_rows(&self.tokens), h, scale.factor(), all_threads());
+        matmul(logits, self.line(), Dst::Replace, w, h, scale.factor(), all_threads());
         scale.bound(logits);
         logits
     }
@@ -179,13 +180,12 @@ pub fn forward(
     let (m, d, vocab) = check(hidden, w, targets)?;
     check_restriction(hidden, restriction)?;
     on_device!(hidden, cuda::logprob::forward(hidden, w, targets, scale.on_device()?));
-    let (hs, ws) = (read(hidden)?, read(w)?);
-    let (turned, w) = (turn(&hs, d), Mat::new(&ws, vocab, d));
+    let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w)?);
     let mut room = Tile::room(m, vocab);
     let mut sums = vec![Sums::NONE; m];
     let mut target_logits = vec![f32::NAN; m];
     for tile in Tile::all(m, vocab) {
-        let logits = tile.logits(&mut room, w, &turned, scale);
+        let logits = tile.logits(&mut room, w.rows(&tile.tokens), &turned, scale);
         tile.restrict(logits, restriction, vocab);
         let tasks = logits.par_chunks(TOKENS_PER_TASK * tile.line());
         for part in tasks.map(|lines| sums_of(lines, tile.line())).collect::<Vec<_>>() {
@@ -290,12 +290,13 @@ pub fn backward(
         return Err(Error::Shape { op: "logprob backward", detail: format!("{} derivatives for {m} rows", d_logp.len()) });
     }
     on_device!(hidden, cuda::logprob::backward(hidden, w, targets, scale.on_device()?, stats, d_logp, d_entropy, dw));
-    let (hs, ws) = (read(hidden)?, read(w)?);
-    let (turned, h, w) = (turn(&hs, d), Mat::new(&hs, m, d), Mat::new(&ws, vocab, d));
+    let (hs, mut w) = (read(hidden)?, Blocks::new(w)?);
+    let (turned, h) = (turn(&hs, d), Mat::new(&hs, m, d));
     let mut room = Tile::room(m, vocab);
     let mut dh = vec![0f32; m * d];
     let mut tiles_backward = |mut dw: Option<&mut [f32]>| {
         for tile in Tile::all(m, vocab) {
+            let w = w.rows(&tile.tokens);
             let logits = tile.logits(&mut room, w, &turned, scale);
             let slopes = scale.slopes(logits);
             let multiplied = tile.restrict(logits, restriction, vocab);
@@ -307,7 +308,7 @@ pub fn backward(
                 logits.iter_mut().zip(slopes).for_each(|(d, slope)| *d *= slope);
             }
             let d_logits = Mat::strided(logits, tile.tokens.len(), tile.rows.len(), tile.line());
-            let (h, w) = (h.some_rows(&tile.rows), w.some_rows(&tile.tokens));
+            let h = h.some_rows(&tile.rows);
             matmul(&mut dh[tile.rows.start * d..], d, Dst::Add, d_logits.t(), w, scale.factor(), all_threads());
             if let Some(dw) = &mut dw {
                 matmul(&mut dw[tile.tokens.start * d..], d, Dst::Add, d_logits, h, scale.factor(), all_threads());
@@ -407,18 +408,23 @@ pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>
         let means = cuda::logprob::mean_logits(hidden, w)?;
         Ok(means.into_iter().map(|mean| mean * scale.factor()).collect())
     });
-    let (hs, ws) = (read(hidden)?, read(w)?);
-    let block_sums = |rows: &[f32]| {
+    let (hs, ws) = (read(hidden)?, Stored::of(w.into())?);
+    let block_sums = |first: usize| {
         let mut sums = vec![0f64; d];
-        wide!(for row in rows.chunks_exact(d) {
-            for (sum, x) in sums.iter_mut().zip(row) {
-                *sum += f64::from(*x);
-            }
-        });
+        // A few rows at a time, so that they are in a cache when they are added.
+        for row in (first..vocab.min(first + TOKENS)).step_by(LANES) {
+            let rows = ws.widened(row * d..vocab.min(first + TOKENS).min(row + LANES) * d);
+            wide!(for row in rows.chunks_exact(d) {
+                for (sum, x) in sums.iter_mut().zip(row) {
+                    *sum += f64::from(*x);
+                }
+            });
+        }
         sums
     };
     let mut sums = vec![0f64; d];
-    for block in ws.par_chunks(TOKENS * d.max(1)).map(block_sums).collect::<Vec<_>>() {
+    let blocks = (0..vocab.div_ceil(TOKENS)).into_par_iter().map(|i| block_sums(i * TOKENS));
+    for block in blocks.collect::<Vec<_>>() {
         sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
     }
     let dot = |row: &[f32]| row.iter().zip(&sums).map(|(x, sum)| f64::from(*x) * sum).sum::<f64>();
@@ -428,12 +434,11 @@ pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>
 
 fn mean_of_tiles(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
     let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
-    let (hs, ws) = (read(hidden)?, read(w)?);
-    let (turned, w) = (turn(&hs, d), Mat::new(&ws, vocab, d));
+    let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w)?);
     let mut room = Tile::room(m, vocab);
     let mut sums = vec![0f64; m];
     for tile in Tile::all(m, vocab) {
-        for line in tile.logits(&mut room, w, &turned, scale).chunks_exact(tile.line()) {
+        for line in tile.logits(&mut room, w.rows(&tile.tokens), &turned, scale).chunks_exact(tile.line()) {
             sums[tile.rows.clone()].iter_mut().zip(line).for_each(|(sum, z)| *sum += f64::from(*z));
         }
     }
@@ -539,6 +544,24 @@ mod tests {
                 close(&format!("dw, {case}"), &super::super::to_vec(&dw).unwrap(), &added);
                 assert_eq!(dh, frozen, "{case}");
             }
+        }
+    }
+
+    #[test]
+    fn an_output_matrix_in_bf16_or_f16_gives_the_bits_of_its_values_in_f32() {
+        use candle_core::DType;
+        let (m, vocab) = (ROWS + 3, TOKENS + 9);
+        let (h, w) = (matrix(values(m * D, 1, 2.0), D), matrix(values(vocab * D, 2, 2.0), D));
+        let targets: Vec<u32> = (0..m).map(|row| (row * 11 % vocab) as u32).collect();
+        let (d_logp, d_entropy) = (values(m, 3, 1.0), values(m, 4, 1.0));
+        let run = |w: &Tensor, scale: Scale| {
+            let stats = forward(&h, w, &targets, scale).unwrap();
+            let dh = backward(&h, w, &targets, scale, &stats, &d_logp, Some(&d_entropy), None).unwrap();
+            (stats.logp, stats.entropy, super::super::to_vec(&dh).unwrap(), mean_logits(&h, w, scale).unwrap())
+        };
+        for (dtype, scale) in [DType::BF16, DType::F16].into_iter().flat_map(|dtype| SCALES.map(|scale| (dtype, scale))) {
+            let half = w.to_dtype(dtype).unwrap();
+            assert!(run(&half, scale) == run(&half.to_dtype(DType::F32).unwrap(), scale), "{dtype:?}, {scale:?}");
         }
     }
 

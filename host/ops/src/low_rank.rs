@@ -5,6 +5,7 @@ use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::gemm::{self, Dst, Mat, all_threads, matmul};
+use super::stored::{Matrix, Stored};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
@@ -48,8 +49,8 @@ impl LowRank<'_> {
             return Err(Error::Shape { op: "low rank", detail });
         }
         on_device!(x, cuda::linear::low_rank_into(self, x, y));
-        let (xs, a, b) = (read(x)?, read(self.a)?, read(self.b)?);
-        let inner = gemm::of_rows(Mat::new(&xs, n, d_in), Mat::new(&a, r, d_in), None, all_threads());
+        let (xs, a, b) = (read(x)?, Stored::of(self.a.into())?, read(self.b)?);
+        let inner = gemm::of_rows(Mat::new(&xs, n, d_in), &a, r, None, all_threads());
         write(y, |out| {
             let inner = Mat::new(&inner, n, r);
             matmul(out, d_out, Dst::Add, inner, Mat::new(&b, d_out, r).t(), self.scale, all_threads());
@@ -72,7 +73,7 @@ impl LowRank<'_> {
         let d_inner = gemm::product(dys, b, self.scale, all_threads());
         let d_inner = Mat::new(&d_inner, n, r);
         if let Some(gradient) = gradient {
-            let inner = gemm::of_rows(xs, a, None, all_threads());
+            let inner = gemm::of_rows(xs, &Stored::of(self.a.into())?, r, None, all_threads());
             write(gradient.b, |out| matmul(out, r, Dst::Add, dys.t(), Mat::new(&inner, n, r), self.scale, all_threads()))?;
             write(gradient.a, |out| matmul(out, d_in, Dst::Add, d_inner.t(), xs, 1.0, all_threads()))?;
         }
@@ -82,16 +83,17 @@ impl LowRank<'_> {
         }
     }
 
-    /// Returns `w + s B A`, `[out, in]`, as a new tensor.
-    pub fn merged(&self, w: &Tensor) -> Result<Tensor> {
+    /// Returns `w + s B A`, `[out, in]`, as a new tensor, in f32 on the CPU.
+    pub fn merged<'a>(&self, w: impl Into<Matrix<'a>>) -> Result<Tensor> {
         let (r, d_in, d_out) = self.dims()?;
-        if matrix_dims(w) != (d_out, d_in) {
-            return Err(Error::Shape { op: "low rank", detail: format!("{:?} is not {d_out} by {d_in}", w.shape()) });
+        let w = w.into();
+        if w.dims() != (d_out, d_in) {
+            return Err(Error::Shape { op: "low rank", detail: format!("{:?} is not {d_out} by {d_in}", w.dims()) });
         }
-        on_device!(w, cuda::linear::merged(self, w));
-        let (ws, a, b) = (read(w)?, read(self.a)?, read(self.b)?);
-        let mut out = ws.to_vec();
+        on_device!(self.a, cuda::linear::merged(self, w.plain()?));
+        let (a, b) = (read(self.a)?, read(self.b)?);
+        let mut out = Stored::of(w)?.widened(0..d_out * d_in);
         matmul(&mut out, d_in, Dst::Add, Mat::new(&b, d_out, r), Mat::new(&a, r, d_in), self.scale, all_threads());
-        tensor(out, w.shape())
+        tensor(out, (d_out, d_in))
     }
 }

@@ -1,18 +1,20 @@
 //! Products of a weight with few rows, as for each generated token.
 //!
-//! There, a general product spends most of its time rearranging its operands. Here the weight is rearranged once. A tile of rows
-//! and outputs is summed in vector registers, each output's terms in the order of the inputs, so a row's result does not depend
-//! on the other rows.
+//! There, a general product spends most of its time rearranging its operands. Here a weight in f32 is rearranged once. One in fewer
+//! bits stays as it is, once in memory, and is rearranged in the innermost cache whenever it is read. A tile of rows and outputs is
+//! summed in vector registers, each output's terms in the order of the inputs, so a row's result depends neither on the other rows
+//! nor on how the weight is stored.
 
 use super::cpu::{Shared, filled, read, tensor};
+use super::quantized::{Quantized, Scheme};
 #[cfg(target_arch = "x86_64")]
 use super::simd;
+use super::stored::{Matrix, Stored};
+use super::unpack::{INPUTS, Room, WIDTH};
 use super::{Error, Result, matrix_dims, team};
 use candle_core::Tensor;
 use rayon::prelude::*;
-
-/// Outputs whose weights are stored together: two AVX-512 registers.
-const WIDTH: usize = 32;
+use std::ops::Range;
 
 /// Rows that are summed together.
 const ROWS: usize = 8;
@@ -29,32 +31,53 @@ const PARTS_A_THREAD: usize = 4;
 /// Inputs whose weights are transposed together, within the innermost cache.
 const TURNED: usize = 16;
 
-/// A weight `[out, in]` with its bias, laid out for few rows: outputs in groups of [`WIDTH`], each group as `[in, WIDTH]`.
+/// A weight `[out, in]` with its bias, for few rows.
 #[derive(Clone, Debug)]
 pub struct Panels {
-    data: Vec<f32>,
+    weight: Weight,
     /// One value per output, padded to complete groups.
     bias: Vec<f32>,
     d_in: usize,
     d_out: usize,
 }
 
-impl Panels {
-    /// Creates panels from `w: [out, in]` and `b: [out]`.
-    pub fn new(w: &Tensor, b: Option<&Tensor>) -> Result<Self> {
-        let (d_out, d_in) = matrix_dims(w);
-        let groups = d_out.div_ceil(WIDTH);
-        let ws = read(w)?;
-        let mut data = vec![0f32; groups * WIDTH * d_in];
-        data.par_chunks_mut(WIDTH * d_in).zip(ws.par_chunks(WIDTH * d_in)).for_each(|(panel, rows)| {
-            for (i, lines) in panel.as_chunks_mut::<WIDTH>().0.chunks_mut(TURNED).enumerate() {
-                for (column, row) in rows.chunks_exact(d_in).enumerate() {
-                    for (line, x) in lines.iter_mut().zip(&row[i * TURNED..]) {
-                        line[column] = *x;
-                    }
+#[derive(Clone, Debug)]
+enum Weight {
+    /// Outputs in groups of [`WIDTH`], each group as `[in, WIDTH]`.
+    LaidOut(Vec<f32>),
+    /// In bf16 or f16, sharing the tensor's storage.
+    Half(Tensor),
+    /// The same of codes and scales.
+    Quantized(Tensor, Tensor, Scheme),
+}
+
+/// Rearranges a weight `[out, in]` in f32.
+fn laid_out(w: &Tensor) -> Result<Vec<f32>> {
+    let (d_out, d_in) = matrix_dims(w);
+    let ws = read(w)?;
+    let mut data = vec![0f32; d_out.div_ceil(WIDTH) * WIDTH * d_in];
+    data.par_chunks_mut(WIDTH * d_in).zip(ws.par_chunks(WIDTH * d_in)).for_each(|(panel, rows)| {
+        for (i, lines) in panel.as_chunks_mut::<WIDTH>().0.chunks_mut(TURNED).enumerate() {
+            for (column, row) in rows.chunks_exact(d_in).enumerate() {
+                for (line, x) in lines.iter_mut().zip(&row[i * TURNED..]) {
+                    line[column] = *x;
                 }
             }
-        });
+        }
+    });
+    Ok(data)
+}
+
+impl Panels {
+    /// Creates panels from `w: [out, in]` and `b: [out]`.
+    pub fn new<'a>(w: impl Into<Matrix<'a>>, b: Option<&Tensor>) -> Result<Self> {
+        let w = w.into();
+        let (d_out, d_in) = w.dims();
+        let weight = match w {
+            Matrix::Plain(w) if Matrix::Plain(w).is_f32() => Weight::LaidOut(laid_out(w)?),
+            Matrix::Plain(w) => Weight::Half(w.clone()),
+            Matrix::Quantized(q) => Weight::Quantized(q.codes.clone(), q.scales.clone(), q.scheme),
+        };
         let mut bias = match b {
             None => Vec::new(),
             Some(b) if b.elem_count() == d_out => read(b)?.to_vec(),
@@ -63,8 +86,14 @@ impl Panels {
                 return Err(Error::Shape { op: "panels", detail });
             }
         };
-        bias.resize(groups * WIDTH, 0.0);
-        Ok(Self { data, bias, d_in, d_out })
+        bias.resize(d_out.next_multiple_of(WIDTH), 0.0);
+        Ok(Self { weight, bias, d_in, d_out })
+    }
+
+    /// Returns the bytes that were copied for it.
+    pub fn copied_bytes(&self) -> usize {
+        let weight = if let Weight::LaidOut(data) = &self.weight { data.len() } else { 0 };
+        (weight + self.bias.len()) * size_of::<f32>()
     }
 
     /// Computes `[N, out]` from `x: [N, in]`.
@@ -75,16 +104,29 @@ impl Panels {
             return Err(Error::Shape { op: "panels", detail });
         }
         let xs = read(x)?;
+        let stored = match &self.weight {
+            Weight::LaidOut(_) => None,
+            Weight::Half(w) => Some(Stored::of(w.into())?),
+            Weight::Quantized(codes, scales, scheme) => {
+                Some(Stored::of(Matrix::Quantized(Quantized { codes, scales, scheme: *scheme }))?)
+            }
+        };
         // SAFETY: the panels cover all outputs of all rows.
         let out = unsafe {
             filled(n * self.d_out, |out| {
                 let out = Shared::of(out);
-                let panel = |i: usize| self.panel(i, &xs, n, out);
-                let panels = self.data.len() / (WIDTH * d_in).max(1);
+                let panels = self.d_out.div_ceil(WIDTH);
                 let worth = if team::is_led() { WORTH_SHARING } else { WORTH_WAKING };
-                let most = if n * self.data.len() < worth { 1 } else { PARTS_A_THREAD * rayon::current_num_threads() };
+                let work = n * panels * WIDTH * d_in;
+                let most = if work < worth { 1 } else { PARTS_A_THREAD * rayon::current_num_threads() };
                 let parts = panels.min(most);
-                team::each(parts, |part| (panels * part / parts..panels * (part + 1) / parts).for_each(panel));
+                team::each(parts, |part| {
+                    let some = panels * part / parts..panels * (part + 1) / parts;
+                    match &stored {
+                        None => some.for_each(|i| self.panel(i, &xs, n, out)),
+                        Some(stored) => self.unpacked(some, stored, &xs, n, out),
+                    }
+                });
             })
         };
         tensor(out, (n, self.d_out))
@@ -92,38 +134,61 @@ impl Panels {
 
     /// Computes one group's outputs for all rows.
     fn panel(&self, i: usize, xs: &[f32], n: usize, out: Shared) {
-        let (first, panel) = (i * WIDTH, &self.data[i * WIDTH * self.d_in..][..WIDTH * self.d_in]);
-        let bias = &self.bias[first..first + WIDTH];
-        let mut tile = [[0f32; WIDTH]; ROWS];
+        let Weight::LaidOut(data) = &self.weight else { return };
+        let panel = &data[i * WIDTH * self.d_in..][..WIDTH * self.d_in];
         for row in (0..n).step_by(ROWS) {
+            let mut tile = [[0f32; WIDTH]; ROWS];
             let rows = ROWS.min(n - row);
-            sums(&xs[row * self.d_in..(row + rows) * self.d_in], self.d_in, panel, bias, &mut tile);
-            for (r, sums) in tile[..rows].iter().enumerate() {
-                let count = WIDTH.min(self.d_out - first);
-                // SAFETY: only this group writes these outputs.
-                unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), out.at((row + r) * self.d_out + first), count) };
+            sums(&xs[row * self.d_in..(row + rows) * self.d_in], self.d_in, 0, panel, &mut tile);
+            self.finish(i, row, &tile[..rows], out);
+        }
+    }
+
+    /// Computes some groups' outputs for all rows, with weights that are rearranged on the way.
+    fn unpacked(&self, groups: Range<usize>, stored: &Stored<'_>, xs: &[f32], n: usize, out: Shared) {
+        let (mut room, mut tiles) = (Room::new(), vec![[[0f32; WIDTH]; ROWS]; n.div_ceil(ROWS)]);
+        for i in groups {
+            let outputs = i * WIDTH..self.d_out.min((i + 1) * WIDTH);
+            tiles.fill([[0.0; WIDTH]; ROWS]);
+            for first in (0..self.d_in).step_by(INPUTS) {
+                let lines = room.lines(stored, self.d_in, &outputs, &(first..self.d_in.min(first + INPUTS)));
+                for (xs, tile) in xs.chunks(ROWS * self.d_in).zip(&mut tiles) {
+                    sums(xs, self.d_in, first, lines, tile);
+                }
             }
+            for (t, tile) in tiles.iter().enumerate() {
+                self.finish(i, t * ROWS, &tile[..ROWS.min(n - t * ROWS)], out);
+            }
+        }
+    }
+
+    /// Writes the sums of a group's outputs for some rows from `row` on, with the bias.
+    fn finish(&self, i: usize, row: usize, tile: &[[f32; WIDTH]], out: Shared) {
+        let (first, count) = (i * WIDTH, WIDTH.min(self.d_out - i * WIDTH));
+        let bias = &self.bias[first..first + WIDTH];
+        for (r, sums) in tile.iter().enumerate() {
+            let sums: [f32; WIDTH] = std::array::from_fn(|o| sums[o] + bias[o]);
+            // SAFETY: only this group writes these outputs.
+            unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), out.at((row + r) * self.d_out + first), count) };
         }
     }
 }
 
 type Tile = [[f32; WIDTH]; ROWS];
 
-/// Computes the sums of at most [`ROWS`] rows of `xs` with a panel.
-fn sums(xs: &[f32], d_in: usize, panel: &[f32], bias: &[f32], tile: &mut Tile) {
+/// Adds the products of at most [`ROWS`] rows of `xs` with a panel to the tile. The panel begins at the `first` input.
+fn sums(xs: &[f32], d_in: usize, first: usize, panel: &[f32], tile: &mut Tile) {
     #[cfg(target_arch = "x86_64")]
     match simd::level() {
         // SAFETY: the processor has the features that this is compiled for.
-        simd::Level::Avx512 => return unsafe { avx512::sums(xs, d_in, panel, bias, tile) },
-        simd::Level::Avx2 => return unsafe { avx2::sums(xs, d_in, panel, bias, tile) },
+        simd::Level::Avx512 => return unsafe { avx512::sums(xs, d_in, first, panel, tile) },
+        simd::Level::Avx2 => return unsafe { avx2::sums(xs, d_in, first, panel, tile) },
         simd::Level::Baseline => {}
     }
     for (row, sums) in xs.chunks_exact(d_in).zip(tile) {
-        *sums = [0.0; WIDTH];
-        for (x, line) in row.iter().zip(panel.as_chunks::<WIDTH>().0) {
+        for (x, line) in row[first..].iter().zip(panel.as_chunks::<WIDTH>().0) {
             sums.iter_mut().zip(line).for_each(|(sum, w)| *sum = x.mul_add(*w, *sum));
         }
-        sums.iter_mut().zip(bias).for_each(|(sum, b)| *sum += b);
     }
 }
 
@@ -132,25 +197,25 @@ fn sums(xs: &[f32], d_in: usize, panel: &[f32], bias: &[f32], tile: &mut Tile) {
 #[cfg(target_arch = "x86_64")]
 macro_rules! in_registers {
     ($name:ident, $features:literal, $lanes:literal, $rows:literal, $parts:literal,
-     $zero:ident, $load:ident, $spread:ident, $fma:ident, $add:ident, $store:ident) => {
+     $zero:ident, $load:ident, $spread:ident, $fma:ident, $store:ident) => {
         mod $name {
             use super::{ROWS, Tile, WIDTH};
-            use std::arch::x86_64::{$add, $fma, $load, $spread, $store, $zero};
+            use std::arch::x86_64::{$fma, $load, $spread, $store, $zero};
 
             #[target_feature(enable = $features)]
-            pub(super) fn sums(xs: &[f32], d_in: usize, panel: &[f32], bias: &[f32], tile: &mut Tile) {
+            pub(super) fn sums(xs: &[f32], d_in: usize, from: usize, panel: &[f32], tile: &mut Tile) {
                 const { assert!(ROWS % $rows == 0 && WIDTH % ($lanes * $parts) == 0 && $rows <= 8) };
                 for (xs, tile) in xs.chunks($rows * d_in).zip(tile.chunks_exact_mut($rows)) {
                     for first in (0..WIDTH).step_by($lanes * $parts) {
                         match xs.len() / d_in {
-                            1 => part::<1>(xs, d_in, panel, bias, tile, first),
-                            2 => part::<2>(xs, d_in, panel, bias, tile, first),
-                            3 => part::<3>(xs, d_in, panel, bias, tile, first),
-                            4 => part::<4>(xs, d_in, panel, bias, tile, first),
-                            5 => part::<5>(xs, d_in, panel, bias, tile, first),
-                            6 => part::<6>(xs, d_in, panel, bias, tile, first),
-                            7 => part::<7>(xs, d_in, panel, bias, tile, first),
-                            _ => part::<8>(xs, d_in, panel, bias, tile, first),
+                            1 => part::<1>(xs, d_in, from, panel, tile, first),
+                            2 => part::<2>(xs, d_in, from, panel, tile, first),
+                            3 => part::<3>(xs, d_in, from, panel, tile, first),
+                            4 => part::<4>(xs, d_in, from, panel, tile, first),
+                            5 => part::<5>(xs, d_in, from, panel, tile, first),
+                            6 => part::<6>(xs, d_in, from, panel, tile, first),
+                            7 => part::<7>(xs, d_in, from, panel, tile, first),
+                            _ => part::<8>(xs, d_in, from, panel, tile, first),
                         }
                     }
                 }
@@ -162,21 +227,27 @@ macro_rules! in_registers {
             fn part<const R: usize>(
                 xs: &[f32],
                 d_in: usize,
+                from: usize,
                 panel: &[f32],
-                bias: &[f32],
                 tile: &mut [[f32; WIDTH]],
                 first: usize,
             ) {
-                assert!(xs.len() >= R * d_in && panel.len() >= WIDTH * d_in && bias.len() >= WIDTH && tile.len() >= R);
+                let inputs = panel.len() / WIDTH;
+                assert!(xs.len() >= R * d_in && from + inputs <= d_in && tile.len() >= R);
                 assert!(first + $parts * $lanes <= WIDTH);
                 let mut sums = [[$zero(); $parts]; R];
                 // SAFETY: all places are within the lengths just checked.
                 unsafe {
-                    for k in 0..d_in {
+                    for r in 0..R {
+                        for p in 0..$parts {
+                            sums[r][p] = $load(tile[r].as_ptr().add(first + p * $lanes));
+                        }
+                    }
+                    for k in 0..inputs {
                         let line = panel.as_ptr().add(k * WIDTH + first);
                         let line: [_; $parts] = std::array::from_fn(|p| $load(line.add(p * $lanes)));
                         for r in 0..R {
-                            let x = $spread(*xs.as_ptr().add(r * d_in + k));
+                            let x = $spread(*xs.as_ptr().add(r * d_in + from + k));
                             for p in 0..$parts {
                                 sums[r][p] = $fma(x, line[p], sums[r][p]);
                             }
@@ -184,8 +255,7 @@ macro_rules! in_registers {
                     }
                     for r in 0..R {
                         for p in 0..$parts {
-                            let at = first + p * $lanes;
-                            $store(tile[r].as_mut_ptr().add(at), $add(sums[r][p], $load(bias.as_ptr().add(at))));
+                            $store(tile[r].as_mut_ptr().add(first + p * $lanes), sums[r][p]);
                         }
                     }
                 }
@@ -195,39 +265,15 @@ macro_rules! in_registers {
 }
 
 #[cfg(target_arch = "x86_64")]
-in_registers!(
-    avx512,
-    "avx512f",
-    16,
-    8,
-    2,
-    _mm512_setzero_ps,
-    _mm512_loadu_ps,
-    _mm512_set1_ps,
-    _mm512_fmadd_ps,
-    _mm512_add_ps,
-    _mm512_storeu_ps
-);
+in_registers!(avx512, "avx512f", 16, 8, 2, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_storeu_ps);
 #[cfg(target_arch = "x86_64")]
-in_registers!(
-    avx2,
-    "avx2,fma",
-    8,
-    4,
-    2,
-    _mm256_setzero_ps,
-    _mm256_loadu_ps,
-    _mm256_set1_ps,
-    _mm256_fmadd_ps,
-    _mm256_add_ps,
-    _mm256_storeu_ps
-);
+in_registers!(avx2, "avx2,fma", 8, 4, 2, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_storeu_ps);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::linear;
-    use candle_core::{Device, Tensor};
+    use candle_core::{DType, Device, Tensor};
 
     #[test]
     fn any_number_of_rows_and_outputs_gives_the_general_product() {
@@ -241,6 +287,33 @@ mod tests {
                     let want = linear::forward(&x, &w, bias).unwrap();
                     let far = (got - want).unwrap().abs().unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
                     assert!(far.iter().all(|d| *d < 1e-4), "{n} rows of {d_in} to {d_out}: {far:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_weight_in_fewer_bits_gives_the_bits_of_its_values_in_f32() {
+        let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
+        for (d_in, d_out) in [(2, 1), (8, 31), (64, 33), (128, 40), (300, 257)] {
+            let (w, b) = (random(&[d_out, d_in]), random(&[d_out]));
+            for n in [1, 3, 8, 21] {
+                let x = random(&[n, d_in]);
+                let bits = |panels: Panels| crate::to_vec(&panels.forward(&x).unwrap()).unwrap();
+                for dtype in [DType::BF16, DType::F16] {
+                    let half = w.to_dtype(dtype).unwrap();
+                    let wide = half.to_dtype(DType::F32).unwrap();
+                    let (half, wide) = (Panels::new(&half, Some(&b)).unwrap(), Panels::new(&wide, Some(&b)).unwrap());
+                    assert!(half.copied_bytes() <= 4 * d_out.next_multiple_of(WIDTH));
+                    assert_eq!(bits(half), bits(wide), "{dtype:?}: {n} rows of {d_in} to {d_out}");
+                }
+                for scheme in [Scheme::Int8, Scheme::Nf4] {
+                    let (codes, scales) = scheme.quantize(&w).unwrap();
+                    let matrix = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme });
+                    let wide = Stored::of(matrix).unwrap().widened(0..d_in * d_out);
+                    let wide = Tensor::from_vec(wide, (d_out, d_in), &Device::Cpu).unwrap();
+                    let (few, wide) = (Panels::new(matrix, Some(&b)).unwrap(), Panels::new(&wide, Some(&b)).unwrap());
+                    assert_eq!(bits(few), bits(wide), "{scheme:?}: {n} rows of {d_in} to {d_out}");
                 }
             }
         }

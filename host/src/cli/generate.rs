@@ -3,7 +3,7 @@
 use super::{Failure, output};
 use crate::config::{self, Overrides};
 use crate::data::{Extras, Message, StopStrings, Tokenizer, Wording};
-use crate::model::{Decoding, Frozen, ModelFolder, builtin};
+use crate::model::{Decoding, Frozen, Held, ModelFolder, builtin};
 use crate::rollout::{Generator, Request, Sampling};
 use crate::train;
 use anyhow::{anyhow, ensure};
@@ -165,7 +165,7 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
             tokens.len()
         ));
     }
-    Ok((Frozen::new(folder.decoder()?).decoding()?, tokenizer, tokens))
+    Ok((Frozen::new(folder.holding(Held::AS_STORED).decoder()?).decoding()?, tokenizer, tokens))
 }
 
 impl Args {

@@ -65,6 +65,23 @@ pub enum ReduceDtype {
     Bfloat16,
 }
 
+/// The precision in which a model's weights are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelDtype {
+    /// The one that each is stored in.
+    Auto,
+    /// 32 bits.
+    #[serde(alias = "fp32", alias = "f32")]
+    Float32,
+    /// 16 bits with the range of 32.
+    #[serde(alias = "bf16")]
+    Bfloat16,
+    /// 16 bits.
+    #[serde(alias = "fp16", alias = "f16")]
+    Float16,
+}
+
 /// What to do when a checkpoint can't be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -76,7 +76,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (AppendedTo("dataset", '/'), "the dataset is named OWNER/NAME/SUBSET", &["dataset_config"]),
     (AppendedTo("model", '@'), "the model is named OWNER/NAME@REVISION", &["model_revision"]),
     (NotNeeded, "attention is rlhost's own: packed, exact and without padding", &["attn_implementation"]),
-    (NotNeeded, "the CPU computes in float32; --bf16 says what an NVIDIA device computes in", &["dtype", "torch_dtype", "tf32"]),
+    (NotNeeded, "the CPU computes in float32; --bf16 says what an NVIDIA device computes in", &["tf32"]),
     (NotNeeded, "models are read by rlhost itself and never run code of their own", &["trust_remote_code"]),
     (
         NotNeeded,
@@ -239,8 +239,9 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
         "weights are not sharded over processes; each process holds the model",
         &["deepspeed", "fsdp", "fsdp_config", "parallelism_config"],
     ),
-    (NONE, "models are trained in f32, or in bf16 on an NVIDIA device", &["load_in_4bit", "load_in_8bit"]),
-    (NotNeeded, "weights are not quantized", &["bnb_4bit_quant_type", "bnb_4bit_quant_storage", "use_bnb_nested_quant"]),
+    (Only(&["nf4"]), "weights in 4 bits are NF4", &["bnb_4bit_quant_type"]),
+    (NotNeeded, "weights in 4 bits are held as bytes", &["bnb_4bit_quant_storage"]),
+    (NONE, "the scales of weights in 4 bits stay in float32", &["use_bnb_nested_quant"]),
     (
         NONE,
         "adapters are LoRA on linear layers; what is beside them is not trained",

@@ -63,6 +63,9 @@ impl Config {
         if let Some(p) = self.lora_dropout.filter(|p| !(0.0..1.0).contains(p)) {
             return Err(("lora_dropout", format!("is {p}; it must be at least 0 and less than 1")));
         }
+        if self.load_in_8bit && self.load_in_4bit {
+            return Err(("load_in_4bit", "and load_in_8bit are both set; choose one".into()));
+        }
         if let Some(name) = self.lora_modules().find(|name| *name != ALL && !MODULES.contains(name)) {
             let meant = did_you_mean(name, MODULES);
             let detail = format!("no linear layer is named {name:?}; choose from {} and {ALL}{meant}", MODULES.join(", "));

@@ -1,7 +1,7 @@
 //! The configuration keys of a run. `rlhost train --help` prints their doc comments.
 
 use super::{
-    Device, LearnFrom, Limits, LogCompletions, LrSchedule, OldLogp, OnSaveError, Optim, PackingStrategy, Period, PluginEntry,
+    Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OldLogp, OnSaveError, Optim, PackingStrategy, Period, PluginEntry,
     ReduceDtype, ReportTo, Strategy,
 };
 use schemars::JsonSchema;
@@ -72,6 +72,15 @@ pub struct Config {
     /// always computes in f32 [default: true]
     #[schemars(extend("on_resume" = "free"))]
     pub bf16: Option<bool>,
+    /// Precision of weights on the CPU: auto as they are stored, or float32, bfloat16 or float16, to which they are rounded. Weights
+    /// that nothing trains, such as an adapter's base model or a reference model, stay in it in memory; trained ones become float32.
+    /// Everything is computed in float32 [default: auto]
+    #[schemars(extend("aliases" = ["torch_dtype"]))]
+    pub dtype: ModelDtype,
+    /// Hold the linear layers of an adapter's base model in 8 bits, as bitsandbytes does, on the CPU [default: false]
+    pub load_in_8bit: bool,
+    /// The same in 4 bits (NF4), for QLoRA [default: false]
+    pub load_in_4bit: bool,
     /// Number of CPU threads; to compare, run `rlhost bench --num-threads N` [default: one per processor available to the
     /// process]
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
@@ -386,6 +395,9 @@ impl Default for Config {
             data_seed: None,
             device: Device::Auto,
             bf16: None,
+            dtype: ModelDtype::Auto,
+            load_in_8bit: false,
+            load_in_4bit: false,
             num_threads: None,
             dist_timeout_s: 1800.0,
             reduce_dtype: ReduceDtype::Float32,

@@ -11,7 +11,7 @@ use super::{Architecture, Lora, Place, Result};
 use crate::ops::low_rank::Gradient;
 use crate::ops::rope::Rotation;
 use crate::ops::{self, Forest, activation, attention, columns, embedding, linear, rope};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use std::sync::Arc;
 
 /// Sizes, parameters and position tables.
@@ -48,19 +48,35 @@ pub(super) struct How {
     pub dropout: Option<Dropout>,
 }
 
+impl Kept {
+    /// Returns its bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let of_layer = |stored: &Stored| match stored {
+            Stored::Whole(kept) => kept.bytes(),
+            Stored::Input(x) => bytes(x),
+        };
+        self.layers.iter().map(of_layer).sum::<usize>() + bytes(&self.last)
+    }
+}
+
+/// Returns the bytes of a tensor's values.
+pub(super) fn bytes(t: &Tensor) -> usize {
+    t.elem_count() * t.dtype().size_in_bytes()
+}
+
 /// The gradient of each trained parameter.
 type Wanted = Option<Tensor>;
 
 /// Adds the gradients of a linear layer's parameters to `grad` and returns that of its input.
 pub(super) fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
-    let dx = linear::backward_input(dy, &l.linear.weight)?;
+    let dx = linear::backward_input(dy, l.linear.matrix())?;
     backward_parameters(l, x, dy, grad, &dx)?;
     Ok(dx)
 }
 
 /// Does the same for an input that several layers read: adds its gradient to `dx`.
 fn apply_backward_into(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
-    linear::backward_input_into(dx, dy, &l.linear.weight)?;
+    linear::backward_input_into(dx, dy, l.linear.matrix())?;
     backward_parameters(l, x, dy, grad, dx)
 }
 
@@ -132,6 +148,12 @@ impl Decoder {
     /// Adds a new adapter ([`Weights::with_new_adapter`]); everything else is shared.
     pub fn with_new_adapter(self, lora: Lora, targets: &[String], seed: u64) -> Result<Self> {
         Ok(Self { weights: self.weights.with_new_adapter(lora, targets, seed)?, ..self })
+    }
+
+    /// Returns the model in storage that no update changes, where weights trained in f32 might share it.
+    pub fn unshared(&self) -> Result<Self> {
+        let own = |t: &Tensor| if t.dtype() == DType::F32 { ops::copied(t) } else { Ok(t.clone()) };
+        Ok(Self { weights: self.weights.map(|_, t| own(t))?, ..self.clone() })
     }
 
     /// Returns the parameters.

@@ -4,7 +4,7 @@ use super::decoder::{Decoder, How};
 #[cfg(feature = "cuda")]
 use super::device_decoding::Joined;
 use super::layer::{Attended, Maps, Product};
-use super::weights::Linear;
+use super::weights::{Adapter, Linear};
 use super::{Architecture, Cache, Prefix, Result};
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
 use crate::ops::experts::Routes;
@@ -12,8 +12,8 @@ use crate::ops::panels::Panels;
 use crate::ops::{self, Forest};
 use candle_core::Tensor;
 
-/// A frozen decoder for one generation. On the CPU it copies the weights when it is created. On a device it shares some with the
-/// decoder, which must not change before the generation ends.
+/// A frozen decoder for one generation. On the CPU it copies weights in f32 when it is created. Others it shares with the decoder,
+/// and on a device some of them, which must not change before the generation ends.
 pub struct Decoding {
     decoder: Decoder,
     laid_out: LaidOut,
@@ -43,25 +43,71 @@ pub struct Decode<'a> {
     pub own: &'a mut [&'a mut Cache],
 }
 
-/// A linear map, or those of experts.
+/// A linear layer for few rows.
+struct Few {
+    panels: Panels,
+    /// The two matrices of an adapter that is not merged in; its scale is in the second.
+    adapter: Option<(Panels, Panels)>,
+}
+
+impl Few {
+    /// Lays out a linear layer. A weight in f32 is copied, with its adapter merged in, so that a token costs no more with one. Another
+    /// one stays as it is, beside its adapter.
+    fn new(l: &Linear) -> ops::Result<Self> {
+        let bias = l.bias.as_ref();
+        let adapter = match &l.adapter {
+            Some(_) if l.matrix().is_f32() => return Ok(Self { panels: Panels::new(&l.merged()?, bias)?, adapter: None }),
+            Some(Adapter { a, b, scale }) => Some((Panels::new(a, None)?, Panels::new(&ops::scaled(b, *scale)?, None)?)),
+            None => None,
+        };
+        Ok(Self { panels: Panels::new(l.matrix(), bias)?, adapter })
+    }
+
+    /// Returns the bytes that were copied for it.
+    fn copied_bytes(&self) -> usize {
+        let adapter = self.adapter.iter().map(|(a, b)| a.copied_bytes() + b.copied_bytes());
+        self.panels.copied_bytes() + adapter.sum::<usize>()
+    }
+}
+
+impl Few {
+    fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
+        let y = self.panels.forward(x)?;
+        if let Some((a, b)) = &self.adapter {
+            ops::add_into(&y, &b.forward(&a.forward(x)?)?)?;
+        }
+        Ok(y)
+    }
+}
+
+/// A linear map for few rows, or those of experts.
 enum Map {
-    One(Panels),
+    One(Few),
     Each(Vec<Panels>),
 }
 
-/// Lays out a linear layer with its adapter merged in, so a token costs no more with one.
-fn laid_out(l: &Linear) -> ops::Result<Map> {
-    if let [experts, _, _] = *l.weight.dims() {
-        let all = (0..experts).map(|expert| Panels::new(&l.weight.get(expert)?, None));
-        return Ok(Map::Each(all.collect::<ops::Result<_>>()?));
+impl Map {
+    fn new(l: &Linear) -> ops::Result<Self> {
+        if let [experts, _, _] = *l.weight.dims() {
+            let all = (0..experts).map(|expert| Panels::new(&l.weight.get(expert)?, None));
+            return Ok(Self::Each(all.collect::<ops::Result<_>>()?));
+        }
+        Ok(Self::One(Few::new(l)?))
     }
-    Ok(Map::One(Panels::new(&l.merged()?, l.bias.as_ref())?))
+
+    /// Returns the bytes that were copied for it.
+    fn copied_bytes(&self) -> usize {
+        match self {
+            Self::One(few) => few.copied_bytes(),
+            Self::Each(all) => all.iter().map(Panels::copied_bytes).sum(),
+        }
+    }
 }
 
 impl Product for Map {
     fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
         match self {
-            Self::One(panels) => panels.forward(x),
+            Self::One(few) => few.product(x),
             Self::Each(_) => Err(misplaced()),
         }
     }
@@ -87,7 +133,7 @@ impl Decoding {
             let layers = decoder.weights.layers.iter().map(Joined::new).collect::<ops::Result<_>>()?;
             return Ok(Self { decoder, laid_out: LaidOut::Device(layers) });
         }
-        let layers = decoder.weights.layers.iter().map(|w| w.maps().map(laid_out)).collect::<ops::Result<_>>()?;
+        let layers = decoder.weights.layers.iter().map(|w| w.maps().map(Map::new)).collect::<ops::Result<_>>()?;
         let output = Panels::new(decoder.weights.output(), None)?;
         Ok(Self { decoder, laid_out: LaidOut::Host { layers, output } })
     }
@@ -109,6 +155,16 @@ impl Decoding {
                 Err(ops::Error::Shape { op: "decode", detail: "a model on a device, which `on_device` decodes with".into() })
             }
         }
+    }
+
+    /// Returns the bytes of host memory that were copied for it.
+    pub fn copied_bytes(&self) -> usize {
+        let Ok((layers, output)) = self.host_layout() else { return 0 };
+        let of_layer = |maps: &Maps<Map>| {
+            let (reading, rest, stacks) = maps.each().in_order();
+            reading.into_iter().chain(rest).chain(stacks).map(Map::copied_bytes).sum::<usize>()
+        };
+        layers.iter().map(of_layer).sum::<usize>() + output.copied_bytes()
     }
 
     /// Returns the decoder's sizes.

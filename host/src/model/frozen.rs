@@ -6,7 +6,7 @@ use super::value_model::finite as finite_values;
 use super::{Architecture, Decoding, Error, Result, Selected, Weights, critic};
 use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{self, Forest, linear};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use std::collections::HashMap;
 
 /// A decoder that can be run but not changed.
@@ -58,8 +58,10 @@ impl Frozen {
     /// one's.
     pub fn mixed(&self, other: &Weights, alpha: f64) -> Result<Self> {
         let theirs: HashMap<String, &Tensor> = other.named().into_iter().collect();
+        // A mixture has more digits than bf16; on a device it is rounded.
+        let wide = |t: &Tensor| if t.device().is_cpu() { ops::cast(t, DType::F32) } else { Ok(t.clone()) };
         let weights = self.decoder.weights.map(|name, own| match theirs.get(&name) {
-            Some(new) => Ok(ops::mixed(own, new, alpha)?),
+            Some(new) => Ok(ops::mixed(&wide(own)?, new, alpha)?),
             None => Err(Error::Weights { path: name.into(), detail: "the two models have different parameters".into() }),
         })?;
         Ok(Self { decoder: Decoder { weights, ..self.decoder.clone() } })

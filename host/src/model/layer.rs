@@ -1,5 +1,5 @@
-//! Composes a decoder layer once: attention, and a gated unit or experts or both, generic over how products are applied and over what attends, a forest
-//! in training or a token with its caches. `decoder.rs` has its gradient, `work.rs` counts its cost, and on a device
+//! Composes a decoder layer once: attention, and a gated unit or experts or both, generic over how products are applied and over what
+//! attends, a forest in training or a token with its caches. `decoder.rs` has its gradient, `work.rs` counts its cost, and on a device
 //! `device_decoding.rs` launches it as fused kernels.
 
 use super::architecture::NormKind;
@@ -36,7 +36,7 @@ impl Product for Linear {
 impl Linear {
     /// Maps `x` without the adapter.
     pub(super) fn plain(&self, x: &Tensor) -> ops::Result<Tensor> {
-        linear::forward(x, &self.weight, self.bias.as_ref())
+        linear::forward(x, self.matrix(), self.bias.as_ref())
     }
 }
 
@@ -129,6 +129,19 @@ pub(super) struct LayerKept {
     pub experts: Option<Routed>,
     /// The sum of the unit's and the experts' outputs before its norm, if it has one and [`Layer::output`] was called.
     pub lowered: Option<Tensor>,
+}
+
+impl LayerKept {
+    /// Returns the bytes of all parts.
+    pub(super) fn bytes(&self) -> usize {
+        let Self { input, unnormed, q, k, v, attended, projected, middle, unit, experts, lowered } = self;
+        let always = [input, q, k, v, &attended.out, middle];
+        let heads = unnormed.iter().flat_map(|(q, k)| [q, k]);
+        let wide = unit.iter().chain(experts.iter().map(|routed| &routed.wide));
+        let wide = wide.flat_map(|Wide { gate, up }| std::iter::once(gate).chain(up));
+        let more = [&attended.log_sum, projected, lowered].into_iter().flatten();
+        always.into_iter().chain(heads).chain(wide).chain(more).map(super::decoder::bytes).sum()
+    }
 }
 
 /// A layer.

@@ -2,7 +2,7 @@
 
 use super::shards::Shards;
 use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
-use super::{Architecture, Decoder, Error, Family, Lora, Result, Weights, peft, stored, text_part};
+use super::{Architecture, Decoder, Dtype, Error, Family, Held, Lora, Result, peft, stored, text_part};
 use crate::ops;
 use candle_core::Tensor;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,7 @@ pub struct ModelFolder {
     replaced: Arc<[(&'static str, String)]>,
     /// The padding token that value models of it are saved with, if that is not the folder's.
     pad: Option<u32>,
+    held: Held,
 }
 
 /// File of a critic's head.
@@ -47,14 +48,22 @@ impl ModelFolder {
         let path = path.into();
         if !peft::is_adapter(&path) {
             let architecture = Architecture::read(&path)?;
-            return Ok(Self { base: path.clone(), path, architecture, lora: None, replaced: Arc::default(), pad: None });
+            return Ok(Self {
+                base: path.clone(),
+                path,
+                architecture,
+                lora: None,
+                replaced: Arc::default(),
+                pad: None,
+                held: Held::default(),
+            });
         }
         let (lora, base) = peft::read_config(&path)?;
         let architecture = Architecture::read(&base).map_err(|e| Error::Config {
             path: path.clone(),
             detail: format!("the adapter's base_model_name_or_path must be the folder of a model: {e}"),
         })?;
-        Ok(Self { path, base, architecture, lora: Some(lora), replaced: Arc::default(), pad: None })
+        Ok(Self { path, base, architecture, lora: Some(lora), replaced: Arc::default(), pad: None, held: Held::default() })
     }
 
     /// Returns this folder's model with the adapter in another folder, whatever base model that names.
@@ -73,6 +82,25 @@ impl ModelFolder {
     #[must_use]
     pub fn padding_with(self, pad: Option<u32>) -> Self {
         Self { pad, ..self }
+    }
+
+    /// Returns the same folder, whose weights are held in this form from then on.
+    #[must_use]
+    pub fn holding(self, held: Held) -> Self {
+        Self { held, ..self }
+    }
+
+    /// Returns the form in which its weights are held.
+    pub fn held(&self) -> Held {
+        self.held
+    }
+
+    /// Returns the precision of all matrices in the base model's files, if it is the same.
+    ///
+    /// # Errors
+    /// If a file can't be read.
+    pub fn stored_in(&self) -> Result<Option<Dtype>> {
+        Ok(Shards::of_model(&self.base)?.stored_in())
     }
 
     /// Returns the padding token that value models are saved with, if that is not the folder's.
@@ -110,7 +138,7 @@ impl ModelFolder {
         &self.architecture
     }
 
-    /// Reads all weights (f32, f16 or bf16) as f32.
+    /// Reads all weights (f32, f16 or bf16), as f32 unless they are to be held otherwise ([`ModelFolder::holding`]).
     ///
     /// # Errors
     /// If the files don't hold what `config.json` requires, or hold values that are not finite, or it is a model that predicts no
@@ -126,9 +154,9 @@ impl ModelFolder {
         Ok(Decoder { weights: peft::read(&self.path, lora, model.weights)?, ..model })
     }
 
-    /// Reads a model of the same sizes from another weight file.
+    /// Reads a model of the same sizes from another weight file, without rounding it.
     pub fn decoder_in(&self, file: &Path) -> Result<Decoder> {
-        self.decoder_of(Shards::of_file(file)?)
+        self.clone().holding(self.held.unrounded()).decoder_of(Shards::of_file(file)?)
     }
 
     fn decoder_of(&self, shards: Shards) -> Result<Decoder> {
@@ -160,8 +188,8 @@ impl ModelFolder {
                 return Err(missing(&stored::missing(&shards, names, &name, &shape)));
             }
         }
-        let weights = Weights::build(architecture, |name, shape| {
-            stored::take(&mut shards, names, name, shape)?.ok_or_else(|| missing(name))
+        let weights = self.held.read(architecture, |name, shape, dtype| {
+            stored::take(&mut shards, names, (name, shape), dtype)?.ok_or_else(|| missing(name))
         })?;
         let head = format!("{}.weight", names.head);
         if architecture.tied && !left_out(&head) {
@@ -177,7 +205,8 @@ impl ModelFolder {
     /// Returns an error if there is an output matrix that is not the embedding, where the configuration says that it is:
     /// transformers would use it.
     fn check_tied(&self, shards: &mut Shards, head: &str, embedding: &Tensor) -> Result<()> {
-        match shards.take(head, embedding.dims(), "tie_word_embeddings in config.json")? {
+        let dtype = Some(Dtype::of(embedding.dtype()));
+        match shards.take_in(head, embedding.dims(), "tie_word_embeddings in config.json", dtype)? {
             Some(own) if ops::to_vec(&own)? != ops::to_vec(embedding)? => {
                 let detail = format!(
                     "{head} differs from the embedding, but config.json has tie_word_embeddings true; set it to false to use \
@@ -203,7 +232,7 @@ impl ModelFolder {
             shards.take(name, shape, "config.json")?.ok_or_else(missing)
         };
         let (weight, bias) = (take(VALUE_WEIGHT, &[1, hidden])?, take(VALUE_BIAS, &[1])?);
-        decoder.weights.value_head = Some(Linear { weight, bias: Some(bias), adapter: None });
+        decoder.weights.value_head = Some(Linear { weight, scales: None, bias: Some(bias), adapter: None });
         Ok(decoder)
     }
 }

@@ -47,7 +47,11 @@ impl Adapter {
 impl Linear {
     /// Returns the weight with the adapter merged in.
     pub(super) fn merged(&self) -> ops::Result<Tensor> {
-        self.adapter.as_ref().map_or_else(|| Ok(self.weight.clone()), |adapter| adapter.low_rank().merged(&self.weight))
+        match (&self.adapter, &self.scales) {
+            (Some(adapter), _) => adapter.low_rank().merged(self.matrix()),
+            (None, None) => Ok(self.weight.clone()),
+            (None, Some(_)) => self.matrix().in_f32(),
+        }
     }
 }
 
@@ -77,7 +81,7 @@ impl Weights {
         let names = self.names;
         for (l, layer) in self.layers.iter_mut().enumerate() {
             for (name, linear) in layer.linears(names) {
-                let (d_out, d_in) = linear.weight.dims2()?;
+                let (d_out, d_in) = linear.matrix().dims();
                 let found = part(&format!("{}.{l}.{name}", names.layers), d_in, d_out)?;
                 linear.adapter = found.map(|(a, b)| Adapter { a, b, scale: lora.scale() });
             }
@@ -119,7 +123,7 @@ impl Weights {
         let mut plain = Self { lora: None, ..self.clone() };
         for (_, linear) in plain.layers.iter_mut().flat_map(|layer| layer.linears(self.names)) {
             linear.weight = linear.merged()?;
-            linear.adapter = None;
+            (linear.adapter, linear.scales) = (None, None);
         }
         Ok(plain)
     }

@@ -13,7 +13,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns the CPU, where everything is f32.
+    /// Returns the CPU, where everything is computed in f32.
     pub fn cpu() -> Self {
         Self { device: Device::Cpu, dtype: DType::F32 }
     }
@@ -103,9 +103,12 @@ impl Place {
         Ok(ops::cast(&t.to_device(&self.device)?, DType::F32)?)
     }
 
-    /// Converts the values to what the model computes with: matrices in this place's precision, norms and biases in f32. Shares
-    /// storage if no conversion is needed.
+    /// Converts the values to what the model computes with: matrices in a device's precision and on the CPU in the one that they have,
+    /// norms and biases in f32. Shares storage if no conversion is needed.
     pub(super) fn computed(&self, t: &Tensor) -> Result<Tensor> {
+        if self.device.is_cpu() {
+            return Ok(t.clone());
+        }
         let t = t.to_device(&self.device)?;
         Ok(if t.dims().len() > 1 { ops::cast(&t, self.dtype)? } else { t })
     }

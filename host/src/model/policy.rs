@@ -223,6 +223,11 @@ impl Pass<'_> {
         &self.stats
     }
 
+    /// Returns the bytes that are kept for the backward pass.
+    pub fn kept_bytes(&self) -> usize {
+        self.kept.bytes()
+    }
+
     /// Returns the critic's values of the states in which the selected tokens were chosen, if there is a critic.
     pub fn values(&self) -> Option<&[f32]> {
         self.values.as_deref()

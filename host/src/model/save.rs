@@ -74,7 +74,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::F32 => "float32",
             Self::Bf16 => "bfloat16",
@@ -82,11 +82,20 @@ impl Dtype {
         }
     }
 
-    fn candle(self) -> DType {
+    pub(super) fn candle(self) -> DType {
         match self {
             Self::F32 => DType::F32,
             Self::Bf16 => DType::BF16,
             Self::F16 => DType::F16,
+        }
+    }
+
+    /// Returns the precision of a weight's values.
+    pub(super) fn of(dtype: DType) -> Self {
+        match dtype {
+            DType::BF16 => Self::Bf16,
+            DType::F16 => Self::F16,
+            _ => Self::F32,
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Reads safetensors files tensor by tensor. A header is checked against the file and the request before any memory is allocated.
 
 use super::json::read_text;
-use super::{Error, Result};
+use super::{Dtype as Precision, Error, Result};
 use crate::config::{files, printable};
 use crate::ops;
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
@@ -112,6 +112,20 @@ impl Shards {
     /// # Errors
     /// As [`Shards::check`]; and if a value is not finite.
     pub(super) fn take(&mut self, name: &str, shape: &[usize], by: &str) -> Result<Option<Tensor>> {
+        self.take_in(name, shape, by, Some(Precision::F32))
+    }
+
+    /// Takes a tensor in this precision, or in the one that it is stored in. Vectors are f32.
+    ///
+    /// # Errors
+    /// As [`Shards::take`]; and if a value does not fit the precision.
+    pub(super) fn take_in(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        by: &str,
+        precision: Option<Precision>,
+    ) -> Result<Option<Tensor>> {
         if !self.check(name, shape, by)? {
             return Ok(None);
         }
@@ -120,22 +134,26 @@ impl Shards {
         let shard = &mut self.files[file];
         let io = |source| Error::Io { path: shard.path.clone(), source };
         let (from, to) = info.data_offsets;
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(to - from).map_err(|_| io(std::io::ErrorKind::OutOfMemory.into()))?;
         shard.file.seek(SeekFrom::Start(shard.begin + from as u64)).map_err(io)?;
-        (&shard.file).take((to - from) as u64).read_to_end(&mut bytes).map_err(io)?;
-        if bytes.len() < to - from {
-            return Err(io(std::io::ErrorKind::UnexpectedEof.into()));
-        }
-        let values = Tensor::from_raw_buffer(&bytes, dtype, shape, &Device::Cpu)?;
-        drop(bytes);
-        let values = values.to_dtype(DType::F32)?;
-        // Squares of f32 are finite in f64, and so is their sum.
-        if !ops::sum_of_squares([&values])?.is_finite() {
+        let precision = if shape.len() < 2 { Precision::F32 } else { precision.unwrap_or(Precision::of(dtype)) };
+        let mut bytes = (&shard.file).take((to - from) as u64);
+        let values = ops::read_tensor(&mut bytes, dtype, shape, precision.candle()).map_err(io)?;
+        if !ops::all_finite(&values)? {
+            if precision == Precision::F16 && dtype != DType::F16 {
+                return Err(Error::OutOfRange { path: shard.path.clone(), tensor: name.to_owned(), dtype: precision.name() });
+            }
             let detail = format!("{name} has infinite or NaN values; the model itself is damaged, get an intact copy");
             return Err(Error::Weights { path: shard.path.clone(), detail });
         }
         Ok(Some(values))
+    }
+
+    /// Returns the precision of all matrices, if it is the same.
+    pub(super) fn stored_in(&self) -> Option<Precision> {
+        let matrices = self.tensors.values().filter(|(_, info)| info.shape.len() > 1);
+        let mut all = matrices.map(|(_, info)| dtype(info.dtype).map(Precision::of));
+        let first = all.next()??;
+        all.all(|one| one == Some(first)).then_some(first)
     }
 
     /// Gives all tensors other names.

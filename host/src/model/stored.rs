@@ -4,7 +4,7 @@
 use super::families::{ExpertNames, ExpertsInFiles, Names};
 use super::shards::Shards;
 use super::weights::{Weights, of_adapter};
-use super::{Error, Result};
+use super::{Dtype, Error, Result};
 use candle_core::Tensor;
 
 /// A way in which a file may hold a parameter.
@@ -120,16 +120,23 @@ const BY: &str = "config.json";
 /// Takes the parameter of this name from a model's files; none if they don't hold it.
 ///
 /// # Errors
-/// As [`Shards::take`].
-pub(super) fn take(shards: &mut Shards, names: &Names, name: &str, shape: &[usize]) -> Result<Option<Tensor>> {
+/// As [`Shards::take_in`].
+pub(super) fn take(
+    shards: &mut Shards,
+    names: &Names,
+    (name, shape): (&str, &[usize]),
+    dtype: Option<Dtype>,
+) -> Result<Option<Tensor>> {
+    // The products of experts read f32.
+    let dtype = if shape.len() > 2 { Some(Dtype::F32) } else { dtype };
     let Some(form) = found(shards, names, name, shape)? else { return Ok(None) };
     let tensors = form.tensors(shape);
     if let Form::Turned(tensor) = &form {
-        return Ok(shards.take(tensor, &tensors[0].1, BY)?.map(|t| t.t()?.contiguous()).transpose()?);
+        return Ok(shards.take_in(tensor, &tensors[0].1, BY, dtype)?.map(|t| t.t()?.contiguous()).transpose()?);
     }
     let mut parts = Vec::with_capacity(tensors.len());
     for (tensor, shape) in tensors {
-        parts.extend(shards.take(tensor, &shape, BY)?);
+        parts.extend(shards.take_in(tensor, &shape, BY, dtype)?);
     }
     let one = if let [_] = &parts[..] { parts.pop() } else { None };
     Ok(Some(one.map_or_else(|| Tensor::cat(&parts, 0), Ok)?.reshape(shape)?))

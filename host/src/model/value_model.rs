@@ -68,6 +68,11 @@ impl Policy {
 }
 
 impl ValuePass<'_> {
+    /// Returns the bytes that are kept for the backward pass.
+    pub fn kept_bytes(&self) -> usize {
+        self.kept.bytes()
+    }
+
     /// Returns the values, one per row.
     pub fn values(&self) -> &[f32] {
         &self.values
@@ -124,7 +129,7 @@ impl ModelFolder {
             None => self.new_head(new)?,
         };
         let weight = weight.to_device(trunk.weights.embedding.device())?;
-        trunk.weights.value_head = Some(Linear { weight, bias: None, adapter: None });
+        trunk.weights.value_head = Some(Linear { weight, scales: None, bias: None, adapter: None });
         self.decoder_over(trunk)
     }
 

@@ -6,7 +6,8 @@ use super::layer::Maps;
 use super::lora::Lora;
 use super::mixture::Mixture;
 use super::{Architecture, Result};
-use crate::ops;
+use crate::ops::quantized::{Quantized, Scheme};
+use crate::ops::{self, Matrix};
 use candle_core::{DType, Device, Tensor};
 use std::convert::Infallible;
 
@@ -14,15 +15,29 @@ use std::convert::Infallible;
 pub(super) const VALUE_WEIGHT: &str = "value_head.weight";
 pub(super) const VALUE_BIAS: &str = "value_head.bias";
 
+/// What the name of a weight's scales has after the weight's, as bitsandbytes names them.
+pub(super) const SCALES: &str = ".absmax";
+
 /// A weight `[out, in]`, its bias and its adapter.
 #[derive(Clone, Debug)]
 pub struct Linear<T = Tensor> {
-    /// `[out, in]`
+    /// `[out, in]`, or the codes of a quantized weight.
     pub weight: T,
+    /// Present if the weight is quantized.
+    pub scales: Option<Scales<T>>,
     /// `[out]`
     pub bias: Option<T>,
     /// Present if an adapter applies to this layer.
     pub adapter: Option<Adapter<T>>,
+}
+
+/// What the codes of a quantized weight stand for.
+#[derive(Clone, Debug)]
+pub struct Scales<T = Tensor> {
+    /// f32; see [`Scheme::shapes`].
+    pub values: T,
+    /// How the weight is stored.
+    pub scheme: Scheme,
 }
 
 /// A linear layer's adapter: `scale * b a` is added to the weight.
@@ -120,6 +135,12 @@ impl<T> Linear<T> {
     ) -> std::result::Result<Linear<U>, E> {
         Ok(Linear {
             weight: f(format!("{weight}.weight"), &self.weight)?,
+            scales: match &self.scales {
+                None => None,
+                Some(Scales { values, scheme }) => {
+                    Some(Scales { values: f(format!("{weight}.weight{SCALES}"), values)?, scheme: *scheme })
+                }
+            },
             bias: self.bias.as_ref().map(|bias| f(format!("{weight}.bias"), bias)).transpose()?,
             adapter: match &self.adapter {
                 None => None,
@@ -130,6 +151,24 @@ impl<T> Linear<T> {
                 }),
             },
         })
+    }
+}
+
+impl Linear {
+    /// Returns the weight without the adapter, as it is stored.
+    pub(super) fn matrix(&self) -> Matrix<'_> {
+        match &self.scales {
+            None => Matrix::Plain(&self.weight),
+            Some(Scales { values, scheme }) => {
+                Matrix::Quantized(Quantized { codes: &self.weight, scales: values, scheme: *scheme })
+            }
+        }
+    }
+
+    /// Returns the number of the weight's values.
+    pub(super) fn elements(&self) -> usize {
+        let (d_out, d_in) = self.matrix().dims();
+        d_out * d_in
     }
 }
 
@@ -284,11 +323,20 @@ pub fn of_critic(name: &str) -> bool {
     name == VALUE_WEIGHT || name == VALUE_BIAS
 }
 
-/// Returns the shape of every parameter.
-fn shapes(a: &Architecture) -> Weights<Vec<usize>> {
+/// Returns the shape of every parameter, with the layers' linear maps quantized or not; routers and experts are not.
+fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
     let (d, c, names) = (a.hidden_size, a.heads.head_dim, a.family.described().names);
-    let linear =
-        |out: usize, input: usize, bias: bool| Linear { weight: vec![out, input], bias: bias.then(|| vec![out]), adapter: None };
+    let plain = |shape: &[usize]| Linear { weight: shape.to_vec(), scales: None, bias: None, adapter: None };
+    let linear = |out: usize, input: usize, bias: bool| {
+        let (weight, scales) = match scheme {
+            None => (vec![out, input], None),
+            Some(scheme) => {
+                let (codes, values) = scheme.shapes(out, input);
+                (codes, Some(Scales { values, scheme }))
+            }
+        };
+        Linear { weight, scales, bias: bias.then(|| vec![out]), adapter: None }
+    };
     let joined = |widths: &[usize], bias: bool, apart: bool| match apart {
         true => widths.iter().map(|width| linear(*width, d, bias)).collect(),
         false => vec![linear(widths.iter().sum(), d, bias)],
@@ -299,11 +347,10 @@ fn shapes(a: &Architecture) -> Weights<Vec<usize>> {
         wide: joined(&a.mlp_widths(), a.mlp_bias, names.mlp.len() == 2),
         down: linear(d, a.intermediate_size, a.mlp_bias),
     };
-    let stack = |shape: [usize; 3]| Linear { weight: shape.to_vec(), bias: None, adapter: None };
     let experts = |m: &Mixture| Experts {
-        router: linear(m.experts, d, false),
-        wide: stack([m.experts, 2 * m.width, d]),
-        down: stack([m.experts, d, m.width]),
+        router: plain(&[m.experts, d]),
+        wide: plain(&[m.experts, 2 * m.width, d]),
+        down: plain(&[m.experts, d, m.width]),
     };
     let layer = |l: usize| Layer {
         qkv: joined(&[a.query_width(), a.kv_width(), a.kv_width()], a.qkv_bias, names.qkv.len() == 3),
@@ -335,14 +382,30 @@ fn shapes(a: &Architecture) -> Weights<Vec<usize>> {
 impl Architecture {
     /// Returns the name and shape of every parameter, in the order of [`Weights::map`].
     pub(super) fn parameters(&self) -> Vec<(String, Vec<usize>)> {
-        shapes(self).named().into_iter().map(|(name, shape)| (name, shape.clone())).collect()
+        shapes(self, None).named().into_iter().map(|(name, shape)| (name, shape.clone())).collect()
+    }
+
+    /// Returns the names of the weights that are quantized where any are.
+    pub(super) fn quantizable(&self) -> Vec<String> {
+        let shapes = shapes(self, Some(Scheme::Int8));
+        shapes.named().iter().filter_map(|(name, _)| name.strip_suffix(SCALES).map(str::to_owned)).collect()
     }
 }
 
 impl Weights {
     /// Builds the weights, calling `make` with each parameter's name and shape in a fixed order.
-    pub fn build(a: &Architecture, mut make: impl FnMut(&str, &[usize]) -> Result<Tensor>) -> Result<Self> {
-        shapes(a).map(|name, shape| make(&name, shape))
+    pub fn build(a: &Architecture, make: impl FnMut(&str, &[usize]) -> Result<Tensor>) -> Result<Self> {
+        Self::build_in(a, None, make)
+    }
+
+    /// Does the same for layers whose linear maps are quantized: their codes are asked for under the weight's name, directly before
+    /// their scales.
+    pub(super) fn build_in(
+        a: &Architecture,
+        scheme: Option<Scheme>,
+        mut make: impl FnMut(&str, &[usize]) -> Result<Tensor>,
+    ) -> Result<Self> {
+        shapes(a, scheme).map(|name, shape| make(&name, shape))
     }
 
     /// Returns the trained parameters with their names, in the order of [`Weights::map`].
@@ -362,13 +425,32 @@ impl Weights {
 
     /// Returns the number of the model's values, excluding an adapter's.
     pub fn parameters(&self) -> usize {
-        self.named().iter().filter(|(name, _)| !of_adapter(name)).map(|(_, t)| t.elem_count()).sum()
+        let stored: usize = self.named().iter().filter(|(name, _)| !of_adapter(name)).map(|(_, t)| t.elem_count()).sum();
+        let coded =
+            |l: &Linear| l.scales.as_ref().map(|scales| (l.elements(), l.weight.elem_count() + scales.values.elem_count()));
+        let (values, codes) = self.linears().filter_map(coded).fold((0, 0), |(a, b), (values, codes)| (a + values, b + codes));
+        stored + values - codes
+    }
+
+    /// Returns the linear maps of all layers.
+    pub(super) fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.layers.iter().flat_map(|layer| {
+            let (reading, rest, stacks) = layer.maps().in_order();
+            reading.into_iter().chain(rest).chain(stacks)
+        })
+    }
+
+    /// Returns the bytes of all tensors that `which` selects by their names.
+    pub fn bytes(&self, which: impl Fn(&str) -> bool) -> usize {
+        let named = self.named().into_iter().filter(|(name, _)| which(name));
+        named.map(|(_, t)| t.elem_count() * t.dtype().size_in_bytes()).sum()
     }
 
     /// Adds a critic's head that initially values everything at zero.
     pub fn with_value_head(mut self, hidden_size: usize) -> Result<Self> {
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu);
-        self.value_head = Some(Linear { weight: zeros(&[1, hidden_size])?, bias: Some(zeros(&[1])?), adapter: None });
+        self.value_head =
+            Some(Linear { weight: zeros(&[1, hidden_size])?, scales: None, bias: Some(zeros(&[1])?), adapter: None });
         Ok(self)
     }
 

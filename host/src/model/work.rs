@@ -1,6 +1,7 @@
 //! Counts the minimum operations and bytes of passes and generations, to compare with their time. A multiply-add counts as two
 //! operations, as usual. Elementwise operations, and what is recomputed to save memory, are not counted.
 
+use super::decoder::bytes;
 use super::weights::{Adapter, Linear};
 use super::{Architecture, Weights};
 use crate::ops::Forest;
@@ -56,6 +57,12 @@ fn attention_a_place(a: &Architecture) -> f64 {
     4.0 * a.query_width() as f64
 }
 
+/// Returns the bytes that a token reads of a linear map. An adapter is merged into a weight in f32 and stays beside others.
+fn read_bytes(l: &Linear) -> usize {
+    let adapter = l.adapter.iter().filter(|_| !l.matrix().is_f32()).map(|Adapter { a, b, .. }| bytes(a) + bytes(b));
+    bytes(&l.weight) + l.scales.iter().map(|scales| bytes(&scales.values)).sum::<usize>() + adapter.sum::<usize>()
+}
+
 impl Weights {
     /// Counts a pass over a forest with this many predicting positions, forward and, if anything is learned, backward. After its
     /// attention, the last layer is computed for those positions only.
@@ -86,9 +93,9 @@ impl Weights {
                 matrix(weight.elem_count() / experts, behind * chosen, trained);
             }
             let rows = reading.into_iter().map(|l| (l, all)).chain(rest.into_iter().map(|l| (l, behind)));
-            for (Linear { weight, adapter, .. }, rows) in rows {
-                matrix(weight.elem_count(), rows, trained);
-                if let Some(Adapter { a, b, .. }) = adapter {
+            for (linear, rows) in rows {
+                matrix(linear.elements(), rows, trained);
+                if let Some(Adapter { a, b, .. }) = &linear.adapter {
                     matrix(a.elem_count() + b.elem_count(), rows, true);
                 }
             }
@@ -122,25 +129,49 @@ impl Weights {
             longest = longest.max(rounds);
         }
         let rounds = longest.max(tokens.div_ceil(most.max(1))) as f64;
-        let count = |maps: Vec<&Linear>| maps.into_iter().map(|l| l.weight.elem_count()).sum::<usize>() as f64;
-        let (mut elements, mut stacked) = (self.output().elem_count() as f64, 0.0);
+        let output = self.output();
+        let cached = self.cached_bytes(a);
+        let (mut elements, mut read_once) = (output.elem_count() as f64, bytes(output) as f64);
+        let (mut stacked, mut stacked_bytes) = (0.0, 0.0);
         for layer in &self.layers {
             let (reading, rest, stacks) = layer.maps().in_order();
-            elements += count(reading) + count(rest);
-            stacked += count(stacks);
+            for map in reading.into_iter().chain(rest) {
+                elements += map.elements() as f64;
+                read_once += read_bytes(map) as f64;
+            }
+            for stack in stacks {
+                stacked += stack.weight.elem_count() as f64;
+                stacked_bytes += bytes(&stack.weight) as f64;
+            }
         }
         let used = |of_tokens: f64| {
             let part = a.mixture.as_ref().map_or(0.0, |mixture| mixture.chosen as f64 / mixture.experts as f64);
-            stacked * (1.0 - (1.0 - part).powf(of_tokens))
+            1.0 - (1.0 - part).powf(of_tokens)
         };
-        let cached = 2.0 * a.kv_width() as f64 * self.layers.len() as f64;
-        let size = self.output().dtype().size_in_bytes() as f64;
+        let of_experts = stacked_bytes * used(tokens as f64 / rounds.max(1.0));
         Generated {
             prefill: self.passed(a, &forest, prompts.len()).forward,
-            decode: 2.0 * (elements + used(1.0)) * tokens as f64 + places * self.layers.len() as f64 * attention_a_place(a),
-            bytes: size * ((elements + used(tokens as f64 / rounds.max(1.0))) * rounds + cached * read),
+            decode: 2.0 * (elements + stacked * used(1.0)) * tokens as f64
+                + places * self.layers.len() as f64 * attention_a_place(a),
+            bytes: (read_once + of_experts) * rounds + cached * read,
             rounds,
         }
+    }
+
+    /// Returns the bytes of a token's keys and values in all layers.
+    fn cached_bytes(&self, a: &Architecture) -> f64 {
+        let output = self.output();
+        let size = if output.device().is_cpu() { size_of::<f32>() } else { output.dtype().size_in_bytes() };
+        2.0 * a.kv_width() as f64 * self.layers.len() as f64 * size as f64
+    }
+
+    /// Returns the bytes of the keys and values of a generation with at most this many sequences at once: of all prompts, and of the
+    /// longest sequences.
+    pub fn most_cached(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize) -> f64 {
+        let mut lengths: Vec<usize> = prompts.iter().flat_map(|(_, lengths)| lengths.iter().copied()).collect();
+        lengths.sort_unstable_by(|a, b| b.cmp(a));
+        let tokens = lengths.iter().take(most).sum::<usize>() + prompts.iter().map(|(prompt, _)| prompt.len()).sum::<usize>();
+        tokens as f64 * self.cached_bytes(a)
     }
 }
 
@@ -233,6 +264,8 @@ mod tests {
         let entries = 6.0 + 1.0 + 3.0 + 9.0 + 4.0;
         assert_eq!(generated.bytes, 4.0 * (elements * 3.0 + entries * 2.0 * 2.0 * 4.0));
         assert_eq!(weights.generated(&a, &prompts, 1).rounds, 6.0);
+        // Five prompt tokens, and at most the two longest completions: keys and values of two layers, 4 wide.
+        assert_eq!(weights.most_cached(&a, &prompts, 2), 4.0 * 2.0 * 2.0 * 4.0 * (5.0 + 4.0 + 3.0));
         let mut forest = Forest::new();
         forest.push(&[1, 2, 3], None);
         forest.push(&[5, 6], None);

@@ -20,6 +20,10 @@ pub struct Work {
     pub generation: Generated,
     /// Minimum cost of this process's forward and backward passes.
     pub passes: Passed,
+    /// The largest bytes that a pass of this process kept for its backward pass.
+    pub activations: usize,
+    /// The largest bytes of keys and values in a generation of this process.
+    pub caches: usize,
 }
 
 impl AddAssign for Work {
@@ -29,6 +33,8 @@ impl AddAssign for Work {
         self.packed += more.packed;
         self.generation += more.generation;
         self.passes += more.passes;
+        self.activations = self.activations.max(more.activations);
+        self.caches = self.caches.max(more.caches);
     }
 }
 

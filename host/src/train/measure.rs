@@ -1,13 +1,14 @@
 //! Times a run's steps: what each took, what it did, and what the machine could do.
 
-use super::Result;
 use super::figures::Work;
 use super::ranks::known_to_all;
 use super::trainer::Trainer;
+use super::{Error, Result};
 use crate::config::Config;
+use crate::model::{Frozen, Weights};
 use crate::ops::{self, machine};
-use candle_core::DeviceLocation;
-use std::collections::BTreeMap;
+use candle_core::{DType, DeviceLocation, Tensor, TensorId};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 /// Minimum and maximum size of the memory-read measurement, in bytes.
@@ -40,16 +41,36 @@ pub struct Measurement {
     pub warm_up: usize,
     /// The steps.
     pub steps: Vec<Measured>,
-    /// Peak memory of the process so far, in bytes.
-    pub peak_memory: u64,
-    /// Peak device memory, if there is a device.
-    pub peak_device_memory: Option<u64>,
+    /// What the process holds.
+    pub memory: Memory,
     /// Seconds that training waits for the copy when a checkpoint is saved.
     pub snapshot: f64,
     /// Bytes per second when reading as much memory as one round of tokens reads.
     pub read_rate: f64,
     /// Floating-point operations per second in large matrix products.
     pub product_rate: f64,
+}
+
+/// Bytes of what a process holds. The parts may be less than the peak, which also has buffers, the program and freed memory that is
+/// kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Peak of the process so far.
+    pub peak: u64,
+    /// Peak of the device, if there is one.
+    pub device_peak: Option<u64>,
+    /// Weights of the models that are trained and of the reference model, each storage once.
+    pub weights: usize,
+    /// Copies of weights that a generation lays out.
+    pub copies: usize,
+    /// Gradients of the trained weights.
+    pub gradients: usize,
+    /// The optimizer's moments.
+    pub moments: usize,
+    /// What a pass keeps for its backward pass, at most.
+    pub activations: usize,
+    /// Keys and values of a generation, at most.
+    pub caches: usize,
 }
 
 impl Trainer {
@@ -67,8 +88,7 @@ impl Trainer {
             self.gather(figures)?;
             measured.push(Measured { figures: self.journal.take(), work });
         }
-        let peak_memory = ops::peak_memory();
-        let peak_device_memory = ops::device::peak_memory(self.learner.policy().device());
+        let memory = self.memory(&measured)?;
         // The first copy's memory is new to the process, and later ones have the same again.
         drop(self.snapshot()?);
         let begun = Instant::now();
@@ -88,6 +108,8 @@ impl Trainer {
             DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
             DeviceLocation::Metal { gpu_id } => format!("metal:{gpu_id}"),
         };
+        // On the CPU products are in f32, whatever weights are stored in.
+        let computed = if output.device().is_cpu() { DType::F32 } else { output.dtype() };
         Ok(Measurement {
             parameters: self.learner.policy().weights().parameters(),
             family: format!("{:?}", self.source.architecture().family),
@@ -95,12 +117,35 @@ impl Trainer {
             device,
             warm_up: cycle,
             steps,
-            peak_memory,
-            peak_device_memory,
+            memory,
             snapshot: copied.as_secs_f64(),
             read_rate: machine::read_rate(output.device(), read.clamp(LEAST_READ, MOST_READ) as usize)?,
-            product_rate: machine::product_rate(output.device(), output.dtype())?,
+            product_rate: machine::product_rate(output.device(), computed)?,
             config: (*self.settings).clone(),
+        })
+    }
+
+    /// Returns what this process holds, after these steps.
+    fn memory(&self, steps: &[Measured]) -> Result<Memory> {
+        let (peak, device_peak) = (ops::peak_memory(), ops::device::peak_memory(self.learner.policy().device()));
+        let bytes = |t: &Tensor| t.elem_count() * t.dtype().size_in_bytes();
+        let of_models = self.learner.models().flat_map(|model| [model.weights(), model.computing()]);
+        let all = of_models.chain(self.collector.reference().map(Frozen::weights));
+        // Those that share storage are one tensor.
+        let weights: HashMap<TensorId, usize> = all.flat_map(Weights::named).map(|(_, t)| (t.id(), bytes(t))).collect();
+        let generates = self.collector.flow().generates();
+        let copies = generates.then(|| Ok::<_, Error>(self.learner.policy().frozen().decoding()?.copied_bytes())).transpose()?;
+        let mut work = Work::default();
+        steps.iter().for_each(|step| work += step.work);
+        Ok(Memory {
+            peak,
+            device_peak,
+            weights: weights.into_values().sum(),
+            copies: copies.unwrap_or(0),
+            gradients: self.learner.trained().iter().map(|(_, t)| t.elem_count() * DType::F32.size_in_bytes()).sum(),
+            moments: self.learner.optimizers()?.moments.values().map(bytes).sum(),
+            activations: work.activations,
+            caches: work.caches,
         })
     }
 

@@ -29,7 +29,7 @@ pub use dataset::BUILT_IN_PROMPTS;
 pub use error::Error;
 pub use figures::Work;
 pub use journal::{INBOX, RunFolder, answers_of};
-pub use measure::{Measured, Measurement};
+pub use measure::{Measured, Measurement, Memory};
 pub use named::{dataset_of, model_of};
 pub use origin::{Beginning, Origin};
 pub use plugins::start_of;

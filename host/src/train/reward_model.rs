@@ -5,7 +5,7 @@ use super::{Error, Result, named};
 use crate::checkpoint;
 use crate::config;
 use crate::data::{self, CompletionRow, Dataset, Extras, Message, Prompt, Refused, Scored, Tokenizer};
-use crate::model::{self, Frozen, ModelFolder, NewHead, Place};
+use crate::model::{self, Frozen, Held, ModelFolder, NewHead, Place};
 use crate::ops::Forest;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -79,6 +79,9 @@ impl RewardModel {
             let detail = "has no score.weight: it is not a reward model. `rlhost reward` trains one";
             return Err(Error::unusable(folder.path(), detail));
         }
+        // Nothing trains it, so that it stays as it is stored.
+        let held = if place.device().is_cpu() { Held::AS_STORED } else { Held::default() };
+        let folder = folder.holding(held);
         let decoder = folder.value_model_over(folder.trunk()?, NewHead::Zero)?.at(place)?;
         let tokenizer = Tokenizer::open(folder.tokenizer())?;
         let (pad, hash) = (folder.pad_token()?, hash_of(&folder)?);

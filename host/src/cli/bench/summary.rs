@@ -1,6 +1,6 @@
 //! Prints a measurement as a table or as JSON.
 
-use crate::train::{Measurement, Work};
+use crate::train::{self, Measurement, Work};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -26,6 +26,7 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     rollout_throughput: Option<f64>,
     peak_memory_mb: f64,
+    memory_mb: Memory,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_device_memory_mb: Option<f64>,
     /// Time that training waits for a checkpoint.
@@ -39,6 +40,43 @@ struct Model {
     parameters: usize,
     dtype: String,
     device: String,
+}
+
+/// What the peak is known to consist of, in MB.
+#[derive(Serialize)]
+struct Memory {
+    weights: f64,
+    copies: f64,
+    gradients: f64,
+    moments: f64,
+    activations: f64,
+    caches: f64,
+    /// Buffers, the program, and freed memory that the process keeps.
+    rest: f64,
+}
+
+impl Memory {
+    fn of(m: &Measurement) -> Self {
+        let train::Memory { peak, weights, copies, gradients, moments, activations, caches, .. } = m.memory;
+        let [weights, copies, gradients, moments, activations, caches] =
+            [weights, copies, gradients, moments, activations, caches].map(|bytes| bytes as f64 / 1e6);
+        // A device has most of it elsewhere.
+        let on_host = if m.device == "cpu" { weights + copies + gradients + moments + activations + caches } else { 0.0 };
+        Self { weights, copies, gradients, moments, activations, caches, rest: peak as f64 / 1e6 - on_host }
+    }
+
+    /// Returns the parts with what they are.
+    fn parts(&self) -> [(&'static str, f64, &'static str); 7] {
+        [
+            ("weights", self.weights, "(of all models, as they are held)"),
+            ("copies", self.copies, "(laid out for generation)"),
+            ("gradients", self.gradients, ""),
+            ("moments", self.moments, ""),
+            ("activations", self.activations, "(kept for a backward pass)"),
+            ("caches", self.caches, "(keys and values in generation)"),
+            ("rest", self.rest, "(peak less these, not all of which are held at once)"),
+        ]
+    }
 }
 
 #[derive(Serialize)]
@@ -138,8 +176,9 @@ impl Summary {
             rollout_throughput: (work.generated > 0).then(|| work.generated as f64 / (spent("rollout") * count) / each),
             time,
             tokens: Tokens { generated: work.generated, trained: work.trained, packed: work.packed },
-            peak_memory_mb: m.peak_memory as f64 / 1e6,
-            peak_device_memory_mb: m.peak_device_memory.map(|bytes| bytes as f64 / 1e6),
+            peak_memory_mb: m.memory.peak as f64 / 1e6,
+            memory_mb: Memory::of(m),
+            peak_device_memory_mb: m.memory.device_peak.map(|bytes| bytes as f64 / 1e6),
             snapshot_s: m.snapshot,
             bounds: Bounds {
                 read_gb_per_s: m.read_rate / GIGA,
@@ -182,6 +221,9 @@ impl Summary {
         let note = format!("tokens/s   (over the whole step: {trained:.0} tokens, {packed:.0} with each prompt once)");
         row("trained", format!("{:.0}", self.throughput), note);
         row("peak memory", format!("{:.0}", self.peak_memory_mb), "MB".into());
+        for (part, megabytes, note) in self.memory_mb.parts() {
+            row(&format!("  {part}"), format!("{megabytes:.1}"), format!("MB         {note}"));
+        }
         if let Some(peak) = self.peak_device_memory_mb {
             row("  of the device", format!("{peak:.0}"), "MB".into());
         }

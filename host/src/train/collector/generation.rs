@@ -194,9 +194,10 @@ impl Collector {
                 lengths.push(rollout.tokens.len());
             }
         }
-        let generation = policy.computing().generated(policy.architecture(), &asked, self.settings.max_num_seqs);
+        let (model, a, most) = (policy.computing(), policy.architecture(), self.settings.max_num_seqs);
+        let (generation, caches) = (model.generated(a, &asked, most), model.most_cached(a, &asked, most) as usize);
         let generated = rollouts.iter().map(|r| r.sampled() as u64).sum();
-        Work { generated, generation, ..Work::default() }
+        Work { generated, generation, caches, ..Work::default() }
     }
 }
 

@@ -199,6 +199,8 @@ impl Learner {
         let aux_loss = pass.aux_loss();
         let valued = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(&packed, key)?))).transpose()?;
         let values = valued.as_ref().map_or(pass.values(), |(_, valued)| Some(valued.values()));
+        let activations = pass.kept_bytes() + valued.as_ref().map_or(0, |(_, valued)| valued.kept_bytes());
+        figures.did(Work { activations, ..Work::default() });
         let batch = columns(micro_batch, &pass, values, asked)?;
         figures.lap("forward");
 
@@ -245,6 +247,7 @@ impl Learner {
         figures.did(self.work(&packed));
         let key = self.dropping(learn, asked.at);
         let pass = self.policy.forward_values(&packed.forest, &packed.selected.rows, key)?;
+        figures.did(Work { activations: pass.kept_bytes(), ..Work::default() });
         let batch = columns::valued_pairs(micro_batch, pass.values(), asked);
         figures.lap("forward");
 
@@ -326,6 +329,11 @@ impl Learner {
     pub(super) fn values(&self, packed: &Packed) -> Result<Vec<f32>> {
         let model = self.critic.as_ref().map_or(&self.policy, Critic::model);
         Ok(model.frozen().values(&packed.forest, &packed.selected.rows)?.unwrap_or_default())
+    }
+
+    /// Returns the trained models.
+    pub(super) fn models(&self) -> impl Iterator<Item = &Policy> {
+        std::iter::once(&self.policy).chain(self.critic.as_ref().map(Critic::model))
     }
 
     /// Returns the policy.

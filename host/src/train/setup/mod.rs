@@ -2,6 +2,7 @@
 //! the run's folder. Everything is read, checked and loaded before the folder is created, so a mistake leaves nothing behind.
 
 mod data;
+mod held;
 mod model;
 mod models;
 mod plugins;
@@ -48,7 +49,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let (config, mut plugins) = plugins::load(config, beginning, &world, &place)?;
     check(&config, &plugins)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
-    let (config, opened) = model::open(config, &folder, beginning, &world)?;
+    let (config, opened) = model::open(config, &folder, beginning, (&place, &world))?;
     plugins.meet(&opened.tokenizer)?;
     let opener = Opener { place: place.clone(), tokenizer: opened.tokenizer.clone() };
     let (config, Datasets { data, evaluated, mut warnings }) =

@@ -1,10 +1,11 @@
 //! Finds and opens the model that a run starts with.
 
+use super::held;
 use super::models::settle_adapter;
 use crate::config::{Config, files};
 use crate::data::{Tokenizer, Wording};
 use crate::dist::World;
-use crate::model::{Lora, ModelFolder, builtin};
+use crate::model::{Lora, ModelFolder, Place, builtin};
 use crate::train::journal::{MADE_MODEL, put};
 use crate::train::origin::Beginning;
 use crate::train::ranks::after_the_first;
@@ -37,14 +38,20 @@ impl Made {
     }
 }
 
-/// Opens the configuration's model for a run in this folder. Returns the configuration with a name that stays valid wherever the
-/// run resumes, and with all adapter settings.
-pub(super) fn open(mut config: Config, folder: &Path, beginning: &Beginning, world: &World) -> Result<(Config, Opened)> {
+/// Opens the configuration's model for a run in this folder and place. Returns the configuration with a name that stays valid
+/// wherever the run resumes, with all adapter settings and the precision of the base model.
+pub(super) fn open(
+    mut config: Config,
+    folder: &Path,
+    beginning: &Beginning,
+    (place, world): (&Place, &World),
+) -> Result<(Config, Opened)> {
     let named_model = || config.model.as_deref().map(named::model_of).transpose();
     let (model, name) = after_the_first(world, named_model)?.unzip();
     config.model = name;
     let (source, made) = open_model(model, beginning, folder.join(MADE_MODEL))?;
     let lora = settle_adapter(&mut config, &source)?;
+    let source = held::settle(&mut config, source, place)?;
     let wording = wording(&mut config, beginning)?;
     let tokenizer = Tokenizer::open_as(source.tokenizer(), &wording)?;
     let (tokens, rows) = (tokenizer.vocab_size(), source.architecture().vocab_size);

@@ -162,8 +162,14 @@ pub(super) fn policy_and_reference(
             let adapted = began.clone().with_new_adapter(lora, &targets(config, source)?, config.seed)?;
             return Ok((policy(source, adapted)?, needs.ref_logp.then(|| Frozen::new(began))));
         }
+        // On the CPU the reference model stays as it is stored. Where that is f32, the policy starts in the same storage.
+        let own = place.device().is_cpu() && needs.ref_logp;
+        let stored = own.then(|| began.clone());
         let policy = policy(source, began)?;
-        let reference = needs.ref_logp.then(|| policy.frozen_copy()).transpose()?;
+        let reference = match stored {
+            Some(stored) => Some(Frozen::new(stored.unshared()?)),
+            None => needs.ref_logp.then(|| policy.frozen_copy()).transpose()?,
+        };
         return Ok((policy, reference));
     };
 

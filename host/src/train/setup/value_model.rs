@@ -118,6 +118,7 @@ pub(super) fn open(
         (Some(kept), Some(_)) => start.with_adapter_in(kept)?,
     };
     check(&folder, opened)?;
+    let folder = if place.device().is_cpu() && opened.lora.is_some() { folder.holding(opened.source.held()) } else { folder };
     let base = opened.lora.filter(|_| same_place(folder.base(), opened.source.base()));
     let trunk = match base {
         Some(_) => policy.shared_trunk(),

@@ -1,0 +1,69 @@
+//! Reads values from files into tensors, without holding them twice.
+
+use candle_core::{DType, Device, Tensor, WithDType};
+use half::{bf16, f16};
+use std::io::{self, ErrorKind, Read};
+
+/// Bytes that are read at a time.
+const PIECE: usize = 1 << 20;
+
+/// Reads a CPU tensor of this shape, stored as little-endian f32, bf16 or f16, in the precision `into`, one of the same.
+///
+/// # Errors
+/// If there are too few bytes or too little memory.
+pub fn read_tensor(from: &mut dyn Read, stored: DType, shape: &[usize], into: DType) -> io::Result<Tensor> {
+    match into {
+        DType::BF16 => converted(from, stored, shape, bf16::from_f32),
+        DType::F16 => converted(from, stored, shape, f16::from_f32),
+        _ => converted(from, stored, shape, |x| x),
+    }
+}
+
+fn converted<T: WithDType>(from: &mut dyn Read, stored: DType, shape: &[usize], to: impl Fn(f32) -> T) -> io::Result<Tensor> {
+    let count: usize = shape.iter().product();
+    let mut values: Vec<T> = Vec::new();
+    values.try_reserve_exact(count).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
+    let size = stored.size_in_bytes();
+    let mut piece = vec![0u8; PIECE.min(count * size)];
+    while values.len() < count {
+        let bytes = ((count - values.len()) * size).min(PIECE);
+        let piece = &mut piece[..bytes];
+        from.read_exact(piece)?;
+        match stored {
+            DType::BF16 => values.extend(piece.as_chunks().0.iter().map(|b| to(bf16::from_le_bytes(*b).to_f32()))),
+            DType::F16 => values.extend(piece.as_chunks().0.iter().map(|b| to(f16::from_le_bytes(*b).to_f32()))),
+            DType::F32 => values.extend(piece.as_chunks().0.iter().map(|b| to(f32::from_le_bytes(*b)))),
+            _ => return Err(ErrorKind::Unsupported.into()),
+        }
+    }
+    Tensor::from_vec(values, shape, &Device::Cpu).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_as_they_are_or_rounded_and_too_few_are_an_error() {
+        // More than one piece, and a last one that is not full.
+        let count = PIECE / 2 + 3;
+        let values: Vec<f32> = (0..count).map(|i| (i % 4096) as f32 / 256.0 - 8.0 + (i % 3) as f32 * 1e-4).collect();
+        let all = Tensor::from_vec(values.clone(), count, &Device::Cpu).unwrap();
+        let bits = |t: &Tensor| t.to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap();
+        for stored in [DType::F32, DType::BF16, DType::F16] {
+            let rounded = all.to_dtype(stored).unwrap();
+            let bytes: Vec<u8> = match stored {
+                DType::BF16 => values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
+                DType::F16 => values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+                _ => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            };
+            for into in [DType::F32, DType::BF16, DType::F16] {
+                let read = read_tensor(&mut &bytes[..], stored, &[count], into).unwrap();
+                assert_eq!(read.dtype(), into);
+                assert!(bits(&read) == bits(&rounded.to_dtype(into).unwrap()), "{stored:?} into {into:?}");
+            }
+            let few = read_tensor(&mut &bytes[1..], stored, &[count], stored).unwrap_err();
+            assert_eq!(few.kind(), ErrorKind::UnexpectedEof);
+        }
+    }
+}

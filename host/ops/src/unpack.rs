@@ -1,0 +1,163 @@
+//! Rearranges stored weights where few rows are multiplied with them: some inputs of [`WIDTH`] outputs, `[WIDTH, inputs]` as they
+//! are stored, become `[inputs, WIDTH]` in f32, in the innermost cache.
+
+#[cfg(target_arch = "x86_64")]
+use super::simd;
+use super::stored::Stored;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// Outputs whose weights are together: two AVX-512 registers.
+pub(super) const WIDTH: usize = 32;
+
+/// Inputs that are rearranged together at most.
+pub(super) const INPUTS: usize = 128;
+
+/// Outputs that are rearranged together, as many as are in an AVX2 register.
+const SIDE: usize = 8;
+
+/// Room for rearranged weights.
+pub(super) struct Room {
+    lines: Box<[[f32; WIDTH]; INPUTS]>,
+    /// Weights of some outputs, output by output.
+    rows: Box<[f32; SIDE * INPUTS]>,
+}
+
+impl Room {
+    pub(super) fn new() -> Self {
+        Self { lines: Box::new([[0.0; WIDTH]; INPUTS]), rows: Box::new([0.0; SIDE * INPUTS]) }
+    }
+
+    /// Returns the weights of these inputs, one line each with [`WIDTH`] of `outputs`. Where there are fewer outputs, the others'
+    /// places hold any values.
+    pub(super) fn lines(&mut self, w: &Stored<'_>, d_in: usize, outputs: &Range<usize>, inputs: &Range<usize>) -> &[f32] {
+        let lines = &mut self.lines[..inputs.len()];
+        for first in (0..WIDTH.min(outputs.len())).step_by(SIDE) {
+            let output = |i: usize| (outputs.start + first + i).min(outputs.end - 1);
+            #[cfg(target_arch = "x86_64")]
+            if let (Stored::Bf16(values), false) = (w, matches!(simd::level(), simd::Level::Baseline)) {
+                let rows: [&[half::bf16]; SIDE] =
+                    std::array::from_fn(|i| &values[output(i) * d_in + inputs.start..][..inputs.len()]);
+                // SAFETY: the processor has AVX2.
+                unsafe { avx2::lines_of_bf16(rows, lines, first) };
+                continue;
+            }
+            for (i, row) in self.rows.chunks_exact_mut(INPUTS).enumerate() {
+                w.widen(output(i) * d_in + inputs.start, unset(&mut row[..inputs.len()]));
+            }
+            turn(&self.rows, lines, first);
+        }
+        lines.as_flattened()
+    }
+}
+
+/// Returns values to be written.
+fn unset(values: &mut [f32]) -> &mut [MaybeUninit<f32>] {
+    // SAFETY: both have the same layout, and what [`Stored::widen`] writes are values.
+    unsafe { &mut *(std::ptr::from_mut(values) as *mut [MaybeUninit<f32>]) }
+}
+
+/// Writes rows of [`INPUTS`] values into columns of `lines`, from the `first` on.
+fn turn(rows: &[f32; SIDE * INPUTS], lines: &mut [[f32; WIDTH]], first: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if !matches!(simd::level(), simd::Level::Baseline) {
+        // SAFETY: the processor has AVX2.
+        return unsafe { avx2::turn(rows, lines, first) };
+    }
+    for (k, line) in lines.iter_mut().enumerate() {
+        for i in 0..SIDE {
+            line[first + i] = rows[i * INPUTS + k];
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::{INPUTS, SIDE, WIDTH};
+    use half::bf16;
+    use std::arch::x86_64::*;
+
+    /// Transposes eight rows of eight values.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn transposed(r: [__m256; SIDE]) -> [__m256; SIDE] {
+        let pairs = |a, b| (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+        let ((a0, a1), (a2, a3)) = (pairs(r[0], r[1]), pairs(r[2], r[3]));
+        let ((a4, a5), (a6, a7)) = (pairs(r[4], r[5]), pairs(r[6], r[7]));
+        let fours = |a, b| (_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xee>(a, b));
+        let ((b0, b1), (b2, b3)) = (fours(a0, a2), fours(a1, a3));
+        let ((b4, b5), (b6, b7)) = (fours(a4, a6), fours(a5, a7));
+        let low = |a, b| _mm256_permute2f128_ps::<0x20>(a, b);
+        let high = |a, b| _mm256_permute2f128_ps::<0x31>(a, b);
+        [low(b0, b4), low(b1, b5), low(b2, b6), low(b3, b7), high(b0, b4), high(b1, b5), high(b2, b6), high(b3, b7)]
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn turn(rows: &[f32; SIDE * INPUTS], lines: &mut [[f32; WIDTH]], first: usize) {
+        assert!(lines.len() <= INPUTS && first + SIDE <= WIDTH);
+        for (i, lines) in lines.chunks_mut(SIDE).enumerate() {
+            // SAFETY: the rows have whole registers of values, and each line has a register's room at `first`.
+            unsafe {
+                let columns = transposed(std::array::from_fn(|r| _mm256_loadu_ps(rows.as_ptr().add(r * INPUTS + i * SIDE))));
+                for (line, column) in lines.iter_mut().zip(columns) {
+                    _mm256_storeu_ps(line.as_mut_ptr().add(first), column);
+                }
+            }
+        }
+    }
+
+    /// Writes rows of bf16 into columns of `lines`. Two neighbours are moved as one number of 32 bits, and widened last: bf16 is the
+    /// upper half of an f32.
+    #[target_feature(enable = "avx2")]
+    pub(super) fn lines_of_bf16(rows: [&[bf16]; SIDE], lines: &mut [[f32; WIDTH]], first: usize) {
+        let count = lines.len();
+        assert!(first + SIDE <= WIDTH && rows.iter().all(|row| row.len() == count));
+        let upper = _mm256_set1_epi32(0xffff_0000u32.cast_signed());
+        let whole = count / (2 * SIDE) * (2 * SIDE);
+        for k in (0..whole).step_by(2 * SIDE) {
+            // SAFETY: each row has 16 values at `k`, and each line a register's room at `first`.
+            unsafe {
+                let columns = transposed(rows.map(|row| _mm256_castsi256_ps(_mm256_loadu_si256(row.as_ptr().add(k).cast()))));
+                for (pair, column) in lines[k..k + 2 * SIDE].chunks_exact_mut(2).zip(columns) {
+                    let both = _mm256_castps_si256(column);
+                    let (even, odd) = (_mm256_slli_epi32::<16>(both), _mm256_and_si256(both, upper));
+                    _mm256_storeu_ps(pair[0].as_mut_ptr().add(first), _mm256_castsi256_ps(even));
+                    _mm256_storeu_ps(pair[1].as_mut_ptr().add(first), _mm256_castsi256_ps(odd));
+                }
+            }
+        }
+        for (k, line) in lines.iter_mut().enumerate().skip(whole) {
+            for (to, row) in line[first..first + SIDE].iter_mut().zip(rows) {
+                *to = f32::from_bits(u32::from(row[k].to_bits()) << 16);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Matrix;
+    use candle_core::{DType, Device, Tensor};
+
+    #[test]
+    fn weights_are_turned_and_widened_whatever_their_precision_and_place() {
+        let (d_out, d_in) = (45, 150);
+        let w = Tensor::randn(0f32, 1.0, (d_out, d_in), &Device::Cpu).unwrap();
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let w = w.to_dtype(dtype).unwrap();
+            let (values, stored) = (crate::to_vec(&w).unwrap(), Stored::of(Matrix::Plain(&w)).unwrap());
+            assert_eq!(values, w.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap());
+            let mut room = Room::new();
+            for (outputs, inputs) in [(0..32, 0..128), (32..45, 128..150), (32..45, 3..20), (7..8, 149..150)] {
+                let lines = room.lines(&stored, d_in, &outputs, &inputs);
+                assert_eq!(lines.len(), inputs.len() * WIDTH);
+                for (k, line) in inputs.clone().zip(lines.chunks(WIDTH)) {
+                    for (o, got) in outputs.clone().zip(line) {
+                        assert_eq!(*got, values[o * d_in + k], "{dtype:?}, output {o}, input {k}");
+                    }
+                }
+            }
+        }
+    }
+}

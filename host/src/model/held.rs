@@ -1,0 +1,60 @@
+//! The form in which a model's weights are held in memory.
+
+use super::weights::SCALES;
+use super::{Architecture, Dtype, Result, Weights};
+use crate::ops;
+use crate::ops::quantized::Scheme;
+use candle_core::Tensor;
+use std::collections::{HashMap, HashSet};
+
+/// How weights are held that nothing trains; those that are trained become f32 in [`super::Policy::at`]. Vectors are always f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The precision of matrices, or, if none is given, the one that each is stored in.
+    pub dtype: Option<Dtype>,
+    /// How the layers' linear maps are quantized, if they are. As with bitsandbytes, the embedding and the output matrix are not.
+    pub scheme: Option<Scheme>,
+}
+
+impl Default for Held {
+    /// Everything in f32.
+    fn default() -> Self {
+        Self { dtype: Some(Dtype::F32), scheme: None }
+    }
+}
+
+impl Held {
+    /// Everything as it is stored.
+    pub const AS_STORED: Self = Self { dtype: None, scheme: None };
+
+    /// Returns the form of a model that this one has become, whose weights have more digits than this precision.
+    pub(super) fn unrounded(self) -> Self {
+        if self == Self::default() { self } else { Self::AS_STORED }
+    }
+
+    /// Reads the weights of a model. `take` returns a tensor of a name, a shape and a precision.
+    pub(super) fn read(
+        self,
+        a: &Architecture,
+        mut take: impl FnMut(&str, &[usize], Option<Dtype>) -> Result<Tensor>,
+    ) -> Result<Weights> {
+        let Some(scheme) = self.scheme else { return Weights::build(a, |name, shape| take(name, shape, self.dtype)) };
+        let (shapes, quantized): (HashMap<_, _>, HashSet<_>) =
+            (a.parameters().into_iter().collect(), a.quantizable().into_iter().collect());
+        let mut scales = None;
+        Weights::build_in(a, self.scheme, |name, shape| {
+            let missing = || ops::Error::Shape { op: "quantize", detail: format!("{name} {shape:?} without a weight") };
+            if name.ends_with(SCALES) {
+                return Ok(scales.take().ok_or_else(missing)?);
+            }
+            // One weight at a time is held in full.
+            let weight = take(name, shapes.get(name).ok_or_else(missing)?, self.dtype)?;
+            if !quantized.contains(name) {
+                return Ok(weight);
+            }
+            let (codes, values) = scheme.quantize(&weight)?;
+            scales = Some(values);
+            Ok(codes)
+        })
+    }
+}

@@ -1,0 +1,45 @@
+//! Decides the form in which a run holds weights that it does not train.
+
+use crate::config::{self, Config, ModelDtype};
+use crate::model::{Dtype, Held, ModelFolder, Place};
+use crate::ops::quantized::Scheme;
+use crate::train::Result;
+
+/// Returns the run's model as the run reads it. For an adapter's base model, sets its precision in `config`, where checkpoints
+/// record it.
+///
+/// # Errors
+/// If the model is to be quantized without an adapter, or where that is not computed.
+pub(super) fn settle(config: &mut Config, source: ModelFolder, place: &Place) -> Result<ModelFolder> {
+    let asked = [("load_in_8bit", config.load_in_8bit, Scheme::Int8), ("load_in_4bit", config.load_in_4bit, Scheme::Nf4)];
+    let asked = asked.into_iter().find(|(_, on, _)| *on);
+    let on_cpu = place.device().is_cpu();
+    if let Some((key, ..)) = asked.filter(|_| !on_cpu || !config.use_peft) {
+        let detail = if on_cpu {
+            "needs an adapter, since weights in few bits can't be trained; set use_peft"
+        } else {
+            "has no kernel for a device yet; leave it out, or use --device cpu"
+        };
+        return Err(config::Error::Invalid { place: key.to_owned(), detail: detail.to_owned() }.into());
+    }
+    if !on_cpu {
+        if config.dtype != ModelDtype::Auto {
+            tracing::info!("dtype says nothing of a device; bf16 says what it computes in");
+        }
+        return Ok(source);
+    }
+    if config.use_peft && config.dtype == ModelDtype::Auto {
+        config.dtype = source.stored_in()?.map_or(ModelDtype::Auto, |stored| match stored {
+            Dtype::F32 => ModelDtype::Float32,
+            Dtype::Bf16 => ModelDtype::Bfloat16,
+            Dtype::F16 => ModelDtype::Float16,
+        });
+    }
+    let dtype = match config.dtype {
+        ModelDtype::Auto => None,
+        ModelDtype::Float32 => Some(Dtype::F32),
+        ModelDtype::Bfloat16 => Some(Dtype::Bf16),
+        ModelDtype::Float16 => Some(Dtype::F16),
+    };
+    Ok(source.holding(Held { dtype, scheme: asked.map(|(_, _, scheme)| scheme) }))
+}
