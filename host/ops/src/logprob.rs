@@ -555,8 +555,8 @@ mod tests {
         let targets: Vec<u32> = (0..m).map(|row| (row * 11 % vocab) as u32).collect();
         let (d_logp, d_entropy) = (values(m, 3, 1.0), values(m, 4, 1.0));
         let run = |w: &Tensor, scale: Scale| {
-            let stats = forward(&h, w, &targets, scale).unwrap();
-            let dh = backward(&h, w, &targets, scale, &stats, &d_logp, Some(&d_entropy), None).unwrap();
+            let stats = forward(&h, w, &targets, scale, None).unwrap();
+            let dh = backward(&h, w, &targets, scale, None, &stats, &d_logp, Some(&d_entropy), None).unwrap();
             (stats.logp, stats.entropy, super::super::to_vec(&dh).unwrap(), mean_logits(&h, w, scale).unwrap())
         };
         for (dtype, scale) in [DType::BF16, DType::F16].into_iter().flat_map(|dtype| SCALES.map(|scale| (dtype, scale))) {

@@ -25,7 +25,9 @@ mod values;
 mod yaml;
 
 pub use changes::{changes, same};
-pub use choices::{LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, Strategy};
+pub use choices::{
+    LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, Strategy,
+};
 pub use device::Device;
 pub use entries::{Compare, Limits, OnError, PluginEntry};
 pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};

@@ -1,8 +1,8 @@
 //! The configuration keys of a run. `rlhost train --help` prints their doc comments.
 
 use super::{
-    Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OldLogp, OnSaveError, Optim, PackingStrategy, Period, PluginEntry,
-    ReduceDtype, ReportTo, Strategy,
+    Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OldLogp, OnSaveError, Optim, PackingStrategy, Period,
+    PluginEntry, ReduceDtype, ReportTo, Strategy,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
