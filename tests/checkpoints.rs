@@ -75,7 +75,7 @@ fn the_best_can_be_the_least_and_an_unknown_figure_is_refused() {
     let least = losses.iter().copied().fold(f64::INFINITY, f64::min);
     assert_eq!(json(&place.path("loss/checkpoint-4/trainer_state.json"))["best_metric"], least);
     let wrong = place.train("wrong", &["--max-steps", "4", "--metric-for-best-model", "rewrd"]);
-    assert_eq!(wrong.code, Some(1));
+    assert_eq!(wrong.code, Some(2));
     assert!(wrong.error().contains("did you mean \"reward\""), "{}", wrong.error());
 }
 

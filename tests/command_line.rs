@@ -37,11 +37,11 @@ fn another_mistake_is_not_blamed_on_a_setting() {
     let place = Place::with_answers();
     for (more, words) in [
         (&["--deepspeed", "x.json"][..], "not sharded"),
-        (&["--eval_strategy", "epoch"], "eval_strategy"),
+        (&["--eval_strategy", "sometimes"], "eval_strategy"),
         (&["--config", "none.yaml"], "none.yaml"),
         (&["--max_steps"], "--max-steps"),
         (&["--optim", "rmsprop"], "is not one of adamw"),
-        (&["--packing_strategy", "wrapped"], "best-fit"),
+        (&["--packing_strategy", "first"], "packing_strategy"),
         (&["--algorithm", "cpo"], "rlhost train --algorithm cpo"),
     ] {
         refused(&place, &[&["--beta", "0.1"], more].concat(), words);

@@ -83,6 +83,50 @@ fn a_dataset_is_valued_step_by_step() {
 }
 
 #[test]
+fn the_values_of_steps_are_a_reward_and_reach_a_plugin_as_a_column() {
+    let place = place();
+    // A policy that writes lines of letters.
+    let line = |i: usize| format!("{}\n", json!({"prompt": format!("p{i}"), "completion": "ab\ncd\n".repeat(1 + i % 3)}));
+    place.write("lines.jsonl", (0..16).map(line).collect::<String>());
+    let learn = ["sft", "--model", tiny(), "--dataset", "lines.jsonl", "--output-dir", "lines", "--max-steps", "40"];
+    place.run(&[&learn[..], &["--learning-rate", "0.01"]].concat()).succeeded();
+    let mut all = vec!["grpo", "--model", "lines/checkpoint-40", "--dataset", "lines.jsonl", "--output-dir", "asked"];
+    all.extend([
+        "--plugin",
+        "process_reward.wasm",
+        "--reward-model",
+        "prm",
+        "--set",
+        "plugin.process_reward.config.combine=mean",
+    ]);
+    all.extend(["--set", "plugin.prm.step_separator=\"d\"", "--max-completion-length", "16", "--learning-rate", "0.0001"]);
+    all.extend(["--max-steps", "3", "--save-steps", "1", "--logging-steps", "1", "--log-completions", "all"]);
+    place.run(&all).succeeded();
+    let separator = "d";
+    let said = place.lines("asked/completions.jsonl").into_iter().filter(|row| row["step"] == 0);
+    let said = said.filter(|row| !row["completion"].as_str().unwrap().contains('\u{fffd}'));
+    let (mut most, mut rows) = (0, 0);
+    for row in said {
+        let want = steps_of(&place, row["prompt"].as_str().unwrap(), row["completion"].as_str().unwrap(), separator);
+        let scores = ["prm", "process_reward"].map(|name| row["rewards"][name].as_f64());
+        let (least, mean) = (want.iter().copied().reduce(f64::min), want.iter().sum::<f64>() / want.len() as f64);
+        let near = |got: Option<f64>, want: Option<f64>| match (got, want) {
+            (Some(got), Some(want)) => (got - want).abs() < 1e-4,
+            (got, want) => got == want,
+        };
+        assert!(near(scores[0], least) && near(scores[1], least.map(|_| mean)), "{row} {want:?}");
+        (most, rows) = (most.max(want.len()), rows + 1);
+    }
+    assert!(rows > 0 && most > 1, "{rows} rows, at most {most} steps");
+    for step in [1u64, 2] {
+        let from = format!("from-{step}");
+        place.copy("asked", &from);
+        place.run(&["resume", &from, "--step", &step.to_string()]).succeeded();
+        place.assert_same_end(&from, "asked", 3, "model.safetensors");
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_refused_by_name() {
     let place = place();
     let run = ["grpo", "--model", tiny(), "--dataset", STORIES, "--output-dir", "none", "--max-steps", "1"];

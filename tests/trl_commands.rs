@@ -123,8 +123,10 @@ fn the_commands_of_trls_documentation_run() {
 fn what_they_ask_for_and_is_not_there_is_said() {
     let place = place();
     let (_, rows, kto) = COMMANDS[6];
-    let quantized = run(&place, 0, "kto", rows, &format!("{kto} --use_peft --load_in_4bit --lora_target_modules=all-linear"));
-    assert!(quantized.code == Some(2) && quantized.error().contains("load_in_4bit"), "{}", quantized.stderr);
+    let quantized = format!("{kto} --use_peft --load_in_4bit --lora_target_modules=all-linear");
+    run(&place, 1, "kto", rows, &quantized).succeeded();
+    let other = run(&place, 0, "kto", rows, &format!("{quantized} --bnb_4bit_quant_type fp4"));
+    assert!(other.code == Some(2) && other.error().contains("bnb_4bit_quant_type"), "{}", other.stderr);
     let (_, rows, cpo) = COMMANDS[7];
     let optimizer = run(&place, 0, "cpo", rows, &format!("{cpo} --optim rmsprop --use_peft --lora_r=16 --lora_alpha=16"));
     assert!(optimizer.code == Some(2) && optimizer.error().contains("rmsprop"), "{}", optimizer.stderr);

@@ -41,7 +41,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for note in &found.notes {
         tracing::warn!("{note}");
     }
-    if found.rows == 0 && found.notes.iter().any(|note| note.starts_with("metrics.jsonl")) {
+    let unread = || found.notes.iter().any(|note| note.starts_with("metrics.jsonl"));
+    if found.rows == 0 && args.run.join("metrics.jsonl").exists() && unread() {
         return Err(Failure::mistake(anyhow!("{}: none of its metrics can be read", args.run.display())));
     }
     if found.rows == 0 {

@@ -1,6 +1,6 @@
 //! Whose fault an error is, which the exit code says.
 
-use crate::{checkpoint, config, data, dist, hub, model, ops, plugin, report, trackers, train};
+use crate::{checkpoint, config, data, dist, model, plugin, report, trackers, train};
 use std::error::Error;
 
 /// Returns whether something that the user gave is at fault. None if no room knows the error: it was put into words at the edge.
@@ -22,12 +22,15 @@ fn of_a_room(error: &(dyn Error + 'static)) -> Option<bool> {
         config::Error,
         checkpoint::Error,
         dist::Error,
-        report::Error,
         trackers::Error
     );
-    let unreachable = || error.downcast_ref::<hub::Error>().map(|_| true);
-    let computed = || error.downcast_ref::<ops::Error>().map(|_| false);
-    of_room.or_else(unreachable).or_else(computed).or_else(|| error.downcast_ref().map(config::files::is_of_the_path))
+    let of_page = || match error.downcast_ref()? {
+        report::Error::NotARun { .. } => Some(true),
+        report::Error::Page(_) => Some(false),
+        // The system's own error comes next.
+        report::Error::Read { .. } | report::Error::Write { .. } => None,
+    };
+    of_room.or_else(of_page).or_else(|| error.downcast_ref().map(config::files::is_of_the_path))
 }
 
 #[cfg(test)]

@@ -57,17 +57,6 @@ pub enum Error {
     Page(#[from] minijinja::Error),
 }
 
-impl Error {
-    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
-    pub fn is_mistake(&self) -> bool {
-        match self {
-            Self::NotARun { .. } => true,
-            Self::Read { source, .. } | Self::Write { source, .. } => crate::config::files::is_of_the_path(source),
-            Self::Page(_) => false,
-        }
-    }
-}
-
 /// Everything that goes into a page.
 struct Run {
     /// The folder's name.

@@ -400,8 +400,8 @@ pub fn model_or_run(given: &str) -> Result<(PathBuf, String)> {
     let (folder, name) = named::model_of(given)?;
     if folder.is_file() {
         let advice = if given.ends_with(".wasm") { "; a plugin is named with --plugin" } else { "" };
-        let detail = format!("this is a file, and a reward model is a folder with config.json{advice}");
-        return Err(Error::unusable(Path::new(given), detail));
+        let detail = format!("{given} is a file, and a reward model is a folder with config.json{advice}");
+        return Err(Error::setting("reward_model", detail));
     }
     let is_model = ["config.json", "adapter_config.json"].iter().any(|name| folder.join(name).exists());
     if is_model || !folder.join("events.jsonl").exists() {
