@@ -141,12 +141,14 @@ fn a_reward_model_and_a_pair_judge_score_the_same_on_however_many_ranks() {
     let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "rm", "--max-steps", "4"];
     place.run(&[&train[..], &["--learning-rate", "0.01"]].concat()).succeeded();
     let (grpo, ppo, dpo) = (["--beta", "0.1"], ["--critic-learning-rate", "0.0003"], ["--set", "plugin.rm.compare=others"]);
+    // A gradient that is next to nothing moves its weight by a step of rounding's choice otherwise.
+    let calm = ["--adam-epsilon", "0.001"];
     for (algorithm, own) in [("grpo", &grpo), ("ppo", &ppo), ("online_dpo", &dpo)] {
         for (ranks, size) in [(1, "8"), (2, "4"), (4, "2")] {
             let more =
                 ["--reward-model", "rm", "--max-steps", "3", "--num-generations", "2", "--per-device-train-batch-size", size];
             let name = format!("{algorithm}-{ranks}");
-            run(&place, &name, ranks, &[&arguments(algorithm, true, own)[..], &more].concat()).succeeded();
+            run(&place, &name, ranks, &[&arguments(algorithm, true, own)[..], &calm, &more].concat()).succeeded();
             same_figures(&place, &name, &format!("{algorithm}-1"));
             same_weights(&place, &name, &format!("{algorithm}-1"), 3);
         }

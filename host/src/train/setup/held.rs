@@ -22,18 +22,18 @@ pub(super) fn settle(config: &mut Config, source: ModelFolder, place: &Place) ->
         };
         return Err(config::Error::Invalid { place: key.to_owned(), detail: detail.to_owned() }.into());
     }
-    if !on_cpu {
-        if config.dtype != ModelDtype::Auto {
-            tracing::info!("dtype says nothing of a device; bf16 says what it computes in");
-        }
-        return Ok(source);
-    }
+    // On a device, too, so that a run may go on in another place.
     if config.use_peft && config.dtype == ModelDtype::Auto {
         config.dtype = source.stored_in()?.map_or(ModelDtype::Auto, |stored| match stored {
             Dtype::F32 => ModelDtype::Float32,
             Dtype::Bf16 => ModelDtype::Bfloat16,
             Dtype::F16 => ModelDtype::Float16,
         });
+    } else if !on_cpu && config.dtype != ModelDtype::Auto {
+        tracing::info!("dtype says nothing of a device; bf16 says what it computes in");
+    }
+    if !on_cpu {
+        return Ok(source);
     }
     let dtype = match config.dtype {
         ModelDtype::Auto => None,
