@@ -413,7 +413,7 @@ pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>
         let mut sums = vec![0f64; d];
         // A few rows at a time, so that they are in a cache when they are added.
         for row in (first..vocab.min(first + TOKENS)).step_by(LANES) {
-            let rows = ws.widened(row * d..vocab.min(first + TOKENS).min(row + LANES) * d);
+            let rows = ws.values(row * d..vocab.min(first + TOKENS).min(row + LANES) * d);
             wide!(for row in rows.chunks_exact(d) {
                 for (sum, x) in sums.iter_mut().zip(row) {
                     *sum += f64::from(*x);
