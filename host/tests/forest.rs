@@ -77,8 +77,7 @@ fn coefficients(n: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
 fn with_critic(mut weights: Weights, a: &Architecture) -> Weights {
     let head: Vec<f32> = (0..a.hidden_size).map(|i| (i as f32 * 0.37).cos() * 0.2).collect();
     let weight = Tensor::from_vec(head, (1, a.hidden_size), &Device::Cpu).unwrap();
-    weights.value_head =
-        Some(Linear { weight, scales: None, bias: Some(Tensor::new(&[0.3f32], &Device::Cpu).unwrap()), adapter: None });
+    weights.value_head = Some(Linear::new(weight, Some(Tensor::new(&[0.3f32], &Device::Cpu).unwrap())));
     weights
 }
 

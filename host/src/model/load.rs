@@ -232,7 +232,7 @@ impl ModelFolder {
             shards.take(name, shape, "config.json")?.ok_or_else(missing)
         };
         let (weight, bias) = (take(VALUE_WEIGHT, &[1, hidden])?, take(VALUE_BIAS, &[1])?);
-        decoder.weights.value_head = Some(Linear { weight, scales: None, bias: Some(bias), adapter: None });
+        decoder.weights.value_head = Some(Linear::new(weight, Some(bias)));
         Ok(decoder)
     }
 }
