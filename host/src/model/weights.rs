@@ -438,10 +438,7 @@ impl Weights {
 
     /// Returns the linear maps of all layers.
     pub(super) fn linears(&self) -> impl Iterator<Item = &Linear> {
-        self.layers.iter().flat_map(|layer| {
-            let (reading, rest, stacks) = layer.maps().in_order();
-            reading.into_iter().chain(rest).chain(stacks)
-        })
+        self.layers.iter().flat_map(|layer| layer.maps().all())
     }
 
     /// Returns the bytes of all tensors that `which` selects by their names.
