@@ -1,6 +1,7 @@
 //! All parameters of a decoder under their Hugging Face names, and their gradients.
 
 use super::architecture::{HeadNorms, NormKind};
+use super::decoder::bytes;
 use super::families::Names;
 use super::layer::Maps;
 use super::lora::Lora;
@@ -444,7 +445,7 @@ impl Weights {
     /// Returns the bytes of all tensors that `which` selects by their names.
     pub fn bytes(&self, which: impl Fn(&str) -> bool) -> usize {
         let named = self.named().into_iter().filter(|(name, _)| which(name));
-        named.map(|(_, t)| t.elem_count() * t.dtype().size_in_bytes()).sum()
+        named.map(|(_, t)| bytes(t)).sum()
     }
 
     /// Adds a critic's head that initially values everything at zero.
