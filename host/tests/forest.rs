@@ -1,10 +1,13 @@
 //! The forest batch and the hand-written backward pass against the naive form: every row padded
 //! to the longest, prompts repeated, candle's own differentiable operations and its autograd.
 
+#[path = "shared/families.rs"]
+mod families;
 #[path = "forest/naive.rs"]
 mod naive;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
+use families::FAMILIES;
 use naive::{Naive, unevenness};
 use rlhost::model::{Architecture, Family, Linear, Lora, ModelFolder, NewHead, Policy, Selected, Weights};
 use rlhost::ops::{self, Forest};
@@ -17,30 +20,6 @@ const TEMPERATURE: f64 = 0.8;
 /// An adapter, and its factor: alpha over the root of the rank.
 const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true, dropout: 0.0 };
 const LORA_SCALE: f64 = 1.5;
-
-/// Models of the families that differ more from these.
-const FAMILIES: [&str; 20] = [
-    "granite",
-    "gemma2",
-    "gemma3",
-    "olmo2",
-    "olmo3",
-    "phi3",
-    "gpt_neox",
-    "gpt_neox_serial",
-    "qwen3_yarn",
-    "ministral",
-    "stablelm",
-    "starcoder2",
-    "gemma3_vision",
-    "qwen3_moe",
-    "qwen3_moe_normalised",
-    "olmoe",
-    "mixtral",
-    "granitemoe",
-    "granitemoeshared",
-    "gpt2",
-];
 
 /// Prompts, and completions of each.
 fn texts() -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
