@@ -9,7 +9,7 @@ mod naive;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use families::FAMILIES;
 use naive::{Naive, unevenness};
-use rlhost::model::{Architecture, Family, Linear, Lora, ModelFolder, NewHead, Policy, Selected, Weights};
+use rlhost::model::{Architecture, Family, Gradients, Linear, Lora, ModelFolder, NewHead, Policy, Selected, Weights};
 use rlhost::ops::{self, Forest};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -135,6 +135,23 @@ fn relative(got: &[f32], want: &[f32]) -> f32 {
     got.iter().zip(want).fold(0f32, |m, (g, w)| m.max((g - w).abs())) / size.max(1e-30)
 }
 
+impl Scored {
+    fn gradient(&self, parameter: &str) -> Vec<f32> {
+        self.gradients[parameter].flatten_all().unwrap().to_vec1().unwrap()
+    }
+}
+
+/// Compares gradients with those of the naive form, and returns their values.
+fn compared(name: &str, gradients: &Gradients, want: &Scored) -> Vec<(String, Vec<f32>)> {
+    let compare = |(parameter, gradient): (String, &Tensor)| {
+        let got = ops::to_vec(gradient).unwrap();
+        let difference = relative(&got, &want.gradient(&parameter));
+        assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+        (parameter, got)
+    };
+    gradients.named().into_iter().map(compare).collect()
+}
+
 #[test]
 fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
     let plain = ["llama", "llama_biased", "qwen2", "qwen3", "llama, windows", "qwen3, windows", "mistral", "smollm3"];
@@ -160,11 +177,7 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
         let gradients = policy.zero_gradients().unwrap();
         let (c, e, v) = coefficients(logp.len());
         pass.backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
-        for (parameter, gradient) in gradients.named() {
-            let got = ops::to_vec(gradient).unwrap();
-            let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
-            let difference = relative(&got, &want);
-            assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+        for (parameter, got) in compared(name, &gradients, &want) {
             assert!(got.iter().all(|g| g.is_finite()) && got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");
         }
 
@@ -211,11 +224,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         let maps = targets.len() + usize::from(a.family == Family::Gpt2);
         assert_eq!(trained.len(), 2 * a.layers * maps + 2, "{trained:?}");
         assert!(trained.iter().all(|name| name.contains(".lora_") || name.starts_with("value_head.")), "{trained:?}");
-        for (parameter, gradient) in gradients.named() {
-            let got = ops::to_vec(gradient).unwrap();
-            let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
-            let difference = relative(&got, &want);
-            assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+        for (parameter, got) in compared(name, &gradients, &want) {
             assert!(got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");
         }
     }
@@ -243,11 +252,7 @@ fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_polic
         assert!(relative(pass.values(), &want.values) <= 1e-5, "{name}: values");
         let gradients = model.zero_gradients().unwrap();
         pass.backward(&of_values(selected.len()).2, &gradients, &|| ()).unwrap();
-        for (parameter, gradient) in gradients.named() {
-            let got = ops::to_vec(gradient).unwrap();
-            let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
-            let difference = relative(&got, &want);
-            assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+        for (parameter, got) in compared(name, &gradients, &want) {
             assert!(got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");
         }
     }
@@ -272,13 +277,8 @@ fn gradients_of_episodes_equal_the_naive_form_in_which_replies_have_no_loss() {
         let gradients = policy.zero_gradients().unwrap();
         let (c, e, v) = of_turns(selected.len());
         pass.backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
-        for (parameter, gradient) in gradients.named() {
-            let got = ops::to_vec(gradient).unwrap();
-            let [want, all] = [&want, &all].map(|scored| scored.gradients[&parameter].flatten_all().unwrap());
-            let [want, all]: [Vec<f32>; 2] = [want, all].map(|t| t.to_vec1().unwrap());
-            let difference = relative(&got, &want);
-            assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
-            assert!(relative(&got, &all) > 1e-3, "{name}: {parameter} has the gradient of replies, too");
+        for (parameter, got) in compared(name, &gradients, &want) {
+            assert!(relative(&got, &all.gradient(&parameter)) > 1e-3, "{name}: {parameter} has the gradient of replies, too");
         }
     }
 }
@@ -339,12 +339,7 @@ fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
             let gradients = policy.zero_gradients().unwrap();
             let (c, e, v) = coefficients(selected.len());
             pass.weighing_aux_loss(WEIGHT).backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
-            for (parameter, gradient) in gradients.named() {
-                let got = ops::to_vec(gradient).unwrap();
-                let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
-                let difference = relative(&got, &want);
-                assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
-            }
+            compared(name, &gradients, &want);
         }
     }
 }
