@@ -5,12 +5,15 @@
 mod families;
 #[path = "forest/naive.rs"]
 mod naive;
+#[path = "shared/packed.rs"]
+mod packed;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use families::FAMILIES;
 use naive::{Naive, unevenness};
-use rlhost::model::{Architecture, Family, Gradients, Linear, Lora, ModelFolder, NewHead, Policy, Selected, Weights};
-use rlhost::ops::{self, Forest};
+use packed::packed;
+use rlhost::model::{Architecture, Family, Gradients, Linear, Lora, ModelFolder, NewHead, Policy, Weights};
+use rlhost::ops;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
@@ -116,18 +119,6 @@ fn naive_with(a: &Architecture, weights: &Weights, derivatives: Derivatives, aux
     Ok(Scored { logp: logp.to_vec1()?, entropy: entropy.to_vec1()?, values: values.to_vec1()?, aux_loss, gradients })
 }
 
-fn packed() -> (Forest, Selected) {
-    let (mut forest, mut selected) = (Forest::new(), Selected::default());
-    for (prompt, completions) in texts() {
-        let prompt = forest.push(&prompt, None);
-        for completion in completions {
-            let segment = forest.push(&completion, Some(prompt));
-            selected.push_segment(&forest, segment);
-        }
-    }
-    (forest, selected)
-}
-
 /// Greatest difference relative to the greatest magnitude.
 fn relative(got: &[f32], want: &[f32]) -> f32 {
     assert_eq!(got.len(), want.len());
@@ -164,7 +155,7 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
         let weights = with_critic(policy.weights().copied().unwrap(), &a);
         let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), weights));
         let want = naive(&a, policy.weights()).unwrap();
-        let (forest, selected) = packed();
+        let (forest, selected) = packed(&texts());
         let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
         let (logp, entropy) = (pass.stats().logp.clone(), pass.stats().entropy.clone());
         let values = pass.values().unwrap().to_vec();
@@ -210,7 +201,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         });
         let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), weights.unwrap()));
         let want = naive(&a, policy.weights()).unwrap();
-        let (forest, selected) = packed();
+        let (forest, selected) = packed(&texts());
         let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
         for (what, got, want) in [("logp", &pass.stats().logp, &want.logp), ("entropy", &pass.stats().entropy, &want.entropy)] {
             assert!(relative(got, want) <= 1e-5, "{name}: {what} differs by {}", relative(got, want));
@@ -246,7 +237,7 @@ fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_polic
         let decoder = rlhost::model::Decoder::new(a.clone(), weights);
         let model = Policy::new(decoder);
         let want = naive_of(&a, model.weights(), of_values).unwrap();
-        let (forest, selected) = packed();
+        let (forest, selected) = packed(&texts());
         let pass = model.forward_values(&forest, &selected.rows, None).unwrap();
         assert_eq!(pass.values(), model.frozen().values(&forest, &selected.rows).unwrap().unwrap());
         assert!(relative(pass.values(), &want.values) <= 1e-5, "{name}: values");
@@ -272,7 +263,7 @@ fn gradients_of_episodes_equal_the_naive_form_in_which_replies_have_no_loss() {
         let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), with_critic(policy.weights().copied().unwrap(), &a)));
         let want = naive_of(&a, policy.weights(), of_turns).unwrap();
         let all = naive(&a, policy.weights()).unwrap();
-        let (forest, selected) = packed();
+        let (forest, selected) = packed(&texts());
         let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
         let gradients = policy.zero_gradients().unwrap();
         let (c, e, v) = of_turns(selected.len());
@@ -288,7 +279,7 @@ fn running_layers_again_on_the_way_back_changes_no_bit() {
     for name in ["llama_biased", "qwen3"].into_iter().chain(FAMILIES) {
         let gradients = |on: bool| {
             let policy = policy(name).0.with_gradient_checkpointing(on);
-            let (forest, selected) = packed();
+            let (forest, selected) = packed(&texts());
             let (c, e, _) = coefficients(selected.len());
             let gradients = policy.zero_gradients().unwrap();
             policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), None, &gradients, &|| ()).unwrap();
@@ -304,7 +295,7 @@ fn a_gradient_changes_no_more_once_its_group_is_done() {
         let (policy, a) = policy(name);
         let weights = with_critic(policy.weights().copied().unwrap(), &a);
         let policy = Policy::new(rlhost::model::Decoder::new(a, weights));
-        let (forest, selected) = packed();
+        let (forest, selected) = packed(&texts());
         let (c, e, v) = coefficients(selected.len());
         let gradients = policy.zero_gradients().unwrap();
         let groups = gradients.in_backward_order();
@@ -331,7 +322,7 @@ fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
             let want = naive_with(&a, &weights, coefficients, WEIGHT).unwrap();
             let policy =
                 Policy::new(rlhost::model::Decoder::new(a, weights)).with_aux_loss(true).with_gradient_checkpointing(again);
-            let (forest, selected) = packed();
+            let (forest, selected) = packed(&texts());
             let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
             assert!(relative(&pass.stats().logp, &want.logp) <= 1e-5, "{name}: log-probabilities");
             let (got, aux) = (pass.aux_loss().unwrap(), want.aux_loss.unwrap());
@@ -347,7 +338,7 @@ fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
 #[test]
 fn gradients_add_up_over_micro_batches() {
     let (policy, _) = policy("qwen3");
-    let (forest, selected) = packed();
+    let (forest, selected) = packed(&texts());
     let (c, e, _) = coefficients(selected.len());
     let whole = policy.zero_gradients().unwrap();
     policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), None, &whole, &|| ()).unwrap();
@@ -356,10 +347,7 @@ fn gradients_add_up_over_micro_batches() {
     let mut at = 0;
     for (prompt, completions) in texts() {
         for completion in completions {
-            let (mut forest, mut selected) = (Forest::new(), Selected::default());
-            let p = forest.push(&prompt, None);
-            let segment = forest.push(&completion, Some(p));
-            selected.push_segment(&forest, segment);
+            let (forest, selected) = packed(&[(prompt.clone(), vec![completion])]);
             let n = selected.len();
             policy
                 .forward(&forest, &selected, 1.0)
