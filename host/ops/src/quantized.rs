@@ -163,14 +163,13 @@ fn widen_4_bits(codes: &[u8], scale: f32, at: usize, out: &mut [MaybeUninit<f32>
     }
     let codes = &codes[at.div_ceil(2)..];
     #[cfg(target_arch = "x86_64")]
-    let (codes, rest) = match simd::level() {
-        simd::Level::Baseline => (codes, rest),
-        _ => {
-            let (whole, rest) = rest.split_at_mut(rest.len() / 8 * 8);
-            // SAFETY: the processor has AVX2.
-            unsafe { avx2(&codes[..whole.len() / 2], &values, whole) };
-            (&codes[whole.len() / 2..], rest)
-        }
+    let (codes, rest) = if simd::wide_registers() {
+        let (whole, rest) = rest.split_at_mut(rest.len() / 8 * 8);
+        // SAFETY: the processor has AVX2.
+        unsafe { avx2(&codes[..whole.len() / 2], &values, whole) };
+        (&codes[whole.len() / 2..], rest)
+    } else {
+        (codes, rest)
     };
     for (pair, code) in rest.chunks_mut(2).zip(codes) {
         pair[0].write(values[usize::from(code >> 4)]);
