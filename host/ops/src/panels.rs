@@ -310,8 +310,7 @@ mod tests {
                 for scheme in [Scheme::Int8, Scheme::Nf4] {
                     let (codes, scales) = scheme.quantize(&w).unwrap();
                     let matrix = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme });
-                    let wide = Stored::of(matrix).unwrap().widened(0..d_in * d_out);
-                    let wide = Tensor::from_vec(wide, (d_out, d_in), &Device::Cpu).unwrap();
+                    let wide = matrix.in_f32().unwrap();
                     let (few, wide) = (Panels::new(matrix, Some(&b)).unwrap(), Panels::new(&wide, Some(&b)).unwrap());
                     assert_eq!(bits(few), bits(wide), "{scheme:?}: {n} rows of {d_in} to {d_out}");
                 }
