@@ -17,7 +17,7 @@ use std::sync::Mutex;
 /// threads.
 pub(super) const ROWS_PER_TASK: usize = 32;
 
-/// Values per task where all are looked at.
+/// Values per task where each is treated by itself.
 const PART: usize = 1 << 15;
 
 /// Read access to a contiguous CPU tensor.
@@ -197,7 +197,7 @@ pub fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
         return Err(Error::Shape { op: "add_into", detail: format!("{:?} += {:?}", into.shape(), t.shape()) });
     }
     write(into, |dst| {
-        dst.par_chunks_mut(1 << 15).zip(src.par_chunks(1 << 15)).for_each(|(d, s)| {
+        dst.par_chunks_mut(PART).zip(src.par_chunks(PART)).for_each(|(d, s)| {
             wide!(for (d, s) in d.iter_mut().zip(s) {
                 *d += s;
             });
@@ -223,7 +223,7 @@ pub fn bounded_by(t: &Tensor, cap: f32) -> Result<Tensor> {
 fn each(t: &Tensor, f: impl Fn(f32) -> f32 + Sync) -> Result<Tensor> {
     let src = read(t)?;
     let mut out = vec![0f32; src.len()];
-    out.par_chunks_mut(1 << 15).zip(src.par_chunks(1 << 15)).for_each(|(out, src)| {
+    out.par_chunks_mut(PART).zip(src.par_chunks(PART)).for_each(|(out, src)| {
         wide!(for (o, s) in out.iter_mut().zip(src) {
             *o = f(*s);
         });
@@ -234,7 +234,7 @@ fn each(t: &Tensor, f: impl Fn(f32) -> f32 + Sync) -> Result<Tensor> {
 /// Sets every value to zero.
 pub fn fill_zero(t: &Tensor) -> Result<()> {
     on_device!(t, cuda::fill_zero(t));
-    write(t, |dst| dst.par_chunks_mut(1 << 15).for_each(|d| d.fill(0.0)))
+    write(t, |dst| dst.par_chunks_mut(PART).for_each(|d| d.fill(0.0)))
 }
 
 /// Returns the sum of the squares of all values of tensors on one device, in f64 and in an order that does not depend on threads.
