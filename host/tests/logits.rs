@@ -43,6 +43,15 @@ fn model(name: &str) -> Frozen {
     Frozen::new(ModelFolder::open(folder(name)).unwrap().decoder().unwrap())
 }
 
+/// The logits of all tokens of packed texts.
+fn logits(model: &Frozen, texts: &[Vec<u32>]) -> Tensor {
+    let mut forest = Forest::new();
+    for text in texts {
+        forest.push(text, None);
+    }
+    model.logits(&forest, &(0..forest.len()).collect::<Vec<usize>>()).unwrap()
+}
+
 fn greatest_difference(a: &Tensor, b: &[f32]) -> f32 {
     let a: Vec<f32> = a.flatten_all().unwrap().to_vec1().unwrap();
     assert_eq!(a.len(), b.len());
@@ -53,12 +62,7 @@ fn greatest_difference(a: &Tensor, b: &[f32]) -> f32 {
 fn a_packed_forward_gives_the_logits_of_transformers() {
     for name in PLAIN.into_iter().chain(FAMILIES) {
         let (model, (texts, want)) = (model(name), reference(name));
-        let mut forest = Forest::new();
-        for text in &texts {
-            forest.push(text, None);
-        }
-        let rows: Vec<usize> = (0..forest.len()).collect();
-        let got = model.logits(&forest, &rows).unwrap();
+        let got = logits(&model, &texts);
         let difference = greatest_difference(&got, &want.concat());
         assert!(difference <= TOLERANCE, "{name}: {difference}");
     }
@@ -138,10 +142,7 @@ fn experts_are_read_under_all_their_names_and_written_as_transformers_writes_the
         ("gpt2", respelt("gpt2", |all| renamed(all, &[["transformer.", ""]]))),
     ] {
         let (other, (texts, want)) = (ModelFolder::open(spelt.path()).unwrap(), reference(name));
-        let mut forest = Forest::new();
-        forest.push(&texts[0], None);
-        let rows: Vec<usize> = (0..forest.len()).collect();
-        let got = Frozen::new(other.decoder().unwrap()).logits(&forest, &rows).unwrap();
+        let got = logits(&Frozen::new(other.decoder().unwrap()), &texts[..1]);
         assert!(greatest_difference(&got, &want[0]) <= TOLERANCE, "{name}");
         let to = tempfile::tempdir().unwrap();
         export(&other, to.path(), Dtype::F32).unwrap();
@@ -188,9 +189,6 @@ fn the_text_part_of_a_model_that_sees_images_becomes_a_model_of_its_own() {
         candle_core::safetensors::load(to.path().join("model.safetensors"), &Device::Cpu).unwrap().into_keys().collect();
     assert!(names.iter().all(|name| name.starts_with("model.") && !name.contains("language_model")), "{names:?}");
     let (texts, want) = reference("gemma3_vision");
-    let mut forest = Forest::new();
-    forest.push(&texts[0], None);
-    let rows: Vec<usize> = (0..forest.len()).collect();
-    let got = Frozen::new(alone.decoder().unwrap()).logits(&forest, &rows).unwrap();
+    let got = logits(&Frozen::new(alone.decoder().unwrap()), &texts[..1]);
     assert!(greatest_difference(&got, &want[0]) <= TOLERANCE);
 }
