@@ -20,8 +20,6 @@ enum Told {
         name: String,
         #[serde(with = "dist::json")]
         config: Map<String, Value>,
-        // Keys that are left out have no place in the ranks' own format.
-        #[serde(with = "dist::json")]
         limits: Limits,
     },
     /// A reward model in a folder that all ranks can read.
@@ -157,5 +155,20 @@ impl Plugins {
             Some((rank, reason)) => Err(format!("rank {rank}: {reason}")),
             None => all.into_iter().next().unwrap_or(Ok(false)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_is_told_of_with_all_its_limits() {
+        let limits = [Limits::default(), Limits { episodes_timeout_s: Some(2.0), ..Limits::default() }];
+        let told = limits.clone().map(|limits| Told::Plugin { name: "a".to_owned(), config: Map::new(), limits });
+        let bytes = postcard::to_allocvec(&told).unwrap();
+        let heard: [Told; 2] = postcard::from_bytes(&bytes).unwrap();
+        let heard = heard.map(|told| if let Told::Plugin { limits, .. } = told { Some(limits) } else { None });
+        assert_eq!(heard, limits.map(Some));
     }
 }
