@@ -178,7 +178,6 @@ pub(super) struct Answers {
     pub first_error: Option<String>,
     pub failed: Vec<(usize, String)>,
     /// The values of the rows' steps, from a model that values those.
-    #[serde(default)]
     pub steps: Vec<Vec<f32>>,
 }
 
