@@ -1,6 +1,6 @@
 //! Reward models that score a run's completions: opening them, and asking them.
 
-use super::scoring::{Answers, Judged, Told};
+use super::scoring::{Answers, Judged};
 use crate::config::OnError;
 use crate::data::Tokenizer;
 use crate::model::Place;
@@ -110,8 +110,8 @@ impl AskedModel {
             let opening = told.map_or(&prompt.tokens[..], |told| &told.opening);
             return Ok(Text { group, tokens: [opening, own].concat() });
         }
-        if let Some(Told { episode, .. }) = told.filter(|_| chat) {
-            let (messages, extras) = episode.conversation();
+        if let Some(told) = told.filter(|_| chat) {
+            let (messages, extras) = told.episode.conversation();
             return self.model.conversation(group, messages, &extras);
         }
         self.model.text(&said(judged, row))

@@ -39,7 +39,6 @@ pub(in crate::train) enum Scorer {
 }
 
 /// What a reward model must know of an episode.
-#[derive(Clone)]
 pub(in crate::train) struct Told {
     pub episode: Episode,
     /// The tokens of its own prompt.
@@ -51,8 +50,8 @@ pub(in crate::train) struct Judged {
     pub batch: RewardBatch,
     /// The batch's prompts.
     pub prompts: Vec<Arc<Prompt>>,
-    /// What each row is besides its text; empty without an environment.
-    pub episodes: Vec<Told>,
+    /// What each row is besides its text; empty without an environment, and where no model scores.
+    pub episodes: Vec<Arc<Told>>,
 }
 
 impl Reward {
