@@ -30,32 +30,12 @@ impl Matches {
             return None;
         }
         let (of, other): (Vec<usize>, Vec<usize>) = pairs(batch).into_iter().unzip();
-        let prompt = |row: &usize| batch.prompt_of[*row] as usize;
         let texts = other.iter().map(|row| serde_json::Value::from(batch.completions[*row].as_str()).to_string());
-        let mut columns = vec![Column { name: REFERENCE.to_owned(), values: texts.collect() }];
-        columns.extend(batch.columns.iter().filter(|column| column.name != REFERENCE).map(|column| Column {
-            name: column.name.clone(),
-            values: of.iter().map(|row| column.values[prompt(row)].clone()).collect(),
-        }));
-        let tokens = |row: &usize| &batch.token_ids[batch.offsets[*row] as usize..batch.offsets[*row + 1] as usize];
-        let ends = of.iter().scan(0, |end, row| {
-            *end += tokens(row).len() as u32;
-            Some(*end)
-        });
-        let matches = RewardBatch {
-            step: batch.step,
-            seed: batch.seed,
-            prompts: of.iter().map(|row| batch.prompts[prompt(row)].clone()).collect(),
-            columns,
-            prompt_of: (0..of.len() as u32).collect(),
-            completions: of.iter().map(|row| batch.completions[*row].clone()).collect(),
-            finished: of.iter().map(|row| batch.finished[*row]).collect(),
-            offsets: std::iter::once(0).chain(ends).collect(),
-            token_ids: of.iter().flat_map(tokens).copied().collect(),
-        };
-        let prompts = of.iter().map(|row| judged.prompts[prompt(row)].clone()).collect();
-        let episodes = of.iter().filter_map(|row| judged.episodes.get(*row).cloned()).collect();
-        Some(Self { judged: Judged { batch: matches, prompts, episodes }, of, rows: batch.prompt_of.len() })
+        let mut matches = judged.apart(&of);
+        let columns = &mut matches.batch.columns;
+        columns.retain(|column| column.name != REFERENCE);
+        columns.insert(0, Column { name: REFERENCE.to_owned(), values: texts.collect() });
+        Some(Self { judged: matches, of, rows: batch.prompt_of.len() })
     }
 
     /// Returns the completions' scores from those of the matches: the mean of those that there are.

@@ -54,6 +54,34 @@ pub(in crate::train) struct Judged {
     pub episodes: Vec<Arc<Told>>,
 }
 
+impl Judged {
+    /// Returns these rows, which may repeat, each with a prompt of its own.
+    pub(super) fn apart(&self, rows: &[usize]) -> Self {
+        let batch = &self.batch;
+        let prompt = |row: &usize| batch.prompt_of[*row] as usize;
+        let each = |values: &[String]| rows.iter().map(|row| values[prompt(row)].clone()).collect();
+        let tokens = |row: &usize| &batch.token_ids[batch.offsets[*row] as usize..batch.offsets[*row + 1] as usize];
+        let ends = rows.iter().scan(0, |end, row| {
+            *end += tokens(row).len() as u32;
+            Some(*end)
+        });
+        let apart = RewardBatch {
+            step: batch.step,
+            seed: batch.seed,
+            prompts: each(&batch.prompts),
+            columns: batch.columns.iter().map(|c| Column { name: c.name.clone(), values: each(&c.values) }).collect(),
+            prompt_of: (0..rows.len() as u32).collect(),
+            completions: rows.iter().map(|row| batch.completions[*row].clone()).collect(),
+            finished: rows.iter().map(|row| batch.finished[*row]).collect(),
+            offsets: std::iter::once(0).chain(ends).collect(),
+            token_ids: rows.iter().flat_map(tokens).copied().collect(),
+        };
+        let prompts = rows.iter().map(|row| self.prompts[prompt(row)].clone()).collect();
+        let episodes = rows.iter().filter_map(|row| self.episodes.get(*row).cloned()).collect();
+        Self { batch: apart, prompts, episodes }
+    }
+}
+
 impl Reward {
     /// Creates a reward with the weight and error policy of its entry.
     pub(in crate::train) fn new(by: Scorer, entry: &PluginEntry) -> Self {
