@@ -60,11 +60,7 @@ impl AskedModel {
                     scored.push(row);
                     texts.push(text);
                 }
-                Err(error) if on_error == OnError::Fail => return Err(error),
-                Err(error) => {
-                    answers.first_error.get_or_insert_with(|| error.to_string());
-                    answers.failed.push((row, error.to_string()));
-                }
+                Err(error) => answers.bear(row, error, on_error)?,
             }
         }
         answers.values = vec![None; rows.len()];
@@ -83,10 +79,8 @@ impl AskedModel {
             let steps = steps.map_err(Error::from).and_then(|steps| self.model.check(&steps.text).map(|()| steps));
             all.push(match steps {
                 Ok(steps) => steps,
-                Err(error) if on_error == OnError::Fail => return Err(error),
                 Err(error) => {
-                    answers.first_error.get_or_insert_with(|| error.to_string());
-                    answers.failed.push((row, error.to_string()));
+                    answers.bear(row, error, on_error)?;
                     Steps { text: Text { group: row, tokens: Vec::new() }, ends: Vec::new() }
                 }
             });

@@ -10,11 +10,11 @@ use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::{self, Column, Outcome, RewardBatch, RewardColumn, RewardPlugin, Start};
 use crate::rollout::Rollout;
-use crate::train::Result;
 use crate::train::collector::Episode;
 use crate::train::dataset::Prompt;
 use crate::train::experience::offsets;
 use crate::train::figures::Figures;
+use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::ops::Range;
@@ -206,6 +206,19 @@ pub(super) struct Answers {
     pub failed: Vec<(usize, String)>,
     /// The values of the rows' steps, from a model that values those.
     pub steps: Vec<Vec<f32>>,
+}
+
+impl Answers {
+    /// Notes that a row failed, if that may be; otherwise returns its error.
+    pub(super) fn bear(&mut self, row: usize, error: Error, on_error: OnError) -> Result<()> {
+        if on_error == OnError::Fail {
+            return Err(error);
+        }
+        let error = error.to_string();
+        self.first_error.get_or_insert_with(|| error.clone());
+        self.failed.push((row, error));
+        Ok(())
+    }
 }
 
 /// A reward that failed, and the rows without a score.
