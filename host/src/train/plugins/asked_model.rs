@@ -7,14 +7,15 @@ use crate::model::Place;
 use crate::train::reward_model::{RewardModel, Said, Steps, Text, model_or_run};
 use crate::train::{Error, Result};
 use std::ops::Range;
+use std::path::Path;
 
 /// A reward model, and what it must know of the policy.
 pub(in crate::train) struct AskedModel {
     pub model: RewardModel,
     /// Whether it reads the policy's tokens as they are.
-    pub shares_tokens: bool,
+    shares_tokens: bool,
     /// Whether the policy has a chat template, by which episodes are conversations.
-    pub of_chat: bool,
+    of_chat: bool,
 }
 
 /// Opens reward models for a run that goes on.
@@ -29,14 +30,26 @@ impl Opener {
     /// Opens a model under a reward's name. Also returns a name of its folder that stays valid wherever the run resumes.
     pub(super) fn open(&self, name: &str, given: &str, separator: Option<&str>) -> Result<(AskedModel, String)> {
         let (folder, path) = model_or_run(given)?;
-        let mut model = RewardModel::open(name.to_owned(), &folder, &self.place)?;
-        separator.map_or(Ok(()), |text| model.set_separator(text))?;
-        let shares_tokens = model.tokenizer().is_same_as(&self.tokenizer);
-        Ok((AskedModel { model, shares_tokens, of_chat: self.tokenizer.has_chat() }, path))
+        let mut asked = AskedModel::open(name, &folder, separator, &self.place)?;
+        asked.meet(&self.tokenizer);
+        Ok((asked, path))
     }
 }
 
 impl AskedModel {
+    /// Opens a model under a reward's name; of the policy it knows nothing yet.
+    pub(in crate::train) fn open(name: &str, folder: &Path, separator: Option<&str>, place: &Place) -> Result<Self> {
+        let mut model = RewardModel::open(name.to_owned(), folder, place)?;
+        separator.map_or(Ok(()), |text| model.set_separator(text))?;
+        Ok(Self { model, shares_tokens: false, of_chat: false })
+    }
+
+    /// Tells it which tokenizer the policy has.
+    pub(in crate::train) fn meet(&mut self, policys: &Tokenizer) {
+        self.shares_tokens = self.model.tokenizer().is_same_as(policys);
+        self.of_chat = policys.has_chat();
+    }
+
     /// Scores some rows of a generation. A failure names the model, which may be rolled back.
     pub(super) fn score(&self, judged: &Judged, rows: Range<usize>, on_error: OnError) -> Result<Answers> {
         self.score_rows(judged, rows, on_error).map_err(|error| match error {
