@@ -199,14 +199,9 @@ impl RewardModel {
         let longest = self.model.architecture().max_positions;
         let rows = data::read_scored(dataset, &mut refused)?.into_iter().map(|row| match row {
             Scored::One(row) => {
-                let steps =
-                    self.steps_of(&row).map_err(|e| row.place.failed(e)).and_then(|steps| match steps.text.tokens.len() {
-                        long if long > longest => {
-                            Err(row.place.wrong(format!("a text of {long} tokens exceeds the model's context of {longest}")))
-                        }
-                        _ => Ok((row.row, steps)),
-                    });
-                (row.row, steps)
+                let fit =
+                    |steps: Steps| dataset::check_fits(&row.place, steps.text.tokens.len(), longest).map(|()| (row.row, steps));
+                (row.row, self.steps_of(&row).map_err(|e| row.place.failed(e)).and_then(fit))
             }
             Scored::Pair(pair) => {
                 let detail = "this model values the steps of completions; a pair is for a model that values texts";
