@@ -7,6 +7,7 @@
 use super::scoring::{Answers, Judged};
 use crate::config::Compare;
 use crate::plugin::{Column, RewardBatch};
+use crate::train::Result;
 use std::ops::Range;
 
 /// Column with the answer that a completion is compared with.
@@ -97,9 +98,16 @@ fn reference(batch: &RewardBatch) -> Option<&Column> {
     batch.columns.iter().find(|column| column.name == REFERENCE)
 }
 
+/// Compares completions by a reward model: `ask` has the answers of a batch valued, and so may the references be.
+pub(super) fn by_model(judged: &Judged, compare: Compare, mut ask: impl FnMut(&Judged) -> Result<Answers>) -> Result<Answers> {
+    let answers = ask(judged)?;
+    let references = references(judged, compare).map(|references| ask(&references)).transpose()?;
+    Ok(probabilities(judged, answers, references.as_ref()))
+}
+
 /// Returns the dataset's references as completions of their prompts, if completions are compared with them; a prompt without one has
 /// an empty answer.
-pub(super) fn references(judged: &Judged, compare: Compare) -> Option<Judged> {
+fn references(judged: &Judged, compare: Compare) -> Option<Judged> {
     let batch = &judged.batch;
     let column = reference(batch).filter(|_| compare == Compare::Reference || alone(&groups(batch)))?;
     let text = |value: &String| serde_json::from_str::<String>(value).unwrap_or_default();
@@ -120,7 +128,7 @@ pub(super) fn references(judged: &Judged, compare: Compare) -> Option<Judged> {
 
 /// Turns a reward model's values into the probability of being better than the reference, or the mean of those of being better than
 /// each other completion of the prompt.
-pub(super) fn probabilities(judged: &Judged, answers: Answers, references: Option<&Answers>) -> Answers {
+fn probabilities(judged: &Judged, answers: Answers, references: Option<&Answers>) -> Answers {
     let batch = &judged.batch;
     let better = |own: Option<f32>, other: Option<f32>| Some(1.0 / (1.0 + (other? - own?).exp()));
     let text = |prompt: usize| reference(batch).is_some_and(|column| column.values[prompt].starts_with('"'));

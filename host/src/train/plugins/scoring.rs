@@ -163,12 +163,9 @@ impl Reward {
     fn score(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
         let Some(compare) = self.compare else { return self.ask(world, judged) };
         if self.model().is_some() {
-            let (answers, metrics) = self.ask(world, judged)?;
-            let references = match comparing::references(judged, compare) {
-                Some(references) => Some(self.ask(world, &references)?.0),
-                None => None,
-            };
-            return Ok((comparing::probabilities(judged, answers, references.as_ref()), metrics));
+            // Only plugins have metrics of their own.
+            let answers = comparing::by_model(judged, compare, |judged| Ok(self.ask(world, judged)?.0))?;
+            return Ok((answers, Vec::new()));
         }
         let Some(matches) = Matches::of(judged, compare) else { return self.ask(world, judged) };
         let (answers, metrics) = self.ask(world, &matches.judged)?;
