@@ -540,6 +540,11 @@ impl Config {
         self.num_generations.unwrap_or(8)
     }
 
+    /// Returns the maximum length of a given text, of a model with this context.
+    pub fn longest(&self, context: usize) -> usize {
+        self.max_length.unwrap_or(context).min(context)
+    }
+
     /// Returns the metric by which checkpoints are compared, and whether a greater value is better.
     pub fn best_by(&self) -> Option<(&str, bool)> {
         let name = self.metric_for_best_model.as_deref().or_else(|| self.load_best_model_at_end.then_some("reward"))?;
