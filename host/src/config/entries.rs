@@ -184,26 +184,21 @@ fn one() -> f64 {
 impl PluginEntry {
     /// Creates a plugin's entry with default settings.
     pub fn new(path: String) -> Self {
-        let (limits, http) = (Limits::default(), HttpLimits::default());
-        let (config, on_error, eval_only) = (Map::new(), OnError::Fail, false);
-        let (name, model, hash, weight) = (None, false, None, 1.0);
-        let (compare, step_separator) = (None, None);
-        let (hosts, secrets) = (Vec::new(), BTreeMap::new());
         Self {
             path,
-            name,
-            model,
-            hash,
-            weight,
-            config,
-            on_error,
-            compare,
-            step_separator,
-            eval_only,
-            limits,
-            hosts,
-            secrets,
-            http,
+            name: None,
+            model: false,
+            hash: None,
+            weight: one(),
+            config: Map::new(),
+            on_error: OnError::Fail,
+            compare: None,
+            step_separator: None,
+            eval_only: false,
+            limits: Limits::default(),
+            hosts: Vec::new(),
+            secrets: BTreeMap::new(),
+            http: HttpLimits::default(),
         }
     }
 
