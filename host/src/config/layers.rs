@@ -189,9 +189,10 @@ fn replace_rewards(config: &mut Config, overrides: &Overrides) {
         }
         let entry = |path: &String| {
             let new = new(path.clone());
-            let same = kept.iter().find(|entry| entry.name() == new.name());
-            let PluginEntry { path, name, .. } = new.clone();
-            same.map_or(new, |entry| PluginEntry { path, name, ..entry.clone() })
+            match kept.iter().find(|entry| entry.name() == new.name()) {
+                Some(same) => PluginEntry { path: new.path, name: new.name, ..same.clone() },
+                None => new,
+            }
         };
         paths.iter().map(entry).collect()
     };
