@@ -325,8 +325,8 @@ fn own_name(spelled: &str) -> Option<&'static str> {
 fn as_meant(own: &str, value: Value) -> std::result::Result<Value, String> {
     let kind = keys().iter().find(|key| key.name == own).map_or("", |key| key.kind);
     let value = match own {
-        "plugin" => plugin_entries(value)?,
-        "environment" => environment_entries(value)?,
+        "plugin" => plugin_entries(own, value)?,
+        "environment" => environment_entries(own, value)?,
         "report_to" => reported_to(value),
         _ => spelled(kind, value),
     };
