@@ -213,8 +213,8 @@ fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
     let mut columns: Vec<Column> = names.iter().map(column).collect();
     if generation.iter().any(|recorded| recorded.spoken.is_some()) {
         let spoken = |of: fn(&Spoken) -> &Value| {
-            let value = |recorded: &Recorded| recorded.spoken.as_ref().map_or(Value::Null, |spoken| of(spoken).clone());
-            generation.iter().map(|recorded| value(recorded).to_string()).collect()
+            let value = |recorded: &Recorded| recorded.spoken.as_ref().map_or(&Value::Null, of).to_string();
+            generation.iter().map(value).collect()
         };
         for (name, values) in [("messages", spoken(|s| &s.messages)), ("turn_rewards", spoken(|s| &s.turn_rewards))] {
             columns.retain(|column| column.name != name);

@@ -56,7 +56,7 @@ impl Spoken {
     }
 
     fn said(&self) -> anyhow::Result<Vec<Message>> {
-        serde_json::from_value(self.messages.clone()).map_err(|e| anyhow!("the messages of an episode: {e}"))
+        Vec::deserialize(&self.messages).map_err(|e| anyhow!("the messages of an episode: {e}"))
     }
 
     /// Returns the turns, each with the replies to it.
