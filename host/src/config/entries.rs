@@ -38,7 +38,7 @@ pub struct Limits {
     pub call_timeout_s: f64,
     /// For an environment: maximum duration of all calls about the episodes that an instance plays in a generation, in seconds; ten
     /// times that of a call if it is not given.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    // It is not skipped if there is none: between ranks a key has its place even then, and TOML leaves it out by itself.
     pub episodes_timeout_s: Option<f64>,
     /// Maximum number of elements of each table.
     pub table_elements: u32,

@@ -20,8 +20,6 @@ enum Told {
         name: String,
         #[serde(with = "dist::json")]
         config: Map<String, Value>,
-        // Keys that are left out have no place in the ranks' own format.
-        #[serde(with = "dist::json")]
         limits: Limits,
     },
     /// A reward model in a folder that all ranks can read.
