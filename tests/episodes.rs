@@ -117,10 +117,7 @@ fn a_run_of_episodes_resumed_from_any_step_ends_as_the_uninterrupted_one() {
     place.run(&arguments("whole", "guess_number.wasm")).succeeded();
     for step in [1, 2, 3, 6] {
         let name = format!("from-{step}");
-        place.copy("whole", &name);
-        for later in step + 1..=8 {
-            std::fs::remove_dir_all(place.path(&name).join(format!("checkpoint-{later}"))).unwrap();
-        }
+        place.copy_as_after("whole", step, &name);
         place.run(&["resume", &name]).succeeded();
         place.assert_same_end(&name, "whole", 8, "model.safetensors");
     }
@@ -215,10 +212,7 @@ fn a_reward_model_judges_whole_conversations_beside_the_environment() {
         assert!((given - want).abs() < 1e-4, "{given} and {want}: {line}");
         assert!(line["rewards"]["guess_number"].is_number(), "{line}");
     }
-    place.copy("run", "again");
-    for later in 3..=4 {
-        std::fs::remove_dir_all(place.path("again").join(format!("checkpoint-{later}"))).unwrap();
-    }
+    place.copy_as_after("run", 2, "again");
     place.run(&["resume", "again"]).succeeded();
     place.assert_same_end("again", "run", 4, "model.safetensors");
     // A line of the game is a text, for a model that has learned texts.
@@ -264,10 +258,7 @@ fn several_environments_share_a_run_by_a_column() {
         groups.sort_unstable();
         assert_eq!(groups, [[first; 4], [first + 1; 4]], "{rows:?}");
     }
-    place.copy("mixed", "again");
-    for later in 4..=6 {
-        std::fs::remove_dir_all(place.path("again").join(format!("checkpoint-{later}"))).unwrap();
-    }
+    place.copy_as_after("mixed", 3, "again");
     place.run(&["resume", "again"]).succeeded();
     place.assert_same_end("again", "mixed", 6, "model.safetensors");
     let refused = place.run(&["resume", "again", "--step", "3", "--set", "environment.unruly.weight=1"]);

@@ -277,6 +277,18 @@ impl Place {
         copy(&self.path(from), &self.path(to));
     }
 
+    /// Copies a run as it was when its process died after a step.
+    ///
+    /// # Panics
+    /// If it can't be read or written.
+    pub fn copy_as_after(&self, run: &str, step: u64, to: &str) {
+        self.copy(run, to);
+        for later in self.checkpoints(to).into_iter().filter(|later| *later > step) {
+            let folder = self.path(to).join(format!("checkpoint-{later}"));
+            std::fs::remove_dir_all(folder).expect("a checkpoint can be removed");
+        }
+    }
+
     /// Steps of the checkpoints that a run has now.
     ///
     /// # Panics
