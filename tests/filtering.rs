@@ -33,10 +33,6 @@ fn arguments(run: &str) -> Vec<&str> {
     all
 }
 
-fn assert_same(place: &Place, got: &str) {
-    place.assert_same_end(got, "whole", STEPS, "model.safetensors");
-}
-
 #[test]
 fn every_step_learns_from_whole_groups_whose_rewards_differ() {
     let place = Place::new();
@@ -55,10 +51,7 @@ fn every_step_learns_from_whole_groups_whose_rewards_differ() {
     assert!(last["epoch"].as_f64().unwrap() > 1.0, "prompts that are passed over count in epochs: {last}");
 
     for step in 1..STEPS {
-        let name = format!("from-{step}");
-        place.copy("whole", &name);
-        place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
-        assert_same(&place, &name);
+        place.assert_resumes("whole", step, STEPS, "model.safetensors");
     }
     let mut random = ChaCha8Rng::seed_from_u64(5);
     let killed = [&arguments("killed")[..], &["--resume-from-checkpoint"]].concat();
@@ -69,7 +62,7 @@ fn every_step_learns_from_whole_groups_whose_rewards_differ() {
         child.wait().unwrap();
     }
     place.run(&killed).succeeded();
-    assert_same(&place, "killed");
+    place.assert_same_end("killed", "whole", STEPS, "model.safetensors");
 }
 
 #[test]

@@ -381,6 +381,17 @@ impl Place {
         }
     }
 
+    /// Asserts that a copy of a run, resumed from its checkpoint of a step, ends as the run did. See [`Self::assert_same_end`].
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn assert_resumes(&self, run: &str, step: u64, end: u64, weights: &str) {
+        let again = format!("{run}-from-{step}");
+        self.copy(run, &again);
+        self.run(&["resume", &again, "--step", &step.to_string()]).succeeded();
+        self.assert_same_end(&again, run, end, weights);
+    }
+
     /// One figure of every logged step of a run.
     ///
     /// # Panics

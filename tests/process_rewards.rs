@@ -118,11 +118,8 @@ fn the_values_of_steps_are_a_reward_and_reach_a_plugin_as_a_column() {
         (most, rows) = (most.max(want.len()), rows + 1);
     }
     assert!(rows > 0 && most > 1, "{rows} rows, at most {most} steps");
-    for step in [1u64, 2] {
-        let from = format!("from-{step}");
-        place.copy("asked", &from);
-        place.run(&["resume", &from, "--step", &step.to_string()]).succeeded();
-        place.assert_same_end(&from, "asked", 3, "model.safetensors");
+    for step in [1, 2] {
+        place.assert_resumes("asked", step, 3, "model.safetensors");
     }
 }
 

@@ -72,11 +72,8 @@ fn a_run_resumed_from_any_step_ends_as_the_uninterrupted_one() {
         [("whole", &[][..], "model.safetensors"), ("adapter", &["--lora-r", "2"], "adapter_model.safetensors")]
     {
         train(&place, name, &[&["--max-steps", "8", "--save-steps", "1", "--logging-steps", "3"], more].concat()).succeeded();
-        for step in 1..8u64 {
-            let from = format!("{name}-{step}");
-            place.copy(name, &from);
-            place.run(&["resume", &from, "--step", &step.to_string()]).succeeded();
-            place.assert_same_end(&from, name, 8, weights);
+        for step in 1..8 {
+            place.assert_resumes(name, step, 8, weights);
         }
     }
     let adapter = place.tensors("adapter/checkpoint-8/adapter_model.safetensors");
@@ -251,11 +248,8 @@ fn every_algorithm_that_scores_takes_a_reward_model_and_resumes_to_the_bit() {
     let judge = judge(&place);
     for algorithm in ["grpo", "rloo", "ppo", "online_dpo"] {
         place.run(&asks(algorithm, &judge, algorithm)).succeeded();
-        for step in 1..4u64 {
-            let from = format!("{algorithm}-{step}");
-            place.copy(algorithm, &from);
-            place.run(&["resume", &from, "--step", &step.to_string()]).succeeded();
-            place.assert_same_end(&from, algorithm, 4, "model.safetensors");
+        for step in 1..4 {
+            place.assert_resumes(algorithm, step, 4, "model.safetensors");
         }
     }
     // The critic starts from the reward model, as in OpenRLHF, unless another is named.
