@@ -2,7 +2,7 @@
 
 use rlhost_tests::{Place, UNRULY, tiny};
 use serde_json::Value;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Marks turns as most templates do, and drops reasoning from earlier ones.
 const CHATML: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}</end>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
@@ -323,22 +323,14 @@ fn an_environment_is_swapped_while_its_run_goes_on() {
     place.write("game.wasm", &bytes);
     let long = ["--max-steps", "100000", "--save-steps", "100000", "--log-completions", "none"];
     let mut child = place.start(&[&arguments("run", "game.wasm")[..], &long].concat());
-    let count = |file: &str, what: &str| {
-        std::fs::read_to_string(place.path(&format!("run/{file}"))).unwrap_or_default().matches(what).count()
-    };
-    let until = |what: &str, done: &dyn Fn() -> bool| {
-        let begun = Instant::now();
-        while !done() {
-            assert!(begun.elapsed() < Duration::from_secs(120), "{what}: {}", place.entries_of("run").join(" "));
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    };
-    until("steps", &|| count("metrics.jsonl", "\n") > 1);
+    let patience = Duration::from_secs(120);
+    place.wait("run", patience, || place.steps("run") > 1);
     // The same but for its hash: with a section that nobody reads.
     place.write("game.wasm", [&bytes[..], &[0, 2, 1, b'x']].concat());
-    until("a swap", &|| count("events.jsonl", "\"plugin_swapped\"") == 1);
-    let before = count("metrics.jsonl", "\n");
-    until("steps after it", &|| count("metrics.jsonl", "\n") > before + 1);
+    let events = || std::fs::read_to_string(place.path("run/events.jsonl")).unwrap_or_default();
+    place.wait("run", patience, || events().matches("\"plugin_swapped\"").count() == 1);
+    let before = place.steps("run");
+    place.wait("run", patience, || place.steps("run") > before + 1);
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(place.events("run", "plugin_swapped")[0]["plugin"], "game");

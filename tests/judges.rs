@@ -171,8 +171,7 @@ fn a_run_with_a_judge_is_the_same_when_it_is_resumed_and_its_key_is_in_no_file()
 /// Waits until a run has logged a number of steps, and kills it.
 fn kill_after(place: &Place, name: &str, lines: usize, child: &mut Child) {
     loop {
-        let text = fs::read(place.path(name).join("metrics.jsonl")).unwrap_or_default();
-        if text.iter().filter(|byte| **byte == b'\n').count() >= lines || child.try_wait().unwrap().is_some() {
+        if place.steps(name) >= lines || child.try_wait().unwrap().is_some() {
             let _ = child.kill();
             let _ = child.wait();
             return;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Path of the plugin that misbehaves on request.
 pub const HOSTILE: &str = env!("HOSTILE_WASM");
@@ -299,6 +299,27 @@ impl Place {
         let mut steps: Vec<u64> = entries.filter_map(|name| name.to_str()?.strip_prefix("checkpoint-")?.parse().ok()).collect();
         steps.sort_unstable();
         steps
+    }
+
+    /// Number of steps that a run has logged so far.
+    #[must_use]
+    pub fn steps(&self, run: &str) -> usize {
+        let log = std::fs::read(self.path(run).join("metrics.jsonl")).unwrap_or_default();
+        log.iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    /// Waits for what a run that goes on will do.
+    ///
+    /// # Panics
+    /// If it takes longer than `patience`, with the run's events so far.
+    #[track_caller]
+    pub fn wait(&self, run: &str, patience: Duration, done: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !done() {
+            let events = || std::fs::read_to_string(self.path(run).join("events.jsonl")).unwrap_or_default();
+            assert!(begun.elapsed() < patience, "{}", events());
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Events of one kind in a run.

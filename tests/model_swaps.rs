@@ -4,7 +4,7 @@ use rlhost_tests::{Outcome, Place, STORIES, tiny};
 use serde_json::{Value, json};
 use std::fs;
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest that anything here is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,17 +43,13 @@ impl<'a> Running<'a> {
         this
     }
 
+    #[track_caller]
     fn wait(&self, done: impl Fn() -> bool) {
-        let begun = Instant::now();
-        while !done() {
-            let events = fs::read_to_string(self.place.path("run/events.jsonl")).unwrap_or_default();
-            assert!(begun.elapsed() < PATIENCE, "{events}");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        self.place.wait("run", PATIENCE, done);
     }
 
     fn steps(&self) -> usize {
-        fs::read(self.place.path("run/metrics.jsonl")).unwrap_or_default().iter().filter(|b| **b == b'\n').count()
+        self.place.steps("run")
     }
 
     fn on(&self, steps: usize) {
