@@ -232,6 +232,20 @@ impl Place {
         self.run(&arguments)
     }
 
+    /// Trains a tiny reward model for two steps, of which it leaves the checkpoints in `run`, and its pairs in `pairs.jsonl`.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn train_reward_model(&self, run: &str, more: &[&str]) {
+        let pair = |i: usize| {
+            let (chosen, rejected) = ("z".repeat(1 + i % 5), "ab".repeat(1 + i % 3));
+            format!("{}\n", serde_json::json!({"prompt": format!("p{i}"), "chosen": chosen, "rejected": rejected}))
+        };
+        self.write("pairs.jsonl", (0..16).map(pair).collect::<String>());
+        let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", run, "--max-steps", "2"];
+        self.run(&[&train[..], &["--learning-rate", "0.01"], more].concat()).succeeded();
+    }
+
     /// Starts the binary and does not wait for it.
     ///
     /// # Panics

@@ -12,11 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A folder with two reward models, `one` and `two`, that score texts differently.
 fn place() -> Place {
     let place = Place::new();
-    let row = |i: usize| json!({"prompt": format!("p{i}"), "chosen": "z".repeat(1 + i % 5), "rejected": "ab".repeat(1 + i % 3)});
-    place.write("pairs.jsonl", (0..16).map(|i| format!("{}\n", row(i))).collect::<String>());
     for (name, seed) in [("one", "1"), ("two", "2")] {
-        let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", name, "--max-steps", "2"];
-        place.run(&[&train[..], &["--learning-rate", "0.01", "--seed", seed]].concat()).succeeded();
+        place.train_reward_model(name, &["--seed", seed]);
     }
     place
 }

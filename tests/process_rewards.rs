@@ -11,10 +11,7 @@ const BIAS: f64 = 0.25;
 /// a right one are the reward model's value plus a constant.
 fn place() -> Place {
     let place = Place::new();
-    let row = |i: usize| json!({"prompt": format!("p{i}"), "chosen": "z".repeat(1 + i % 5), "rejected": "ab".repeat(1 + i % 3)});
-    place.write("pairs.jsonl", (0..16).map(|i| format!("{}\n", row(i))).collect::<String>());
-    let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "run", "--max-steps", "2"];
-    place.run(&[&train[..], &["--learning-rate", "0.01"]].concat()).succeeded();
+    place.train_reward_model("run", &[]);
     place.copy("run/checkpoint-2", "rm");
     place.copy("rm", "prm");
     let config = fs::read_to_string(place.path("rm/config.json")).unwrap();
