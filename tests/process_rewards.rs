@@ -88,23 +88,16 @@ fn the_values_of_steps_are_a_reward_and_reach_a_plugin_as_a_column() {
     let learn = ["sft", "--model", tiny(), "--dataset", "lines.jsonl", "--output-dir", "lines", "--max-steps", "40"];
     place.run(&[&learn[..], &["--learning-rate", "0.01"]].concat()).succeeded();
     let mut all = vec!["grpo", "--model", "lines/checkpoint-40", "--dataset", "lines.jsonl", "--output-dir", "asked"];
-    all.extend([
-        "--plugin",
-        "process_reward.wasm",
-        "--reward-model",
-        "prm",
-        "--set",
-        "plugin.process_reward.config.combine=mean",
-    ]);
+    all.extend(["--plugin", "process_reward.wasm", "--set", "plugin.process_reward.config.combine=mean"]);
+    all.extend(["--reward-model", "prm"]);
     all.extend(["--set", "plugin.prm.step_separator=\"d\"", "--max-completion-length", "16", "--learning-rate", "0.0001"]);
     all.extend(["--max-steps", "3", "--save-steps", "1", "--logging-steps", "1", "--log-completions", "all"]);
     place.run(&all).succeeded();
-    let separator = "d";
     let said = place.lines("asked/completions.jsonl").into_iter().filter(|row| row["step"] == 0);
     let said = said.filter(|row| !row["completion"].as_str().unwrap().contains('\u{fffd}'));
     let (mut most, mut rows) = (0, 0);
     for row in said {
-        let want = steps_of(&place, row["prompt"].as_str().unwrap(), row["completion"].as_str().unwrap(), separator);
+        let want = steps_of(&place, row["prompt"].as_str().unwrap(), row["completion"].as_str().unwrap(), "d");
         let scores = ["prm", "process_reward"].map(|name| row["rewards"][name].as_f64());
         let (least, mean) = (want.iter().copied().reduce(f64::min), want.iter().sum::<f64>() / want.len() as f64);
         let near = |got: Option<f64>, want: Option<f64>| match (got, want) {
