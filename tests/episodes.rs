@@ -204,8 +204,7 @@ fn a_reward_model_judges_whole_conversations_beside_the_environment() {
     let lines = place.lines("run/completions.jsonl");
     let rows = lines.iter().map(|line| format!("{}\n", serde_json::json!({"messages": line["messages"]})));
     place.write("conversations.jsonl", rows.collect::<String>());
-    let scored = place.run(&["score", &talking, "--dataset", "conversations.jsonl", "--json"]);
-    let scores: Vec<Value> = scored.succeeded().stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let scores = place.score(&talking, "conversations.jsonl");
     assert_eq!(scores.len(), lines.len());
     for (line, score) in lines.iter().zip(&scores) {
         let (given, want) = (line["rewards"]["talking"].as_f64().unwrap(), score["score"].as_f64().unwrap());

@@ -246,6 +246,16 @@ impl Place {
         self.run(&[&train[..], &["--learning-rate", "0.01"], more].concat()).succeeded();
     }
 
+    /// What `rlhost score` says of each row.
+    ///
+    /// # Panics
+    /// If that fails or is not JSON.
+    #[must_use]
+    pub fn score(&self, model: &str, dataset: &str) -> Vec<Value> {
+        let outcome = self.run(&["score", model, "--dataset", dataset, "--json"]);
+        outcome.succeeded().stdout.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    }
+
     /// Starts the binary and does not wait for it.
     ///
     /// # Panics

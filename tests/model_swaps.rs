@@ -84,9 +84,8 @@ fn scores(place: &Place, model: &str, step: u64) -> Vec<(f64, f64)> {
     let texts = rows.iter().filter(|row| row["finished"] == false);
     let lines = texts.clone().map(|row| format!("{}\n", json!({"prompt": row["prompt"], "completion": row["completion"]})));
     place.write("said.jsonl", lines.collect::<String>());
-    let outcome = place.run(&["score", model, "--dataset", "said.jsonl", "--json"]);
-    let said = outcome.succeeded().stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    said.zip(texts).map(|(line, row)| (row["rewards"]["one"].as_f64().unwrap(), line["score"].as_f64().unwrap())).collect()
+    let said = place.score(model, "said.jsonl");
+    said.iter().zip(texts).map(|(line, row)| (row["rewards"]["one"].as_f64().unwrap(), line["score"].as_f64().unwrap())).collect()
 }
 
 #[test]

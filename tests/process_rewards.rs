@@ -55,9 +55,8 @@ fn steps_of(place: &Place, prompt: &str, completion: &str, separator: &str) -> V
         return Vec::new();
     }
     place.write("texts.jsonl", texts.concat());
-    let outcome = place.run(&["score", "rm", "--dataset", "texts.jsonl", "--json"]);
-    let values =
-        outcome.succeeded().stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["score"].as_f64().unwrap());
+    let scores = place.score("rm", "texts.jsonl");
+    let values = scores.iter().map(|line| line["score"].as_f64().unwrap());
     values.map(|value| 1.0 / (1.0 + (-value - BIAS).exp())).collect()
 }
 
@@ -67,8 +66,7 @@ fn a_dataset_is_valued_step_by_step() {
     let rows = [("a question:", "one step\nanother\n\na third"), ("q", "alone"), ("q", " \n")];
     let line = |(prompt, completion): &(&str, &str)| format!("{}\n", json!({"prompt": prompt, "completion": completion}));
     place.write("said.jsonl", rows.iter().map(line).collect::<String>());
-    let outcome = place.run(&["score", "prm", "--dataset", "said.jsonl", "--json"]);
-    let lines: Vec<Value> = outcome.succeeded().stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = place.score("prm", "said.jsonl");
     assert_eq!(lines.len(), 3);
     for (line, ((prompt, completion), count)) in lines.iter().zip(rows.iter().zip([3, 1, 0])) {
         let (got, want) = (line["steps"].as_array().unwrap(), steps_of(&place, prompt, completion, "\n"));

@@ -38,9 +38,8 @@ fn train(place: &Place, run: &str, more: &[&str]) -> Outcome {
 
 /// Each row's scores of the pairs.
 fn scores(place: &Place, model: &str) -> Vec<(f64, f64)> {
-    let outcome = place.run(&["score", model, "--dataset", "pairs.jsonl", "--json"]);
-    let lines = outcome.succeeded().stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines.map(|line| (line["chosen"].as_f64().unwrap(), line["rejected"].as_f64().unwrap())).collect()
+    let lines = place.score(model, "pairs.jsonl");
+    lines.iter().map(|line| (line["chosen"].as_f64().unwrap(), line["rejected"].as_f64().unwrap())).collect()
 }
 
 #[test]
@@ -124,9 +123,7 @@ fn a_text_has_the_same_score_alone_beside_others_and_where_training_began_from_i
         json!({"text": text("prompt") + &text("rejected")})
     };
     place.write("alone.jsonl", (0..6).map(|i| format!("{}\n{}\n", one(i), whole(i))).collect::<String>());
-    let alone = place.run(&["score", "run", "--dataset", "alone.jsonl", "--json"]);
-    let alone: Vec<Value> = alone.succeeded().stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    for (i, line) in alone.iter().enumerate() {
+    for (i, line) in place.score("run", "alone.jsonl").iter().enumerate() {
         let (chosen, rejected) = together[i / 2];
         let want = if i % 2 == 0 { chosen } else { rejected };
         assert!((line["score"].as_f64().unwrap() - want).abs() < 1e-5, "{line} and {want}");
