@@ -305,12 +305,7 @@ fn a_run_killed_at_random_moments_of_episodes_ends_as_the_uninterrupted_one() {
     place.run(&of("whole")).succeeded();
     let mut given = of("killed");
     given.push("--resume-from-checkpoint");
-    for kill in 0..12_u64 {
-        let mut child = place.start(&given);
-        std::thread::sleep(Duration::from_millis(150 + 97 * kill % 700));
-        let _ = child.kill();
-        child.wait().unwrap();
-    }
+    place.kill_after_each(&given, (0..12).map(|kill| Duration::from_millis(150 + 97 * kill % 700)));
     place.run(&given).succeeded();
     place.assert_same_end("killed", "whole", 24, "model.safetensors");
 }

@@ -55,12 +55,7 @@ fn every_step_learns_from_whole_groups_whose_rewards_differ() {
     }
     let mut random = ChaCha8Rng::seed_from_u64(5);
     let killed = [&arguments("killed")[..], &["--resume-from-checkpoint"]].concat();
-    for _ in 0..12 {
-        let mut child = place.start(&killed);
-        std::thread::sleep(Duration::from_millis(random.random_range(20..600)));
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
+    place.kill_after_each(&killed, (0..12).map(|_| Duration::from_millis(random.random_range(20..600))));
     place.run(&killed).succeeded();
     place.assert_same_end("killed", "whole", STEPS, "model.safetensors");
 }

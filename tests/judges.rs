@@ -283,12 +283,7 @@ fn a_run_with_all_three_that_is_killed_at_any_moment_ends_the_same() {
     let mut arguments = scored_by_both(&place, &judge, "killed");
     arguments.push("--resume-from-checkpoint".into());
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    for kill in 0..12u64 {
-        let mut child = place.start(&arguments);
-        std::thread::sleep(Duration::from_millis(150 + 97 * kill % 400));
-        let _ = child.kill();
-        let _ = child.wait();
-    }
+    place.kill_after_each(&arguments, (0..12).map(|kill| Duration::from_millis(150 + 97 * kill % 400)));
     place.run(&arguments).succeeded();
     same_with_critic(&place, "killed");
 }

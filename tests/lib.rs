@@ -269,6 +269,19 @@ impl Place {
         command.spawn().expect("the binary starts")
     }
 
+    /// Starts the binary again and again, and kills it after each of these times.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    pub fn kill_after_each(&self, arguments: &[&str], times: impl IntoIterator<Item = Duration>) {
+        for time in times {
+            let mut child = self.start(arguments);
+            std::thread::sleep(time);
+            child.kill().expect("a child can be killed");
+            child.wait().expect("a child ends");
+        }
+    }
+
     /// The command that runs the binary as so many processes of one run.
     #[must_use]
     pub fn ranks(&self, ranks: usize, arguments: &[&str]) -> Command {

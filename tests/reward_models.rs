@@ -211,8 +211,7 @@ fn the_scores_in_a_run_are_those_that_the_model_gives_the_texts() {
     // One that did not end has no ending token, and no text says so: `score` adds one, but that is padding here.
     let texts = rows.clone().map(|row| format!("{}\n", json!({"prompt": row["prompt"], "completion": row["completion"]})));
     place.write("said.jsonl", texts.collect::<String>());
-    let scored = place.run(&["score", &judge, "--dataset", "said.jsonl", "--json"]);
-    let lines: Vec<&str> = scored.succeeded().stdout.lines().collect();
+    let lines = place.score(&judge, "said.jsonl");
     assert!(lines.len() > 8 && lines.len() == rows.clone().count());
     let mut same = 0;
     for (line, row) in lines.iter().zip(rows) {
@@ -220,7 +219,6 @@ fn the_scores_in_a_run_are_those_that_the_model_gives_the_texts() {
         if row["completion"].as_str().unwrap().contains('\u{fffd}') {
             continue;
         }
-        let line: Value = serde_json::from_str(line).unwrap();
         let (alone, in_run) = (line["score"].as_f64().unwrap(), row["rewards"]["judge"].as_f64().unwrap());
         assert!((alone - in_run).abs() < 1e-4, "{alone} and {in_run}");
         same += 1;
@@ -343,9 +341,7 @@ fn a_conversation_goes_through_the_models_own_template() {
         format!("{}\n", json!({"messages": [said("user", &asked), said("assistant", row["completion"].as_str().unwrap())]}))
     });
     place.write("said.jsonl", texts.collect::<String>());
-    let scored = place.run(&["score", "critic", "--dataset", "said.jsonl", "--json"]);
-    for (line, row) in scored.succeeded().stdout.lines().zip(&rows) {
-        let line: Value = serde_json::from_str(line).unwrap();
+    for (line, row) in place.score("critic", "said.jsonl").iter().zip(&rows) {
         let (alone, in_run) = (line["score"].as_f64().unwrap(), row["rewards"]["critic"].as_f64().unwrap());
         assert!((alone - in_run).abs() < 1e-4, "{alone} and {in_run}");
     }
