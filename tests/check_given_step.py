@@ -5,7 +5,7 @@
     cargo build
     venv/bin/python tests/check_given_step.py target/debug/rlhost [--only NAME] [--all]
 
-For each kind of rows: the two tiny random models of check_pairs_step.py, the same rows in the same
+For each kind of rows: the two tiny random models of trl_steps.py, the same rows in the same
 order, three optimizer steps with batches of 4, without accumulation and with an accumulation of 2.
 Both in f32 on the CPU, AdamW at a constant rate, gradients clipped at 1, no dropout. Compared after
 each step are all figures that both log, and the weights. The last output is check_given_step.txt
@@ -19,19 +19,13 @@ What is defined differently is put right on TRL's side:
 - Packs come in another order in TRL, the fullest first, so that a step has all of them.
 """
 
-import argparse
-import json
 import sys
-import tempfile
-from pathlib import Path
 
-from check_pairs_step import (
-    BATCH, CONTEXT, EOS, EPSILON, HEAD, MODELS, RATE, STEPS, TEMPLATES, ByTokens, Report, Step, be_quiet, make_model, make_rows, print_case)
+from trl_steps import (
+    BATCH, EOS, EPSILON, MODELS, STEPS, TEMPLATES, TRL_CONSTANT, ByTokens, Case, load_model, main, make_model, make_rows, run_rlhost, train,
+    write_lines)
 import datasets
-import subprocess
-import torch
-import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
 MARKED = (
@@ -73,19 +67,6 @@ def rows_of(kind):
     ]
 
 
-def run_rlhost(binary, model, dataset, out, batch, accumulation, settings):
-    command = [binary, "sft", "--model", model, "--dataset", dataset, "--output-dir", out,
-               "--max-steps", STEPS, "--logging-steps", 1, "--save-steps", 1, "--per-device-train-batch-size", batch,
-               "--gradient-accumulation-steps", accumulation, "--learning-rate", RATE, "--lr-scheduler-type", "constant",
-               "--adam-epsilon", EPSILON, "--shuffle-dataset", "false", "--seed", 1, "--num-threads", 1]
-    for key, value in settings.items():
-        command += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}")
-    return {line["step"]: line for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())}
-
-
 class Sft(ByTokens, SFTTrainer):
     def compute_loss(self, model, inputs, *args, **kw):
         loss = super().compute_loss(model, inputs, *args, **kw)
@@ -95,69 +76,39 @@ class Sft(ByTokens, SFTTrainer):
                 self.weigh(name, self._metrics["train"][name][-1], tokens)
         return loss
 
-    def log(self, logs, start_time=None):
-        for name, mean in self.weighed().items():
-            self._metrics["train"][name] = [mean]
-        super().log(logs, start_time)
-
 
 def train_trl(model, rows, out, batch, accumulation, settings, callback):
     args = SFTConfig(
-        output_dir=str(out), max_steps=STEPS, logging_steps=1, logging_first_step=False, save_strategy="no", report_to="none",
-        disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False, per_device_train_batch_size=batch,
-        gradient_accumulation_steps=accumulation, learning_rate=RATE, lr_scheduler_type="constant", weight_decay=0.0,
-        adam_epsilon=EPSILON, max_grad_norm=1.0, seed=1, train_sampling_strategy="sequential", optim="adamw_torch",
-        **{"max_length": 1024, **settings})
-    this = Sft(
-        model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager"), args=args,
-        train_dataset=datasets.Dataset.from_list(rows), callbacks=[callback],
-        processing_class=AutoTokenizer.from_pretrained(model))
-    this.remove_callback(transformers.PrinterCallback)
-    this.train()
+        output_dir=str(out), per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, adam_epsilon=EPSILON,
+        **TRL_CONSTANT, **{"max_length": 1024, **settings})
+    train(Sft(
+        model=load_model(model), args=args, train_dataset=datasets.Dataset.from_list(rows), callbacks=[callback],
+        processing_class=AutoTokenizer.from_pretrained(model)))
     return callback.logs
 
 
 def run_case(args, work, name, kind, settings):
     """One line of the table, and whether all of its runs are within tolerance."""
-    rows, reports, losses = rows_of(kind), [], None
+    rows, case = rows_of(kind), Case(name, work)
     dataset = work / "rows.jsonl"
-    dataset.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(dataset, rows)
     for family in MODELS:
         model = work / f"{family}-{kind == 'chat'}"
         if not model.exists():
             make_model(model, family, make_rows(), "marked" if kind == "chat" else None)
         for batch, accumulation in [(ALL, 1)] if "packing" in settings else [(BATCH, 1), (BATCH, 2)]:
-            report = Report(f"{family}, accumulation {accumulation}")
-            out = work / "-".join([*name.replace(",", "").split(), family, str(accumulation)])
-            got = run_rlhost(args.rlhost, model, dataset, out, batch, accumulation, settings)
-            callback = Step(report, out)
+            out, callback = case.begin(family, accumulation)
+            flags = {"lr-scheduler-type": "constant", "adam-epsilon": EPSILON, "per-device-train-batch-size": batch,
+                     "gradient-accumulation-steps": accumulation}
+            got = run_rlhost([args.rlhost, "sft"], model, dataset, out, flags | settings, {})
             want = train_trl(model, rows, work / "trl", batch, accumulation, settings, callback)
             for step in range(1, STEPS + 1):
                 for figure in FIGURES:
                     if figure in want[step]:
-                        report.add(step, figure, got[step].get(figure), want[step][figure])
-            reports.append(report)
-            steps = range(1, STEPS + 1)
-            losses = losses or [" ".join(f"{run[step]['loss']:8.5f}" for step in steps) for run in (got, want)]
-    return print_case(name, losses, reports, args.all)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rlhost", type=Path, help="the binary")
-    parser.add_argument("--only", default="", metavar="NAME", help="cases whose name contains this")
-    parser.add_argument("--all", action="store_true", help="print every figure")
-    args = parser.parse_args()
-
-    be_quiet()
-    passed = True
-    print(HEAD)
-    with tempfile.TemporaryDirectory() as work:
-        for case in CASES:
-            if args.only in case[0]:
-                passed &= run_case(args, Path(work), *case)
-    return 0 if passed else 1
+                        callback.report.add(step, figure, got[step].get(figure), want[step][figure])
+            case.end(got, want)
+    return case.print(args.all)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, CASES, run_case))

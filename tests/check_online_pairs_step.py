@@ -25,19 +25,14 @@ What is defined differently is put right on TRL's side:
   gradients where rlhost averages them.
 """
 
-import argparse
-import json
 import sys
-import tempfile
-from pathlib import Path
 
-from check_pairs_step import HEAD, MODELS, RATE, STEPS, Report, Step, be_quiet, make_rows, print_case
+from trl_steps import (
+    MODELS, STEPS, TRL_CONSTANT, Case, load_model, main, make_rows, read_lines, run_rlhost, train, write_lines)
 from check_online_step import EPSILON, LEAST, LENGTH, TARGET, WEIGHT_TOLERANCE, make_policy, must_agree, rows_of
 import datasets
-import subprocess
 import torch
-import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
 
 PROMPTS = 4
@@ -51,22 +46,13 @@ CASES = [
 ]
 
 
-def run_rlhost(binary, model, dataset, out, accumulation, settings):
-    command = [binary, "online_dpo", "--model", model, "--dataset", dataset, "--output-dir", out, "--max-steps", STEPS,
-               "--logging-steps", 1, "--save-steps", 1, "--log-completions", "all", "--per-device-train-batch-size", PROMPTS,
-               "--gradient-accumulation-steps", accumulation, "--max-completion-length", LENGTH, "--learning-rate", RATE,
-               "--lr-scheduler-type", "constant", "--adam-epsilon", EPSILON, "--shuffle-dataset", "false", "--temperature", 1,
-               "--seed", 1, "--num-threads", 1, "--plugin", "tldr_length_reward.wasm"]
-    for key, value in TARGET["tldr_length_reward"]["config"].items():
-        command += ["--set", f"plugin.tldr_length_reward.config.{key}={value}"]
-    for key, value in settings.items():
-        command += ["--set", f"loss.{key}={value}"]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}")
-    metrics, completions = (
-        [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()] for name in ("metrics", "completions"))
-    return {line["step"]: line for line in metrics}, completions
+def train_rlhost(binary, model, dataset, out, accumulation, settings):
+    flags = {"log-completions": "all", "per-device-train-batch-size": PROMPTS, "gradient-accumulation-steps": accumulation,
+             "max-completion-length": LENGTH, "lr-scheduler-type": "constant", "adam-epsilon": EPSILON, "temperature": 1}
+    given = {f"plugin.tldr_length_reward.config.{key}": value for key, value in TARGET["tldr_length_reward"]["config"].items()}
+    given |= {f"loss.{key}": value for key, value in settings.items()}
+    metrics = run_rlhost([binary, "online_dpo", "--plugin", "tldr_length_reward.wasm"], model, dataset, out, flags, given)
+    return metrics, read_lines(out / "completions.jsonl")
 
 
 class OnlineDpo(OnlineDPOTrainer):
@@ -115,16 +101,11 @@ class OnlineDpo(OnlineDPOTrainer):
 
 def train_trl(model, rows, out, batch, settings, completions, callback):
     args = OnlineDPOConfig(
-        output_dir=str(out), max_steps=STEPS, logging_steps=1, logging_first_step=False, save_strategy="no", report_to="none",
-        disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False, per_device_train_batch_size=batch,
-        learning_rate=RATE, lr_scheduler_type="constant", weight_decay=0.0, adam_epsilon=EPSILON, max_grad_norm=1.0, seed=1,
-        max_new_tokens=LENGTH, temperature=1.0, train_sampling_strategy="sequential", optim="adamw_torch", **settings)
-    load = lambda: AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
-    this = OnlineDpo(
-        model=load(), ref_model=load(), args=args, train_dataset=datasets.Dataset.from_list(rows), callbacks=[callback],
-        processing_class=AutoTokenizer.from_pretrained(model, padding_side="left"), completions=completions)
-    this.remove_callback(transformers.PrinterCallback)
-    this.train()
+        output_dir=str(out), per_device_train_batch_size=batch, adam_epsilon=EPSILON, max_new_tokens=LENGTH, temperature=1.0,
+        **TRL_CONSTANT, **settings)
+    train(OnlineDpo(
+        model=load_model(model), ref_model=load_model(model), args=args, train_dataset=datasets.Dataset.from_list(rows),
+        callbacks=[callback], processing_class=AutoTokenizer.from_pretrained(model, padding_side="left"), completions=completions))
     return callback.logs
 
 
@@ -145,42 +126,21 @@ def compare_figures(report, got, want, beta):
 
 def run_case(args, work, name, settings, template):
     """One line of the table, and whether all of its runs are within tolerance."""
-    rows, reports, losses = rows_of(make_rows(), template), [], None
+    rows, case = rows_of(make_rows(), template), Case(name, work)
     dataset = work / "rows.jsonl"
-    dataset.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(dataset, rows)
     for kind in MODELS:
         model = work / f"{kind}-{template}"
         if not model.exists():
             make_policy(model, kind, make_rows(), template)
         for accumulation in (1, 2):
-            report = Report(f"{kind}, accumulation {accumulation}")
-            out = work / "-".join([*name.split(), kind, str(accumulation)])
-            got, completions = run_rlhost(args.rlhost, model, dataset, out, accumulation, settings)
-            callback = Step(report, out, WEIGHT_TOLERANCE)
+            out, callback = case.begin(kind, accumulation, WEIGHT_TOLERANCE)
+            got, completions = train_rlhost(args.rlhost, model, dataset, out, accumulation, settings)
             want = train_trl(model, rows, work / "trl", PROMPTS * accumulation, settings, completions, callback)
-            compare_figures(report, got, want, settings.get("beta", 0.1))
-            reports.append(report)
-            steps = range(1, STEPS + 1)
-            losses = losses or [" ".join(f"{run[step]['loss']:8.5f}" for step in steps) for run in (got, want)]
-    return print_case(name, losses, reports, args.all)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rlhost", type=Path, help="the binary")
-    parser.add_argument("--only", default="", metavar="NAME", help="cases whose name contains this")
-    parser.add_argument("--all", action="store_true", help="print every figure")
-    args = parser.parse_args()
-
-    be_quiet()
-    passed = True
-    print(HEAD)
-    with tempfile.TemporaryDirectory() as work:
-        for case in CASES:
-            if args.only in case[0]:
-                passed &= run_case(args, Path(work), *case)
-    return 0 if passed else 1
+            compare_figures(callback.report, got, want, settings.get("beta", 0.1))
+            case.end(got, want)
+    return case.print(args.all)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, CASES, run_case))

@@ -5,7 +5,7 @@
     cargo build
     venv/bin/python tests/check_online_step.py target/debug/rlhost [--only NAME] [--all]
 
-For each setting: the two tiny random models of check_pairs_step.py, with an ending token that is
+For each setting: the two tiny random models of trl_steps.py, with an ending token that is
 likelier than others, the same prompts in the same order, three optimizer steps with micro-batches
 of 8 completions, 4 to a prompt, without accumulation and with an accumulation of 2. rlhost runs
 first and logs its completions and their rewards. TRL's trainer then trains on these: it reads and
@@ -41,19 +41,14 @@ What is defined differently is put right on TRL's side:
 - Lengths of ended completions are 0 in TRL and absent in rlhost where none has ended.
 """
 
-import argparse
-import json
 import math
-import subprocess
 import sys
-import tempfile
 from collections import defaultdict
-from pathlib import Path
 
-from check_pairs_step import EOS, HEAD, MODELS, RATE, STEPS, Report, Step, be_quiet, make_model, make_rows, print_case
+from trl_steps import (
+    EOS, MODELS, STEPS, TRL, Case, main, make_model, make_rows, read_lines, run_rlhost, train, write_lines)
 import datasets
 import torch
-import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from trl.trainer import grpo_trainer, rloo_trainer
@@ -124,7 +119,7 @@ CASES = [
 
 
 def make_policy(folder, kind, rows, template):
-    """The model of check_pairs_step.py, which ends about half of its completions in time."""
+    """The model of trl_steps.py, which ends about half of its completions in time."""
     make_model(folder, kind, rows, template)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.no_grad():
@@ -142,29 +137,17 @@ def rows_of(rows, template):
     return [{"prompt": prompt} | ({"reference": text} if i % 3 else {}) for i, (prompt, text) in pairs]
 
 
-def run_rlhost(binary, algorithm, model, dataset, out, accumulation, settings, run, rewards):
-    command = [binary, "train", "--algorithm", algorithm, "--model", model, "--dataset", dataset, "--output-dir", out,
-               "--max-steps", STEPS, "--logging-steps", 1, "--save-steps", 1, "--log-completions", "all",
-               "--per-device-train-batch-size", BATCH, "--gradient-accumulation-steps", accumulation,
-               "--num-generations", GENERATIONS, "--max-completion-length", LENGTH, "--learning-rate", RATE,
-               "--adam-epsilon", EPSILON, "--shuffle-dataset", "false", "--seed", 1, "--num-threads", 1]
-    for name in rewards:
-        command += ["--plugin", f"{name}.wasm"]
+def train_rlhost(binary, algorithm, model, dataset, out, accumulation, settings, run, rewards):
+    flags = {"log-completions": "all", "per-device-train-batch-size": BATCH, "gradient-accumulation-steps": accumulation,
+             "num-generations": GENERATIONS, "max-completion-length": LENGTH, "adam-epsilon": EPSILON}
     tables = {"loss": settings} | {f"plugin.{name}": given for name, given in rewards.items()}
-    keys = [(name, value) for name, value in run.items()]
-    for table, given in tables.items():
-        keys += [(f"{table}.{key}", value) for key, value in flat(given)]
-    for key, value in keys:
-        command += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}")
-    metrics, completions = (
-        [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()] for name in ("metrics", "completions"))
+    given = run | {f"{table}.{key}": value for table, keys in tables.items() for key, value in flat(keys)}
+    plugins = [part for name in rewards for part in ("--plugin", f"{name}.wasm")]
+    metrics = run_rlhost([binary, "train", "--algorithm", algorithm, *plugins], model, dataset, out, flags, given)
     generations = defaultdict(list)
-    for row in completions:
+    for row in read_lines(out / "completions.jsonl"):
         generations[row["step"]].append(row)
-    return {line["step"]: line for line in metrics}, list(generations.values())
+    return metrics, list(generations.values())
 
 
 def flat(table, before=""):
@@ -281,19 +264,15 @@ class Rloo(Fed, RLOOTrainer):
 def train_trl(algorithm, model, rows, out, batch, accumulation, settings, run, rewards, generations, callback):
     trainer, config = {"grpo": (Grpo, GRPOConfig), "rloo": (Rloo, RLOOConfig)}[algorithm]
     args = config(
-        output_dir=str(out), max_steps=STEPS, logging_steps=1, logging_first_step=False, save_strategy="no", report_to="none",
-        disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False, per_device_train_batch_size=batch,
-        gradient_accumulation_steps=accumulation, num_generations=GENERATIONS, max_completion_length=LENGTH,
-        learning_rate=RATE, adam_epsilon=EPSILON, seed=1, shuffle_dataset=False, optim="adamw_torch",
+        output_dir=str(out), per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation,
+        num_generations=GENERATIONS, max_completion_length=LENGTH, adam_epsilon=EPSILON, shuffle_dataset=False,
         model_init_kwargs={"dtype": "float32", "attn_implementation": "eager"},
-        reward_weights=[given.get("weight", 1.0) for given in rewards.values()], **settings, **run)
+        reward_weights=[given.get("weight", 1.0) for given in rewards.values()], **TRL, **settings, **run)
     by_rows = algorithm == "rloo" or settings.get("importance_sampling_level") == "sequence"
-    this = trainer(
+    train(trainer(
         model=str(model), args=args, train_dataset=datasets.Dataset.from_list(rows), callbacks=[callback],
         processing_class=AutoTokenizer.from_pretrained(model, padding_side="left"),
-        generations=generations, rewards=rewards, report=callback.report, by_rows=by_rows)
-    this.remove_callback(transformers.PrinterCallback)
-    this.train()
+        generations=generations, rewards=rewards, report=callback.report, by_rows=by_rows))
     return callback.logs
 
 
@@ -313,49 +292,27 @@ def compare_figures(report, got, want, settings):
             report.add(step, name, ours.get(name), figure, max(abs(figure), least.get(name, LEAST)))
 
 
-def run_case(args, work, rows, name, algorithm, settings, run, special):
+def run_case(args, work, name, algorithm, settings, run, special):
     """One line of the table; whether all of its runs are within tolerance."""
     template, rewards = special.get("template"), special.get("rewards", TARGET)
-    rows = rows_of(rows, template)
+    rows, case = rows_of(make_rows(), template), Case(name, work)
     dataset = work / "rows.jsonl"
-    dataset.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    reports, losses = [], None
+    write_lines(dataset, rows)
     for kind in MODELS:
         model = work / f"{kind}-{template}"
         if not model.exists():
             make_policy(model, kind, make_rows(), template)
         for accumulation in (1, 2):
-            report = Report(f"{kind}, accumulation {accumulation}")
-            out = work / "-".join([*name.split(), kind, str(accumulation)])
+            out, callback = case.begin(kind, accumulation, WEIGHT_TOLERANCE)
             cut = (BATCH * accumulation, 1) if special.get("in_one") else (BATCH, accumulation)
             these = {key: value * accumulation if key == "steps_per_generation" else value for key, value in run.items()}
-            got, generations = run_rlhost(args.rlhost, algorithm, model, dataset, out, accumulation, settings, these, rewards)
-            callback = Step(report, out, WEIGHT_TOLERANCE)
+            got, generations = train_rlhost(args.rlhost, algorithm, model, dataset, out, accumulation, settings, these, rewards)
             want = train_trl(algorithm, model, rows, work / "trl", *cut, settings, these, rewards, generations, callback)
-            compare_figures(report, got, want, settings)
-            reports.append(report)
-            steps = range(1, STEPS + 1)
-            losses = losses or [" ".join(f"{logs[step]['loss']:8.5f}" for step in steps) for logs in (got, want)]
-    return print_case(name, losses, reports, args.all)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rlhost", type=Path, help="the binary")
-    parser.add_argument("--only", default="", metavar="NAME", help="cases whose name contains this")
-    parser.add_argument("--all", action="store_true", help="print every figure")
-    args = parser.parse_args()
-
-    be_quiet()
-    grpo_trainer.shuffle_sequence_dict = rloo_trainer.shuffle_sequence_dict = in_order
-    rows, passed = make_rows(), True
-    print(HEAD)
-    with tempfile.TemporaryDirectory() as work:
-        for case in CASES:
-            if args.only in case[0]:
-                passed &= run_case(args, Path(work), rows, *case)
-    return 0 if passed else 1
+            compare_figures(callback.report, got, want, settings)
+            case.end(got, want)
+    return case.print(args.all)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    grpo_trainer.shuffle_sequence_dict = rloo_trainer.shuffle_sequence_dict = in_order
+    sys.exit(main(__doc__, CASES, run_case))

@@ -37,51 +37,18 @@ What is defined differently is put right on TRL's side:
   rlhost drop them. There are none for those two.
 """
 
-import argparse
-import json
-import logging
-import math
-import os
-import random
-import subprocess
 import sys
-import tempfile
-import warnings
-from pathlib import Path
 
-os.environ |= {"TOKENIZERS_PARALLELISM": "false", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
-
+from trl_steps import (
+    BATCH, CONTEXT, EOS, EPSILON, MODELS, RATE, STEPS, TRL_CONSTANT, ByTokens, Case, load_model, main, make_model, make_rows, run_rlhost,
+    train, write_lines)
 import datasets
 import torch
-import transformers
-from safetensors.torch import load_file
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config
+from transformers import AutoTokenizer
 from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
-from check_grpo_step import TOLERANCE, Weights
-
-STEPS, BATCH, RATE, EPSILON, ROWS, CONTEXT = 3, 4, 1e-3, 1e-6, 48, 256
-BOS, EOS = "<s>", "</s>"
-WORDS = (
-    "the a cat dog river house train garden morning letter runs sleeps waits opens crosses finds green small old quick "
-    "quiet very often never near behind under with without and but because so it she they we naïve 日本 42"
-).split()
-# How Qwen2 parts words. transformers parts every Qwen2's texts so, whatever its tokenizer.json says.
-QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# `ended` gives an assistant's turn the ending token.
-TURNS = (
-    "{{ bos_token }}{% for m in messages %}{{ '[' + m.role + ']' + m.content + END }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"
-)
-TEMPLATES = {
-    "chat": TURNS.replace("END", r"'[end]\n'"),
-    "ended": TURNS.replace("END", r"(eos_token if m.role == 'assistant' else '[end]\n')"),
-}
 # Name, algorithm, settings of the loss, and what else is special: the chat template, max_length,
 # the learning rate. At 1e-3, forward_kl's exponentials of log-ratios make more than 1e-4 of rounding:
 # TRL in f32 then differs from itself in f64 by 6e-5.
@@ -129,38 +96,7 @@ CASES = [
     ("kto chat", "kto", {"loss_type": "kto"}, {"template": "chat"}),
     ("kto max_length 30", "kto", {"loss_type": "kto"}, {"max_length": 30}),
 ]
-SHAPE = dict(
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=CONTEXT,
-)
 UNREFERENCED = ("cpo", "orpo")
-MODELS = {"qwen2": (Qwen2Config, False), "llama": (LlamaConfig, True)}
-
-
-def make_rows():
-    """Pairs of varied lengths, some of which merge with their prompt or end already."""
-    rng = random.Random(7)
-
-    def words(least, most):
-        return " ".join(rng.choice(WORDS) for _ in range(rng.randint(least, most)))
-
-    rows = []
-    for i in range(ROWS):
-        prompt, chosen, rejected = words(2, 12) + ":", " " + words(1, 20), " " + words(1, 20)
-        if i % 4 == 1:  # The prompt's last space becomes part of the answers' first word.
-            prompt, chosen, rejected = prompt + " ", "the" + chosen, "the" + rejected
-        if i % 4 == 2:
-            chosen += EOS
-        if i % 12 == 3:
-            rejected = " " + words(40, 50)
-        rows.append({"prompt": prompt, "chosen": chosen, "rejected": rejected})
-    return rows
-
-
 def labelled(rows):
     """Every other answer of the pairs, with labels in no order."""
     return [
@@ -191,70 +127,6 @@ def rows_of(algorithm, rows, tokenizer, special):
     return [row for row in rows if len(tokenizer(row["prompt"])["input_ids"]) < longest]
 
 
-def make_model(folder, kind, rows, template):
-    config, tied = MODELS[kind]
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    if kind == "qwen2":
-        bpe.normalizer = normalizers.NFC()
-        bpe.pre_tokenizer = pre_tokenizers.Sequence([
-            pre_tokenizers.Split(Regex(QWEN2), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    bpe.decoder = decoders.ByteLevel()
-    texts = [f"{row['prompt']}{row['chosen'].removesuffix(EOS)}" for row in rows]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    bpe.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=320, special_tokens=[BOS, EOS], initial_alphabet=alphabet, show_progress=False))
-    named = {"eos_token": EOS, "pad_token": EOS}
-    if kind == "llama":
-        bpe.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, bpe.token_to_id(BOS))])
-        named["bos_token"] = BOS
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, **named)
-    tokenizer.chat_template = TEMPLATES.get(template)
-    tokenizer.save_pretrained(folder)
-    ending = bpe.token_to_id(EOS)
-    ids = dict(vocab_size=bpe.get_vocab_size(), bos_token_id=None, eos_token_id=ending, pad_token_id=ending)
-    model = AutoModelForCausalLM.from_config(config(tie_word_embeddings=tied, **ids, **SHAPE), dtype=torch.float32)
-    generator = torch.Generator().manual_seed(len(kind))
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.copy_(0.2 * torch.randn(p.shape, generator=generator) + name.endswith("norm.weight"))
-    model.save_pretrained(folder)
-
-
-def run_rlhost(binary, algorithm, model, dataset, out, accumulation, settings, special):
-    command = [binary, "train", "--algorithm", algorithm, "--model", model, "--dataset", dataset, "--output-dir", out,
-               "--max-steps", STEPS, "--logging-steps", 1, "--save-steps", 1, "--per-device-train-batch-size", BATCH,
-               "--gradient-accumulation-steps", accumulation, "--learning-rate", special.get("rate", RATE),
-               "--lr-scheduler-type", "constant", "--adam-epsilon", EPSILON, "--shuffle-dataset", "false",
-               "--seed", 1, "--num-threads", 1]
-    if "max_length" in special:
-        command += ["--max-length", special["max_length"]]
-    for key, value in settings.items():
-        command += ["--set", f"loss.{key}={value if isinstance(value, str) else json.dumps(value)}"]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}")
-    return {line["step"]: line for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())}
-
-
-class ByTokens:
-    """Averages some figures over the step's tokens rather than over its micro-batches."""
-
-    def __init__(self, *args, **kw):
-        self.sums = {}
-        super().__init__(*args, **kw)
-
-    def weigh(self, name, mean, tokens):
-        total = self.sums.setdefault(name, [0.0, 0])
-        total[0] += float(mean) * int(tokens)
-        total[1] += int(tokens)
-
-    def weighed(self):
-        means = {name: total / tokens for name, (total, tokens) in self.sums.items()}
-        self.sums.clear()
-        return means
-
-
 class Dpo(ByTokens, DPOTrainer):
     def _compute_loss(self, model, inputs, return_outputs):
         loss = super()._compute_loss(model, inputs, return_outputs)
@@ -263,45 +135,36 @@ class Dpo(ByTokens, DPOTrainer):
             self.weigh(name, self._metrics["train"][name][-1], tokens)
         return loss
 
-    def log(self, logs, start_time=None):
-        for name, mean in self.weighed().items():
-            self._metrics["train"][name] = [mean]
-        super().log(logs, start_time)
+
+def completions(batch, out):
+    """The logits at each side's completion tokens, and these tokens."""
+    for side, logits in zip(("chosen", "rejected"), out[2:4]):
+        # Padded to the longer side of the batch.
+        labels = batch[f"{side}_labels"][:, 1:].to(logits.device)
+        mask = labels != -100
+        yield side, logits[:, : mask.shape[1]][mask], labels[mask]
 
 
 class Cpo(ByTokens, CPOTrainer):
+    kept_in = "_stored_metrics"
+
     def concatenated_forward(self, model, batch):
         out = super().concatenated_forward(model, batch)
-        for side, logits in zip(("chosen", "rejected"), out[2:4]):
-            # Padded to the longer side of the batch.
-            mask = (batch[f"{side}_labels"][:, 1:] != -100).to(logits.device)
-            kept = logits.detach()[:, : mask.shape[1]][mask]
-            self.weigh(f"logits/{side}", kept.mean(), len(kept))
+        for side, logits, _ in completions(batch, out):
+            self.weigh(f"logits/{side}", logits.detach().mean(), len(logits))
         return out
-
-    def log(self, logs, start_time=None):
-        for name, mean in self.weighed().items():
-            self._stored_metrics["train"][name] = [mean]
-        super().log(logs, start_time)
 
 
 class Orpo(ByTokens, ORPOTrainer):
+    kept_in = "_stored_metrics"
+
     def concatenated_forward(self, model, batch):
         out = super().concatenated_forward(model, batch)
-        for side, logits in zip(("chosen", "rejected"), out[2:4]):
-            # Padded to the longer side of the batch.
-            labels = batch[f"{side}_labels"][:, 1:].to(logits.device)
-            mask = labels != -100
-            kept = logits[:, : mask.shape[1]][mask]
-            self.weigh(f"logits/{side}", kept.detach().mean(), len(kept))
+        for side, logits, labels in completions(batch, out):
+            self.weigh(f"logits/{side}", logits.detach().mean(), len(logits))
             if side == "chosen":
-                likelihood = torch.nn.functional.cross_entropy(kept, labels[mask])
+                likelihood = torch.nn.functional.cross_entropy(logits, labels)
         return *out[:4], likelihood
-
-    def log(self, logs, start_time=None):
-        for name, mean in self.weighed().items():
-            self._stored_metrics["train"][name] = [mean]
-        super().log(logs, start_time)
 
 
 class Kto(ByTokens, KTOTrainer):
@@ -316,67 +179,19 @@ class Kto(ByTokens, KTOTrainer):
                     self.weigh(f"{name}/{side}", self._metrics["train"][f"{name}/{side}"][-1], count)
         return loss
 
-    def log(self, logs, start_time=None):
-        for name, mean in self.weighed().items():
-            self._metrics["train"][name] = [mean]
-        super().log(logs, start_time)
-
-
-class Step(transformers.TrainerCallback):
-    """Compares the weights after each step, and keeps what is logged."""
-
-    def __init__(self, report, run, tolerance=TOLERANCE):
-        self.report, self.run, self.tolerance, self.logs, self.weights = report, run, tolerance, {}, None
-
-    def on_train_begin(self, args, state, control, model=None, optimizer=None, **_):
-        self.model, self.optimizer = model, getattr(optimizer, "optimizer", optimizer)
-        self.weights = Weights(model, self.optimizer)
-
-    def on_step_end(self, args, state, control, **_):
-        folder, step = self.run / f"checkpoint-{state.global_step}", state.global_step
-        self.weights.check(self.report, step, folder)
-        saved = load_file(folder / "model.safetensors")
-        pairs = [(saved[name], p.detach()) for name, p in self.model.named_parameters()]
-        off, norm = (math.sqrt(sum(part.square().sum().item() for part in parts))
-                     for parts in ([a - b for a, b in pairs], [b for _, b in pairs]))
-        self.report.add(step, "weights, all", off, 0.0, norm, self.tolerance)
-
-    def on_log(self, args, state, control, logs=None, **_):
-        self.logs.setdefault(state.global_step, dict(logs))
-
 
 def train_trl(algorithm, model, rows, out, batch, accumulation, settings, special, callback):
     trainer, config = {
         "dpo": (Dpo, DPOConfig), "cpo": (Cpo, CPOConfig), "orpo": (Orpo, ORPOConfig), "kto": (Kto, KTOConfig)}[algorithm]
     args = config(
-        output_dir=str(out), max_steps=STEPS, logging_steps=1, logging_first_step=False, save_strategy="no", report_to="none",
-        disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False, per_device_train_batch_size=batch,
-        gradient_accumulation_steps=accumulation, learning_rate=special.get("rate", RATE),
-        lr_scheduler_type="constant", weight_decay=0.0, adam_epsilon=EPSILON,
-        max_grad_norm=1.0, seed=1, train_sampling_strategy="sequential", remove_unused_columns=algorithm not in UNREFERENCED,
-        max_length=special.get("max_length", 1024), optim="adamw_torch", **settings)
-    load = lambda: AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
-    reference = {"ref_model": load()} if algorithm not in UNREFERENCED else {}
-    this = trainer(
-        model=load(), args=args, train_dataset=datasets.Dataset.from_list(rows), callbacks=[callback],
-        processing_class=AutoTokenizer.from_pretrained(model), **reference)
-    this.remove_callback(transformers.PrinterCallback)
-    this.train()
+        output_dir=str(out), per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, adam_epsilon=EPSILON,
+        remove_unused_columns=algorithm not in UNREFERENCED, max_length=special.get("max_length", 1024),
+        **TRL_CONSTANT | {"learning_rate": special.get("rate", RATE)}, **settings)
+    reference = {"ref_model": load_model(model)} if algorithm not in UNREFERENCED else {}
+    train(trainer(
+        model=load_model(model), args=args, train_dataset=datasets.Dataset.from_list(rows), callbacks=[callback],
+        processing_class=AutoTokenizer.from_pretrained(model), **reference))
     return callback.logs
-
-
-class Report:
-    """Differences of one run as shares of their sizes."""
-
-    def __init__(self, run):
-        self.run, self.lines = run, []
-
-    def add(self, step, name, got, want, size=None, tolerance=TOLERANCE):
-        got, want = math.nan if got is None else float(got), float(want)
-        size = max(abs(got), abs(want)) if size is None else float(size)
-        off = abs(got - want)
-        share = off / size if size and math.isfinite(off) else 0.0 if off == 0 else math.inf
-        self.lines.append((step, name, got, want, share, share <= tolerance))
 
 
 FIGURES = ["loss", "grad_norm", "learning_rate", "kl", "entropy", "num_tokens", "nll_loss", "rewards/accuracies", "rewards/margins",
@@ -404,7 +219,7 @@ def compare_figures(report, got, want, beta, without):
                 report.add(step, name, ours.get(name), theirs[name], size)
 
 
-def run_case(args, work, rows, name, algorithm, settings, special):
+def run_case(args, work, name, algorithm, settings, special):
     """One line of the table, and whether all of its runs are within tolerance."""
     loss_type = settings.get("loss_type", [])
     by_tokens = "sft" in loss_type or algorithm == "orpo" or algorithm == "cpo" and settings.get("cpo_alpha", 1.0) > 0
@@ -413,79 +228,28 @@ def run_case(args, work, rows, name, algorithm, settings, special):
         without = {"nll_loss"}
     if loss_type == ["sft"]:  # rlhost then reads no reference model.
         without = {figure for figure in FIGURES if figure.startswith("rewards")}
-    reports, losses = [], None
+    rows, case = make_rows(), Case(name, work)
+    flags = {"lr-scheduler-type": "constant", "adam-epsilon": EPSILON, "per-device-train-batch-size": BATCH}
+    flags |= {"learning-rate": special["rate"]} if "rate" in special else {}
+    flags |= {"max-length": special["max_length"]} if "max_length" in special else {}
+    loss = {f"loss.{key}": value for key, value in settings.items()}
     for kind in MODELS:
         model = work / f"{kind}-{special.get('template')}"
         if not model.exists():
             make_model(model, kind, rows, special.get("template"))
         these = rows_of(algorithm, rows, AutoTokenizer.from_pretrained(model), special)
         dataset = work / "rows.jsonl"
-        dataset.write_text("".join(json.dumps(row) + "\n" for row in these))
+        write_lines(dataset, these)
         for accumulation in (1, 2):
-            report = Report(f"{kind}, accumulation {accumulation}")
-            out = work / "-".join([*name.split(), kind, str(accumulation)])
-            got = run_rlhost(args.rlhost, algorithm, model, dataset, out, accumulation, settings, special)
+            out, callback = case.begin(kind, accumulation)
+            accumulated = flags | {"gradient-accumulation-steps": accumulation}
+            got = run_rlhost([args.rlhost, "train", "--algorithm", algorithm], model, dataset, out, accumulated, loss)
             cut = (BATCH * accumulation, 1) if by_tokens else (BATCH, accumulation)
-            callback = Step(report, out)
             want = train_trl(algorithm, model, these, work / "trl", *cut, settings, special, callback)
-            compare_figures(report, got, want, settings.get("beta", 0.1), without)
-            reports.append(report)
-            steps = range(1, STEPS + 1)
-            losses = losses or [" ".join(f"{run[step]['loss']:8.5f}" for step in steps) for run in (got, want)]
-    return print_case(name, losses, reports, args.all)
-
-
-HEAD = f"""{'':<24} {'loss after step 1, 2, 3 of the first run':^53}  {'greatest difference of all runs'}
-{'case':<24} {'rlhost':>26} {'TRL':>26}  {'figures: step 1':<29} {'steps 2 and 3':<29} {'weights':>8} {'updates':>8}"""
-
-
-def print_case(name, losses, reports, everything):
-    """One line of the table with the figures that are out of tolerance, or all; whether none is."""
-
-    def worst(wanted):
-        lines = (line for report in reports for line in report.lines if wanted(*line[:2]))
-        return max((share, figure) for _, figure, _, _, share, _ in lines)
-
-    first = worst(lambda step, figure: step == 1 and not figure.startswith("weights"))
-    later = worst(lambda step, figure: step > 1 and not figure.startswith("weights"))
-    weights = worst(lambda _, figure: figure == "weights, all")[0]
-    updates = worst(lambda _, figure: figure.startswith("weights") and figure != "weights, all")[0]
-    first, later = (f"{share:.1e} {figure}" for share, figure in (first, later))
-    print(f"{name:<24} {losses[0]:>26} {losses[1]:>26}  {first:<29} {later:<29} {weights:>8.1e} {updates:>8.1e}", flush=True)
-    for report in reports:
-        for step, figure, ours, theirs, share, good in report.lines:
-            if everything or not good:
-                both = f"{ours:>15.9g} {theirs:>15.9g} {share:>9.1e}{'' if good else '  <--'}"
-                print(f"    {report.run}, step {step}  {figure:<44} {both}")
-    return all(line[5] for report in reports for line in report.lines)
-
-
-def be_quiet():
-    """One thread, so that sums are always of the same order, and no word but the table's."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    logging.getLogger("trl").setLevel(logging.ERROR)
-    datasets.disable_progress_bars()
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rlhost", type=Path, help="the binary")
-    parser.add_argument("--only", default="", metavar="NAME", help="cases whose name contains this")
-    parser.add_argument("--all", action="store_true", help="print every figure")
-    args = parser.parse_args()
-
-    be_quiet()
-    rows, passed = make_rows(), True
-    print(HEAD)
-    with tempfile.TemporaryDirectory() as work:
-        for case in CASES:
-            if args.only in case[0]:
-                passed &= run_case(args, Path(work), rows, *case)
-    return 0 if passed else 1
+            compare_figures(callback.report, got, want, settings.get("beta", 0.1), without)
+            case.end(got, want)
+    return case.print(args.all)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, CASES, run_case))

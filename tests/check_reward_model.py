@@ -25,7 +25,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -39,7 +38,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from trl import RewardConfig, RewardTrainer
 
-from check_pairs_step import EOS, MODELS, make_model, make_rows
+from trl_steps import EOS, MODELS, make_model, make_rows, output_of, read_lines, write_lines
 
 STEPS, BATCH, RATE, EPSILON = 10, 4, 1e-3, 1e-6
 # Name, settings of the loss, and what else is special.
@@ -97,10 +96,8 @@ def run_rlhost(binary, model, dataset, out, settings, special):
         command += ["--max-length", special["max_length"]]
     for key, value in settings.items():
         command += ["--" + key.replace("_", "-"), value]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}")
-    return {line["step"]: line for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())}
+    output_of(command)
+    return {line["step"]: line for line in read_lines(out / "metrics.jsonl")}
 
 
 class Logs(transformers.TrainerCallback):
@@ -159,10 +156,7 @@ def scores_of_transformers(model, rows):
 
 def scores_of_rlhost(binary, model, dataset):
     command = [binary, "score", model, "--dataset", dataset, "--json"]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}")
-    lines = map(json.loads, done.stdout.splitlines())
+    lines = map(json.loads, output_of(command).splitlines())
     return [score for line in lines for score in (line["chosen"], line["rejected"])]
 
 
@@ -193,7 +187,7 @@ def check(binary, kind, name, settings, special, folder, show):
         get_peft_model(open_model(base), lora).save_pretrained(start)
         for file in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(base / file, start / file)
-    dataset.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(dataset, rows)
     got = run_rlhost(binary, start, dataset, folder / "run", settings, special)
     want = train_trl(start, rows, folder / "trl", settings, special)
     worst = compare(got, want, special.get("accumulation", 1) > 1)

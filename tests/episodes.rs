@@ -2,7 +2,7 @@
 
 use rlhost_tests::{Place, UNRULY, tiny};
 use serde_json::Value;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Marks turns as most templates do, and drops reasoning from earlier ones.
 const CHATML: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}</end>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
@@ -117,10 +117,7 @@ fn a_run_of_episodes_resumed_from_any_step_ends_as_the_uninterrupted_one() {
     place.run(&arguments("whole", "guess_number.wasm")).succeeded();
     for step in [1, 2, 3, 6] {
         let name = format!("from-{step}");
-        place.copy("whole", &name);
-        for later in step + 1..=8 {
-            std::fs::remove_dir_all(place.path(&name).join(format!("checkpoint-{later}"))).unwrap();
-        }
+        place.copy_as_after("whole", step, &name);
         place.run(&["resume", &name]).succeeded();
         place.assert_same_end(&name, "whole", 8, "model.safetensors");
     }
@@ -207,18 +204,14 @@ fn a_reward_model_judges_whole_conversations_beside_the_environment() {
     let lines = place.lines("run/completions.jsonl");
     let rows = lines.iter().map(|line| format!("{}\n", serde_json::json!({"messages": line["messages"]})));
     place.write("conversations.jsonl", rows.collect::<String>());
-    let scored = place.run(&["score", &talking, "--dataset", "conversations.jsonl", "--json"]);
-    let scores: Vec<Value> = scored.succeeded().stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let scores = place.score(&talking, "conversations.jsonl");
     assert_eq!(scores.len(), lines.len());
     for (line, score) in lines.iter().zip(&scores) {
         let (given, want) = (line["rewards"]["talking"].as_f64().unwrap(), score["score"].as_f64().unwrap());
         assert!((given - want).abs() < 1e-4, "{given} and {want}: {line}");
         assert!(line["rewards"]["guess_number"].is_number(), "{line}");
     }
-    place.copy("run", "again");
-    for later in 3..=4 {
-        std::fs::remove_dir_all(place.path("again").join(format!("checkpoint-{later}"))).unwrap();
-    }
+    place.copy_as_after("run", 2, "again");
     place.run(&["resume", "again"]).succeeded();
     place.assert_same_end("again", "run", 4, "model.safetensors");
     // A line of the game is a text, for a model that has learned texts.
@@ -264,10 +257,7 @@ fn several_environments_share_a_run_by_a_column() {
         groups.sort_unstable();
         assert_eq!(groups, [[first; 4], [first + 1; 4]], "{rows:?}");
     }
-    place.copy("mixed", "again");
-    for later in 4..=6 {
-        std::fs::remove_dir_all(place.path("again").join(format!("checkpoint-{later}"))).unwrap();
-    }
+    place.copy_as_after("mixed", 3, "again");
     place.run(&["resume", "again"]).succeeded();
     place.assert_same_end("again", "mixed", 6, "model.safetensors");
     let refused = place.run(&["resume", "again", "--step", "3", "--set", "environment.unruly.weight=1"]);
@@ -315,12 +305,7 @@ fn a_run_killed_at_random_moments_of_episodes_ends_as_the_uninterrupted_one() {
     place.run(&of("whole")).succeeded();
     let mut given = of("killed");
     given.push("--resume-from-checkpoint");
-    for kill in 0..12_u64 {
-        let mut child = place.start(&given);
-        std::thread::sleep(Duration::from_millis(150 + 97 * kill % 700));
-        let _ = child.kill();
-        child.wait().unwrap();
-    }
+    place.kill_after_each(&given, (0..12).map(|kill| Duration::from_millis(150 + 97 * kill % 700)));
     place.run(&given).succeeded();
     place.assert_same_end("killed", "whole", 24, "model.safetensors");
 }
@@ -332,22 +317,14 @@ fn an_environment_is_swapped_while_its_run_goes_on() {
     place.write("game.wasm", &bytes);
     let long = ["--max-steps", "100000", "--save-steps", "100000", "--log-completions", "none"];
     let mut child = place.start(&[&arguments("run", "game.wasm")[..], &long].concat());
-    let count = |file: &str, what: &str| {
-        std::fs::read_to_string(place.path(&format!("run/{file}"))).unwrap_or_default().matches(what).count()
-    };
-    let until = |what: &str, done: &dyn Fn() -> bool| {
-        let begun = Instant::now();
-        while !done() {
-            assert!(begun.elapsed() < Duration::from_secs(120), "{what}: {}", place.entries_of("run").join(" "));
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    };
-    until("steps", &|| count("metrics.jsonl", "\n") > 1);
+    let patience = Duration::from_secs(120);
+    place.wait("run", patience, || place.steps("run") > 1);
     // The same but for its hash: with a section that nobody reads.
     place.write("game.wasm", [&bytes[..], &[0, 2, 1, b'x']].concat());
-    until("a swap", &|| count("events.jsonl", "\"plugin_swapped\"") == 1);
-    let before = count("metrics.jsonl", "\n");
-    until("steps after it", &|| count("metrics.jsonl", "\n") > before + 1);
+    let events = || std::fs::read_to_string(place.path("run/events.jsonl")).unwrap_or_default();
+    place.wait("run", patience, || events().matches("\"plugin_swapped\"").count() == 1);
+    let before = place.steps("run");
+    place.wait("run", patience, || place.steps("run") > before + 1);
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(place.events("run", "plugin_swapped")[0]["plugin"], "game");

@@ -33,10 +33,6 @@ fn arguments(run: &str) -> Vec<&str> {
     all
 }
 
-fn assert_same(place: &Place, got: &str) {
-    place.assert_same_end(got, "whole", STEPS, "model.safetensors");
-}
-
 #[test]
 fn every_step_learns_from_whole_groups_whose_rewards_differ() {
     let place = Place::new();
@@ -55,21 +51,13 @@ fn every_step_learns_from_whole_groups_whose_rewards_differ() {
     assert!(last["epoch"].as_f64().unwrap() > 1.0, "prompts that are passed over count in epochs: {last}");
 
     for step in 1..STEPS {
-        let name = format!("from-{step}");
-        place.copy("whole", &name);
-        place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
-        assert_same(&place, &name);
+        place.assert_resumes("whole", step, STEPS, "model.safetensors");
     }
     let mut random = ChaCha8Rng::seed_from_u64(5);
     let killed = [&arguments("killed")[..], &["--resume-from-checkpoint"]].concat();
-    for _ in 0..12 {
-        let mut child = place.start(&killed);
-        std::thread::sleep(Duration::from_millis(random.random_range(20..600)));
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
+    place.kill_after_each(&killed, (0..12).map(|_| Duration::from_millis(random.random_range(20..600))));
     place.run(&killed).succeeded();
-    assert_same(&place, "killed");
+    place.assert_same_end("killed", "whole", STEPS, "model.safetensors");
 }
 
 #[test]

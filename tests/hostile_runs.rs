@@ -391,7 +391,7 @@ impl Running {
     }
 
     fn steps(&self) -> usize {
-        fs::read(self.place.path("run/metrics.jsonl")).unwrap_or_default().iter().filter(|b| **b == b'\n').count()
+        self.place.steps("run")
     }
 
     /// Events of a kind; half a line at the end is not there yet.

@@ -122,14 +122,6 @@ fn words(line: &[&str]) -> Vec<String> {
     line.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// A copy of a run as it was when the process died after a step.
-fn as_after(place: &Place, whole: &str, step: u64, name: &str) {
-    place.copy(whole, name);
-    for later in step + 1..=STEPS {
-        fs::remove_dir_all(place.path(name).join(format!("checkpoint-{later}"))).unwrap();
-    }
-}
-
 fn files(folder: &Path, all: &mut Vec<(String, Vec<u8>)>) {
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         match entry.path() {
@@ -154,7 +146,7 @@ fn a_run_with_a_judge_is_the_same_when_it_is_resumed_and_its_key_is_in_no_file()
     assert!(place.figure("whole", "rewards/judge_reward/std").iter().any(|std| *std > 0.0));
     for step in [1, 3, 5] {
         let name = format!("from-{step}");
-        as_after(&place, "whole", step, &name);
+        place.copy_as_after("whole", step, &name);
         run(&place, &words(&["resume", &name]), &[]).succeeded();
         place.assert_same_end(&name, "whole", STEPS, "model.safetensors");
     }
@@ -179,8 +171,7 @@ fn a_run_with_a_judge_is_the_same_when_it_is_resumed_and_its_key_is_in_no_file()
 /// Waits until a run has logged a number of steps, and kills it.
 fn kill_after(place: &Place, name: &str, lines: usize, child: &mut Child) {
     loop {
-        let text = fs::read(place.path(name).join("metrics.jsonl")).unwrap_or_default();
-        if text.iter().filter(|byte| **byte == b'\n').count() >= lines || child.try_wait().unwrap().is_some() {
+        if place.steps(name) >= lines || child.try_wait().unwrap().is_some() {
             let _ = child.kill();
             let _ = child.wait();
             return;
@@ -216,7 +207,7 @@ fn a_killed_run_goes_on_and_is_replayed_without_the_judge() {
     drop(judge);
     for step in [1, 2, 4] {
         let name = format!("from-{step}");
-        as_after(&place, "run", step, &name);
+        place.copy_as_after("run", step, &name);
         place.run(&["resume", &name, "--set", "replay_only=true"]).succeeded();
         place.assert_same_end(&name, "run", STEPS, "model.safetensors");
     }
@@ -278,7 +269,7 @@ fn a_run_with_a_reward_model_a_critic_and_a_judge_resumes_to_the_bit_from_every_
     let asked = judge.asked();
     for step in 1..STEPS {
         let name = format!("from-{step}");
-        as_after(&place, "whole", step, &name);
+        place.copy_as_after("whole", step, &name);
         run(&place, &words(&["resume", &name]), &[]).succeeded();
         same_with_critic(&place, &name);
     }
@@ -292,12 +283,7 @@ fn a_run_with_all_three_that_is_killed_at_any_moment_ends_the_same() {
     let mut arguments = scored_by_both(&place, &judge, "killed");
     arguments.push("--resume-from-checkpoint".into());
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    for kill in 0..12u64 {
-        let mut child = place.start(&arguments);
-        std::thread::sleep(Duration::from_millis(150 + 97 * kill % 400));
-        let _ = child.kill();
-        let _ = child.wait();
-    }
+    place.kill_after_each(&arguments, (0..12).map(|kill| Duration::from_millis(150 + 97 * kill % 400)));
     place.run(&arguments).succeeded();
     same_with_critic(&place, "killed");
 }
@@ -436,7 +422,7 @@ fn nothing_is_granted_that_the_user_did_not_name() {
 fn a_strangers_run_folder_grants_nothing() {
     let (place, judge) = (prompts(), Judge::moody());
     run(&place, &judge.arguments("run"), &[]).succeeded();
-    as_after(&place, "run", 3, "theirs");
+    place.copy_as_after("run", 3, "theirs");
     let asked = judge.asked();
     let resume = |more: &[&str]| {
         let cache = place.path("another-cache").display().to_string();

@@ -28,10 +28,7 @@ fn every_resume_is_the_uninterrupted_run() {
     let kl = place.figure("run", "kl");
     assert!(kl.len() == 7 && kl[0] == 0.0 && kl.iter().any(|kl| *kl > 0.0), "{kl:?}");
     for step in 1..7 {
-        let again = format!("from-{step}");
-        place.copy("run", &again);
-        place.run(&["resume", &again, "--step", &step.to_string()]).succeeded();
-        place.assert_same_end(&again, "run", 7, "model.safetensors");
+        place.assert_resumes("run", step, 7, "model.safetensors");
     }
 }
 

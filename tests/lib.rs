@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Path of the plugin that misbehaves on request.
 pub const HOSTILE: &str = env!("HOSTILE_WASM");
@@ -232,6 +232,30 @@ impl Place {
         self.run(&arguments)
     }
 
+    /// Trains a tiny reward model for two steps, of which it leaves the checkpoints in `run`, and its pairs in `pairs.jsonl`.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn train_reward_model(&self, run: &str, more: &[&str]) {
+        let pair = |i: usize| {
+            let (chosen, rejected) = ("z".repeat(1 + i % 5), "ab".repeat(1 + i % 3));
+            format!("{}\n", serde_json::json!({"prompt": format!("p{i}"), "chosen": chosen, "rejected": rejected}))
+        };
+        self.write("pairs.jsonl", (0..16).map(pair).collect::<String>());
+        let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", run, "--max-steps", "2"];
+        self.run(&[&train[..], &["--learning-rate", "0.01"], more].concat()).succeeded();
+    }
+
+    /// What `rlhost score` says of each row.
+    ///
+    /// # Panics
+    /// If that fails or is not JSON.
+    #[must_use]
+    pub fn score(&self, model: &str, dataset: &str) -> Vec<Value> {
+        let outcome = self.run(&["score", model, "--dataset", dataset, "--json"]);
+        outcome.succeeded().stdout.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    }
+
     /// Starts the binary and does not wait for it.
     ///
     /// # Panics
@@ -243,6 +267,19 @@ impl Place {
         command.env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", self.path("hub"));
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().expect("the binary starts")
+    }
+
+    /// Starts the binary again and again, and kills it after each of these times.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    pub fn kill_after_each(&self, arguments: &[&str], times: impl IntoIterator<Item = Duration>) {
+        for time in times {
+            let mut child = self.start(arguments);
+            std::thread::sleep(time);
+            child.kill().expect("a child can be killed");
+            child.wait().expect("a child ends");
+        }
     }
 
     /// The command that runs the binary as so many processes of one run.
@@ -277,6 +314,18 @@ impl Place {
         copy(&self.path(from), &self.path(to));
     }
 
+    /// Copies a run as it was when its process died after a step.
+    ///
+    /// # Panics
+    /// If it can't be read or written.
+    pub fn copy_as_after(&self, run: &str, step: u64, to: &str) {
+        self.copy(run, to);
+        for later in self.checkpoints(to).into_iter().filter(|later| *later > step) {
+            let folder = self.path(to).join(format!("checkpoint-{later}"));
+            std::fs::remove_dir_all(folder).expect("a checkpoint can be removed");
+        }
+    }
+
     /// Steps of the checkpoints that a run has now.
     ///
     /// # Panics
@@ -287,6 +336,27 @@ impl Place {
         let mut steps: Vec<u64> = entries.filter_map(|name| name.to_str()?.strip_prefix("checkpoint-")?.parse().ok()).collect();
         steps.sort_unstable();
         steps
+    }
+
+    /// Number of steps that a run has logged so far.
+    #[must_use]
+    pub fn steps(&self, run: &str) -> usize {
+        let log = std::fs::read(self.path(run).join("metrics.jsonl")).unwrap_or_default();
+        log.iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    /// Waits for what a run that goes on will do.
+    ///
+    /// # Panics
+    /// If it takes longer than `patience`, with the run's events so far.
+    #[track_caller]
+    pub fn wait(&self, run: &str, patience: Duration, done: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !done() {
+            let events = || std::fs::read_to_string(self.path(run).join("events.jsonl")).unwrap_or_default();
+            assert!(begun.elapsed() < patience, "{}", events());
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Events of one kind in a run.
@@ -367,6 +437,17 @@ impl Place {
         for file in ["metrics.jsonl", "completions.jsonl"] {
             assert_eq!(self.timeless(&format!("{got}/{file}")), self.timeless(&format!("{want}/{file}")), "{got}: {file}");
         }
+    }
+
+    /// Asserts that a copy of a run, resumed from its checkpoint of a step, ends as the run did. See [`Self::assert_same_end`].
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn assert_resumes(&self, run: &str, step: u64, end: u64, weights: &str) {
+        let again = format!("{run}-from-{step}");
+        self.copy(run, &again);
+        self.run(&["resume", &again, "--step", &step.to_string()]).succeeded();
+        self.assert_same_end(&again, run, end, weights);
     }
 
     /// One figure of every logged step of a run.

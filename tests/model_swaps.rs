@@ -4,7 +4,7 @@ use rlhost_tests::{Outcome, Place, STORIES, tiny};
 use serde_json::{Value, json};
 use std::fs;
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest that anything here is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -12,11 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A folder with two reward models, `one` and `two`, that score texts differently.
 fn place() -> Place {
     let place = Place::new();
-    let row = |i: usize| json!({"prompt": format!("p{i}"), "chosen": "z".repeat(1 + i % 5), "rejected": "ab".repeat(1 + i % 3)});
-    place.write("pairs.jsonl", (0..16).map(|i| format!("{}\n", row(i))).collect::<String>());
     for (name, seed) in [("one", "1"), ("two", "2")] {
-        let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", name, "--max-steps", "2"];
-        place.run(&[&train[..], &["--learning-rate", "0.01", "--seed", seed]].concat()).succeeded();
+        place.train_reward_model(name, &["--seed", seed]);
     }
     place
 }
@@ -43,17 +40,13 @@ impl<'a> Running<'a> {
         this
     }
 
+    #[track_caller]
     fn wait(&self, done: impl Fn() -> bool) {
-        let begun = Instant::now();
-        while !done() {
-            let events = fs::read_to_string(self.place.path("run/events.jsonl")).unwrap_or_default();
-            assert!(begun.elapsed() < PATIENCE, "{events}");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        self.place.wait("run", PATIENCE, done);
     }
 
     fn steps(&self) -> usize {
-        fs::read(self.place.path("run/metrics.jsonl")).unwrap_or_default().iter().filter(|b| **b == b'\n').count()
+        self.place.steps("run")
     }
 
     fn on(&self, steps: usize) {
@@ -91,9 +84,8 @@ fn scores(place: &Place, model: &str, step: u64) -> Vec<(f64, f64)> {
     let texts = rows.iter().filter(|row| row["finished"] == false);
     let lines = texts.clone().map(|row| format!("{}\n", json!({"prompt": row["prompt"], "completion": row["completion"]})));
     place.write("said.jsonl", lines.collect::<String>());
-    let outcome = place.run(&["score", model, "--dataset", "said.jsonl", "--json"]);
-    let said = outcome.succeeded().stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    said.zip(texts).map(|(line, row)| (row["rewards"]["one"].as_f64().unwrap(), line["score"].as_f64().unwrap())).collect()
+    let said = place.score(model, "said.jsonl");
+    said.iter().zip(texts).map(|(line, row)| (row["rewards"]["one"].as_f64().unwrap(), line["score"].as_f64().unwrap())).collect()
 }
 
 #[test]

@@ -11,10 +11,7 @@ const BIAS: f64 = 0.25;
 /// a right one are the reward model's value plus a constant.
 fn place() -> Place {
     let place = Place::new();
-    let row = |i: usize| json!({"prompt": format!("p{i}"), "chosen": "z".repeat(1 + i % 5), "rejected": "ab".repeat(1 + i % 3)});
-    place.write("pairs.jsonl", (0..16).map(|i| format!("{}\n", row(i))).collect::<String>());
-    let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "run", "--max-steps", "2"];
-    place.run(&[&train[..], &["--learning-rate", "0.01"]].concat()).succeeded();
+    place.train_reward_model("run", &[]);
     place.copy("run/checkpoint-2", "rm");
     place.copy("rm", "prm");
     let config = fs::read_to_string(place.path("rm/config.json")).unwrap();
@@ -58,9 +55,8 @@ fn steps_of(place: &Place, prompt: &str, completion: &str, separator: &str) -> V
         return Vec::new();
     }
     place.write("texts.jsonl", texts.concat());
-    let outcome = place.run(&["score", "rm", "--dataset", "texts.jsonl", "--json"]);
-    let values =
-        outcome.succeeded().stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["score"].as_f64().unwrap());
+    let scores = place.score("rm", "texts.jsonl");
+    let values = scores.iter().map(|line| line["score"].as_f64().unwrap());
     values.map(|value| 1.0 / (1.0 + (-value - BIAS).exp())).collect()
 }
 
@@ -70,8 +66,7 @@ fn a_dataset_is_valued_step_by_step() {
     let rows = [("a question:", "one step\nanother\n\na third"), ("q", "alone"), ("q", " \n")];
     let line = |(prompt, completion): &(&str, &str)| format!("{}\n", json!({"prompt": prompt, "completion": completion}));
     place.write("said.jsonl", rows.iter().map(line).collect::<String>());
-    let outcome = place.run(&["score", "prm", "--dataset", "said.jsonl", "--json"]);
-    let lines: Vec<Value> = outcome.succeeded().stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = place.score("prm", "said.jsonl");
     assert_eq!(lines.len(), 3);
     for (line, ((prompt, completion), count)) in lines.iter().zip(rows.iter().zip([3, 1, 0])) {
         let (got, want) = (line["steps"].as_array().unwrap(), steps_of(&place, prompt, completion, "\n"));
@@ -91,23 +86,16 @@ fn the_values_of_steps_are_a_reward_and_reach_a_plugin_as_a_column() {
     let learn = ["sft", "--model", tiny(), "--dataset", "lines.jsonl", "--output-dir", "lines", "--max-steps", "40"];
     place.run(&[&learn[..], &["--learning-rate", "0.01"]].concat()).succeeded();
     let mut all = vec!["grpo", "--model", "lines/checkpoint-40", "--dataset", "lines.jsonl", "--output-dir", "asked"];
-    all.extend([
-        "--plugin",
-        "process_reward.wasm",
-        "--reward-model",
-        "prm",
-        "--set",
-        "plugin.process_reward.config.combine=mean",
-    ]);
+    all.extend(["--plugin", "process_reward.wasm", "--set", "plugin.process_reward.config.combine=mean"]);
+    all.extend(["--reward-model", "prm"]);
     all.extend(["--set", "plugin.prm.step_separator=\"d\"", "--max-completion-length", "16", "--learning-rate", "0.0001"]);
     all.extend(["--max-steps", "3", "--save-steps", "1", "--logging-steps", "1", "--log-completions", "all"]);
     place.run(&all).succeeded();
-    let separator = "d";
     let said = place.lines("asked/completions.jsonl").into_iter().filter(|row| row["step"] == 0);
     let said = said.filter(|row| !row["completion"].as_str().unwrap().contains('\u{fffd}'));
     let (mut most, mut rows) = (0, 0);
     for row in said {
-        let want = steps_of(&place, row["prompt"].as_str().unwrap(), row["completion"].as_str().unwrap(), separator);
+        let want = steps_of(&place, row["prompt"].as_str().unwrap(), row["completion"].as_str().unwrap(), "d");
         let scores = ["prm", "process_reward"].map(|name| row["rewards"][name].as_f64());
         let (least, mean) = (want.iter().copied().reduce(f64::min), want.iter().sum::<f64>() / want.len() as f64);
         let near = |got: Option<f64>, want: Option<f64>| match (got, want) {
@@ -118,11 +106,8 @@ fn the_values_of_steps_are_a_reward_and_reach_a_plugin_as_a_column() {
         (most, rows) = (most.max(want.len()), rows + 1);
     }
     assert!(rows > 0 && most > 1, "{rows} rows, at most {most} steps");
-    for step in [1u64, 2] {
-        let from = format!("from-{step}");
-        place.copy("asked", &from);
-        place.run(&["resume", &from, "--step", &step.to_string()]).succeeded();
-        place.assert_same_end(&from, "asked", 3, "model.safetensors");
+    for step in [1, 2] {
+        place.assert_resumes("asked", step, 3, "model.safetensors");
     }
 }
 

@@ -341,16 +341,13 @@ impl Running {
         this
     }
 
+    #[track_caller]
     fn wait(&self, done: impl Fn() -> bool) {
-        let begun = Instant::now();
-        while !done() {
-            assert!(begun.elapsed() < PATIENCE, "{:?}", fs::read_to_string(self.place.path("run/events.jsonl")));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.place.wait("run", PATIENCE, done);
     }
 
     fn steps(&self) -> usize {
-        fs::read(self.place.path("run/metrics.jsonl")).unwrap_or_default().iter().filter(|b| **b == b'\n').count()
+        self.place.steps("run")
     }
 
     /// The process of a rank.

@@ -40,14 +40,6 @@ fn with_whole_run() -> Place {
     place
 }
 
-/// A copy of a run as it was when the process died after a step.
-fn as_after(place: &Place, step: u64, name: &str) {
-    place.copy("whole", name);
-    for later in step + 1..=STEPS {
-        fs::remove_dir_all(place.path(name).join(format!("checkpoint-{later}"))).unwrap();
-    }
-}
-
 #[test]
 fn a_run_resumed_from_any_step_ends_as_the_uninterrupted_one() {
     let place = with_whole_run();
@@ -57,7 +49,7 @@ fn a_run_resumed_from_any_step_ends_as_the_uninterrupted_one() {
     assert_ne!(states[0], states[STEPS as usize - 1], "the reward has no state to lose");
     for step in 1..STEPS {
         let name = format!("from-{step}");
-        as_after(&place, step, &name);
+        place.copy_as_after("whole", step, &name);
         place.run(&["resume", &name]).succeeded();
         assert_same(&place, &name, "whole");
         fs::remove_dir_all(place.path(&name)).unwrap();
@@ -67,8 +59,7 @@ fn a_run_resumed_from_any_step_ends_as_the_uninterrupted_one() {
 /// Waits for a child to have logged `lines` steps; false if it ended before that.
 fn logged(place: &Place, run: &str, lines: u64, child: &mut std::process::Child) -> bool {
     loop {
-        let text = fs::read(place.path(run).join("metrics.jsonl")).unwrap_or_default();
-        if text.iter().filter(|b| **b == b'\n').count() as u64 >= lines {
+        if place.steps(run) as u64 >= lines {
             return true;
         }
         if child.try_wait().unwrap().is_some() {
@@ -192,7 +183,7 @@ fn a_run_that_a_plugin_ended_goes_on_as_if_it_had_not() {
 #[test]
 fn any_damaged_file_of_a_checkpoint_is_named_and_the_one_before_taken() {
     let place = with_whole_run();
-    as_after(&place, 5, "damaged");
+    place.copy_as_after("whole", 5, "damaged");
     // A line that was cut off inside a character, as a full disk leaves it.
     let mut log = fs::OpenOptions::new().append(true).open(place.path("damaged/completions.jsonl")).unwrap();
     log.write_all(b"{\"step\": 7, \"prompt\": \"s\xc3").unwrap();

@@ -38,9 +38,8 @@ fn train(place: &Place, run: &str, more: &[&str]) -> Outcome {
 
 /// Each row's scores of the pairs.
 fn scores(place: &Place, model: &str) -> Vec<(f64, f64)> {
-    let outcome = place.run(&["score", model, "--dataset", "pairs.jsonl", "--json"]);
-    let lines = outcome.succeeded().stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines.map(|line| (line["chosen"].as_f64().unwrap(), line["rejected"].as_f64().unwrap())).collect()
+    let lines = place.score(model, "pairs.jsonl");
+    lines.iter().map(|line| (line["chosen"].as_f64().unwrap(), line["rejected"].as_f64().unwrap())).collect()
 }
 
 #[test]
@@ -72,11 +71,8 @@ fn a_run_resumed_from_any_step_ends_as_the_uninterrupted_one() {
         [("whole", &[][..], "model.safetensors"), ("adapter", &["--lora-r", "2"], "adapter_model.safetensors")]
     {
         train(&place, name, &[&["--max-steps", "8", "--save-steps", "1", "--logging-steps", "3"], more].concat()).succeeded();
-        for step in 1..8u64 {
-            let from = format!("{name}-{step}");
-            place.copy(name, &from);
-            place.run(&["resume", &from, "--step", &step.to_string()]).succeeded();
-            place.assert_same_end(&from, name, 8, weights);
+        for step in 1..8 {
+            place.assert_resumes(name, step, 8, weights);
         }
     }
     let adapter = place.tensors("adapter/checkpoint-8/adapter_model.safetensors");
@@ -127,9 +123,7 @@ fn a_text_has_the_same_score_alone_beside_others_and_where_training_began_from_i
         json!({"text": text("prompt") + &text("rejected")})
     };
     place.write("alone.jsonl", (0..6).map(|i| format!("{}\n{}\n", one(i), whole(i))).collect::<String>());
-    let alone = place.run(&["score", "run", "--dataset", "alone.jsonl", "--json"]);
-    let alone: Vec<Value> = alone.succeeded().stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    for (i, line) in alone.iter().enumerate() {
+    for (i, line) in place.score("run", "alone.jsonl").iter().enumerate() {
         let (chosen, rejected) = together[i / 2];
         let want = if i % 2 == 0 { chosen } else { rejected };
         assert!((line["score"].as_f64().unwrap() - want).abs() < 1e-5, "{line} and {want}");
@@ -217,8 +211,7 @@ fn the_scores_in_a_run_are_those_that_the_model_gives_the_texts() {
     // One that did not end has no ending token, and no text says so: `score` adds one, but that is padding here.
     let texts = rows.clone().map(|row| format!("{}\n", json!({"prompt": row["prompt"], "completion": row["completion"]})));
     place.write("said.jsonl", texts.collect::<String>());
-    let scored = place.run(&["score", &judge, "--dataset", "said.jsonl", "--json"]);
-    let lines: Vec<&str> = scored.succeeded().stdout.lines().collect();
+    let lines = place.score(&judge, "said.jsonl");
     assert!(lines.len() > 8 && lines.len() == rows.clone().count());
     let mut same = 0;
     for (line, row) in lines.iter().zip(rows) {
@@ -226,7 +219,6 @@ fn the_scores_in_a_run_are_those_that_the_model_gives_the_texts() {
         if row["completion"].as_str().unwrap().contains('\u{fffd}') {
             continue;
         }
-        let line: Value = serde_json::from_str(line).unwrap();
         let (alone, in_run) = (line["score"].as_f64().unwrap(), row["rewards"]["judge"].as_f64().unwrap());
         assert!((alone - in_run).abs() < 1e-4, "{alone} and {in_run}");
         same += 1;
@@ -251,11 +243,8 @@ fn every_algorithm_that_scores_takes_a_reward_model_and_resumes_to_the_bit() {
     let judge = judge(&place);
     for algorithm in ["grpo", "rloo", "ppo", "online_dpo"] {
         place.run(&asks(algorithm, &judge, algorithm)).succeeded();
-        for step in 1..4u64 {
-            let from = format!("{algorithm}-{step}");
-            place.copy(algorithm, &from);
-            place.run(&["resume", &from, "--step", &step.to_string()]).succeeded();
-            place.assert_same_end(&from, algorithm, 4, "model.safetensors");
+        for step in 1..4 {
+            place.assert_resumes(algorithm, step, 4, "model.safetensors");
         }
     }
     // The critic starts from the reward model, as in OpenRLHF, unless another is named.
@@ -352,9 +341,7 @@ fn a_conversation_goes_through_the_models_own_template() {
         format!("{}\n", json!({"messages": [said("user", &asked), said("assistant", row["completion"].as_str().unwrap())]}))
     });
     place.write("said.jsonl", texts.collect::<String>());
-    let scored = place.run(&["score", "critic", "--dataset", "said.jsonl", "--json"]);
-    for (line, row) in scored.succeeded().stdout.lines().zip(&rows) {
-        let line: Value = serde_json::from_str(line).unwrap();
+    for (line, row) in place.score("critic", "said.jsonl").iter().zip(&rows) {
         let (alone, in_run) = (line["score"].as_f64().unwrap(), row["rewards"]["critic"].as_f64().unwrap());
         assert!((alone - in_run).abs() < 1e-4, "{alone} and {in_run}");
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::Write;
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest that anything here is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,16 +33,13 @@ impl Running {
         this
     }
 
+    #[track_caller]
     fn wait(&self, done: impl Fn() -> bool) {
-        let begun = Instant::now();
-        while !done() {
-            assert!(begun.elapsed() < PATIENCE, "{}", fs::read_to_string(self.place.path("run/events.jsonl")).unwrap());
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        self.place.wait("run", PATIENCE, done);
     }
 
     fn steps(&self) -> usize {
-        fs::read(self.place.path("run/metrics.jsonl")).unwrap_or_default().iter().filter(|b| **b == b'\n').count()
+        self.place.steps("run")
     }
 
     /// Waits for some further steps.

@@ -3,6 +3,7 @@ model's, and takes values from cells as it would from a stranger."""
 
 import ast
 import builtins
+import functools
 import importlib
 import json
 import math
@@ -163,18 +164,23 @@ class Cells:
     """The cells of a row: one for all tests, replaced when a test has ended it, and one for each program."""
 
     def __init__(self, code, setup, settings):
-        self.given = (code, setup, settings)
+        self.code, self.setup, self.settings = code, setup, settings
         self.cell = None
+
+    @functools.cached_property
+    def compiled_setup(self):
+        """The setup for the judge, whose own is what it defines."""
+        return compile(self.setup, "<setup>", "exec", dont_inherit=True)
 
     def get(self):
         """Returns the cell with the code loaded."""
         if self.cell is None or self.cell.gone:
-            self.cell = Cell(*self.given)
+            self.cell = Cell(self.code, self.setup, self.settings)
         return self.cell
 
     def ran(self, stdin):
         """Returns what a program did that read this."""
-        cell = Cell(*self.given, stdin)
+        cell = Cell(self.code, self.setup, self.settings, stdin)
         cell.close()
         return cell.loaded
 
@@ -374,8 +380,7 @@ def piece(trees, row):
                 space[name] = importlib.import_module(name)
             elif name in theirs:
                 space[name] = Remote(cell, {"n": name})
-        # What the setup defines is the judge's own.
-        exec(compile(cells_of_row.given[1], "<setup>", "exec", dont_inherit=True), space)
+        exec(cells_of_row.compiled_setup, space)
         for part in compiled:
             exec(part, space)
 
@@ -406,7 +411,7 @@ def case(test, row):
 
 def call(cells_of_row, name, arguments, named, expected):
     value = cells_of_row.get().call({"op": "function", "name": name}, arguments, named)
-    if not equal(value, expected, cells_of_row.given[2]["tolerance"]):
+    if not equal(value, expected, cells_of_row.settings["tolerance"]):
         raise Failed("another value")
 
 

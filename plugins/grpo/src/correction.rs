@@ -1,14 +1,14 @@
 //! Truncated importance sampling: how much likelier a completion is under the training's forward pass than where it was sampled, of
 //! which the loss is a multiple.
 
-use crate::settings::{CorrectionMode, Settings};
+use crate::masks::known_log_ratio;
+use crate::settings::Settings;
 use rlhost_plugin_sdk::policy::Tokens;
 use rlhost_plugin_sdk::rows::{counted, rows};
 use rlhost_plugin_sdk::{Error, Metric};
 
 /// Returns the factor of each token's loss; masked tokens, and all without a correction, have 1.
 pub(crate) fn factors(s: &Settings, t: &Tokens) -> Result<Vec<f64>, Error> {
-    use CorrectionMode::{SequenceMask, SequenceTruncate};
     let mut factors = vec![1.0; t.mask.len()];
     if !s.vllm_importance_sampling_correction {
         return Ok(factors);
@@ -16,11 +16,11 @@ pub(crate) fn factors(s: &Settings, t: &Tokens) -> Result<Vec<f64>, Error> {
     let missing = || Error::Input("the correction needs sampling log-probabilities, which the batch does not have".into());
     let sampling_logp = t.sampling_logp.as_ref().ok_or_else(missing)?;
     // Tokens of unknown sampling probability are not corrected.
-    let away = |i: usize| Some(f64::from(t.old_logp[i]) - f64::from(sampling_logp[i])).filter(|d| !d.is_nan()).unwrap_or(0.0);
+    let away = |i: usize| known_log_ratio(t.old_logp[i], sampling_logp[i]);
+    let by_token = s.vllm_importance_sampling_mode.is_by_token();
     for row in rows(&t.offsets) {
         let tokens = counted(&t.mask, row);
-        let whole = matches!(s.vllm_importance_sampling_mode, SequenceTruncate | SequenceMask)
-            .then(|| bounded(s, tokens.clone().map(away).sum::<f64>().exp()));
+        let whole = (!by_token).then(|| bounded(s, tokens.clone().map(away).sum::<f64>().exp()));
         tokens.for_each(|i| factors[i] = whole.unwrap_or_else(|| bounded(s, away(i).exp())));
     }
     Ok(factors)
@@ -30,17 +30,18 @@ pub(crate) fn factors(s: &Settings, t: &Tokens) -> Result<Vec<f64>, Error> {
 fn bounded(s: &Settings, ratio: f64) -> f64 {
     let least = s.vllm_importance_sampling_clip_min.unwrap_or(f64::NEG_INFINITY);
     let most = s.vllm_importance_sampling_clip_max.value().unwrap_or(f64::INFINITY);
-    match s.vllm_importance_sampling_mode {
-        CorrectionMode::TokenTruncate | CorrectionMode::SequenceTruncate => ratio.max(least).min(most),
-        CorrectionMode::TokenMask | CorrectionMode::SequenceMask if ratio < least || ratio > most => 0.0,
-        CorrectionMode::TokenMask | CorrectionMode::SequenceMask => ratio,
+    if s.vllm_importance_sampling_mode.is_clipping() {
+        ratio.max(least).min(most)
+    } else if ratio < least || ratio > most {
+        0.0
+    } else {
+        ratio
     }
 }
 
 /// Returns the metrics of a correction's factors: of tokens, or of completions where they have one each.
 pub(crate) fn metrics(s: &Settings, factors: &[f64], t: &Tokens) -> Vec<Metric> {
-    use CorrectionMode::{TokenMask, TokenTruncate};
-    let by_token = matches!(s.vllm_importance_sampling_mode, TokenTruncate | TokenMask);
+    let by_token = s.vllm_importance_sampling_mode.is_by_token();
     let of_row = |row| counted(&t.mask, row).map(|i| factors[i]).take(if by_token { usize::MAX } else { 1 });
     let all: Vec<f64> = rows(&t.offsets).flat_map(of_row).collect();
     if all.is_empty() || !s.vllm_importance_sampling_correction {

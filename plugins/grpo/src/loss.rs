@@ -45,7 +45,7 @@ pub(crate) fn loss(s: &Settings, control: &EntropyControl, t: &Tokens) -> Result
         let n = tokens.clone().count();
         let weight = weight(s.loss_type, &t.scale, n);
         let mean_log_ratio = masked_mean(&t.mask, row.clone(), log_ratio);
-        let sequence_log_ratio = sequence_log_ratio(tokens.clone().map(log_ratio), tokens.clone().map(|i| factors[i].ln()));
+        let sequence_log_ratio = sequence_log_ratio(s, tokens.clone().map(log_ratio), tokens.clone().map(|i| factors[i].ln()));
         let near = s.off_policy_mask_threshold.is_none_or(|threshold| {
             let sampling_logp = t.sampling_logp.as_ref().unwrap_or(&t.old_logp);
             near_policy(&t.logp, sampling_logp, &t.mask, row.clone(), threshold)

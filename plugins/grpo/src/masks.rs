@@ -26,6 +26,11 @@ fn interpolated(sorted: &[f32], quantile: f32) -> Option<f32> {
 /// `sampling_logp - logp` must not exceed the threshold (DeepSeek-V3.2, arXiv 2512.02556, equation 9). Tokens of unknown sampling
 /// probability (NaN) don't count.
 pub(crate) fn near_policy(logp: &[f32], sampling_logp: &[f32], mask: &[u8], row: Range<usize>, threshold: f64) -> bool {
-    let away = |i: usize| Some(f64::from(sampling_logp[i]) - f64::from(logp[i])).filter(|d| !d.is_nan()).unwrap_or(0.0);
-    masked_mean(mask, row, away) <= threshold
+    masked_mean(mask, row, |i| known_log_ratio(sampling_logp[i], logp[i])) <= threshold
+}
+
+/// Returns the difference of two log-probabilities, or zero where one is unknown (NaN).
+pub(crate) fn known_log_ratio(a: f32, b: f32) -> f64 {
+    let log_ratio = f64::from(a) - f64::from(b);
+    if log_ratio.is_nan() { 0.0 } else { log_ratio }
 }

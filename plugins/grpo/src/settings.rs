@@ -108,6 +108,18 @@ pub enum CorrectionMode {
     SequenceMask,
 }
 
+impl CorrectionMode {
+    /// Returns whether each token has a ratio of its own.
+    pub(crate) fn is_by_token(self) -> bool {
+        matches!(self, Self::TokenTruncate | Self::TokenMask)
+    }
+
+    /// Returns whether ratios beyond the bounds are clipped rather than zero.
+    pub(crate) fn is_clipping(self) -> bool {
+        matches!(self, Self::TokenTruncate | Self::SequenceTruncate)
+    }
+}
+
 /// An upper bound that can be lifted.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged)]
@@ -269,13 +281,12 @@ impl Settings {
 
     /// Refuses a correction that can't be made, as TRL does.
     pub(crate) fn check_correction(&self) -> Result<(), String> {
-        use CorrectionMode::{SequenceTruncate, TokenMask, TokenTruncate};
         if !self.vllm_importance_sampling_correction {
             return Ok(());
         }
         let mode = self.vllm_importance_sampling_mode;
         let (least, most) = (self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max.value());
-        if self.loss_type == LossType::Vespo && !matches!(mode, TokenTruncate | TokenMask) {
+        if self.loss_type == LossType::Vespo && !mode.is_by_token() {
             return Err("vllm_importance_sampling_mode must be token_truncate or token_mask with the loss type vespo".into());
         }
         if let (Some(least), Some(most)) = (least, most)
@@ -283,7 +294,7 @@ impl Settings {
         {
             return Err(format!("vllm_importance_sampling_clip_min is {least}; it must be below clip_max, {most}"));
         }
-        if matches!(mode, TokenTruncate | SequenceTruncate) && least.is_none() && most.is_none() {
+        if mode.is_clipping() && least.is_none() && most.is_none() {
             return Err("vllm_importance_sampling_mode clips; set vllm_importance_sampling_clip_min or clip_max".into());
         }
         Ok(())

@@ -80,8 +80,16 @@ pub(crate) fn lost(s: &Settings, t: &Token) -> Lost {
 const LOG_RATIO_RANGE: (f64, f64) = (-18.420_680_743_952_367, 20.0);
 
 /// Returns the logarithm of a completion's ratio for vespo: the sum over its tokens, each limited to within 20 of zero, limited
-/// to the range from `ln 1e-8` to 20. A correction's factors count too, each limited to that range.
-pub(crate) fn sequence_log_ratio(log_ratios: impl Iterator<Item = f64>, log_factors: impl Iterator<Item = f64>) -> f64 {
+/// to the range from `ln 1e-8` to 20. A correction's factors count too, each limited to that range. Other loss types have no use
+/// for it and get 0.
+pub(crate) fn sequence_log_ratio(
+    s: &Settings,
+    log_ratios: impl Iterator<Item = f64>,
+    log_factors: impl Iterator<Item = f64>,
+) -> f64 {
+    if s.loss_type != LossType::Vespo {
+        return 0.0;
+    }
     let (least, most) = LOG_RATIO_RANGE;
     let factors: f64 = log_factors.map(|r| r.clamp(least, most)).sum();
     (log_ratios.map(|r| r.clamp(-20.0, 20.0)).sum::<f64>() + factors).clamp(least, most)
