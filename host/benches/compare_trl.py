@@ -25,7 +25,7 @@ Each program runs in the settings that its users choose from (--settings):
 | setting | TRL | rlhost |
 |---|---|---|
 | f32 | dtype float32 | --dtype float32 |
-| bf16 | bf16 true; an adapter's base is loaded in bfloat16 | an adapter's base stays in bf16, everything is computed in f32; no such run without an adapter |
+| bf16 | bf16 true; an adapter's base is loaded in bfloat16 | --bf16; an adapter's base stays in bf16 |
 | f32-recompute, bf16-recompute | the same with gradient_checkpointing | the same with --gradient-checkpointing |
 
 TRL's own defaults are bf16-recompute. The gain that counts is to TRL's best setting, which is printed
@@ -274,7 +274,8 @@ def train_rlhost(binary, work, what, lora, setting, rows, steps, threads):
     options = {
         **flow, "model": work / "model", "per-device-train-batch-size": rows, "max-steps": steps, "learning-rate": RATE,
         "logging-steps": 1, "save-steps": 1000000, "save-only-model": "true", "output-dir": out,
-        "dtype": "bfloat16" if setting.startswith("bf16") else "float32",
+        "bf16": str(setting.startswith("bf16")).lower(),
+        "dtype": "bfloat16" if lora and setting.startswith("bf16") else "float32",
         "gradient-checkpointing": str(setting.endswith("-recompute")).lower(),
         **({"lora-r": RANK, "lora-alpha": ALPHA, "lora-dropout": 0} if lora else {}),
         **({"num-threads": threads} if threads else {}),
@@ -353,8 +354,6 @@ def compare(what, binary, work, args, rows, steps):
     """All rounds of one kind of work."""
     lora, programs = args.lora, {}
     for setting in args.settings:
-        # Without a copy that nothing trains, rlhost has nothing in bf16; generation recomputes nothing.
-        ours = not setting.startswith("bf16") or lora
         if what == "generation":
             if setting.endswith("-recompute"):
                 continue
@@ -363,8 +362,7 @@ def compare(what, binary, work, args, rows, steps):
         else:
             programs[f"TRL {setting}"] = lambda s=setting: stage("_train_trl", work, what, lora, s, rows, steps, args.threads)
             run = lambda s=setting: train_rlhost(binary, work, what, lora, s, rows, steps, args.threads)
-        if ours:
-            programs[f"rlhost {setting}"] = run
+        programs[f"rlhost {setting}"] = run
     runs = {name: [] for name in programs if args.only is None or name.lower().startswith(args.only)}
     for number in range(1, args.rounds + 1):
         for name in runs:

@@ -11,6 +11,7 @@ use candle_core::Tensor;
 use common::{MODELS, architecture, batch, short, values};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rlhost::model::Architecture;
+use rlhost::ops::Precision::F32;
 use rlhost::ops::adamw::{Step, update};
 use rlhost::ops::low_rank::{Gradient, LowRank};
 use rlhost::ops::panels::Panels;
@@ -55,16 +56,20 @@ fn all(c: &mut Criterion) {
 fn products(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
     let (d, i) = (a.hidden_size, a.intermediate_size);
     let (x, w, dy, dw) = (values(&[n, d]), values(&[i, d]), values(&[n, i]), values(&[i, d]));
-    bench(c, model, "linear, forward", 2 * n * d * i, || drop(black_box(linear::forward(&x, &w, None).unwrap())));
-    bench(c, model, "linear, backward to the input", 2 * n * d * i, || drop(black_box(linear::backward_input(&dy, &w).unwrap())));
-    bench(c, model, "linear, backward to the weight", 2 * n * d * i, || linear::backward_weight(&x, &dy, &dw, None).unwrap());
-    let (panels, few) = (Panels::new(&w, None).unwrap(), values(&[16, d]));
+    bench(c, model, "linear, forward", 2 * n * d * i, || drop(black_box(linear::forward(&x, &w, None, F32).unwrap())));
+    bench(c, model, "linear, backward to the input", 2 * n * d * i, || {
+        drop(black_box(linear::backward_input(&dy, &w, F32).unwrap()))
+    });
+    bench(c, model, "linear, backward to the weight", 2 * n * d * i, || {
+        linear::backward_weight(&x, &dy, &dw, None, F32).unwrap()
+    });
+    let (panels, few) = (Panels::new(&w, None, F32).unwrap(), values(&[16, d]));
     bench(c, model, "panels, 16 rows, as in decoding", 2 * 16 * d * i, || drop(black_box(panels.forward(&few).unwrap())));
-    bench(c, model, "panels of a weight", d * i, || drop(black_box(Panels::new(&w, None).unwrap())));
+    bench(c, model, "panels of a weight", d * i, || drop(black_box(Panels::new(&w, None, F32).unwrap())));
 
     let (low, high, y) = (values(&[16, d]), values(&[i, 16]), values(&[n, i]));
     let (d_low, d_high, dx) = (values(&[16, d]), values(&[i, 16]), values(&[n, d]));
-    let adapter = LowRank { a: &low, b: &high, scale: 2.0 };
+    let adapter = LowRank { a: &low, b: &high, scale: 2.0, precision: F32 };
     let elements = 2 * n * 16 * (d + i);
     bench(c, model, "low rank, forward", elements, || adapter.forward_into(&x, &y).unwrap());
     bench(c, model, "low rank, backward", 2 * elements, || {

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout)]
 
 use candle_core::{DType, Device, Tensor};
+use rlhost::ops::Precision::F32;
 use rlhost::ops::attention::{self, Heads};
 use rlhost::ops::low_rank::{Gradient, LowRank};
 use rlhost::ops::rope::{self, Rotation};
@@ -173,25 +174,26 @@ fn linear_layers_with_and_without_adapters() {
             let ((x, dx), (w, dw)) = (twins.of(&[n, d_in], 1), twins.of(&[d_out, d_in], 2));
             let ((b, db), (dy, ddy)) = (twins.of_f32(&[d_out], 3), twins.of(&[n, d_out], 4));
             for (b, db) in [(None, None), (Some(&b), Some(&db))] {
-                twins.same("linear", &linear::forward(&x, &w, b).unwrap(), &linear::forward(&dx, &dw, db).unwrap());
+                twins.same("linear", &linear::forward(&x, &w, b, F32).unwrap(), &linear::forward(&dx, &dw, db, F32).unwrap());
                 let wide = linear::forward_f32(&dx, &dw, db).unwrap();
                 assert_eq!(wide.dtype(), DType::F32);
-                twins.same("linear in f32", &linear::forward(&x, &w, b).unwrap(), &wide);
+                twins.same("linear in f32", &linear::forward(&x, &w, b, F32).unwrap(), &wide);
             }
-            let (want, got) = (linear::backward_input(&dy, &w).unwrap(), linear::backward_input(&ddy, &dw).unwrap());
+            let (want, got) = (linear::backward_input(&dy, &w, F32).unwrap(), linear::backward_input(&ddy, &dw, F32).unwrap());
             twins.same("linear's input", &want, &got);
             linear::backward_input_into(&want, &dy, &w).unwrap();
             linear::backward_input_into(&got, &ddy, &dw).unwrap();
             twins.same("linear's input, added", &want, &got);
             let ((of_w, d_of_w), (of_b, d_of_b)) = (twins.of_f32(&[d_out, d_in], 5), twins.of_f32(&[d_out], 6));
-            linear::backward_weight(&x, &dy, &of_w, Some(&of_b)).unwrap();
-            linear::backward_weight(&dx, &ddy, &d_of_w, Some(&d_of_b)).unwrap();
+            linear::backward_weight(&x, &dy, &of_w, Some(&of_b), F32).unwrap();
+            linear::backward_weight(&dx, &ddy, &d_of_w, Some(&d_of_b), F32).unwrap();
             twins.same("linear's weight", &of_w, &d_of_w);
             twins.same("linear's bias", &of_b, &d_of_b);
 
             let r = 3;
             let ((a, da), (b, db)) = (twins.of(&[r, d_in], 7), twins.of(&[d_out, r], 8));
-            let (cpu, on) = (LowRank { a: &a, b: &b, scale: 0.7 }, LowRank { a: &da, b: &db, scale: 0.7 });
+            let (cpu, on) =
+                (LowRank { a: &a, b: &b, scale: 0.7, precision: F32 }, LowRank { a: &da, b: &db, scale: 0.7, precision: F32 });
             let (y, d_y) = twins.of(&[n, d_out], 9);
             cpu.forward_into(&x, &y).unwrap();
             on.forward_into(&dx, &d_y).unwrap();

@@ -9,12 +9,11 @@ use super::cpu::{Read, Shared, read, tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::forest::Forest;
-use super::gemm::{Dst, Mat, matmul, matmul_raw};
+use super::gemm::{Dst, Mat, Precision, matmul, matmul_raw};
 use super::math::{dot, exp, max, sum_by, tanh};
 use super::simd::wide;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
-use gemm::Parallelism;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -55,11 +54,13 @@ pub struct Attention {
     pub scale: f32,
     /// Bound that scores approach, `cap * tanh(score / cap)` (Gemma 2, arXiv 2408.00118); unbounded if `None`.
     pub cap: Option<f32>,
+    /// Of the products on the CPU.
+    pub precision: Precision,
 }
 
 impl From<Heads> for Attention {
     fn from(heads: Heads) -> Self {
-        Self { heads, window: None, scale: heads.scale(), cap: None }
+        Self { heads, window: None, scale: heads.scale(), cap: None, precision: Precision::F32 }
     }
 }
 
@@ -188,7 +189,7 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: A
         let q = head(&qs, &block, head_index, h.heads, c);
         for (run, column) in runs {
             let k = head(&ks, run, kv, h.kv_heads, c);
-            matmul(&mut scores[*column..], total, Dst::Replace, q, k.t(), attention.scale, Parallelism::None);
+            matmul(&mut scores[*column..], total, Dst::Replace, q, k.t(), attention.scale, attention.precision.alone());
         }
         for (i, row) in scores.chunks_mut(total).enumerate() {
             let seen = visible.seen(&block, i, &keys);
@@ -209,7 +210,7 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: A
             // SAFETY: only this task writes these tokens' columns of this head.
             unsafe {
                 let out = out_at.at((block.start * h.heads + head_index) * c);
-                matmul_raw(out, h.heads * c, dst, p, v, 1.0, Parallelism::None);
+                matmul_raw(out, h.heads * c, dst, p, v, 1.0, attention.precision.alone());
             }
         }
     });
@@ -276,8 +277,8 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
                 for (run, column) in runs {
                     let k = head(&ks, run, kv, h.kv_heads, c);
                     let v = head(&vs, run, kv, h.kv_heads, c);
-                    matmul(&mut probs[*column..], total, Dst::Replace, q, k.t(), attention.scale, Parallelism::None);
-                    matmul(&mut d_scores[*column..], total, Dst::Replace, d_o, v.t(), 1.0, Parallelism::None);
+                    matmul(&mut probs[*column..], total, Dst::Replace, q, k.t(), attention.scale, attention.precision.alone());
+                    matmul(&mut d_scores[*column..], total, Dst::Replace, d_o, v.t(), 1.0, attention.precision.alone());
                 }
                 for (i, (p, ds)) in probs.chunks_mut(total).zip(d_scores.chunks_mut(total)).enumerate() {
                     let token = block.start + i;
@@ -315,10 +316,10 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
                             ds,
                             k,
                             attention.scale,
-                            Parallelism::None,
+                            attention.precision.alone(),
                         );
-                        matmul_raw(dk_at.at(kv_at), kv_width, Dst::Add, ds.t(), q, attention.scale, Parallelism::None);
-                        matmul_raw(dv_at.at(kv_at), kv_width, Dst::Add, p.t(), d_o, 1.0, Parallelism::None);
+                        matmul_raw(dk_at.at(kv_at), kv_width, Dst::Add, ds.t(), q, attention.scale, attention.precision.alone());
+                        matmul_raw(dv_at.at(kv_at), kv_width, Dst::Add, p.t(), d_o, 1.0, attention.precision.alone());
                     }
                 }
             }

@@ -3,16 +3,16 @@
 
 use super::attention::{Attention, Heads};
 use super::cpu::{Shared, read, tensor};
-use super::gemm::{Dst, Mat, matmul};
 use super::math::{exp, max, sum_by};
+use super::panels::{Lines, ROWS, Tile, sums};
 use super::simd::wide;
+use super::unpack::WIDTH;
 use super::{Error, Result, matrix_dims, team};
 use candle_core::Tensor;
-use gemm::Parallelism;
 use std::ops::Range;
 
-/// Keys and values of a prompt in one layer. Keys are stored as `[K, C, P]`, so that scores are a matrix product without
-/// rearranging; values as `[P, K * C]`.
+/// Keys and values of a prompt in one layer. Keys are stored as `[K, C, P]`, with `P` padded to whole blocks, so that scores are sums
+/// in vector registers without rearranging; values as `[P, K * C]`.
 #[derive(Clone, Debug, Default)]
 pub struct PromptCache {
     len: usize,
@@ -20,8 +20,8 @@ pub struct PromptCache {
     v: Vec<f32>,
 }
 
-/// Positions whose keys are stored together in a growing cache.
-const BLOCK: usize = 32;
+/// Positions whose keys are stored together.
+const BLOCK: usize = WIDTH;
 
 /// Positions for which a sequence's cache reserves memory in advance.
 const MOST_ROOM: usize = 1 << 14;
@@ -50,13 +50,57 @@ impl PromptCache {
         let (len, range) = (rows.len(), rows.start * width..rows.end * width);
         let keys = read(k)?;
         let keys = &keys[range.clone()];
-        let mut turned = vec![0f32; keys.len()];
+        let padded = len.next_multiple_of(BLOCK);
+        let mut turned = vec![0f32; width * padded];
         for (position, row) in keys.chunks(width).enumerate() {
             for (dimension, &x) in row.iter().enumerate() {
-                turned[dimension * len + position] = x;
+                turned[dimension * padded + position] = x;
             }
         }
         Ok(Self { len, k: turned, v: read(v)?[range].to_vec() })
+    }
+
+    /// Returns the number of its positions, padded.
+    fn padded(&self) -> usize {
+        self.len.next_multiple_of(BLOCK)
+    }
+
+    /// Computes the scores `[heads, P]`, padded, of head `kv`'s queries `q: [heads, C]`, times `scale`.
+    fn scores(&self, q: &[f32], c: usize, kv: usize, scale: f32, into: &mut [f32]) {
+        let padded = self.padded();
+        for (q, into) in q.chunks(ROWS * c).zip(into.chunks_mut((ROWS * padded).max(1))) {
+            for first in (0..padded).step_by(BLOCK) {
+                let mut tile: Tile = [[0.0; BLOCK]; ROWS];
+                let keys = Lines { values: &self.k[kv * c * padded + first..], stride: padded, count: c };
+                sums(q, c, 0, keys, &mut tile);
+                for (into, sums) in into.chunks_exact_mut(padded).zip(&tile) {
+                    into[first..first + BLOCK].iter_mut().zip(sums).for_each(|(score, sum)| *score = sum * scale);
+                }
+            }
+        }
+    }
+
+    /// Computes the sums `[heads, C]` of head `kv`'s values, weighted by `p: [heads, P]`, padded.
+    fn weighted(&self, p: &[f32], c: usize, kv: usize, kv_width: usize, into: &mut [f32]) {
+        let padded = self.padded();
+        if self.len == 0 {
+            return into.fill(0.0);
+        }
+        let whole = c / BLOCK * BLOCK;
+        for (p, into) in p.chunks(ROWS * padded).zip(into.chunks_mut(ROWS * c)) {
+            for first in (0..whole).step_by(BLOCK) {
+                let mut tile: Tile = [[0.0; BLOCK]; ROWS];
+                let values = Lines { values: &self.v[kv * c + first..], stride: kv_width, count: self.len };
+                sums(p, padded, 0, values, &mut tile);
+                for (into, sums) in into.chunks_exact_mut(c).zip(&tile) {
+                    into[first..first + BLOCK].copy_from_slice(sums);
+                }
+            }
+            for (into, p) in into.chunks_exact_mut(c).zip(p.chunks_exact(padded)) {
+                into[whole..].fill(0.0);
+                wide!(add_weighted(&mut into[whole..], &p[..self.len], &self.v, kv_width, kv * c + whole));
+            }
+        }
     }
 }
 
@@ -148,7 +192,7 @@ pub fn forward(q: &Tensor, groups: &[Group<'_>], attention: Attention) -> Result
 #[derive(Default)]
 struct Scratch {
     q: Vec<f32>,
-    /// Probabilities of the prompt's positions, `[heads, P]`.
+    /// Probabilities of the prompt's positions, `[heads, P]`, padded.
     shared: Vec<f32>,
     /// Probabilities of the sequence's own positions, head by head.
     own: Vec<f32>,
@@ -166,18 +210,17 @@ impl Scratch {
             let at = row * width + kv * per_kv * c;
             self.q.extend_from_slice(&qs[at..at + per_kv * c]);
         }
-        self.shared.resize(heads * prompt_len, 0.0);
+        let padded = group.prompt.padded();
+        self.shared.resize(heads * padded, 0.0);
         self.out.resize(heads * c, 0.0);
-        let q = Mat::new(&self.q, heads, c);
-        let k = Mat::new(&group.prompt.k[kv * c * prompt_len..], c, prompt_len);
-        matmul(&mut self.shared, prompt_len, Dst::Replace, q, k, attention.scale, Parallelism::None);
+        group.prompt.scores(&self.q, c, kv, attention.scale, &mut self.shared);
 
         self.own.clear();
         wide!(for (i, (_, cache, seen)) in group.sequences.iter().enumerate() {
             for index in i * per_kv..(i + 1) * per_kv {
                 let first = self.own.len();
                 cache.scores(*seen, &self.q[index * c..(index + 1) * c], kv, kv_width, attention.scale, &mut self.own);
-                let (shared, own) = (&mut self.shared[index * prompt_len..(index + 1) * prompt_len], &mut self.own[first..]);
+                let (shared, own) = (&mut self.shared[index * padded..][..prompt_len], &mut self.own[first..]);
                 let hidden = attention.hidden(prompt_len + seen - 1);
                 let (far, shared) = shared.split_at_mut(hidden.min(prompt_len));
                 let (far_own, own) = own.split_at_mut(hidden.saturating_sub(prompt_len));
@@ -189,8 +232,7 @@ impl Scratch {
             }
         });
 
-        let v = Mat::strided(&group.prompt.v[kv * c..], prompt_len, c, kv_width);
-        matmul(&mut self.out, c, Dst::Replace, Mat::new(&self.shared, heads, prompt_len), v, 1.0, Parallelism::None);
+        group.prompt.weighted(&self.shared, c, kv, kv_width, &mut self.out);
         let mut at = 0;
         wide!(for (index, out) in self.out.chunks_mut(c).enumerate() {
             let (_, cache, seen) = group.sequences[index / per_kv];

@@ -3,6 +3,7 @@
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::tanh;
+use super::rounding::rounded;
 use super::simd::wide;
 use super::stored::Stored;
 use super::{Error, Result, matrix_dims, on_device};
@@ -116,6 +117,12 @@ impl Shared {
         Self(data.as_mut_ptr())
     }
 
+    /// Creates one from a pointer to the buffer.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn at_pointer(data: *mut f32) -> Self {
+        Self(data)
+    }
+
     /// Creates one for uninitialised values.
     pub(super) fn of(data: &mut [MaybeUninit<f32>]) -> Self {
         Self(data.as_mut_ptr().cast())
@@ -162,7 +169,12 @@ pub fn copied(t: &Tensor) -> Result<Tensor> {
 /// Converts the values to another precision. Returns the same tensor if it has that one.
 pub fn cast(t: &Tensor, dtype: DType) -> Result<Tensor> {
     on_device!(t, cuda::cast(t, dtype));
-    Ok(t.to_dtype(dtype)?)
+    match (t.dtype(), dtype) {
+        (own, wanted) if own == wanted => Ok(t.clone()),
+        (DType::F32, DType::BF16) => Ok(Tensor::from_vec(rounded(&read(t)?), t.shape(), &Device::Cpu)?),
+        (DType::BF16 | DType::F16, DType::F32) => tensor(Stored::of(t.into())?.all(t.elem_count()), t.shape()),
+        _ => Ok(t.to_dtype(dtype)?),
+    }
 }
 
 /// Returns `(1 - alpha) own + alpha other` as a new tensor of the type of `own`.
@@ -174,7 +186,7 @@ pub fn mixed(own: &Tensor, other: &Tensor, alpha: f64) -> Result<Tensor> {
 /// Copies a tensor's values out in f32, in row-major order.
 pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
     on_device!(t, cuda::to_vec(t));
-    Ok(Stored::of(t.into())?.widened(0..t.elem_count()))
+    Ok(Stored::of(t.into())?.all(t.elem_count()))
 }
 
 /// Returns whether no value is infinite or NaN. On the CPU only.

@@ -5,11 +5,10 @@
 //! nothing. Shapes: `E` experts, `K` of them for each token, `R = N K` sorted rows.
 
 use super::cpu::{Shared, read, tensor, write};
-use super::gemm::{self, Dst, Mat, all_threads, matmul};
+use super::gemm::{self, Dst, Mat, Precision, Run, matmul};
 use super::simd::wide;
 use super::stored::Stored;
 use super::{Error, Result, matrix_dims};
-use ::gemm::Parallelism;
 use candle_core::Tensor;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -206,11 +205,11 @@ fn dims(op: &'static str, w: &Tensor, routes: &Routes) -> Result<(usize, usize, 
 }
 
 /// Runs `product` for each part: with all threads, or in parallel if there are many.
-fn each_part<T: Send>(parts: Vec<T>, product: impl Fn(T, Parallelism) + Sync) {
+fn each_part<T: Send>(parts: Vec<T>, precision: Precision, product: impl Fn(T, Run) + Sync) {
     if parts.len() < 2 * rayon::current_num_threads() {
-        parts.into_iter().for_each(|part| product(part, all_threads()));
+        parts.into_iter().for_each(|part| product(part, precision.on_all_threads()));
     } else {
-        parts.into_par_iter().for_each(|part| product(part, Parallelism::None));
+        parts.into_par_iter().for_each(|part| product(part, precision.alone()));
     }
 }
 
@@ -218,8 +217,8 @@ fn each_part<T: Send>(parts: Vec<T>, product: impl Fn(T, Parallelism) + Sync) {
 fn each_group(
     out: &mut [f32],
     width: usize,
-    routes: &Routes,
-    product: impl Fn(usize, Range<usize>, &mut [f32], Parallelism) + Sync,
+    (routes, precision): (&Routes, Precision),
+    product: impl Fn(usize, Range<usize>, &mut [f32], Run) + Sync,
 ) {
     let (mut parts, mut rest, mut at) = (Vec::new(), out, 0);
     for (expert, rows) in routes.groups() {
@@ -228,11 +227,11 @@ fn each_group(
         parts.push((expert, rows, part));
         (rest, at) = (after, end);
     }
-    each_part(parts, |(expert, rows, part), par| product(expert, rows, part, par));
+    each_part(parts, precision, |(expert, rows, part), run| product(expert, rows, part, run));
 }
 
 /// Computes `[R, out]` from sorted rows `x: [R, in]`: each row with the matrix of its expert, of `w: [E, out, in]`.
-pub fn forward(x: &Tensor, w: &Tensor, routes: &Routes) -> Result<Tensor> {
+pub fn forward(x: &Tensor, w: &Tensor, routes: &Routes, precision: Precision) -> Result<Tensor> {
     let ((n, x_in), (_, d_out, d_in)) = (matrix_dims(x), dims("experts", w, routes)?);
     if n != routes.tokens.len() || x_in != d_in {
         return Err(shape("experts", format!("{:?} through {:?}", x.shape(), w.shape())));
@@ -241,31 +240,31 @@ pub fn forward(x: &Tensor, w: &Tensor, routes: &Routes) -> Result<Tensor> {
     let matrices = (0..routes.experts).map(|expert| w.get(expert)).collect::<candle_core::Result<Vec<_>>>()?;
     let stored = matrices.iter().map(|w| Stored::of(w.into())).collect::<Result<Vec<_>>>()?;
     let mut out = vec![0f32; n * d_out];
-    each_group(&mut out, d_out, routes, |expert, rows, out, par| {
+    each_group(&mut out, d_out, (routes, precision), |expert, rows, out, run| {
         let x = Mat::new(&xs[rows.start * d_in..rows.end * d_in], rows.len(), d_in);
-        out.copy_from_slice(&gemm::of_rows(x, &stored[expert], d_out, None, par));
+        out.copy_from_slice(&gemm::of_rows(x, &stored[expert], d_out, None, run));
     });
     tensor(out, (n, d_out))
 }
 
 /// Returns the gradient of the sorted rows, `[R, in]`, given that of the results, `[R, out]`.
-pub fn backward_input(dy: &Tensor, w: &Tensor, routes: &Routes) -> Result<Tensor> {
+pub fn backward_input(dy: &Tensor, w: &Tensor, routes: &Routes, precision: Precision) -> Result<Tensor> {
     let ((n, dy_out), (_, d_out, d_in)) = (matrix_dims(dy), dims("experts backward", w, routes)?);
     if n != routes.tokens.len() || dy_out != d_out {
         return Err(shape("experts backward", format!("{:?} through {:?}", dy.shape(), w.shape())));
     }
     let (dys, ws) = (read(dy)?, read(w)?);
     let mut out = vec![0f32; n * d_in];
-    each_group(&mut out, d_in, routes, |expert, rows, out, par| {
+    each_group(&mut out, d_in, (routes, precision), |expert, rows, out, run| {
         let dy = Mat::new(&dys[rows.start * d_out..rows.end * d_out], rows.len(), d_out);
         let w = Mat::new(&ws[expert * d_out * d_in..][..d_out * d_in], d_out, d_in);
-        matmul(out, d_in, Dst::Replace, dy, w, 1.0, par);
+        matmul(out, d_in, Dst::Replace, dy, w, 1.0, run);
     });
     tensor(out, (n, d_in))
 }
 
 /// Adds the gradients of the matrices to `dw: [E, out, in]`.
-pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, routes: &Routes) -> Result<()> {
+pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, routes: &Routes, precision: Precision) -> Result<()> {
     let ((n, d_in), (dy_n, d_out)) = (matrix_dims(x), matrix_dims(dy));
     let (experts, w_out, w_in) = dims("experts backward", dw, routes)?;
     if n != dy_n || n != routes.tokens.len() || (w_out, w_in) != (d_out, d_in) {
@@ -275,18 +274,19 @@ pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, routes: &Routes) ->
     let size = d_out * d_in;
     write(dw, |out| {
         let all = Shared::new(out);
-        each_part(routes.groups().collect(), |(expert, rows): (usize, Range<usize>), par| {
+        each_part(routes.groups().collect(), precision, |(expert, rows): (usize, Range<usize>), run| {
             let x = Mat::new(&xs[rows.start * d_in..rows.end * d_in], rows.len(), d_in);
             let dy = Mat::new(&dys[rows.start * d_out..rows.end * d_out], rows.len(), d_out);
             assert!(expert < experts, "an expert out of bounds");
             // SAFETY: each expert's matrix is one part of the gradient, and only its own task writes there.
-            unsafe { gemm::matmul_raw(all.at(expert * size), d_in, Dst::Add, dy.t(), x, 1.0, par) }
+            unsafe { gemm::matmul_raw(all.at(expert * size), d_in, Dst::Add, dy.t(), x, 1.0, run) }
         });
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Precision::F32;
     use super::*;
     use candle_core::Device;
 
@@ -324,10 +324,10 @@ mod tests {
             let routes = Routes::new(&logits, chosen, false).unwrap();
             let sorted = super::super::gather_rows(&x, routes.tokens()).unwrap();
             let dy = random(&[n * chosen, d_out]);
-            let (y, dx) = (forward(&sorted, &w, &routes).unwrap(), backward_input(&dy, &w, &routes).unwrap());
+            let (y, dx) = (forward(&sorted, &w, &routes, F32).unwrap(), backward_input(&dy, &w, &routes, F32).unwrap());
             let dw = random(&[experts, d_out, d_in]);
             let before = dw.copy().unwrap();
-            backward_weight(&sorted, &dy, &dw, &routes).unwrap();
+            backward_weight(&sorted, &dy, &dw, &routes, F32).unwrap();
             let mut want = before.to_vec3::<f32>().unwrap();
             for (expert, rows) in routes.groups() {
                 for row in rows {

@@ -1,5 +1,6 @@
-//! Matrix products over strided views, through the `gemm` crate.
+//! Matrix products over strided views: in f32 through the `gemm` crate, in bf16 through kernels of our own.
 
+use super::bf16::{self, Values};
 use super::cpu::{Shared, filled};
 use super::stored::Stored;
 use gemm::Parallelism;
@@ -7,10 +8,39 @@ use rayon::prelude::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// A matrix inside a slice: element `(i, j)` is at `i * row_stride + j * col_stride`.
+/// What the operands of products are rounded to. Sums are f32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// Not at all.
+    #[default]
+    F32,
+    /// bf16, which processors with AVX-512 BF16 or AMX multiply several times faster.
+    Bf16,
+}
+
+/// Run a product is computed.
+#[derive(Clone, Copy)]
+pub(super) struct Run {
+    precision: Precision,
+    par: Parallelism,
+}
+
+impl Precision {
+    /// On the calling thread.
+    pub(super) fn alone(self) -> Run {
+        Run { precision: self, par: Parallelism::None }
+    }
+
+    /// On all threads of the pool, where the product is large enough for them.
+    pub(super) fn on_all_threads(self) -> Run {
+        Run { precision: self, par: Parallelism::Rayon(rayon::current_num_threads()) }
+    }
+}
+
+/// A matrix inside a slice: element `(i, j)` is at `i * row_stride + j * col_stride`. One of the strides is one.
 #[derive(Clone, Copy)]
 pub(super) struct Mat<'a> {
-    data: &'a [f32],
+    data: Values<'a>,
     pub rows: usize,
     pub cols: usize,
     row_stride: usize,
@@ -26,19 +56,38 @@ impl<'a> Mat<'a> {
     /// Creates a view of rows of `cols` values, `row_stride` apart.
     pub fn strided(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         assert!(rows == 0 || cols == 0 || (rows - 1) * row_stride + cols <= data.len(), "matrix view out of bounds");
-        Self { data, rows, cols, row_stride, col_stride: 1 }
+        Self { data: Values::F32(data), rows, cols, row_stride, col_stride: 1 }
+    }
+
+    /// Creates a row-major `[rows, cols]` view of values in bf16.
+    pub fn of_bf16(data: &'a [half::bf16], rows: usize, cols: usize) -> Self {
+        assert_eq!(data.len(), rows * cols, "matrix view out of bounds");
+        Self { data: Values::Bf16(data), rows, cols, row_stride: cols, col_stride: 1 }
     }
 
     /// Returns a view of some of the rows.
     pub fn some_rows(self, rows: &Range<usize>) -> Self {
         assert!(rows.start <= rows.end && rows.end <= self.rows, "rows outside of the matrix");
-        let data = if rows.is_empty() { &[] } else { &self.data[rows.start * self.row_stride..] };
+        let data = if rows.is_empty() { Values::F32(&[]) } else { self.data.from(rows.start * self.row_stride) };
         Self { data, rows: rows.len(), ..self }
     }
 
     /// Returns the transpose, without a copy.
     pub fn t(self) -> Self {
         Self { rows: self.cols, cols: self.rows, row_stride: self.col_stride, col_stride: self.row_stride, ..self }
+    }
+
+    /// Returns it as the left operand of a product in bf16; the right one is that of its transpose.
+    #[cfg(target_arch = "x86_64")]
+    fn as_left(self) -> bf16::Operand<'a> {
+        let Self { data, rows, cols, row_stride, col_stride } = self;
+        bf16::Operand { values: data, outer: rows, inner: cols, outer_stride: row_stride, inner_stride: col_stride }
+    }
+
+    /// Returns the values rounded to bf16, row by row in f32.
+    fn rounded(self) -> Vec<f32> {
+        let places = (0..self.rows).flat_map(|i| (0..self.cols).map(move |j| i * self.row_stride + j * self.col_stride));
+        places.map(|place| self.data.rounded(place)).collect()
     }
 }
 
@@ -52,27 +101,22 @@ pub(super) enum Dst {
 /// Below this many multiplications, waking a second thread costs more than it saves.
 const WORTH_SHARING: usize = 1 << 22;
 
-/// Returns all threads of the pool, for products large enough for them.
-pub(super) fn all_threads() -> Parallelism {
-    Parallelism::Rayon(rayon::current_num_threads())
-}
-
 /// Computes `out (+)= scale * a b` for a row-major `out` with rows `out_stride` apart.
-pub(super) fn matmul(out: &mut [f32], out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) {
+pub(super) fn matmul(out: &mut [f32], out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<'_>, scale: f32, run: Run) {
     assert!(a.rows == 0 || b.cols == 0 || (a.rows - 1) * out_stride + b.cols <= out.len(), "destination too small");
     // SAFETY: the destination holds a.rows rows of b.cols values, as just checked, and is borrowed mutably.
-    unsafe { matmul_raw(out.as_mut_ptr(), out_stride, dst, a, b, scale, par) }
+    unsafe { matmul_raw(out.as_mut_ptr(), out_stride, dst, a, b, scale, run) }
 }
 
 /// Returns `scale * a b` as new row-major values.
-pub(super) fn product(a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) -> Vec<f32> {
+pub(super) fn product(a: Mat<'_>, b: Mat<'_>, scale: f32, run: Run) -> Vec<f32> {
     // SAFETY: the product sets every value of its destination.
     unsafe {
         filled(a.rows * b.cols, |out| {
             if a.cols == 0 {
                 out.fill(MaybeUninit::new(0.0));
             }
-            matmul_raw(out.as_mut_ptr().cast(), b.cols, Dst::Replace, a, b, scale, par);
+            matmul_raw(out.as_mut_ptr().cast(), b.cols, Dst::Replace, a, b, scale, run);
         })
     }
 }
@@ -81,14 +125,14 @@ pub(super) fn product(a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) -> V
 ///
 /// The gemm crate rearranges `w` one value at a time for this, however few rows `x` has. It reads `w` as it lies for `w x^T`, which
 /// sums in the same order; that result then has to be turned, which pays off for rows that are longer than many.
-pub(super) fn of_rows(x: Mat<'_>, w: &Stored<'_>, m: usize, bias: Option<&[f32]>, par: Parallelism) -> Vec<f32> {
+pub(super) fn of_rows(x: Mat<'_>, w: &Stored<'_>, m: usize, bias: Option<&[f32]>, run: Run) -> Vec<f32> {
     let n = x.rows;
-    if n > 1 && 4 * n <= 3 * x.cols {
+    if run.precision == Precision::F32 && n > 1 && 4 * n <= 3 * x.cols {
         let begun = bias.map(|bias| bias.iter().flat_map(|&b| std::iter::repeat_n(b, n)).collect());
         let turned = summed(begun, n * m, |out, dst| {
-            w.by_rows(m, x.cols, |outputs, w| {
+            w.by_rows((m, x.cols), run.precision, |outputs, w| {
                 // SAFETY: these outputs' lines are this part's alone.
-                unsafe { matmul_raw(out.at(outputs.start * n), n, dst, w, x.t(), 1.0, par) };
+                unsafe { matmul_raw(out.at(outputs.start * n), n, dst, w, x.t(), 1.0, run) };
             });
         });
         return transposed(&turned, m, n);
@@ -97,22 +141,22 @@ pub(super) fn of_rows(x: Mat<'_>, w: &Stored<'_>, m: usize, bias: Option<&[f32]>
         return bias.map_or_else(|| vec![0.0; n * m], |bias| bias.repeat(n));
     }
     summed(bias.map(|bias| bias.repeat(n)), n * m, |out, dst| {
-        w.by_rows(m, x.cols, |outputs, w| {
+        w.by_rows((m, x.cols), run.precision, |outputs, w| {
             // SAFETY: these outputs' columns are this part's alone.
-            unsafe { matmul_raw(out.at(outputs.start), m, dst, x, w.t(), 1.0, par) };
+            unsafe { matmul_raw(out.at(outputs.start), m, dst, x, w.t(), 1.0, run) };
         });
     })
 }
 
 /// Returns `x w` as new row-major values, `[x.rows, width]`, for a weight with `x.cols` rows of `width` values.
-pub(super) fn of_columns(x: Mat<'_>, w: &Stored<'_>, width: usize, par: Parallelism) -> Vec<f32> {
+pub(super) fn of_columns(x: Mat<'_>, w: &Stored<'_>, width: usize, run: Run) -> Vec<f32> {
     if x.cols == 0 {
         return vec![0.0; x.rows * width];
     }
     summed(None, x.rows * width, |out, dst| {
-        w.by_columns(x.cols, width, |columns, w| {
+        w.by_columns((x.cols, width), run.precision, |columns, w| {
             // SAFETY: these columns are this part's alone.
-            unsafe { matmul_raw(out.at(columns.start), width, dst, x, w, 1.0, par) };
+            unsafe { matmul_raw(out.at(columns.start), width, dst, x, w, 1.0, run) };
         });
     })
 }
@@ -160,20 +204,34 @@ fn transposed(values: &[f32], rows: usize, cols: usize) -> Vec<f32> {
 ///
 /// # Safety
 /// `out` points to `a.rows` rows of `b.cols` values, `out_stride` apart, that nothing else reads or writes during the call.
-pub(super) unsafe fn matmul_raw(
-    out: *mut f32,
-    out_stride: usize,
-    dst: Dst,
-    a: Mat<'_>,
-    b: Mat<'_>,
-    scale: f32,
-    par: Parallelism,
-) {
+pub(super) unsafe fn matmul_raw(out: *mut f32, out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<'_>, scale: f32, run: Run) {
     assert_eq!(a.cols, b.rows, "inner dimensions differ");
     if a.rows == 0 || b.cols == 0 {
         return;
     }
-    let par = if a.rows * a.cols * b.cols < WORTH_SHARING { Parallelism::None } else { par };
+    let worth = a.rows * a.cols * b.cols >= WORTH_SHARING;
+    let run = if worth { run } else { run.precision.alone() };
+    if run.precision == Precision::F32 {
+        // SAFETY: the caller guarantees the destination.
+        return unsafe { in_f32(out, out_stride, dst, a, b, scale, run.par) };
+    }
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(kernel), 1..) = (bf16::kernel(), a.cols) {
+        let (a, b) = (a.as_left(), b.t().as_left());
+        let to = bf16::Destination { out: Shared::at_pointer(out), stride: out_stride, add: dst == Dst::Add, scale };
+        let threads = !matches!(run.par, Parallelism::None);
+        // SAFETY: both operands were bounds-checked when their views were made; the caller guarantees the destination.
+        return unsafe { bf16::product(kernel, a, b, to, threads) };
+    }
+    let (left, right) = (a.rounded(), b.rounded());
+    let (a, b) = (Mat::new(&left, a.rows, a.cols), Mat::new(&right, b.rows, b.cols));
+    // SAFETY: the caller guarantees the destination.
+    unsafe { in_f32(out, out_stride, dst, a, b, scale, run.par) };
+}
+
+/// [`matmul_raw`] of operands in f32.
+unsafe fn in_f32(out: *mut f32, out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) {
+    let (Values::F32(left), Values::F32(right)) = (a.data, b.data) else { unreachable!("bf16 operands of a product in f32") };
     // SAFETY: both operands were bounds-checked when their views were made; the caller guarantees the destination.
     unsafe {
         gemm::gemm(
@@ -184,10 +242,10 @@ pub(super) unsafe fn matmul_raw(
             1,
             out_stride as isize,
             dst == Dst::Add,
-            a.data.as_ptr(),
+            left.as_ptr(),
             a.col_stride as isize,
             a.row_stride as isize,
-            b.data.as_ptr(),
+            right.as_ptr(),
             b.col_stride as isize,
             b.row_stride as isize,
             1.0,
@@ -218,7 +276,8 @@ mod tests {
             let (x, w, bias) = (values(n * k, 7), values(m * k, 13), values(m, 29));
             let weight = Tensor::from_vec(w.clone(), (m, k), &Device::Cpu).unwrap();
             for bias in [None, Some(&bias[..])] {
-                let got = of_rows(Mat::new(&x, n, k), &Stored::of((&weight).into()).unwrap(), m, bias, all_threads());
+                let got =
+                    of_rows(Mat::new(&x, n, k), &Stored::of((&weight).into()).unwrap(), m, bias, Precision::F32.on_all_threads());
                 let dot = |i: usize, j: usize| (0..k).map(|l| f64::from(x[i * k + l]) * f64::from(w[j * k + l])).sum::<f64>();
                 let wanted = |i: usize, j: usize| dot(i, j) + bias.map_or(0.0, |bias| f64::from(bias[j]));
                 assert_eq!(got.len(), n * m);
@@ -226,6 +285,48 @@ mod tests {
                     let off = (f64::from(got[i * m + j]) - wanted(i, j)).abs();
                     assert!(off < 1e-6 * k as f64, "{n} {k} {m}: {i} {j} is off by {off}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn products_in_bf16_are_those_of_rounded_operands() {
+        for (m, k, n) in [(1, 1, 1), (16, 32, 16), (17, 33, 15), (40, 1100, 70), (70, 513, 16), (1040, 64, 33), (130, 700, 1100)]
+        {
+            // Operands that lie row by row and column by column.
+            let (a, b) = (values(m * k, 7), values(k * n, 13));
+            let (left, right) = ([Mat::new(&a, m, k), Mat::new(&a, k, m).t()], [Mat::new(&b, k, n), Mat::new(&b, n, k).t()]);
+            for (a, b) in left.into_iter().flat_map(|a| right.map(|b| (a, b))) {
+                let (of_a, of_b) = (a.rounded(), b.rounded());
+                let wanted = product(Mat::new(&of_a, m, k), Mat::new(&of_b, k, n), 1.0, Precision::F32.on_all_threads());
+                for (run, scale, dst) in [
+                    (Precision::Bf16.alone(), 1.0, Dst::Replace),
+                    (Precision::Bf16.on_all_threads(), 0.5, Dst::Add),
+                    (Precision::Bf16.on_all_threads(), 1.0, Dst::Add),
+                ] {
+                    let stride = n + 3;
+                    let mut out = vec![2.0; m * stride];
+                    matmul(&mut out, stride, dst, a, b, scale, run);
+                    for (got, wanted) in out.chunks(stride).zip(wanted.chunks(n)) {
+                        assert!(got[n..].iter().all(|x| *x == 2.0), "something beside the destination was written");
+                        for (got, wanted) in got.iter().zip(wanted) {
+                            let wanted = scale * wanted + if dst == Dst::Add { 2.0 } else { 0.0 };
+                            assert!((got - wanted).abs() < 1e-6 * k as f32 + 1e-6, "{m} {k} {n}: {got}, not {wanted}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_that_are_not_finite_are_seen_in_bf16() {
+        for bad in [f32::NAN, f32::from_bits(0x7fff_ffff), f32::INFINITY] {
+            let (mut a, b) = (values(20 * 40, 3), values(40 * 20, 5));
+            a[7 * 40 + 11] = bad;
+            let out = product(Mat::new(&a, 20, 40), Mat::new(&b, 40, 20), 1.0, Precision::Bf16.alone());
+            for (i, row) in out.chunks(20).enumerate() {
+                assert!(row.iter().all(|x| x.is_finite() == (i != 7)), "row {i} for {bad}: {row:?}");
             }
         }
     }

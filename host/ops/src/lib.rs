@@ -15,6 +15,7 @@
 pub mod activation;
 pub mod adamw;
 pub mod attention;
+mod bf16;
 pub mod bounded;
 pub mod cached_attention;
 pub mod columns;
@@ -51,6 +52,7 @@ pub mod team;
 mod tiles;
 mod unpack;
 
+pub use bf16::supported as multiplies_bf16;
 pub use cpu::{
     add_into, all_finite, bounded_by, cast, checksum, copied, fill_zero, from_vec, gather_rows, mixed, on_host, plus_one, scaled,
     scatter_add_rows, sum_of_squares, to_vec, write, zeros_like,
@@ -58,6 +60,7 @@ pub use cpu::{
 #[cfg(feature = "cuda")]
 pub use cuda::decode;
 pub use forest::{Forest, Segment};
+pub use gemm::Precision;
 pub use memory::{keep_freed_memory, peak_memory};
 pub use process::limit_process;
 pub use reading::read_tensor;

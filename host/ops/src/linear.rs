@@ -1,10 +1,10 @@
 //! `y = x W^T + b` with the weight in Hugging Face's layout, `W: [out, in]`. On the CPU it may be stored in fewer bits than the
-//! f32 in which everything is computed.
+//! f32 or bf16 in which products are computed ([`Precision`]; a device's is that of its tensors).
 
 use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{self, Dst, Mat, all_threads, matmul};
+use super::gemm::{self, Dst, Mat, Precision, matmul};
 use super::simd::wide;
 use super::stored::{Matrix, Stored};
 use super::{Error, Result, matrix_dims, on_device};
@@ -18,7 +18,7 @@ fn check(op: &'static str, ok: bool, a: &Tensor, b: (usize, usize)) -> Result<()
 }
 
 /// Computes `[N, out]` from `x: [N, in]`, `w: [out, in]`, `b: [out]`.
-pub fn forward<'a>(x: &Tensor, w: impl Into<Matrix<'a>>, b: Option<&Tensor>) -> Result<Tensor> {
+pub fn forward<'a>(x: &Tensor, w: impl Into<Matrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Tensor> {
     let w = w.into();
     let ((n, d_in), (d_out, w_in)) = (matrix_dims(x), w.dims());
     check("linear", d_in == w_in, x, w.dims())?;
@@ -28,48 +28,48 @@ pub fn forward<'a>(x: &Tensor, w: impl Into<Matrix<'a>>, b: Option<&Tensor>) -> 
     if let Some(bias) = bias.as_deref().filter(|bias| bias.len() != d_out) {
         return Err(Error::Shape { op: "linear", detail: format!("a bias of {} values for {d_out} outputs", bias.len()) });
     }
-    tensor(gemm::of_rows(Mat::new(&xs, n, d_in), &ws, d_out, bias.as_deref(), all_threads()), (n, d_out))
+    tensor(gemm::of_rows(Mat::new(&xs, n, d_in), &ws, d_out, bias.as_deref(), precision.on_all_threads()), (n, d_out))
 }
 
 /// [`forward`] with the result in f32, whatever the type of the inputs.
 pub fn forward_f32(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
     check("linear", matrix_dims(x).1 == matrix_dims(w).1, x, matrix_dims(w))?;
     on_device!(x, cuda::linear::forward(x, w, b, cuda::Kind::F32));
-    forward(x, w, b)
+    forward(x, w, b, Precision::F32)
 }
 
 /// Returns `dx = dy W`, a new `[N, in]`.
-pub fn backward_input<'a>(dy: &Tensor, w: impl Into<Matrix<'a>>) -> Result<Tensor> {
+pub fn backward_input<'a>(dy: &Tensor, w: impl Into<Matrix<'a>>, precision: Precision) -> Result<Tensor> {
     let w = w.into();
     let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), w.dims());
     check("linear backward", d_out == w_out, dy, w.dims())?;
     on_device!(dy, cuda::linear::backward_input(dy, w.plain()?));
     let (dys, ws) = (read(dy)?, Stored::of(w)?);
-    tensor(gemm::of_columns(Mat::new(&dys, n, d_out), &ws, d_in, all_threads()), (n, d_in))
+    tensor(gemm::of_columns(Mat::new(&dys, n, d_out), &ws, d_in, precision.on_all_threads()), (n, d_in))
 }
 
 /// Adds `dx += dy W`, for inputs that several layers read.
-pub fn backward_input_into<'a>(dx: &Tensor, dy: &Tensor, w: impl Into<Matrix<'a>>) -> Result<()> {
+pub fn backward_input_into<'a>(dx: &Tensor, dy: &Tensor, w: impl Into<Matrix<'a>>, precision: Precision) -> Result<()> {
     let w = w.into();
     let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), w.dims());
     check("linear backward", d_out == w_out && matrix_dims(dx) == (n, d_in), dy, w.dims())?;
     on_device!(dy, cuda::linear::backward_input_into(dx, dy, w.plain()?));
     let (dys, ws) = (read(dy)?, Stored::of(w)?);
     write(dx, |out| {
-        ws.by_columns(d_out, d_in, |columns, w| {
-            matmul(&mut out[columns.start..], d_in, Dst::Add, Mat::new(&dys, n, d_out), w, 1.0, all_threads());
+        ws.by_columns((d_out, d_in), precision, |columns, w| {
+            matmul(&mut out[columns.start..], d_in, Dst::Add, Mat::new(&dys, n, d_out), w, 1.0, precision.on_all_threads());
         });
     })
 }
 
 /// Adds `dw += dy^T x` and `db += sum over rows of dy`. Both are f32, whatever the type of `x` and `dy`.
-pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>) -> Result<()> {
+pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>, precision: Precision) -> Result<()> {
     let ((n, d_in), (dy_n, d_out)) = (matrix_dims(x), matrix_dims(dy));
     check("linear backward", n == dy_n && matrix_dims(dw) == (d_out, d_in), x, (dy_n, d_out))?;
     on_device!(x, cuda::linear::backward_weight(x, dy, dw, db));
     let (xs, dys) = (read(x)?, read(dy)?);
     write(dw, |out| {
-        matmul(out, d_in, Dst::Add, Mat::new(&dys, n, d_out).t(), Mat::new(&xs, n, d_in), 1.0, all_threads());
+        matmul(out, d_in, Dst::Add, Mat::new(&dys, n, d_out).t(), Mat::new(&xs, n, d_in), 1.0, precision.on_all_threads());
     })?;
     let Some(db) = db else { return Ok(()) };
     write(db, |out| {
@@ -94,10 +94,12 @@ mod tests {
 
     /// Results of all products with a weight.
     fn products<'a>(w: impl Into<Matrix<'a>>, x: &Tensor, dy: &Tensor, bias: &Tensor) -> [Vec<f32>; 4] {
+        let precision = Precision::F32;
         let w = w.into();
         let dx = x.copy().unwrap();
-        backward_input_into(&dx, dy, w).unwrap();
-        let results = [forward(x, w, None), forward(x, w, Some(bias)), backward_input(dy, w), Ok(dx)];
+        backward_input_into(&dx, dy, w, precision).unwrap();
+        let results =
+            [forward(x, w, None, precision), forward(x, w, Some(bias), precision), backward_input(dy, w, precision), Ok(dx)];
         results.map(|result| to_vec(&result.unwrap()).unwrap())
     }
 

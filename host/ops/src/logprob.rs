@@ -4,7 +4,7 @@
 use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{Dst, Mat, all_threads, matmul};
+use super::gemm::{Dst, Mat, matmul};
 use super::math::{exp, max, sum_by};
 use super::simd::wide;
 use super::stored::{Blocks, Stored};
@@ -63,7 +63,7 @@ pub fn forward(
     let (m, d, vocab) = check(hidden, w, targets)?;
     check_restriction(hidden, restriction)?;
     on_device!(hidden, cuda::logprob::forward(hidden, w, targets, scale.on_device()?));
-    let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w)?);
+    let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w, scale.precision)?);
     let mut room = Tile::room(m, vocab);
     let mut sums = vec![Sums::NONE; m];
     let mut target_logits = vec![f32::NAN; m];
@@ -173,7 +173,7 @@ pub fn backward(
         return Err(Error::Shape { op: "logprob backward", detail: format!("{} derivatives for {m} rows", d_logp.len()) });
     }
     on_device!(hidden, cuda::logprob::backward(hidden, w, targets, scale.on_device()?, stats, d_logp, d_entropy, dw));
-    let (hs, mut w) = (read(hidden)?, Blocks::new(w)?);
+    let (hs, mut w) = (read(hidden)?, Blocks::new(w, scale.precision)?);
     let (turned, h) = (turn(&hs, d), Mat::new(&hs, m, d));
     let mut room = Tile::room(m, vocab);
     let mut dh = vec![0f32; m * d];
@@ -192,9 +192,25 @@ pub fn backward(
             }
             let d_logits = Mat::strided(logits, tile.tokens.len(), tile.rows.len(), tile.line());
             let h = h.some_rows(&tile.rows);
-            matmul(&mut dh[tile.rows.start * d..], d, Dst::Add, d_logits.t(), w, scale.factor(), all_threads());
+            matmul(
+                &mut dh[tile.rows.start * d..],
+                d,
+                Dst::Add,
+                d_logits.t(),
+                w,
+                scale.factor(),
+                scale.precision.on_all_threads(),
+            );
             if let Some(dw) = &mut dw {
-                matmul(&mut dw[tile.tokens.start * d..], d, Dst::Add, d_logits, h, scale.factor(), all_threads());
+                matmul(
+                    &mut dw[tile.tokens.start * d..],
+                    d,
+                    Dst::Add,
+                    d_logits,
+                    h,
+                    scale.factor(),
+                    scale.precision.on_all_threads(),
+                );
             }
         }
     };
@@ -317,7 +333,7 @@ pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>
 
 fn mean_of_tiles(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
     let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
-    let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w)?);
+    let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w, scale.precision)?);
     let mut room = Tile::room(m, vocab);
     let mut sums = vec![0f64; m];
     for tile in Tile::all(m, vocab) {
@@ -331,12 +347,15 @@ fn mean_of_tiles(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Precision;
     use crate::tiles::ROWS;
     use candle_core::Device;
 
     const D: usize = 5;
-    const SCALES: [Scale; 2] =
-        [Scale { temperature: 0.7, divisor: 1.0, cap: None }, Scale { temperature: 0.7, divisor: 1.5, cap: Some(2.5) }];
+    const SCALES: [Scale; 2] = [
+        Scale { temperature: 0.7, divisor: 1.0, cap: None, precision: Precision::F32 },
+        Scale { temperature: 0.7, divisor: 1.5, cap: Some(2.5), precision: Precision::F32 },
+    ];
 
     fn values(n: usize, seed: u32, scale: f32) -> Vec<f32> {
         let mut state = seed;

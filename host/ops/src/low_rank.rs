@@ -4,7 +4,7 @@
 use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{self, Dst, Mat, all_threads, matmul};
+use super::gemm::{self, Dst, Mat, Precision, matmul};
 use super::stored::{Matrix, Stored};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
@@ -18,6 +18,8 @@ pub struct LowRank<'a> {
     pub b: &'a Tensor,
     /// `s`
     pub scale: f32,
+    /// Of the products on the CPU, except in [`LowRank::merged`].
+    pub precision: Precision,
 }
 
 /// Where gradients of the two matrices are added.
@@ -50,10 +52,10 @@ impl LowRank<'_> {
         }
         on_device!(x, cuda::linear::low_rank_into(self, x, y));
         let (xs, a, b) = (read(x)?, Stored::of(self.a.into())?, read(self.b)?);
-        let inner = gemm::of_rows(Mat::new(&xs, n, d_in), &a, r, None, all_threads());
+        let inner = gemm::of_rows(Mat::new(&xs, n, d_in), &a, r, None, self.precision.on_all_threads());
         write(y, |out| {
             let inner = Mat::new(&inner, n, r);
-            matmul(out, d_out, Dst::Add, inner, Mat::new(&b, d_out, r).t(), self.scale, all_threads());
+            matmul(out, d_out, Dst::Add, inner, Mat::new(&b, d_out, r).t(), self.scale, self.precision.on_all_threads());
         })
     }
 
@@ -70,15 +72,17 @@ impl LowRank<'_> {
         let (xs, dys, a, b) = (read(x)?, read(dy)?, read(self.a)?, read(self.b)?);
         let (xs, dys, a, b) = (Mat::new(&xs, n, d_in), Mat::new(&dys, n, d_out), Mat::new(&a, r, d_in), Mat::new(&b, d_out, r));
         // s dy B, the gradient of x A^T.
-        let d_inner = gemm::product(dys, b, self.scale, all_threads());
+        let d_inner = gemm::product(dys, b, self.scale, self.precision.on_all_threads());
         let d_inner = Mat::new(&d_inner, n, r);
         if let Some(gradient) = gradient {
-            let inner = gemm::of_rows(xs, &Stored::of(self.a.into())?, r, None, all_threads());
-            write(gradient.b, |out| matmul(out, r, Dst::Add, dys.t(), Mat::new(&inner, n, r), self.scale, all_threads()))?;
-            write(gradient.a, |out| matmul(out, d_in, Dst::Add, d_inner.t(), xs, 1.0, all_threads()))?;
+            let inner = gemm::of_rows(xs, &Stored::of(self.a.into())?, r, None, self.precision.on_all_threads());
+            write(gradient.b, |out| {
+                matmul(out, r, Dst::Add, dys.t(), Mat::new(&inner, n, r), self.scale, self.precision.on_all_threads())
+            })?;
+            write(gradient.a, |out| matmul(out, d_in, Dst::Add, d_inner.t(), xs, 1.0, self.precision.on_all_threads()))?;
         }
         match dx {
-            Some(dx) => write(dx, |out| matmul(out, d_in, Dst::Add, d_inner, a, 1.0, all_threads())),
+            Some(dx) => write(dx, |out| matmul(out, d_in, Dst::Add, d_inner, a, 1.0, self.precision.on_all_threads())),
             None => Ok(()),
         }
     }
@@ -93,7 +97,15 @@ impl LowRank<'_> {
         on_device!(self.a, cuda::linear::merged(self, w.plain()?));
         let (a, b) = (read(self.a)?, read(self.b)?);
         let mut out = Stored::of(w)?.widened(0..d_out * d_in);
-        matmul(&mut out, d_in, Dst::Add, Mat::new(&b, d_out, r), Mat::new(&a, r, d_in), self.scale, all_threads());
+        matmul(
+            &mut out,
+            d_in,
+            Dst::Add,
+            Mat::new(&b, d_out, r),
+            Mat::new(&a, r, d_in),
+            self.scale,
+            Precision::F32.on_all_threads(),
+        );
         tensor(out, (d_out, d_in))
     }
 }

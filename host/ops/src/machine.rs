@@ -1,7 +1,10 @@
 //! Measures what a device can do at most, with a model's own operations, for comparison with a run's speed.
 
-use super::{Result, cast, from_vec, linear, sum_of_squares};
+use super::cpu::read;
+use super::simd::wide;
+use super::{Precision, Result, cast, from_vec, linear, sum_of_squares};
 use candle_core::{DType, Device, Tensor};
+use rayon::prelude::*;
 use std::time::{Duration, Instant};
 
 /// Time spent on each measurement, after a warm-up round.
@@ -39,8 +42,30 @@ pub fn read_rate(device: &Device, bytes: usize) -> Result<f64> {
     let values = (bytes / size_of::<f32>()).max(1);
     // On the CPU, zeros could all be the same page of memory.
     let t = if device.is_cpu() { Tensor::ones(values, DType::F32, device)? } else { Tensor::zeros(values, DType::F32, device)? };
-    let time = fastest(device, || sum_of_squares([&t; PASSES]).map(drop))?;
+    let time = if device.is_cpu() {
+        let values = read(&t)?;
+        fastest(device, || {
+            std::hint::black_box((0..PASSES).map(|_| sum(&values)).sum::<f32>());
+            Ok(())
+        })?
+    } else {
+        fastest(device, || sum_of_squares([&t; PASSES]).map(drop))?
+    };
     Ok((PASSES * values * size_of::<f32>()) as f64 / time.as_secs_f64())
+}
+
+/// Adds up values as fast as they can be read, on all threads.
+fn sum(values: &[f32]) -> f32 {
+    /// Interleaved sums, enough registers of them that no addition waits for another.
+    const LANES: usize = 128;
+    let part = |values: &[f32]| {
+        let mut lanes = [0f32; LANES];
+        wide!(for group in values.as_chunks::<LANES>().0 {
+            lanes.iter_mut().zip(group).for_each(|(lane, x)| *lane += x);
+        });
+        lanes.iter().sum::<f32>()
+    };
+    values.par_chunks(values.len().div_ceil(rayon::current_num_threads()).max(1)).map(part).sum()
 }
 
 /// Returns a square matrix of numbers from -1 to 1 without a pattern: with zeros, a device takes less power and is faster.
@@ -55,11 +80,14 @@ fn noise(n: usize, seed: u32, dtype: DType, device: &Device) -> Result<Tensor> {
 }
 
 /// Returns floating-point operations per second in products of square matrices, at the smallest size that keeps the device busy.
+/// On the CPU, operands are rounded to `dtype`.
 pub fn product_rate(device: &Device, dtype: DType) -> Result<f64> {
     let mut n = SMALLEST;
+    let precision = if dtype == DType::BF16 { Precision::Bf16 } else { Precision::F32 };
+    let of_inputs = if device.is_cpu() { DType::F32 } else { dtype };
     loop {
-        let (x, w) = (noise(n, 1, dtype, device)?, noise(n, 2, dtype, device)?);
-        let time = fastest(device, || linear::forward(&x, &w, None).map(drop))?;
+        let (x, w) = (noise(n, 1, of_inputs, device)?, noise(n, 2, dtype, device)?);
+        let time = fastest(device, || linear::forward(&x, &w, None, precision).map(drop))?;
         if time >= LONG_ENOUGH || n >= LARGEST {
             return Ok(2.0 * (n as f64).powi(3) / time.as_secs_f64());
         }

@@ -1,7 +1,7 @@
 //! Updates a parameter by the optimizers beside AdamW. On the CPU only; sums over a parameter have a fixed order.
 
 use super::cpu::{read, squares, write};
-use super::gemm::{Mat, all_threads, product};
+use super::gemm::{Mat, Precision, product};
 use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -310,10 +310,10 @@ fn orthogonalized(mut x: Vec<f32>, height: usize, width: usize, steps: usize) ->
     x.iter_mut().for_each(|v| *v = (f64::from(*v) / norm) as f32);
     let (a, b, c) = COEFFICIENTS;
     for _ in 0..steps {
-        let gram = product(Mat::new(&x, n, k), Mat::new(&x, n, k).t(), 1.0, all_threads());
-        let mut polynomial = product(Mat::new(&gram, n, n), Mat::new(&gram, n, n), c, all_threads());
+        let gram = product(Mat::new(&x, n, k), Mat::new(&x, n, k).t(), 1.0, Precision::F32.on_all_threads());
+        let mut polynomial = product(Mat::new(&gram, n, n), Mat::new(&gram, n, n), c, Precision::F32.on_all_threads());
         polynomial.iter_mut().zip(&gram).for_each(|(p, g)| *p += b * g);
-        let mut next = product(Mat::new(&polynomial, n, n), Mat::new(&x, n, k), 1.0, all_threads());
+        let mut next = product(Mat::new(&polynomial, n, n), Mat::new(&x, n, k), 1.0, Precision::F32.on_all_threads());
         next.iter_mut().zip(&x).for_each(|(next, x)| *next += a * x);
         x = next;
     }

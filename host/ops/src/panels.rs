@@ -3,22 +3,24 @@
 //! There, a general product spends most of its time rearranging its operands. Here a weight in f32 is rearranged once. One in fewer
 //! bits stays as it is, once in memory, and is rearranged in the innermost cache whenever it is read. A tile of rows and outputs is
 //! summed in vector registers, each output's terms in the order of the inputs, so a row's result depends neither on the other rows
-//! nor on how the weight is stored.
+//! nor on how the weight is stored. In bf16, kernels that round the rows too read the weight as it lies (`bf16/few.rs`).
 
-use super::cpu::{Shared, filled, read, tensor};
+#[cfg(target_arch = "x86_64")]
+use super::bf16;
+use super::cpu::{Shared, cast, filled, read, tensor};
 use super::quantized::{Quantized, Scheme};
 #[cfg(target_arch = "x86_64")]
 use super::simd;
 use super::stored::{Matrix, Stored};
 use super::unpack::{INPUTS, Room, WIDTH};
-use super::{Error, Result, matrix_dims, team};
-use candle_core::Tensor;
+use super::{Error, Precision, Result, matrix_dims, team};
+use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
 /// Rows that are summed together.
-const ROWS: usize = 8;
+pub(super) const ROWS: usize = 8;
 
 /// Below this many multiplications, a second thread brings nothing.
 const WORTH_WAKING: usize = 1 << 23;
@@ -41,6 +43,8 @@ thread_local! {
 #[derive(Clone, Debug)]
 pub struct Panels {
     weight: Weight,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has kernels that round rows"))]
+    precision: Precision,
     /// One value per output, padded to complete groups.
     bias: Vec<f32>,
     d_in: usize,
@@ -75,11 +79,13 @@ fn laid_out(w: &Tensor) -> Result<Vec<f32>> {
 }
 
 impl Panels {
-    /// Creates panels from `w: [out, in]` and `b: [out]`.
-    pub fn new<'a>(w: impl Into<Matrix<'a>>, b: Option<&Tensor>) -> Result<Self> {
+    /// Creates panels from `w: [out, in]` and `b: [out]`. In bf16, a weight in f32 is rounded, and so are rows where the processor
+    /// gains by it.
+    pub fn new<'a>(w: impl Into<Matrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Self> {
         let w = w.into();
         let (d_out, d_in) = w.dims();
         let weight = match w {
+            Matrix::Plain(plain) if w.is_f32() && precision == Precision::Bf16 => Weight::Half(cast(plain, DType::BF16)?),
             Matrix::Plain(w) if Matrix::Plain(w).is_f32() => Weight::LaidOut(laid_out(w)?),
             Matrix::Plain(w) => Weight::Half(w.clone()),
             Matrix::Quantized(q) => Weight::Quantized(q.codes.clone(), q.scales.clone(), q.scheme),
@@ -93,7 +99,7 @@ impl Panels {
             }
         };
         bias.resize(d_out.next_multiple_of(WIDTH), 0.0);
-        Ok(Self { weight, bias, d_in, d_out })
+        Ok(Self { weight, precision, bias, d_in, d_out })
     }
 
     /// Returns the bytes that were copied for it.
@@ -117,6 +123,8 @@ impl Panels {
                 Some(Stored::of(Matrix::Quantized(Quantized { codes, scales, scheme: *scheme }))?)
             }
         };
+        #[cfg(target_arch = "x86_64")]
+        let few = self.few(&xs, n);
         // SAFETY: the panels cover all outputs of all rows.
         let out = unsafe {
             filled(n * self.d_out, |out| {
@@ -128,6 +136,10 @@ impl Panels {
                 let parts = panels.min(most);
                 team::each(parts, |part| {
                     let some = panels * part / parts..panels * (part + 1) / parts;
+                    #[cfg(target_arch = "x86_64")]
+                    if let (Some(few), Some(stored)) = (&few, &stored) {
+                        return self.rounded(some, few, stored, out);
+                    }
                     match &stored {
                         None => some.for_each(|i| self.panel(i, &xs, n, out)),
                         Some(stored) => self.unpacked(some, stored, &xs, n, out),
@@ -138,6 +150,24 @@ impl Panels {
         tensor(out, (n, self.d_out))
     }
 
+    /// Returns the rows for the processor's kernel, if there is one for them.
+    #[cfg(target_arch = "x86_64")]
+    fn few(&self, xs: &[f32], n: usize) -> Option<bf16::Few> {
+        let kernel = bf16::kernel().filter(|_| self.precision == Precision::Bf16 && bf16::Few::takes(self.d_in))?;
+        // SAFETY: the processor has the kernel.
+        Some(unsafe { bf16::Few::new(kernel, xs, n, self.d_in) })
+    }
+
+    /// Computes some groups' outputs for rounded rows.
+    #[cfg(target_arch = "x86_64")]
+    fn rounded(&self, groups: Range<usize>, few: &bf16::Few, w: &Stored<'_>, out: Shared) {
+        let outputs = groups.start * WIDTH..self.d_out.min(groups.end * WIDTH);
+        few.products(w, outputs, |output, row, sum| {
+            // SAFETY: only this part writes these outputs.
+            unsafe { *out.at(row * self.d_out + output) = sum + self.bias[output] };
+        });
+    }
+
     /// Computes one group's outputs for all rows.
     fn panel(&self, i: usize, xs: &[f32], n: usize, out: Shared) {
         let Weight::LaidOut(data) = &self.weight else { return };
@@ -145,7 +175,7 @@ impl Panels {
         for row in (0..n).step_by(ROWS) {
             let mut tile = [[0f32; WIDTH]; ROWS];
             let rows = ROWS.min(n - row);
-            sums(&xs[row * self.d_in..(row + rows) * self.d_in], self.d_in, 0, panel, &mut tile);
+            sums(&xs[row * self.d_in..(row + rows) * self.d_in], self.d_in, 0, Lines::of(panel), &mut tile);
             self.finish(i, row, &tile[..rows], out);
         }
     }
@@ -160,7 +190,7 @@ impl Panels {
                 for first in (0..self.d_in).step_by(INPUTS) {
                     let lines = room.lines(stored, self.d_in, &outputs, &(first..self.d_in.min(first + INPUTS)));
                     for (xs, tile) in xs.chunks(ROWS * self.d_in).zip(&mut tiles) {
-                        sums(xs, self.d_in, first, lines, tile);
+                        sums(xs, self.d_in, first, Lines::of(lines), tile);
                     }
                 }
                 for (t, tile) in tiles.iter().enumerate() {
@@ -182,19 +212,42 @@ impl Panels {
     }
 }
 
-type Tile = [[f32; WIDTH]; ROWS];
+/// Sums of rows and outputs.
+pub(super) type Tile = [[f32; WIDTH]; ROWS];
 
-/// Adds the products of at most [`ROWS`] rows of `xs` with a panel to the tile. The panel begins at the `first` input.
-fn sums(xs: &[f32], d_in: usize, first: usize, panel: &[f32], tile: &mut Tile) {
+/// The inputs of some outputs' weights, a line of [`WIDTH`] outputs each.
+#[derive(Clone, Copy)]
+pub(super) struct Lines<'a> {
+    pub values: &'a [f32],
+    /// Values from one line to the next.
+    pub stride: usize,
+    pub count: usize,
+}
+
+impl<'a> Lines<'a> {
+    /// Takes lines that follow one another.
+    fn of(values: &'a [f32]) -> Self {
+        Self { values, stride: WIDTH, count: values.len() / WIDTH }
+    }
+
+    fn check(self) {
+        assert!(self.count == 0 || self.values.len() >= (self.count - 1) * self.stride + WIDTH, "lines out of bounds");
+    }
+}
+
+/// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. The first line is that of the
+/// `first` input.
+pub(super) fn sums(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_>, tile: &mut Tile) {
+    lines.check();
     #[cfg(target_arch = "x86_64")]
     match simd::level() {
         // SAFETY: the processor has the features that this is compiled for.
-        simd::Level::Avx512 => return unsafe { avx512::sums(xs, d_in, first, panel, tile) },
-        simd::Level::Avx2 => return unsafe { avx2::sums(xs, d_in, first, panel, tile) },
+        simd::Level::Avx512 => return unsafe { avx512::sums(xs, d_in, first, lines, tile) },
+        simd::Level::Avx2 => return unsafe { avx2::sums(xs, d_in, first, lines, tile) },
         simd::Level::Baseline => {}
     }
     for (row, sums) in xs.chunks_exact(d_in).zip(tile) {
-        for (x, line) in row[first..].iter().zip(panel.as_chunks::<WIDTH>().0) {
+        for (x, line) in row[first..].iter().zip(lines.values.chunks(lines.stride)).take(lines.count) {
             sums.iter_mut().zip(line).for_each(|(sum, w)| *sum = x.mul_add(*w, *sum));
         }
     }
@@ -207,23 +260,23 @@ macro_rules! in_registers {
     ($name:ident, $features:literal, $lanes:literal, $rows:literal, $parts:literal,
      $zero:ident, $load:ident, $spread:ident, $fma:ident, $store:ident) => {
         mod $name {
-            use super::{ROWS, Tile, WIDTH};
+            use super::{Lines, ROWS, Tile, WIDTH};
             use std::arch::x86_64::{$fma, $load, $spread, $store, $zero};
 
             #[target_feature(enable = $features)]
-            pub(super) fn sums(xs: &[f32], d_in: usize, from: usize, panel: &[f32], tile: &mut Tile) {
+            pub(super) fn sums(xs: &[f32], d_in: usize, from: usize, lines: Lines<'_>, tile: &mut Tile) {
                 const { assert!(ROWS % $rows == 0 && WIDTH % ($lanes * $parts) == 0 && $rows <= 8) };
                 for (xs, tile) in xs.chunks($rows * d_in).zip(tile.chunks_exact_mut($rows)) {
                     for first in (0..WIDTH).step_by($lanes * $parts) {
                         match xs.len() / d_in {
-                            1 => part::<1>(xs, d_in, from, panel, tile, first),
-                            2 => part::<2>(xs, d_in, from, panel, tile, first),
-                            3 => part::<3>(xs, d_in, from, panel, tile, first),
-                            4 => part::<4>(xs, d_in, from, panel, tile, first),
-                            5 => part::<5>(xs, d_in, from, panel, tile, first),
-                            6 => part::<6>(xs, d_in, from, panel, tile, first),
-                            7 => part::<7>(xs, d_in, from, panel, tile, first),
-                            _ => part::<8>(xs, d_in, from, panel, tile, first),
+                            1 => part::<1>(xs, d_in, from, lines, tile, first),
+                            2 => part::<2>(xs, d_in, from, lines, tile, first),
+                            3 => part::<3>(xs, d_in, from, lines, tile, first),
+                            4 => part::<4>(xs, d_in, from, lines, tile, first),
+                            5 => part::<5>(xs, d_in, from, lines, tile, first),
+                            6 => part::<6>(xs, d_in, from, lines, tile, first),
+                            7 => part::<7>(xs, d_in, from, lines, tile, first),
+                            _ => part::<8>(xs, d_in, from, lines, tile, first),
                         }
                     }
                 }
@@ -236,12 +289,11 @@ macro_rules! in_registers {
                 xs: &[f32],
                 d_in: usize,
                 from: usize,
-                panel: &[f32],
+                lines: Lines<'_>,
                 tile: &mut [[f32; WIDTH]],
                 first: usize,
             ) {
-                let inputs = panel.len() / WIDTH;
-                assert!(xs.len() >= R * d_in && from + inputs <= d_in && tile.len() >= R);
+                assert!(xs.len() >= R * d_in && from + lines.count <= d_in && tile.len() >= R);
                 assert!(first + $parts * $lanes <= WIDTH);
                 let mut sums = [[$zero(); $parts]; R];
                 // SAFETY: all places are within the lengths just checked.
@@ -251,8 +303,8 @@ macro_rules! in_registers {
                             sums[r][p] = $load(tile[r].as_ptr().add(first + p * $lanes));
                         }
                     }
-                    for k in 0..inputs {
-                        let line = panel.as_ptr().add(k * WIDTH + first);
+                    for k in 0..lines.count {
+                        let line = lines.values.as_ptr().add(k * lines.stride + first);
                         let line: [_; $parts] = std::array::from_fn(|p| $load(line.add(p * $lanes)));
                         for r in 0..R {
                             let x = $spread(*xs.as_ptr().add(r * d_in + from + k));
@@ -291,8 +343,8 @@ mod tests {
             for n in [0, 1, 2, 3, 5, 8, 13, 40] {
                 let x = random(&[n, d_in]);
                 for bias in [None, Some(&b)] {
-                    let got = Panels::new(&w, bias).unwrap().forward(&x).unwrap();
-                    let want = linear::forward(&x, &w, bias).unwrap();
+                    let got = Panels::new(&w, bias, Precision::F32).unwrap().forward(&x).unwrap();
+                    let want = linear::forward(&x, &w, bias, Precision::F32).unwrap();
                     let far = (got - want).unwrap().abs().unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
                     assert!(far.iter().all(|d| *d < 1e-4), "{n} rows of {d_in} to {d_out}: {far:?}");
                 }
@@ -311,7 +363,10 @@ mod tests {
                 for dtype in [DType::BF16, DType::F16] {
                     let half = w.to_dtype(dtype).unwrap();
                     let wide = half.to_dtype(DType::F32).unwrap();
-                    let (half, wide) = (Panels::new(&half, Some(&b)).unwrap(), Panels::new(&wide, Some(&b)).unwrap());
+                    let (half, wide) = (
+                        Panels::new(&half, Some(&b), Precision::F32).unwrap(),
+                        Panels::new(&wide, Some(&b), Precision::F32).unwrap(),
+                    );
                     assert!(half.copied_bytes() <= 4 * d_out.next_multiple_of(WIDTH));
                     assert_eq!(bits(half), bits(wide), "{dtype:?}: {n} rows of {d_in} to {d_out}");
                 }
@@ -319,8 +374,33 @@ mod tests {
                     let (codes, scales) = scheme.quantize(&w).unwrap();
                     let matrix = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme });
                     let wide = matrix.in_f32().unwrap();
-                    let (few, wide) = (Panels::new(matrix, Some(&b)).unwrap(), Panels::new(&wide, Some(&b)).unwrap());
+                    let (few, wide) = (
+                        Panels::new(matrix, Some(&b), Precision::F32).unwrap(),
+                        Panels::new(&wide, Some(&b), Precision::F32).unwrap(),
+                    );
                     assert_eq!(bits(few), bits(wide), "{scheme:?}: {n} rows of {d_in} to {d_out}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn panels_in_bf16_give_the_general_product_in_bf16() {
+        let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
+        // The last one's rows are not rounded.
+        for (d_in, d_out) in [(32, 1), (64, 33), (1024, 257), (320, 64), (40, 50)] {
+            let (w, b) = (random(&[d_out, d_in]), random(&[d_out]));
+            for n in [0, 1, 8, 13, 40] {
+                let x = random(&[n, d_in]);
+                let values = |t: &Tensor| crate::to_vec(t).unwrap();
+                let codes = [Scheme::Int8, Scheme::Nf4].map(|scheme| (scheme, scheme.quantize(&w).unwrap()));
+                let quantized = codes.iter().map(|(scheme, (codes, scales))| Quantized { codes, scales, scheme: *scheme });
+                for w in quantized.map(Matrix::Quantized).chain([Matrix::Plain(&w)]) {
+                    let got = values(&Panels::new(w, Some(&b), Precision::Bf16).unwrap().forward(&x).unwrap());
+                    let want = values(&linear::forward(&x, w, Some(&b), Precision::Bf16).unwrap());
+                    let tolerance = if d_in % 32 == 0 { 1e-4 } else { 0.2 };
+                    let far = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                    assert!(far < tolerance && got.len() == want.len(), "{n} rows of {d_in} to {d_out}: {far}");
                 }
             }
         }
@@ -329,7 +409,7 @@ mod tests {
     #[test]
     fn a_row_does_not_depend_on_those_beside_it() {
         let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
-        let (panels, x) = (Panels::new(&random(&[70, 50]), None).unwrap(), random(&[11, 50]));
+        let (panels, x) = (Panels::new(&random(&[70, 50]), None, Precision::F32).unwrap(), random(&[11, 50]));
         let together = panels.forward(&x).unwrap().to_vec2::<f32>().unwrap();
         for (row, want) in together.iter().enumerate() {
             let alone = panels.forward(&x.narrow(0, row, 1).unwrap().contiguous().unwrap().copy().unwrap()).unwrap();

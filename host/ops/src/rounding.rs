@@ -1,6 +1,35 @@
-//! Converts numbers to bf16, for exchange between processes.
+//! Converts numbers to bf16.
 
+use super::simd::wide;
 use half::bf16;
+use rayon::prelude::*;
+
+/// Values that one task rounds.
+const TASK: usize = 1 << 14;
+
+/// Rounds each value to the nearest bf16, on all threads.
+pub(super) fn rounded(values: &[f32]) -> Vec<bf16> {
+    let mut all = vec![bf16::ZERO; values.len()];
+    all.par_chunks_mut(TASK).zip(values.par_chunks(TASK)).for_each(|(all, values)| round_into(values, all));
+    all
+}
+
+/// Rounds values into a slice of the same length, on this thread.
+pub(super) fn round_into(values: &[f32], into: &mut [bf16]) {
+    wide!(for (to, x) in into.iter_mut().zip(values) {
+        *to = nearest(*x);
+    });
+}
+
+/// [`bf16::from_f32`] without branches.
+#[inline(always)]
+fn nearest(x: f32) -> bf16 {
+    let bits = x.to_bits();
+    let half_way = 0x7fff + (bits >> 16 & 1);
+    let finite = bits.wrapping_add(half_way) >> 16;
+    // A NaN stays one even if all its other upper bits are zero.
+    bf16::from_bits(if x.is_nan() { bits >> 16 | 0x40 } else { finite } as u16)
+}
 
 /// Rounds each value to the nearest bf16 and returns its bits.
 pub fn round_bf16(values: &[f32]) -> Vec<u16> {
@@ -28,6 +57,17 @@ pub fn sum_bf16(parts: &[u16], ranks: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounding_without_branches_is_that_of_the_standard_type() {
+        let odd =
+            [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN_POSITIVE, f32::from_bits(0xffff_ffff)];
+        let many = (0..40_000u32).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9)));
+        let values: Vec<f32> = odd.into_iter().chain(many).collect();
+        for (x, got) in values.iter().zip(rounded(&values)) {
+            assert_eq!(got.to_bits(), bf16::from_f32(*x).to_bits(), "{x}");
+        }
+    }
 
     #[test]
     fn sums_of_bf16_are_rounded_to_the_nearest_once() {

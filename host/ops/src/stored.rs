@@ -4,7 +4,7 @@
 //! cut so that no sum changes its order: a product's result is bit-identical to that with the same weights in f32.
 
 use super::cpu::{Read, filled, read, read_as, tensor, unsupported};
-use super::gemm::Mat;
+use super::gemm::{Mat, Precision};
 use super::quantized::{Quantized, Scheme};
 use super::simd::wide;
 use super::{Result, matrix_dims};
@@ -130,6 +130,12 @@ impl<'a> Stored<'a> {
         unsafe { filled(range.len(), |out| self.widen(range.start, out)) }
     }
 
+    /// Returns a copy of the first `n` values, made by all threads.
+    pub(super) fn all(&self, n: usize) -> Vec<f32> {
+        // SAFETY: all values are written.
+        unsafe { filled(n, |out| out.par_chunks_mut(TASK).enumerate().for_each(|(task, part)| self.widen(task * TASK, part))) }
+    }
+
     /// Returns the block of these rows and columns of a matrix with rows of `width` values, row by row.
     pub(super) fn block(&self, rows: &Range<usize>, columns: &Range<usize>, width: usize) -> Vec<f32> {
         let line = columns.len().max(1);
@@ -146,10 +152,24 @@ impl<'a> Stored<'a> {
         }
     }
 
+    /// Returns a `[rows, width]` matrix as a product in this precision reads it, if no value has to be widened for that.
+    fn as_read(&self, (rows, width): (usize, usize), precision: Precision) -> Option<Mat<'_>> {
+        match (self, precision) {
+            (Self::F32(values), _) => Some(Mat::new(values, rows, width)),
+            (Self::Bf16(values), Precision::Bf16) => Some(Mat::of_bf16(values, rows, width)),
+            _ => None,
+        }
+    }
+
     /// Calls `each` with parts of the rows of a `[rows, width]` matrix, in order.
-    pub(super) fn by_rows(&self, rows: usize, width: usize, mut each: impl FnMut(Range<usize>, Mat<'_>)) {
-        if let Self::F32(values) = self {
-            return each(0..rows, Mat::new(values, rows, width));
+    pub(super) fn by_rows(
+        &self,
+        (rows, width): (usize, usize),
+        precision: Precision,
+        mut each: impl FnMut(Range<usize>, Mat<'_>),
+    ) {
+        if let Some(matrix) = self.as_read((rows, width), precision) {
+            return each(0..rows, matrix);
         }
         for part in parts(rows, width) {
             let values = self.block(&part, &(0..width), width);
@@ -158,9 +178,14 @@ impl<'a> Stored<'a> {
     }
 
     /// Does the same with parts of the columns.
-    pub(super) fn by_columns(&self, rows: usize, width: usize, mut each: impl FnMut(Range<usize>, Mat<'_>)) {
-        if let Self::F32(values) = self {
-            return each(0..width, Mat::new(values, rows, width));
+    pub(super) fn by_columns(
+        &self,
+        (rows, width): (usize, usize),
+        precision: Precision,
+        mut each: impl FnMut(Range<usize>, Mat<'_>),
+    ) {
+        if let Some(matrix) = self.as_read((rows, width), precision) {
+            return each(0..width, matrix);
         }
         for part in parts(width, rows) {
             let values = self.block(&(0..rows), &part, width);
@@ -173,20 +198,27 @@ impl<'a> Stored<'a> {
 pub(super) struct Blocks<'a> {
     stored: Stored<'a>,
     width: usize,
+    precision: Precision,
     /// The last block, if it was widened.
     rows: Range<usize>,
     values: Vec<f32>,
 }
 
 impl<'a> Blocks<'a> {
-    pub(super) fn new(matrix: &'a Tensor) -> Result<Self> {
-        Ok(Self { stored: Stored::of(matrix.into())?, width: matrix_dims(matrix).1, rows: 0..0, values: Vec::new() })
+    pub(super) fn new(matrix: &'a Tensor, precision: Precision) -> Result<Self> {
+        let width = matrix_dims(matrix).1;
+        Ok(Self { stored: Stored::of(matrix.into())?, width, precision, rows: 0..0, values: Vec::new() })
     }
 
     /// Returns some rows.
     pub(super) fn rows(&mut self, rows: &Range<usize>) -> Mat<'_> {
-        if let Stored::F32(values) = &self.stored {
-            return Mat::new(&values[rows.start * self.width..rows.end * self.width], rows.len(), self.width);
+        let place = rows.start * self.width..rows.end * self.width;
+        match &self.stored {
+            Stored::F32(values) => return Mat::new(&values[place], rows.len(), self.width),
+            Stored::Bf16(values) if self.precision == Precision::Bf16 => {
+                return Mat::of_bf16(&values[place], rows.len(), self.width);
+            }
+            _ => {}
         }
         if self.rows != *rows {
             self.rows = rows.clone();

@@ -247,7 +247,7 @@ mod tests {
         let (tokens, _, support) = drawn(&sampling, &hidden, &w, &prompt, 5);
         let mut restriction = Restriction::default();
         restriction.push(0, &support, &prompt, &tokens);
-        for scale in [Scale::from(0.8), Scale { temperature: 0.8, divisor: 1.0, cap: Some(3.0) }] {
+        for scale in [Scale::from(0.8), Scale { cap: Some(3.0), ..Scale::from(0.8) }] {
             let (by_logp, by_entropy) = (noise(12, 3), noise(12, 4));
             let loss = |hidden: &[f32], w: &[f32]| {
                 let stats = forward(&matrix(hidden, 3), &matrix(w, 3), &tokens, scale, Some(&restriction)).unwrap();

@@ -4,7 +4,7 @@
 //! operand, comes from memory once a pass. A tile is turned: it has one line for each token, since then no product has to
 //! rearrange the output matrix.
 
-use super::gemm::{Dst, Mat, all_threads, matmul};
+use super::gemm::{Dst, Mat, Precision, matmul};
 use super::math::tanh;
 use super::simd::wide;
 use super::support::Restriction;
@@ -22,11 +22,13 @@ pub struct Scale {
     pub divisor: f32,
     /// Bound that logits approach, `cap * tanh(logit / cap)`; unbounded if `None`.
     pub cap: Option<f32>,
+    /// Of the products on the CPU.
+    pub precision: Precision,
 }
 
 impl From<f32> for Scale {
     fn from(temperature: f32) -> Self {
-        Self { temperature, divisor: 1.0, cap: None }
+        Self { temperature, divisor: 1.0, cap: None, precision: Precision::F32 }
     }
 }
 
@@ -97,7 +99,7 @@ impl Tile {
     pub(super) fn logits<'a>(&self, room: &'a mut [f32], w: Mat<'_>, turned: &[f32], scale: Scale) -> &'a mut [f32] {
         let logits = &mut room[..self.tokens.len() * self.line()];
         let h = Mat::strided(&turned[self.rows.start..], w.cols, self.rows.len(), turned.len() / w.cols.max(1));
-        matmul(logits, self.line(), Dst::Replace, w, h, scale.factor(), all_threads());
+        matmul(logits, self.line(), Dst::Replace, w, h, scale.factor(), scale.precision.on_all_threads());
         scale.bound(logits);
         logits
     }

@@ -71,13 +71,14 @@ pub struct Config {
     /// available [default: auto]
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub device: Device,
-    /// Compute in bf16 on an NVIDIA device, with f32 weights and moments for the updates; false for f32 throughout. The CPU
-    /// always computes in f32 [default: true]
+    /// Compute in bf16, with f32 weights and moments for the updates; false for f32 throughout. On the CPU, matrix products round
+    /// what they multiply and layers keep bf16 for the backward pass, if the processor has AMX or AVX-512 BF16; the rest and all
+    /// sums are f32 [default: true on an NVIDIA device, false on the CPU]
     #[schemars(extend("on_resume" = "free"))]
     pub bf16: Option<bool>,
     /// Precision of weights on the CPU: auto as they are stored, or float32, bfloat16 or float16, to which they are rounded. Weights
     /// that nothing trains, such as an adapter's base model or a reference model, stay in it in memory; trained ones become float32.
-    /// Everything is computed in float32 [default: auto]
+    /// bf16 says what is computed in [default: auto]
     #[schemars(extend("aliases" = ["torch_dtype"]))]
     pub dtype: ModelDtype,
     /// Hold the linear layers of an adapter's base model in 8 bits, as bitsandbytes does, on the CPU [default: false]

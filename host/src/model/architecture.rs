@@ -8,6 +8,7 @@ use super::mixture::Mixture;
 use super::rope_scaling::{Context, Resolved, Rope, resolve};
 use super::{Error, Result, text_part};
 use crate::config::printable;
+use crate::ops::Precision;
 use crate::ops::activation::{self, Activation};
 use crate::ops::attention::{Attention, Heads};
 use crate::ops::logprob::Scale;
@@ -261,12 +262,13 @@ impl Architecture {
     pub fn attention(&self, layer: usize) -> Attention {
         let Factors { scores, scores_cap, .. } = self.factors;
         let scale = if self.scores_by_layer { scores / (layer + 1) as f32 } else { scores };
-        Attention { heads: self.heads, window: self.windows.get(layer).copied().flatten(), scale, cap: scores_cap }
+        let window = self.windows.get(layer).copied().flatten();
+        Attention { heads: self.heads, window, scale, cap: scores_cap, precision: Precision::F32 }
     }
 
     /// Returns how products with the output matrix become logits at this temperature.
     pub fn logits(&self, temperature: f32) -> Scale {
-        Scale { temperature, divisor: self.factors.logits, cap: self.factors.logits_cap }
+        Scale { temperature, divisor: self.factors.logits, cap: self.factors.logits_cap, precision: Precision::F32 }
     }
 
     /// Names what the model has that no device computes yet.

@@ -3,7 +3,7 @@
 
 use super::Result;
 use super::weights::Linear;
-use crate::ops::{self, linear};
+use crate::ops::{self, Precision, linear};
 use candle_core::Tensor;
 
 /// Computes the values `[M]` of hidden states `[M, D]`.
@@ -22,7 +22,7 @@ pub(super) fn backward(
     let d_values = ops::from_vec(d_values.to_vec(), (d_values.len(), 1), hidden.device())?;
     let d_values = ops::cast(&d_values, hidden.dtype())?;
     if let Some(d_weight) = &d_head.weight {
-        linear::backward_weight(hidden, &d_values, d_weight, d_head.bias.as_ref().and_then(Option::as_ref))?;
+        linear::backward_weight(hidden, &d_values, d_weight, d_head.bias.as_ref().and_then(Option::as_ref), Precision::F32)?;
     }
-    Ok(linear::backward_input_into(d_hidden, &d_values, &head.weight)?)
+    Ok(linear::backward_input_into(d_hidden, &d_values, &head.weight, Precision::F32)?)
 }

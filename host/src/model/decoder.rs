@@ -8,9 +8,11 @@ use super::layer::{self, Attended, LayerKept, Maps, Product, Wide, multiplied};
 use super::mixture::{Balance, experts_backward};
 use super::weights::{Layer, Linear, Norm, Unit, Weights};
 use super::{Architecture, Lora, Place, Result};
+use crate::ops::attention::Attention;
+use crate::ops::logprob::Scale;
 use crate::ops::low_rank::Gradient;
 use crate::ops::rope::Rotation;
-use crate::ops::{self, Forest, activation, attention, columns, embedding, linear, rope};
+use crate::ops::{self, Forest, Precision, activation, attention, columns, embedding, linear, rope};
 use candle_core::{DType, Tensor};
 use std::sync::Arc;
 
@@ -19,6 +21,8 @@ use std::sync::Arc;
 pub struct Decoder {
     pub(super) architecture: Architecture,
     pub(super) weights: Weights,
+    /// Of the products on the CPU.
+    pub(super) precision: Precision,
     /// Of [`Architecture::ropes`]; shared by all views, since they are large for long contexts.
     pub(super) rotations: Arc<Vec<Rotation>>,
 }
@@ -69,27 +73,27 @@ type Wanted = Option<Tensor>;
 
 /// Adds the gradients of a linear layer's parameters to `grad` and returns that of its input.
 pub(super) fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
-    let dx = linear::backward_input(dy, l.linear.matrix())?;
+    let dx = linear::backward_input(dy, l.linear.matrix(), l.precision)?;
     backward_parameters(l, x, dy, grad, &dx)?;
     Ok(dx)
 }
 
 /// Does the same for an input that several layers read: adds its gradient to `dx`.
 fn apply_backward_into(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
-    linear::backward_input_into(dx, dy, l.linear.matrix())?;
+    linear::backward_input_into(dx, dy, l.linear.matrix(), l.precision)?;
     backward_parameters(l, x, dy, grad, dx)
 }
 
 /// Adds the gradients of a linear layer's parameters, and the adapter's contribution to that of the input.
 fn backward_parameters(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
     if let Some(d_weight) = &grad.weight {
-        linear::backward_weight(x, dy, d_weight, grad.bias.as_ref().and_then(Option::as_ref))?;
+        linear::backward_weight(x, dy, d_weight, grad.bias.as_ref().and_then(Option::as_ref), l.precision)?;
     }
-    let Some(adapter) = &l.linear.adapter else { return Ok(()) };
+    let Some(adapter) = l.adapter() else { return Ok(()) };
     let gradient = grad.adapter.as_ref().and_then(|g| Some(Gradient { a: g.a.as_ref()?, b: g.b.as_ref()? }));
-    let Some(mask) = &l.mask else { return adapter.low_rank().backward(x, dy, gradient, Some(dx)) };
+    let Some(mask) = &l.mask else { return adapter.backward(x, dy, gradient, Some(dx)) };
     let d_dropped = ops::zeros_like(x)?;
-    adapter.low_rank().backward(&mask.apply(x)?, dy, gradient, Some(&d_dropped))?;
+    adapter.backward(&mask.apply(x)?, dy, gradient, Some(&d_dropped))?;
     mask.add_applied(&d_dropped, dx)
 }
 
@@ -133,7 +137,7 @@ impl Decoder {
     pub fn new(architecture: Architecture, weights: Weights) -> Self {
         let a = &architecture;
         let rotations = a.ropes.iter().map(|rope| rope.rotation(a.heads.head_dim, a.max_positions)).collect();
-        Self { architecture, weights, rotations: Arc::new(rotations) }
+        Self { architecture, weights, precision: Precision::F32, rotations: Arc::new(rotations) }
     }
 
     /// Converts the decoder to another place, where trained weights are rounded; see [`super::Policy::at`].
@@ -142,7 +146,7 @@ impl Decoder {
     /// If the place has too little memory or can't compute the model.
     pub fn at(self, place: &Place) -> Result<Self> {
         place.check(&self.architecture)?;
-        Ok(Self { weights: self.weights.map(|_, t| place.computed(t))?, ..self })
+        Ok(Self { weights: self.weights.map(|_, t| place.computed(t))?, precision: place.precision(), ..self })
     }
 
     /// Adds a new adapter ([`Weights::with_new_adapter`]); everything else is shared.
@@ -173,7 +177,7 @@ impl Decoder {
         let mut x = self.embedded(forest.tokens(), forest.positions())?;
         for (i, w) in self.weights.layers.iter().enumerate() {
             let rows = self.rows_of(i, rows, how);
-            let maps = Masked::of(w.maps(), how.dropout.as_ref(), i, rows.is_some());
+            let maps = Masked::of(w.maps(), self.precision, how.dropout.as_ref(), i, rows.is_some());
             let mut kept = self.layer(i, x, forest, rows, &maps)?;
             x = self.layer_of(i, maps.each()).output(&mut kept)?;
             keep(i, kept)?;
@@ -209,20 +213,41 @@ impl Decoder {
             }
             // The last layer is the first that is needed again, when the others take up nothing.
             let again = how.recompute && i + 1 < count;
-            layers.push(if again { Stored::Input(kept.input) } else { Stored::Whole(Box::new(kept)) });
+            layers.push(if again { Stored::Input(kept.input) } else { Stored::Whole(Box::new(self.stored(kept)?)) });
             Ok(())
         })?;
         Ok((hidden, Kept { layers, last, how, balance }))
     }
 
+    /// Returns what a layer keeps in the precision of products, which read most of it.
+    fn stored(&self, kept: LayerKept) -> ops::Result<LayerKept> {
+        if self.precision == Precision::Bf16 { kept.cast(DType::BF16) } else { Ok(kept) }
+    }
+
+    /// Returns the precision of what layers pass on: f32 on the CPU, a device's there.
+    fn passes_on(&self) -> DType {
+        let embedding = &self.weights.embedding;
+        if embedding.device().is_cpu() { DType::F32 } else { embedding.dtype() }
+    }
+
     /// Runs layer `i` except its last product.
     fn layer(&self, i: usize, x: Tensor, forest: &Forest, rows: Option<&[usize]>, maps: &Maps<Masked<'_>>) -> Result<LayerKept> {
-        let attention = self.architecture.attention(i);
+        let attention = self.attention(i);
         let layer = self.layer_of(i, maps.each());
         layer.forward(x, forest, rows, |q, k, v| {
             let (out, log_sum) = attention::forward(q, k, v, forest, attention)?;
             Ok(Attended { out, log_sum: Some(log_sum) })
         })
+    }
+
+    /// Returns how layer `i` attends.
+    fn attention(&self, i: usize) -> Attention {
+        Attention { precision: self.precision, ..self.architecture.attention(i) }
+    }
+
+    /// Returns how products with the output matrix become logits at this temperature.
+    pub(super) fn logits(&self, temperature: f32) -> Scale {
+        Scale { precision: self.precision, ..self.architecture.logits(temperature) }
     }
 
     /// Returns the rotary embedding of layer `i`, if it has one.
@@ -258,11 +283,19 @@ impl Decoder {
         }
         for (i, stored) in layers.into_iter().enumerate().rev() {
             let rows = self.rows_of(i, rows, &how);
-            let maps = Masked::of(self.weights.layers[i].maps(), how.dropout.as_ref(), i, rows.is_some());
+            let maps = Masked::of(self.weights.layers[i].maps(), self.precision, how.dropout.as_ref(), i, rows.is_some());
             let kept = match stored {
                 Stored::Whole(kept) => *kept,
-                Stored::Input(x) => self.layer(i, x, forest, rows, &maps)?,
+                Stored::Input(x) => {
+                    let mut kept = self.layer(i, x, forest, rows, &maps)?;
+                    // As if it had been kept: what a norm reads is made of values that are not rounded yet.
+                    if self.weights.layers[i].added_norm.is_some() {
+                        kept.lowered = Some(self.layer_of(i, maps.each()).fed(&kept)?);
+                    }
+                    self.stored(kept)?
+                }
             };
+            let kept = kept.cast(self.passes_on())?;
             let here = Here { i, maps: &maps, balance: balance.as_ref() };
             dx = self.layer_backward(&here, kept, forest, rows, dx, &grads.layers[i])?;
             done();
@@ -318,7 +351,7 @@ impl Decoder {
             }
         };
         let from = attention::Kept { q: &kept.q, k: &kept.k, v: &kept.v, out: &kept.attended.out, log_sum: log_sum(&kept)? };
-        let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, a.attention(i))?;
+        let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, self.attention(i))?;
         if let Some(rotation) = self.rotation(i) {
             rope::backward(&dq, rotation, forest)?;
             rope::backward(&dk, rotation, forest)?;
@@ -346,12 +379,7 @@ impl Decoder {
     ) -> Result<()> {
         let &Here { i, maps, balance } = here;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
-        // A layer that was run again has not run its last product.
-        let lowered = match (&w.added_norm, &kept.lowered) {
-            (Some(_), None) => Some(self.layer_of(i, maps.each()).fed(kept)?),
-            (_, lowered) => lowered.clone(),
-        };
-        let d_lowered = self.added_backward(d_out, w.added_norm.as_ref(), lowered.as_ref(), &g.added_norm)?;
+        let d_lowered = self.added_backward(d_out, w.added_norm.as_ref(), kept.lowered.as_ref(), &g.added_norm)?;
         let h = a.normed(source, w.mlp_norm.as_ref())?;
         let unit = maps.unit.as_ref().zip(kept.unit.as_ref()).zip(g.unit.as_ref());
         let mut dh = unit.map(|((maps, kept), g)| self.unit_backward(maps, kept, &h, &d_lowered, g)).transpose()?;

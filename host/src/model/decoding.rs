@@ -9,7 +9,7 @@ use super::{Architecture, Cache, Prefix, Result};
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
 use crate::ops::experts::Routes;
 use crate::ops::panels::Panels;
-use crate::ops::{self, Forest};
+use crate::ops::{self, Forest, Precision};
 use candle_core::Tensor;
 
 /// A frozen decoder for one generation. On the CPU it copies weights in f32 when it is created. Others it shares with the decoder,
@@ -53,14 +53,21 @@ struct Few {
 impl Few {
     /// Lays out a linear layer. A weight in f32 is copied, with its adapter merged in, so that a token costs no more with one. Another
     /// one stays as it is, beside its adapter.
-    fn new(l: &Linear) -> ops::Result<Self> {
+    ///
+    /// In bf16, what is copied is rounded.
+    fn new(l: &Linear, precision: Precision) -> ops::Result<Self> {
         let bias = l.bias.as_ref();
         let adapter = match &l.adapter {
-            Some(_) if l.matrix().is_f32() => return Ok(Self { panels: Panels::new(&l.merged()?, bias)?, adapter: None }),
-            Some(Adapter { a, b, scale }) => Some((Panels::new(a, None)?, Panels::new(&ops::scaled(b, *scale)?, None)?)),
+            Some(_) if l.matrix().is_f32() => {
+                return Ok(Self { panels: Panels::new(&l.merged()?, bias, precision)?, adapter: None });
+            }
+            // So small that to round rows for them takes longer than it saves.
+            Some(Adapter { a, b, scale }) => {
+                Some((Panels::new(a, None, Precision::F32)?, Panels::new(&ops::scaled(b, *scale)?, None, Precision::F32)?))
+            }
             None => None,
         };
-        Ok(Self { panels: Panels::new(l.matrix(), bias)?, adapter })
+        Ok(Self { panels: Panels::new(l.matrix(), bias, precision)?, adapter })
     }
 
     /// Returns the bytes that were copied for it.
@@ -85,12 +92,12 @@ enum Map {
 }
 
 impl Map {
-    fn new(l: &Linear) -> ops::Result<Self> {
+    fn new(l: &Linear, precision: Precision) -> ops::Result<Self> {
         if let [experts, _, _] = *l.weight.dims() {
-            let all = (0..experts).map(|expert| Panels::new(&l.weight.get(expert)?, None));
+            let all = (0..experts).map(|expert| Panels::new(&l.weight.get(expert)?, None, precision));
             return Ok(Self::Each(all.collect::<ops::Result<_>>()?));
         }
-        Ok(Self::One(Few::new(l)?))
+        Ok(Self::One(Few::new(l, precision)?))
     }
 
     /// Returns the bytes that were copied for it.
@@ -131,8 +138,13 @@ impl Decoding {
             let layers = decoder.weights.layers.iter().map(Joined::new).collect::<ops::Result<_>>()?;
             return Ok(Self { decoder, laid_out: LaidOut::Device(layers) });
         }
-        let layers = decoder.weights.layers.iter().map(|w| w.maps().map(Map::new)).collect::<ops::Result<_>>()?;
-        let output = Panels::new(decoder.weights.output(), None)?;
+        let layers = decoder
+            .weights
+            .layers
+            .iter()
+            .map(|w| w.maps().map(|l| Map::new(l, decoder.precision)))
+            .collect::<ops::Result<_>>()?;
+        let output = Panels::new(decoder.weights.output(), None, decoder.precision)?;
         Ok(Self { decoder, laid_out: LaidOut::Host { layers, output } })
     }
 

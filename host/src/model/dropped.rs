@@ -4,8 +4,9 @@
 use super::layer::{Maps, Product};
 use super::weights::{Experts, Linear, Unit};
 use crate::ops::dropout::{Mask, mixed_bits};
-use crate::ops::experts::Routes;
-use crate::ops::{self, Forest};
+use crate::ops::experts::{self, Routes};
+use crate::ops::low_rank::LowRank;
+use crate::ops::{self, Forest, Precision, linear};
 use candle_core::Tensor;
 
 /// The largest number of linear maps of a layer.
@@ -36,19 +37,27 @@ impl Dropout {
     }
 }
 
-/// A linear map with what is dropped of its adapter's input.
+/// A linear map as training and scoring apply it.
 pub(super) struct Masked<'a> {
     pub linear: &'a Linear,
+    /// What is dropped of its adapter's input.
     pub mask: Option<Mask<'a>>,
+    pub precision: Precision,
 }
 
 impl<'a> Masked<'a> {
     /// Returns the maps of layer `layer`; in the `last` one, some maps read only the rows that are needed.
-    pub(super) fn of(maps: Maps<&'a Linear>, dropout: Option<&'a Dropout>, layer: usize, last: bool) -> Maps<Self> {
+    pub(super) fn of(
+        maps: Maps<&'a Linear>,
+        precision: Precision,
+        dropout: Option<&'a Dropout>,
+        layer: usize,
+        last: bool,
+    ) -> Maps<Self> {
         let with = |linear: &'a Linear, map: u64, behind: bool| {
             let mask = dropout.filter(|_| linear.adapter.is_some());
             let mask = mask.map(|d| d.mask(layer, map, behind && last));
-            Self { linear, mask }
+            Self { linear, mask, precision }
         };
         let all = |maps: Vec<&'a Linear>, first: u64, behind: bool| {
             maps.into_iter().zip(first..).map(|(linear, map)| with(linear, map, behind)).collect()
@@ -59,22 +68,30 @@ impl<'a> Masked<'a> {
             unit: maps.unit.map(|unit| Unit { wide: all(unit.wide, 4, true), down: with(unit.down, 6, true) }),
             // They have no adapters.
             experts: maps.experts.map(|Experts { router, wide, down }| {
-                let [router, wide, down] = [router, wide, down].map(|linear| Self { linear, mask: None });
+                let [router, wide, down] = [router, wide, down].map(|linear| Self { linear, mask: None, precision });
                 Experts { router, wide, down }
             }),
         }
+    }
+
+    /// Returns the adapter, if there is one.
+    pub(super) fn adapter(&self) -> Option<LowRank<'a>> {
+        Some(LowRank { precision: self.precision, ..self.linear.adapter.as_ref()?.low_rank() })
     }
 }
 
 impl Product for Masked<'_> {
     fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
-        let (Some(mask), Some(adapter)) = (&self.mask, &self.linear.adapter) else { return self.linear.product(x) };
-        let y = self.linear.plain(x)?;
-        adapter.low_rank().forward_into(&mask.apply(x)?, &y)?;
+        let y = linear::forward(x, self.linear.matrix(), self.linear.bias.as_ref(), self.precision)?;
+        match (self.adapter(), &self.mask) {
+            (Some(adapter), Some(mask)) => adapter.forward_into(&mask.apply(x)?, &y)?,
+            (Some(adapter), None) => adapter.forward_into(x, &y)?,
+            (None, _) => {}
+        }
         Ok(y)
     }
 
     fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor> {
-        self.linear.grouped(x, routes)
+        experts::forward(x, &self.linear.weight, routes, self.precision)
     }
 }

@@ -37,7 +37,7 @@ impl Frozen {
     /// If an operation fails, or a log-probability is not finite.
     pub fn score(&self, forest: &Forest, selected: &Selected, temperature: f32) -> Result<TokenStats> {
         let hidden = self.hidden(forest, &selected.rows)?;
-        let scale = self.architecture().logits(temperature);
+        let scale = self.decoder.logits(temperature);
         let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
         Ok(stats)

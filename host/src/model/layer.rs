@@ -3,12 +3,12 @@
 //! `device_decoding.rs` launches it as fused kernels.
 
 use super::architecture::NormKind;
-use super::weights::{Experts, Layer as Norms, Linear, Norm, Unit};
+use super::weights::{Experts, Layer as Norms, Norm, Unit};
 use super::{Architecture, Result};
-use crate::ops::experts::{self, Routes};
+use crate::ops::experts::Routes;
 use crate::ops::rope::{Positions, Rotation};
-use crate::ops::{self, activation, columns, layer_norm, linear, norm, rope};
-use candle_core::Tensor;
+use crate::ops::{self, activation, columns, layer_norm, norm, rope};
+use candle_core::{DType, Tensor};
 
 /// A linear map as it is applied.
 pub(super) trait Product {
@@ -17,27 +17,6 @@ pub(super) trait Product {
 
     /// Maps sorted rows `x: [R, in]` to `[R, out]`, each by the matrix of its expert.
     fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor>;
-}
-
-impl Product for Linear {
-    fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
-        let y = self.plain(x)?;
-        if let Some(adapter) = &self.adapter {
-            adapter.low_rank().forward_into(x, &y)?;
-        }
-        Ok(y)
-    }
-
-    fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor> {
-        experts::forward(x, &self.weight, routes)
-    }
-}
-
-impl Linear {
-    /// Maps `x` without the adapter.
-    pub(super) fn plain(&self, x: &Tensor) -> ops::Result<Tensor> {
-        linear::forward(x, self.matrix(), self.bias.as_ref())
-    }
 }
 
 /// Multiplies values, unless by one.
@@ -137,7 +116,35 @@ pub(super) struct LayerKept {
     pub lowered: Option<Tensor>,
 }
 
+impl Wide {
+    fn cast(self, dtype: DType) -> ops::Result<Self> {
+        Ok(Self { gate: ops::cast(&self.gate, dtype)?, up: self.up.map(|up| ops::cast(&up, dtype)).transpose()? })
+    }
+}
+
 impl LayerKept {
+    /// Converts all parts except the normalisers.
+    pub(super) fn cast(self, dtype: DType) -> ops::Result<Self> {
+        let to = |t: Tensor| ops::cast(&t, dtype);
+        let Self { input, unnormed, q, k, v, attended: Attended { out, log_sum }, projected, middle, unit, experts, lowered } =
+            self;
+        Ok(Self {
+            input: to(input)?,
+            unnormed: unnormed.map(|(q, k)| Ok::<_, ops::Error>((to(q)?, to(k)?))).transpose()?,
+            q: to(q)?,
+            k: to(k)?,
+            v: to(v)?,
+            attended: Attended { out: to(out)?, log_sum },
+            projected: projected.map(to).transpose()?,
+            middle: to(middle)?,
+            unit: unit.map(|wide| wide.cast(dtype)).transpose()?,
+            experts: experts
+                .map(|Routed { routes, wide }| Ok::<_, ops::Error>(Routed { routes, wide: wide.cast(dtype)? }))
+                .transpose()?,
+            lowered: lowered.map(to).transpose()?,
+        })
+    }
+
     /// Returns the bytes of all parts.
     pub(super) fn bytes(&self) -> usize {
         let Self { input, unnormed, q, k, v, attended, projected, middle, unit, experts, lowered } = self;

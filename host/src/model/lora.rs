@@ -3,8 +3,8 @@
 use super::families::Names;
 use super::weights::{Adapter, Layer, Linear, Unit};
 use super::{Result, Weights};
-use crate::ops;
 use crate::ops::low_rank::LowRank;
+use crate::ops::{self, Precision};
 use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -40,7 +40,7 @@ impl Lora {
 
 impl Adapter {
     pub(super) fn low_rank(&self) -> LowRank<'_> {
-        LowRank { a: &self.a, b: &self.b, scale: self.scale }
+        LowRank { a: &self.a, b: &self.b, scale: self.scale, precision: Precision::F32 }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Architecture, Error, Result};
 use crate::config;
-use crate::ops;
+use crate::ops::{self, Precision};
 use candle_core::{DType, Device, Tensor};
 
 /// A device and a precision.
@@ -15,7 +15,12 @@ pub struct Place {
 impl Place {
     /// Returns the CPU, where everything is computed in f32.
     pub fn cpu() -> Self {
-        Self { device: Device::Cpu, dtype: DType::F32 }
+        Self::cpu_in(Precision::F32)
+    }
+
+    /// Returns the CPU with operands of products in this precision. All else is f32.
+    pub fn cpu_in(precision: Precision) -> Self {
+        Self { device: Device::Cpu, dtype: if precision == Precision::Bf16 { DType::BF16 } else { DType::F32 } }
     }
 
     /// Opens the NVIDIA device of this number, with matrix products in bf16 or f32.
@@ -36,13 +41,14 @@ impl Place {
         }
         let number = match (device, count) {
             (config::Device::Cpu, _) | (config::Device::Auto, Err(_) | Ok(0)) => {
-                if bf16 == Some(true) {
-                    tracing::warn!("bf16: on the CPU everything is computed in f32");
+                let rounds = bf16 == Some(true) && ops::multiplies_bf16();
+                if bf16 == Some(true) && !rounds {
+                    tracing::warn!("bf16: this processor multiplies bf16 no faster than f32, in which everything is computed");
                 }
                 if !ops::wide_registers() {
                     tracing::warn!("this processor has no AVX2 and FMA; everything works, but several times slower");
                 }
-                return Ok(Self::cpu());
+                return Ok(Self::cpu_in(if rounds { Precision::Bf16 } else { Precision::F32 }));
             }
             (config::Device::Cuda(_), Err(reason)) => return missing(reason),
             (config::Device::Cuda(_), Ok(0)) => {
@@ -61,6 +67,20 @@ impl Place {
             }
             Err(e) => missing(e.to_string()),
             chosen => chosen,
+        }
+    }
+
+    /// Says where bf16, which is not the default, would make a model of this many parameters several times faster.
+    pub fn suggest_bf16(&self, given: Option<bool>, parameters: usize) {
+        /// From here on, products take most of a step.
+        const WORTH_SAYING: usize = 50_000_000;
+        if given.is_none()
+            && self.precision() == Precision::F32
+            && self.device.is_cpu()
+            && parameters >= WORTH_SAYING
+            && ops::multiplies_bf16()
+        {
+            tracing::info!("products are computed in f32; this processor computes them several times faster with --bf16 true");
         }
     }
 
@@ -86,16 +106,28 @@ impl Place {
     pub fn describe(&self) -> String {
         match self.device.location() {
             candle_core::DeviceLocation::Cuda { gpu_id } => {
-                let precision = if self.rounds() { "bf16" } else { "f32" };
+                let precision = if self.is_bf16() { "bf16" } else { "f32" };
                 format!("{}, in {precision}", ops::device::name(gpu_id))
             }
+            _ if self.is_bf16() => "the CPU, with products in bf16".to_owned(),
             _ => "the CPU".to_owned(),
         }
     }
 
-    /// Returns whether matrices are rounded for computing, so that trained weights need a second copy in f32.
-    pub fn rounds(&self) -> bool {
-        self.dtype != DType::F32
+    /// Returns whether products are computed in bf16.
+    pub fn is_bf16(&self) -> bool {
+        self.dtype == DType::BF16
+    }
+
+    /// Returns whether matrices are stored rounded, so that trained weights need a second copy in f32. On the CPU a product rounds
+    /// what it reads.
+    pub(super) fn rounds(&self) -> bool {
+        self.is_bf16() && !self.device.is_cpu()
+    }
+
+    /// Returns the precision of products on the CPU.
+    pub(super) fn precision(&self) -> Precision {
+        if self.is_bf16() && self.device.is_cpu() { Precision::Bf16 } else { Precision::F32 }
     }
 
     /// Copies the values to the device, in f32.

@@ -7,7 +7,7 @@ use super::{Architecture, Error, Frozen, Gradients, Passed, Place, Result, Weigh
 use crate::ops::adamw::Parameter;
 use crate::ops::logprob::{self, Scale, TokenStats};
 use crate::ops::support::Restriction;
-use crate::ops::{self, Forest};
+use crate::ops::{self, Forest, Precision};
 use candle_core::{DType, Device, Tensor};
 
 /// The predictions of a forest that a loss uses: for each, the packed position whose hidden state predicts, and the actual token.
@@ -84,7 +84,7 @@ impl Policy {
         let all = self.weights();
         let masters = all.map(|name, t| if all.trains(&name) { place.put(t) } else { place.computed(t) })?;
         let computed = masters.map(|_, t| place.computed(t))?;
-        let decoder = Decoder { weights: computed, ..self.decoder };
+        let decoder = Decoder { weights: computed, precision: place.precision(), ..self.decoder };
         Ok(Self { decoder, masters: place.rounds().then_some(masters), ..self })
     }
 
@@ -137,6 +137,15 @@ impl Policy {
     /// Returns where it computes.
     pub fn device(&self) -> &Device {
         self.decoder.weights.embedding.device()
+    }
+
+    /// Returns the precision of products: a device's, and on the CPU f32 or bf16, whatever weights are stored in.
+    pub fn computes_in(&self) -> DType {
+        match (self.device().is_cpu(), self.decoder.precision) {
+            (false, _) => self.decoder.weights.embedding.dtype(),
+            (true, Precision::F32) => DType::F32,
+            (true, Precision::Bf16) => DType::BF16,
+        }
     }
 
     /// Returns the weights that the model computes with, rounded if the place computes in bf16.
@@ -204,7 +213,7 @@ impl Policy {
     ) -> Result<Pass<'a>> {
         let how = How { recompute: self.gradient_checkpointing, balances: self.balances, dropout };
         let (hidden, kept) = self.decoder.forward(forest, &selected.rows, how)?;
-        let scale = self.architecture().logits(temperature);
+        let scale = self.decoder.logits(temperature);
         let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
         let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;

@@ -108,8 +108,7 @@ impl Trainer {
             DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
             DeviceLocation::Metal { gpu_id } => format!("metal:{gpu_id}"),
         };
-        // On the CPU products are in f32, whatever weights are stored in.
-        let computed = if output.device().is_cpu() { DType::F32 } else { output.dtype() };
+        let computed = self.learner.policy().computes_in();
         Ok(Measurement {
             parameters: self.learner.policy().weights().parameters(),
             family: format!("{:?}", self.source.architecture().family),

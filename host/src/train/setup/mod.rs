@@ -178,6 +178,7 @@ fn learner(
     let dropout = settle_dropout(&mut config, &opened.source, place)?;
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&needs, &values), beginning, place)?;
     let policy = policy.with_dropout(dropout);
+    place.suggest_bf16(config.bf16, policy.weights().parameters());
     let adapter = opened.lora.is_some();
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
     let usual_rate = schedule::usual(plugins.flow, rate, size(&policy));

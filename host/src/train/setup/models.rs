@@ -98,7 +98,7 @@ pub(super) fn settle_scoring(config: &mut Config, flow: Flow, place: &Place) -> 
     }
     if flow == Flow::Generated {
         config.score_sampling_support.get_or_insert(!on_device);
-        config.old_logp.get_or_insert(if place.rounds() { OldLogp::Recompute } else { OldLogp::Sampling });
+        config.old_logp.get_or_insert(if place.is_bf16() { OldLogp::Recompute } else { OldLogp::Sampling });
     }
     Ok(())
 }

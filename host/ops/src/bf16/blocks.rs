@@ -1,0 +1,157 @@
+//! Cuts a product into blocks that fit into the caches, and shares them among threads.
+
+use super::Kernel;
+use super::amx::{self, Tiles};
+use super::avx512;
+use super::pack::{INNER, Line, Operand, Order, SIDE};
+use super::tile::{Tile, WIDTH};
+use crate::cpu::Shared;
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Inner values that are summed before the next part: 32 rows of them stay in the innermost cache.
+const DEPTH: usize = 512;
+
+/// Groups of rows that are rearranged together, 2 MiB for 1,024 inner values.
+const TALL: usize = 64;
+
+/// Groups of columns of a task at most, 512 KiB for [`DEPTH`] inner values.
+const BROAD: usize = 32;
+
+/// Blocks of a whole part.
+const STEPS: usize = DEPTH / INNER;
+
+/// Some groups of the first operand, for each part of the inner dimension all groups' blocks.
+struct Packed {
+    lines: Vec<Line>,
+    groups: usize,
+    steps: usize,
+}
+
+impl Packed {
+    fn new(a: &Operand<'_>, groups: Range<usize>, threads: bool) -> Self {
+        let all = a.inner.div_ceil(INNER);
+        let mut lines = vec![Line::ZERO; groups.len() * all * SIDE];
+        for (steps, part) in ranges(all, STEPS).zip(lines.chunks_mut(groups.len() * STEPS * SIDE)) {
+            let pack = |(i, lines): (usize, &mut [Line])| {
+                // SAFETY: the processor has a kernel, and operands were checked when they were made.
+                unsafe { a.pack(groups.start + i, steps.start * INNER, Order::Rows, lines) };
+            };
+            let each = steps.len() * SIDE;
+            if threads {
+                part.par_chunks_mut(each).enumerate().for_each(pack);
+            } else {
+                part.chunks_mut(each).enumerate().for_each(pack);
+            }
+        }
+        Self { lines, groups: groups.len(), steps: all }
+    }
+
+    /// Returns some groups' blocks of a part.
+    fn part(&self, groups: &Range<usize>, steps: &Range<usize>) -> &[Line] {
+        let of_part = &self.lines[self.groups * steps.start * SIDE..];
+        &of_part[groups.start * steps.len() * SIDE..groups.end * steps.len() * SIDE]
+    }
+}
+
+/// Where a product goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Destination {
+    pub out: Shared,
+    pub stride: usize,
+    pub add: bool,
+    pub scale: f32,
+}
+
+/// Computes `out (+)= scale * a b`, on all threads of the pool or on this one.
+///
+/// # Safety
+/// The processor has the kernel; the operands' strides keep their elements within their values; `to` points to `a.outer` rows of
+/// `b.outer` values that nothing else reads or writes during the call.
+pub(crate) unsafe fn product(kernel: Kernel, a: Operand<'_>, b: Operand<'_>, to: Destination, threads: bool) {
+    let count = if threads { rayon::current_num_threads() } else { 1 };
+    for tall in ranges(a.groups(), TALL) {
+        let packed = Packed::new(&a, tall.clone(), threads);
+        // Two tasks a thread, if the columns suffice, so that a thread that starts late leaves some to the others.
+        let broad = if count == 1 { BROAD } else { b.groups().div_ceil(2 * count).next_multiple_of(2).min(BROAD) };
+        let high = if b.groups().div_ceil(broad) >= count { tall.len() } else { tall.len().div_ceil(count).next_multiple_of(2) };
+        let tasks =
+            ranges(b.groups(), broad).flat_map(|columns| ranges(tall.len(), high).map(move |rows| (columns.clone(), rows)));
+        let run = |(columns, rows): (Range<usize>, Range<usize>)| {
+            let task = Task { kernel, a: &a, b: &b, packed: &packed, first: tall.start, to };
+            // SAFETY: the caller's promise, and that no two tasks have a row and a column in common.
+            unsafe { task.run(&columns, &rows) };
+        };
+        if count == 1 { tasks.for_each(run) } else { tasks.collect::<Vec<_>>().into_par_iter().for_each(run) }
+    }
+}
+
+fn ranges(total: usize, size: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    (0..total).step_by(size.max(1)).map(move |first| first..total.min(first + size))
+}
+
+struct Task<'a> {
+    kernel: Kernel,
+    a: &'a Operand<'a>,
+    b: &'a Operand<'a>,
+    packed: &'a Packed,
+    /// The first operand's group that is packed first.
+    first: usize,
+    to: Destination,
+}
+
+impl Task<'_> {
+    /// Computes some groups of columns of some packed groups of rows.
+    unsafe fn run(&self, columns: &Range<usize>, rows: &Range<usize>) {
+        // SAFETY: there is a kernel.
+        let tiles = (self.kernel == Kernel::Amx).then(|| unsafe { Tiles::new() });
+        let mut lines = vec![Line::ZERO; columns.len() * STEPS.min(self.packed.steps) * SIDE];
+        let mut tile = Tile::ZERO;
+        for steps in ranges(self.packed.steps, STEPS) {
+            let lines = &mut lines[..columns.len() * steps.len() * SIDE];
+            for (group, lines) in columns.clone().zip(lines.chunks_exact_mut(steps.len() * SIDE)) {
+                // SAFETY: there is a kernel, and operands were checked when they were made.
+                unsafe { self.b.pack(group, steps.start * INNER, Order::Pairs, lines) };
+            }
+            for row in rows.clone().step_by(2) {
+                let pair = self.packed.part(&(row..rows.end.min(row + 2)), &steps);
+                for (column, lines) in columns.clone().step_by(2).zip(lines.chunks(2 * steps.len() * SIDE)) {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.sums(pair, lines, &steps, (self.first + row, column), tiles.is_some(), &mut tile) };
+                }
+            }
+        }
+    }
+
+    /// Computes the sums of a part for one or two groups of rows with one or two of columns, and writes or adds them.
+    unsafe fn sums(&self, a: &[Line], b: &[Line], steps: &Range<usize>, at: (usize, usize), tiles: bool, tile: &mut Tile) {
+        let (row, column) = (at.0 * SIDE, at.1 * SIDE);
+        let Destination { out, stride, add, scale } = self.to;
+        let add = add || steps.start > 0;
+        let group = steps.len() * SIDE;
+        let (all_rows, all_columns) = (a.len() / group * SIDE, b.len() / group * SIDE);
+        let (rows, columns) = (all_rows.min(self.a.outer - row), all_columns.min(self.b.outer - column));
+        let whole = (rows, columns) == (all_rows, all_columns);
+        // SAFETY: the caller's promise; only what the operands have is written.
+        unsafe {
+            let at = out.at(row * stride + column);
+            if tiles && whole && scale == 1.0 {
+                return amx::sums(a, b, steps.len(), amx::Out { at, stride, add });
+            }
+            let room = tile.rows.as_mut_ptr().cast();
+            let of_tile = |add| amx::Out { at: room, stride: WIDTH, add };
+            if tiles && add && scale == 1.0 {
+                // Added in the order of whole blocks.
+                tile.load(at, stride, rows, columns);
+                amx::sums(a, b, steps.len(), of_tile(true));
+                return tile.store(at, stride, rows, columns, 1.0, false);
+            }
+            if tiles {
+                amx::sums(a, b, steps.len(), of_tile(false));
+            } else {
+                avx512::sums(a, b, steps.len(), tile);
+            }
+            tile.store(at, stride, rows, columns, scale, add);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Products of few rows with a weight in bf16, which is read once, as it lies in memory: what limits them is the rate of that.
+
+use super::amx::{self, Tiles};
+use super::avx512;
+use super::pack::{INNER, Line, Operand, Order, SIDE};
+use super::tile::WIDTH;
+use super::{Kernel, Values};
+use crate::rounding::round_into;
+use crate::stored::Stored;
+use half::bf16;
+use std::ops::Range;
+
+/// Some rows `[N, in]`, rounded and rearranged.
+pub(crate) struct Few {
+    kernel: Kernel,
+    lines: Vec<Line>,
+    n: usize,
+    d_in: usize,
+}
+
+impl Few {
+    /// Returns whether rows of this length are complete blocks.
+    pub(crate) fn takes(d_in: usize) -> bool {
+        d_in.is_multiple_of(INNER)
+    }
+
+    /// Rearranges rows `[N, in]`. Their length must be a multiple of 32.
+    ///
+    /// # Safety
+    /// The processor has the kernel.
+    pub(crate) unsafe fn new(kernel: Kernel, xs: &[f32], n: usize, d_in: usize) -> Self {
+        assert!(xs.len() == n * d_in && d_in.is_multiple_of(INNER), "incomplete rows");
+        let rows = Operand { values: Values::F32(xs), outer: n, inner: d_in, outer_stride: d_in, inner_stride: 1 };
+        let order = if kernel == Kernel::Amx { Order::Pairs } else { Order::Rows };
+        let of_group = d_in / INNER * SIDE;
+        let mut lines = vec![Line::ZERO; rows.groups() * of_group];
+        for (group, lines) in lines.chunks_exact_mut(of_group.max(1)).enumerate() {
+            // SAFETY: the processor has the kernel, and the rows are as long as just checked.
+            unsafe { rows.pack(group, 0, order, lines) };
+        }
+        Self { kernel, lines, n, d_in }
+    }
+
+    /// Calls `each` with the number of an output, that of a row and their product, for all rows and these `outputs` of `w: [out, in]`.
+    /// A weight in bf16 is read as it lies; of another one, some outputs at a time are rounded.
+    pub(crate) fn products(&self, w: &Stored<'_>, outputs: Range<usize>, mut each: impl FnMut(usize, usize, f32)) {
+        let of_group = self.d_in / INNER * SIDE;
+        // SAFETY: the processor has the kernel.
+        let tiles = (self.kernel == Kernel::Amx).then(|| unsafe { Tiles::new() });
+        let mut sums = [[0.0; SIDE]; WIDTH];
+        let mut room = Vec::new();
+        for first in outputs.clone().step_by(WIDTH) {
+            let count = WIDTH.min(outputs.end - first);
+            let own = match w {
+                Stored::Bf16(w) if count == WIDTH => &w[first * self.d_in..(first + count) * self.d_in],
+                _ => {
+                    self.round(w, first..first + count, &mut room);
+                    &room
+                }
+            };
+            for (row, lines) in (0..self.n).step_by(SIDE).zip(self.lines.chunks(of_group)) {
+                // SAFETY: the processor has the kernel, and tiles are in use if that needs them.
+                unsafe {
+                    match tiles {
+                        Some(_) => amx::sums_of_rows(own, lines, &mut sums),
+                        None => avx512::sums_of_rows(own, lines, &mut sums),
+                    }
+                }
+                for (o, sums) in sums.iter().take(count).enumerate() {
+                    sums.iter().take(self.n - row).enumerate().for_each(|(i, sum)| each(first + o, row + i, *sum));
+                }
+            }
+        }
+    }
+
+    /// Rounds the weights of some outputs into the first rows of `room`, which has [`WIDTH`].
+    fn round(&self, w: &Stored<'_>, outputs: Range<usize>, room: &mut Vec<bf16>) {
+        room.resize(WIDTH * self.d_in, bf16::ZERO);
+        for (output, row) in outputs.zip(room.chunks_exact_mut(self.d_in)) {
+            round_into(&w.values(output * self.d_in..(output + 1) * self.d_in), row);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Matrix products of operands rounded to bf16, summed in f32: by AMX tiles where the processor has them, else by AVX-512's
+//! `vdpbf16ps`. On other processors [`supported`] is false.
+//!
+//! Both operands are rearranged into blocks of 16 rows or columns by 32 inner values, rounded on the way if they are f32. A kernel
+//! sums up to two blocks of rows with up to two of columns. Inner dimensions are cut every 512 values and the parts' sums added
+//! in order, so that an element's bits depend on neither the number of threads nor the other rows and columns.
+
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod blocks;
+#[cfg(target_arch = "x86_64")]
+mod few;
+#[cfg(target_arch = "x86_64")]
+mod pack;
+#[cfg(target_arch = "x86_64")]
+mod tile;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use blocks::{Destination, product};
+#[cfg(target_arch = "x86_64")]
+pub(super) use few::Few;
+#[cfg(target_arch = "x86_64")]
+pub(super) use pack::Operand;
+
+use half::bf16;
+
+/// The values of an operand.
+#[derive(Clone, Copy)]
+pub(crate) enum Values<'a> {
+    F32(&'a [f32]),
+    Bf16(&'a [bf16]),
+}
+
+impl Values<'_> {
+    /// Returns the values from a place on.
+    pub(super) fn from(self, place: usize) -> Self {
+        match self {
+            Self::F32(values) => Self::F32(&values[place..]),
+            Self::Bf16(values) => Self::Bf16(&values[place..]),
+        }
+    }
+
+    /// Returns a value, rounded to bf16.
+    pub(super) fn rounded(self, place: usize) -> f32 {
+        match self {
+            Self::F32(values) => bf16::from_f32(values[place]).to_f32(),
+            Self::Bf16(values) => values[place].to_f32(),
+        }
+    }
+}
+
+/// How sums are computed.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kernel {
+    Amx,
+    Avx512,
+}
+
+/// Returns the processor's fastest kernel, if it has one.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn kernel() -> Option<Kernel> {
+    use std::sync::OnceLock;
+    static FOUND: OnceLock<Option<Kernel>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let vectors =
+            std::arch::is_x86_feature_detected!("avx512bf16") && matches!(super::simd::level(), super::simd::Level::Avx512);
+        match vectors {
+            true if amx::permitted() => Some(Kernel::Amx),
+            true => Some(Kernel::Avx512),
+            false => None,
+        }
+    })
+}
+
+/// Returns whether the processor multiplies bf16 faster than f32.
+pub fn supported() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return kernel().is_some();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::cpu::Shared;
+    use crate::stored::Stored;
+    use candle_core::{Device, Tensor};
+
+    /// All kernels that this processor has.
+    fn kernels() -> Vec<Kernel> {
+        let found = kernel();
+        if found.is_none() {
+            println!("skipped: this processor has no AVX-512 with BF16");
+        }
+        let slower = found.filter(|kernel| *kernel == Kernel::Amx).map(|_| Kernel::Avx512);
+        found.into_iter().chain(slower).collect()
+    }
+
+    #[test]
+    fn few_rows_have_the_products_of_rounded_values_with_a_weight_as_it_lies() {
+        let value = |i: usize| ((i * 37) % 101) as f32 / 50.0 - 1.0;
+        for (kernel, (n, d_in, d_out)) in kernels()
+            .into_iter()
+            .flat_map(|kernel| [(1, 32, 1), (8, 96, 70), (16, 1024, 33), (37, 64, 64)].map(|size| (kernel, size)))
+        {
+            let (xs, w): (Vec<f32>, Vec<bf16>) =
+                ((0..n * d_in).map(value).collect(), (0..d_out * d_in).map(|i| bf16::from_f32(value(3 * i))).collect());
+            let of_w = |i: usize| w[i].to_f32();
+            let stored = Tensor::from_vec(w.clone(), (d_out, d_in), &Device::Cpu).unwrap();
+            // SAFETY: the processor has the kernel.
+            let few = unsafe { Few::new(kernel, &xs, n, d_in) };
+            let mut got = vec![f32::NAN; n * d_out];
+            few.products(&Stored::of((&stored).into()).unwrap(), 0..d_out, |output, row, sum| got[row * d_out + output] = sum);
+            for (i, got) in got.into_iter().enumerate() {
+                let (row, output) = (i / d_out, i % d_out);
+                let product =
+                    |k: usize| f64::from(bf16::from_f32(xs[row * d_in + k]).to_f32()) * f64::from(of_w(output * d_in + k));
+                let want = (0..d_in).map(product).sum::<f64>();
+                assert!((f64::from(got) - want).abs() < 1e-3, "{kernel:?}, row {row}, output {output}: {got}, not {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn kernels_agree_and_threads_and_neighbours_change_no_bit() {
+        let (m, k, n) = (75, 1203, 90);
+        let value = |i: usize| ((i * 37) % 101) as f32 / 50.0 - 1.0;
+        let (a, b): (Vec<f32>, Vec<f32>) = ((0..m * k).map(value).collect(), (0..n * k).map(value).collect());
+        let operand = |values, outer| Operand { values: Values::F32(values), outer, inner: k, outer_stride: k, inner_stride: 1 };
+        let product = |kernel, (rows, columns), threads| {
+            let mut out = vec![0f32; rows * columns];
+            let to = Destination { out: Shared::new(&mut out), stride: columns, add: false, scale: 1.0 };
+            // SAFETY: the processor has the kernel, and all sizes fit.
+            unsafe { product(kernel, operand(&a, rows), operand(&b, columns), to, threads) };
+            out
+        };
+        let wanted: Vec<f64> = (0..m * n)
+            .map(|i| {
+                let (a, b) = (Values::F32(&a[i / n * k..]), Values::F32(&b[i % n * k..]));
+                (0..k).map(|k| f64::from(a.rounded(k)) * f64::from(b.rounded(k))).sum()
+            })
+            .collect();
+        for kernel in kernels() {
+            let all = product(kernel, (m, n), true);
+            let off = all.iter().zip(&wanted).map(|(x, y)| (f64::from(*x) - y).abs()).fold(0.0, f64::max);
+            assert!(off < 1e-3, "{kernel:?} is off by {off}");
+            assert_eq!(all, product(kernel, (m, n), false), "{kernel:?}, one thread");
+            let some = product(kernel, (19, 35), false);
+            assert!((0..19 * 35).all(|i| some[i] == all[i / 35 * n + i % 35]), "{kernel:?}, fewer rows and columns");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Products in bf16 on the CPU beside those in f32. Where the processor has no instructions for them, operands are rounded all the
+//! same, so that these tests hold everywhere.
+
+#[path = "shared/packed.rs"]
+mod packed;
+
+use packed::packed;
+use rlhost::model::{Decode, Lora, ModelFolder, Place, Policy, Selected};
+use rlhost::ops::{self, Forest, Precision};
+use std::path::Path;
+
+/// Among them are biases, norms of heads, joined matrices, bounded scores and logits, layer norms, and experts.
+const MODELS: [&str; 7] = ["llama_biased", "qwen3", "phi3", "gemma2", "gpt2", "starcoder2", "qwen3_moe"];
+
+fn policy(name: &str, place: &Place, adapter: bool) -> Policy {
+    let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
+    let mut decoder = folder.decoder().unwrap();
+    if adapter {
+        let lora = Lora { r: 4, alpha: 8.0, use_rslora: false, dropout: 0.0 };
+        let targets: Vec<String> = folder.architecture().modules().iter().map(|name| (*name).to_owned()).collect();
+        decoder = decoder.with_new_adapter(lora, &targets, 3).unwrap();
+    }
+    let policy = Policy::new(decoder).at(place).unwrap();
+    for (name, t) in policy.weights().trained().iter().filter(|(name, _)| name.ends_with("lora_B.weight")) {
+        ops::write(t, |b| b.iter_mut().enumerate().for_each(|(i, b)| *b = ((i + name.len()) as f32).sin() * 0.05)).unwrap();
+    }
+    policy
+}
+
+fn forest() -> (Forest, Selected) {
+    let long = |from: u32| (0..14).map(|i| (from * 7 + i * 13) % 60 + 1).collect();
+    packed(&[(long(1), vec![long(2), long(3)]), (vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![30, 11]])])
+}
+
+/// Log-probabilities of a pass, and all gradients one after the other.
+fn pass(policy: &Policy) -> (Vec<f32>, Vec<f32>) {
+    let (forest, selected) = forest();
+    let gradients = policy.zero_gradients().unwrap();
+    let pass = policy.forward(&forest, &selected, 0.9).unwrap();
+    let logp = pass.stats().logp.clone();
+    let d_logp: Vec<f32> = (0..selected.len()).map(|i| (i as f32 * 0.8).cos() + 0.5).collect();
+    pass.backward(&d_logp, None, None, &gradients, &|| ()).unwrap();
+    (logp, gradients.named().into_iter().flat_map(|(_, g)| ops::to_vec(g).unwrap()).collect())
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
+
+fn farthest(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn gradients_point_where_those_in_f32_do_and_are_the_same_when_layers_are_computed_again() {
+    for (name, adapter) in MODELS.into_iter().flat_map(|name| [(name, false), (name, true)]) {
+        let rounding = Place::cpu_in(Precision::Bf16);
+        let (wide, half) = (pass(&policy(name, &Place::cpu(), adapter)), pass(&policy(name, &rounding, adapter)));
+        // Log-probabilities of several nats: these random models are sure of themselves.
+        let off = wide.0.iter().zip(&half.0).map(|(a, b)| (a - b).abs()).sum::<f32>() / wide.0.len() as f32;
+        let cosine = cosine(&wide.1, &half.1);
+        assert!(off > 0.0 && off < 0.02, "{name}: log-probabilities are off by {off} in the mean");
+        // Rounding sends a token near a tie to another expert.
+        let least = if name == "qwen3_moe" { 0.99 } else { 0.999 };
+        assert!(cosine > least, "{name}, adapter {adapter}: cosine {cosine}");
+        let again = pass(&policy(name, &rounding, adapter).with_gradient_checkpointing(true));
+        assert!(again == half, "{name}, adapter {adapter}: not the same bits when recomputed");
+        assert!(pass(&policy(name, &rounding, adapter)) == half, "{name}, adapter {adapter}: not the same bits again");
+    }
+}
+
+#[test]
+fn a_generation_gives_the_logits_of_a_pass() {
+    let prompt = [5, 9, 2, 41, 7];
+    for name in MODELS {
+        let model = policy(name, &Place::cpu_in(Precision::Bf16), false).frozen();
+        let decoding = model.decoding().unwrap();
+        let mut forest = Forest::new();
+        forest.push(&prompt, None);
+        let (caches, _) = decoding.prefill(&forest).unwrap();
+        let mut own = decoding.empty_cache(16);
+        let mut tokens = prompt.to_vec();
+        for (at, token) in [3, 1, 8].into_iter().enumerate() {
+            let positions = [(prompt.len() + at) as u32];
+            let step = Decode {
+                tokens: &[token],
+                positions: &positions,
+                counts: &[1],
+                prompt_of: &[0],
+                prompts: &[&caches[0]],
+                own: &mut [&mut own],
+            };
+            let got = ops::to_vec(&decoding.decode(step).unwrap()).unwrap();
+            tokens.push(token);
+            let mut whole = Forest::new();
+            whole.push(&tokens, None);
+            let want = ops::to_vec(&model.logits(&whole, &[tokens.len() - 1]).unwrap()).unwrap();
+            let size = want.iter().map(|x| x.abs()).fold(0.0, f32::max);
+            let off = farthest(&got, &want);
+            assert!(off < 0.02 * size.max(1.0), "{name}: logits of at most {size} are off by {off}");
+        }
+    }
+}

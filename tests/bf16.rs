@@ -1,0 +1,60 @@
+//! Runs whose products are computed in bf16, through the binary. On processors without instructions for that they compute in f32,
+//! and say so.
+
+use rlhost_tests::{Place, tiny};
+use std::fs;
+
+/// GRPO with a reference model, and generations that two updates learn from.
+fn grpo<'a>(model: &'a str, run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut all =
+        vec!["--model", model, "--plugin", "tldr_length_reward.wasm", "--dataset", "prompts.jsonl", "--output-dir", run];
+    all.extend(["--max-completion-length", "24", "--max-steps", "4", "--save-steps", "1", "--logging-steps", "1"]);
+    all.extend(["--num-iterations", "2", "--beta", "0.1", "--learning-rate", "0.002", "--bf16", "true"]);
+    all.extend(more);
+    all
+}
+
+fn place() -> Place {
+    let place = Place::with_answers();
+    place.write("prompts.jsonl", (0..6).map(|i| format!("{{\"prompt\": \"prompt {i}\"}}\n")).collect::<String>());
+    place
+}
+
+#[test]
+fn runs_in_bf16_resume_exactly() {
+    let place = place();
+    place.run(&["export", tiny(), "half", "--dtype", "bf16"]).succeeded();
+    for (run, model, more, weights) in [
+        ("whole", tiny(), &[][..], "model.safetensors"),
+        ("adapted", "half", &["--lora_r", "4"], "adapter_model.safetensors"),
+        ("recomputed", tiny(), &["--gradient-checkpointing", "true"], "model.safetensors"),
+    ] {
+        place.run(&grpo(model, run, more)).succeeded();
+        for step in 1..4 {
+            place.assert_resumes(run, step, 4, weights);
+        }
+        let config = fs::read_to_string(place.path(run).join("checkpoint-4/config.toml")).unwrap();
+        assert!(config.contains("bf16 = true"), "{config}");
+    }
+    assert!(place.tensors("whole/checkpoint-4/model.safetensors") == place.tensors("recomputed/checkpoint-4/model.safetensors"));
+}
+
+#[test]
+fn a_curve_in_bf16_lies_beside_that_in_f32_however_batches_are_cut() {
+    let place = place();
+    let sft = |run: &str, more: &[&str]| {
+        let mut all = vec!["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--output-dir", run, "--max-steps", "200"];
+        all.extend(["--logging-steps", "1", "--learning-rate", "0.001", "--per-device-train-batch-size", "4"]);
+        place.run(&[&all[..], more].concat()).succeeded();
+        place.figure(run, "loss")
+    };
+    let wide = sft("wide", &[]);
+    for (run, more) in [("half", &["--bf16", "true"][..]), ("cut", &["--bf16", "true", "--max-tokens-per-microbatch", "64"])] {
+        let half = sft(run, more);
+        let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+        for (wide, half) in wide.chunks(20).zip(half.chunks(20)) {
+            let (wide, half) = (mean(wide), mean(half));
+            assert!((wide - half).abs() < 0.02 * wide, "{run}: {half} beside {wide}");
+        }
+    }
+}
