@@ -58,10 +58,10 @@ fn products(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
     let (x, w, dy, dw) = (values(&[n, d]), values(&[i, d]), values(&[n, i]), values(&[i, d]));
     bench(c, model, "linear, forward", 2 * n * d * i, || drop(black_box(linear::forward(&x, &w, None, F32).unwrap())));
     bench(c, model, "linear, backward to the input", 2 * n * d * i, || {
-        drop(black_box(linear::backward_input(&dy, &w, F32).unwrap()))
+        drop(black_box(linear::backward_input(&dy, &w, F32).unwrap()));
     });
     bench(c, model, "linear, backward to the weight", 2 * n * d * i, || {
-        linear::backward_weight(&x, &dy, &dw, None, F32).unwrap()
+        linear::backward_weight(&x, &dy, &dw, None, F32).unwrap();
     });
     let (panels, few) = (Panels::new(&w, None, F32).unwrap(), values(&[16, d]));
     bench(c, model, "panels, 16 rows, as in decoding", 2 * 16 * d * i, || drop(black_box(panels.forward(&few).unwrap())));

@@ -77,7 +77,7 @@ impl LowRank<'_> {
         if let Some(gradient) = gradient {
             let inner = gemm::of_rows(xs, &Stored::of(self.a.into())?, r, None, self.precision.on_all_threads());
             write(gradient.b, |out| {
-                matmul(out, r, Dst::Add, dys.t(), Mat::new(&inner, n, r), self.scale, self.precision.on_all_threads())
+                matmul(out, r, Dst::Add, dys.t(), Mat::new(&inner, n, r), self.scale, self.precision.on_all_threads());
             })?;
             write(gradient.a, |out| matmul(out, d_in, Dst::Add, d_inner.t(), xs, 1.0, self.precision.on_all_threads()))?;
         }

@@ -96,7 +96,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (AppendedTo("dataset", '/'), "the dataset is named OWNER/NAME/SUBSET", &["dataset_config"]),
     (AppendedTo("model", '@'), "the model is named OWNER/NAME@REVISION", &["model_revision"]),
     (NotNeeded, "attention is rlhost's own: packed, exact and without padding", &["attn_implementation"]),
-    (NotNeeded, "the CPU computes in float32; --bf16 says what an NVIDIA device computes in", &["tf32"]),
+    (NotNeeded, "what is computed in is float32, or bfloat16 with --bf16", &["tf32"]),
     (NotNeeded, "models are read by rlhost itself and never run code of their own", &["trust_remote_code"]),
     (
         NotNeeded,

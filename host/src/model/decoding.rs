@@ -87,7 +87,7 @@ impl Few {
 
 /// A linear map for few rows, or those of experts.
 enum Map {
-    One(Few),
+    One(Box<Few>),
     Each(Vec<Panels>),
 }
 
@@ -97,7 +97,7 @@ impl Map {
             let all = (0..experts).map(|expert| Panels::new(&l.weight.get(expert)?, None, precision));
             return Ok(Self::Each(all.collect::<ops::Result<_>>()?));
         }
-        Ok(Self::One(Few::new(l, precision)?))
+        Ok(Self::One(Box::new(Few::new(l, precision)?)))
     }
 
     /// Returns the bytes that were copied for it.

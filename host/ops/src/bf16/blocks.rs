@@ -136,7 +136,8 @@ impl Task<'_> {
         unsafe {
             let at = out.at(row * stride + column);
             if tiles && whole && scale == 1.0 {
-                return amx::sums(a, b, steps.len(), amx::Out { at, stride, add });
+                amx::sums(a, b, steps.len(), amx::Out { at, stride, add });
+                return;
             }
             let room = tile.rows.as_mut_ptr().cast();
             let of_tile = |add| amx::Out { at: room, stride: WIDTH, add };
@@ -144,7 +145,8 @@ impl Task<'_> {
                 // Added in the order of whole blocks.
                 tile.load(at, stride, rows, columns);
                 amx::sums(a, b, steps.len(), of_tile(true));
-                return tile.store(at, stride, rows, columns, 1.0, false);
+                tile.store(at, stride, rows, columns, 1.0, false);
+                return;
             }
             if tiles {
                 amx::sums(a, b, steps.len(), of_tile(false));

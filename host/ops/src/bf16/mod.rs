@@ -95,7 +95,7 @@ mod tests {
     fn kernels() -> Vec<Kernel> {
         let found = kernel();
         if found.is_none() {
-            println!("skipped: this processor has no AVX-512 with BF16");
+            eprintln!("skipped: this processor has no AVX-512 with BF16");
         }
         let slower = found.filter(|kernel| *kernel == Kernel::Amx).map(|_| Kernel::Avx512);
         found.into_iter().chain(slower).collect()

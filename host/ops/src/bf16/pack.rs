@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn blocks_hold_every_value_once_rounded_whatever_the_layout() {
         if kernel().is_none() {
-            println!("skipped: this processor has no AVX-512 with BF16");
+            eprintln!("skipped: this processor has no AVX-512 with BF16");
             return;
         }
         let value = |o: usize, i: usize| bf16::from_f32((o * 64 + i) as f32 / 7.0 - 30.0).to_f32();
