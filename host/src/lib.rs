@@ -9,6 +9,7 @@ pub mod diagnosis;
 pub mod dist;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub mod gguf;
 pub mod hub;
 pub mod metrics;
 pub mod model;

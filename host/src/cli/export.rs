@@ -1,35 +1,78 @@
-//! `rlhost export`: copies a model folder with its weights in another precision.
+//! `rlhost export`: copies a model folder with its weights in another precision, or writes the model as a GGUF file.
 
 use super::Failure;
+use crate::gguf::{self, Precision};
 use crate::model::{self, Dtype, ModelFolder};
-use anyhow::ensure;
-use std::path::PathBuf;
+use anyhow::{anyhow, ensure};
+use std::fs::OpenOptions;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `export`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of a model or checkpoint
+    /// Folder of a model, an adapter or a checkpoint
     from: PathBuf,
-    /// Folder to create
+    /// Folder to create, or the file if it is one of GGUF
     to: PathBuf,
-    /// Precision of the weights: f32, bf16 or f16
-    #[arg(long, default_value = "bf16", value_parser = dtype)]
-    dtype: Dtype,
+    /// A folder that transformers reads, or a GGUF file for llama.cpp, with tokenizer and chat template
+    #[arg(long, value_enum, default_value = "safetensors")]
+    format: Format,
+    /// Precision of the weights: f32, bf16 or f16; in a GGUF file also q8_0
+    #[arg(long, default_value = "bf16", value_parser = precision)]
+    dtype: Precision,
 }
 
-fn dtype(name: &str) -> Result<Dtype, String> {
-    serde_json::from_value(name.into()).map_err(|_| "expected f32, bf16 or f16".to_owned())
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Safetensors,
+    Gguf,
+}
+
+fn precision(name: &str) -> Result<Precision, String> {
+    serde_json::from_value(name.into()).map_err(|_| "expected f32, bf16, f16 or, with --format gguf, q8_0".to_owned())
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let folder = check(args).map_err(Failure::of)?;
-    let exported = super::make_folder(&args.to, || Ok(model::export(&folder, &args.to, args.dtype)?));
-    exported.map_err(Failure::of)?;
+    match args.format {
+        Format::Safetensors => {
+            let dtype = dtype(args.dtype).map_err(Failure::of)?;
+            super::make_folder(&args.to, || Ok(model::export(&folder, &args.to, dtype)?)).map_err(Failure::of)?;
+        }
+        Format::Gguf => {
+            for note in write_gguf(&folder, args).map_err(Failure::of)? {
+                tracing::warn!("{note}");
+            }
+        }
+    }
     say!("{}", args.to.display());
     Ok(())
 }
 
 fn check(args: &Args) -> anyhow::Result<ModelFolder> {
-    ensure!(!args.to.exists(), "{} already exists; choose another folder or remove it", args.to.display());
+    let kind = if args.format == Format::Gguf { "file" } else { "folder" };
+    ensure!(!args.to.exists(), "{} already exists; choose another {kind} or remove it", args.to.display());
     Ok(ModelFolder::open(&args.from)?)
+}
+
+fn dtype(precision: Precision) -> anyhow::Result<Dtype> {
+    match precision {
+        Precision::F32 => Ok(Dtype::F32),
+        Precision::F16 => Ok(Dtype::F16),
+        Precision::Bf16 => Ok(Dtype::Bf16),
+        Precision::Q8 => Err(anyhow!("--dtype q8_0 is a precision of GGUF files; add --format gguf, or choose f32, bf16 or f16")),
+    }
+}
+
+/// Writes the file; nothing is left of it after a failure.
+fn write_gguf(folder: &ModelFolder, args: &Args) -> anyhow::Result<Vec<String>> {
+    let to = &args.to;
+    let unwritten = |source| crate::train::Error::Write { path: to.clone(), source };
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent).map_err(unwritten)?;
+    let file = OpenOptions::new().write(true).create_new(true).open(to).map_err(unwritten)?;
+    let written = gguf::export(folder, args.dtype, &mut BufWriter::with_capacity(1 << 20, file));
+    // What can't be removed is the lesser trouble.
+    Ok(written.inspect_err(|_| drop(std::fs::remove_file(to)))?)
 }

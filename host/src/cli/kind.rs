@@ -1,6 +1,6 @@
 //! Whose fault an error is, which the exit code says.
 
-use crate::{checkpoint, config, data, dist, model, plugin, report, trackers, train};
+use crate::{checkpoint, config, data, dist, gguf, model, plugin, report, trackers, train};
 use std::error::Error;
 
 /// Returns whether something that the user gave is at fault. None if no room knows the error: it was put into words at the edge.
@@ -22,7 +22,8 @@ fn of_a_room(error: &(dyn Error + 'static)) -> Option<bool> {
         config::Error,
         checkpoint::Error,
         dist::Error,
-        trackers::Error
+        trackers::Error,
+        gguf::Error
     );
     let of_page = || match error.downcast_ref()? {
         report::Error::NotARun { .. } => Some(true),

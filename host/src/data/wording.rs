@@ -46,6 +46,14 @@ impl Wording {
         Ok((path.to_owned(), source))
     }
 
+    /// Returns the chat template of a folder with a tokenizer's files, if it has one.
+    ///
+    /// # Errors
+    /// If a file can't be read.
+    pub fn template_of(folder: &Path) -> Result<Option<String>> {
+        Ok(template_in(folder, &config_in(folder)?)?.map(|(_, source)| source))
+    }
+
     /// Reads a date, or a date with a time.
     ///
     /// # Errors

@@ -47,6 +47,8 @@ pub enum RopeScaling {
     Yarn {
         /// Divisor of the frequencies.
         factor: f64,
+        /// Number of positions in the original training.
+        original: f64,
         /// First and last dimension of the transition.
         ramp: (f64, f64),
         /// Factor of queries and keys.
@@ -288,7 +290,8 @@ fn yarn(p: &Object, key: &str, (theta, dims, original): (f64, usize, f64)) -> Re
     if p.flag("truncate").map_err(inside)?.unwrap_or(true) {
         (low, high) = (low.floor(), high.ceil());
     }
-    Ok(RopeScaling::Yarn { factor, ramp: (low.max(0.0), high.min(dims as f64 - 1.0)), attention_factor })
+    let ramp = (low.max(0.0), high.min(dims as f64 - 1.0));
+    Ok(RopeScaling::Yarn { factor, original, ramp, attention_factor })
 }
 
 /// Reads LongRoPE's parameters: those for texts up to the original length. Longer texts have other divisors, for all of their
@@ -382,7 +385,10 @@ mod tests {
         let rope = parsed(Family::Llama, text).unwrap().full;
         // 16 positions are 2.5 rotations of the fastest dimension: 32 rotations lie before the first, one lies at dimension
         // 16 ln(16 / tau) / (2 ln 1e4) = 0.81.
-        assert_eq!(rope.scaling, RopeScaling::Yarn { factor: 4.0, ramp: (0.0, 1.0), attention_factor: 0.1 * 4f64.ln() + 1.0 });
+        assert_eq!(
+            rope.scaling,
+            RopeScaling::Yarn { factor: 4.0, original: 16.0, ramp: (0.0, 1.0), attention_factor: 0.1 * 4f64.ln() + 1.0 }
+        );
         let (plain, scaled) = (of(RopeScaling::None), rope.frequencies());
         assert_eq!(scaled[0], plain[0]);
         assert!(scaled[1..].iter().zip(&plain[1..]).all(|(s, p)| (s - p / 4.0).abs() < 1e-9));

@@ -1,0 +1,109 @@
+//! Values in the precisions of a GGUF file.
+
+use super::file::Part;
+use super::{Error, Precision, Result};
+use crate::ops;
+use half::{bf16, f16};
+use std::io::Write;
+
+/// Values of a block of 8 bits, which share a factor in f16 (`QK8_0` of ggml).
+pub(super) const BLOCK: usize = 32;
+
+/// Values that are converted at once, at least a row.
+const AT_ONCE: usize = 1 << 22;
+
+/// Converts tensors and writes them; keeps its memory from one to the next.
+#[derive(Default)]
+pub(super) struct Encoder {
+    bytes: Vec<u8>,
+}
+
+impl Encoder {
+    /// Writes the values of a tensor, row by row of its outermost size.
+    ///
+    /// # Errors
+    /// If it can't be written, or a value does not fit.
+    pub(super) fn write(&mut self, part: &Part, to: &mut impl Write) -> Result<()> {
+        let view = &part.values;
+        let rows = view.dim(0)?;
+        let at_once = (AT_ONCE / (view.elem_count() / rows.max(1)).max(1)).max(1);
+        for start in (0..rows).step_by(at_once) {
+            let some = view.narrow(0, start, at_once.min(rows - start))?.contiguous()?;
+            let values = ops::to_vec(&some)?;
+            self.bytes.clear();
+            if !encode(&values, part.precision, &mut self.bytes) {
+                return Err(Error::OutOfRange { tensor: part.name.clone(), precision: part.precision });
+            }
+            to.write_all(&self.bytes).map_err(Error::Write)?;
+        }
+        Ok(())
+    }
+}
+
+/// Appends values in a precision; returns whether all of them fit.
+fn encode(values: &[f32], precision: Precision, bytes: &mut Vec<u8>) -> bool {
+    match precision {
+        Precision::F32 => bytes.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+        Precision::F16 => {
+            let fit = values.iter().all(|value| f16::from_f32(*value).is_finite());
+            bytes.extend(values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()));
+            return fit;
+        }
+        Precision::Bf16 => {
+            let fit = values.iter().all(|value| bf16::from_f32(*value).is_finite());
+            bytes.extend(values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()));
+            return fit;
+        }
+        Precision::Q8 => return values.chunks(BLOCK).all(|block| encode_block(block, bytes)),
+    }
+    true
+}
+
+/// Appends a block of 8 bits: a factor, and each value as a multiple of it from -127 to 127 (ggml's `quantize_row_q8_0_ref`).
+/// Values are divided by the factor before that is rounded.
+fn encode_block(block: &[f32], bytes: &mut Vec<u8>) -> bool {
+    let factor = block.iter().fold(0.0f32, |most, value| most.max(value.abs())) / 127.0;
+    let inverse = if factor == 0.0 { 0.0 } else { factor.recip() };
+    let rounded = f16::from_f32(factor);
+    bytes.extend(rounded.to_le_bytes());
+    bytes.extend(block.iter().map(|value| (value * inverse).round() as i8 as u8));
+    rounded.is_finite()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_eight_bits_are_multiples_of_a_factor_that_is_rounded_after_dividing() {
+        // Of 127 thirds, each third is a step.
+        let block: Vec<f32> = (0..32).map(|i| if i == 0 { -127.0 / 3.0 } else { i as f32 / 3.0 }).collect();
+        let mut bytes = Vec::new();
+        assert!(encode(&block, Precision::Q8, &mut bytes));
+        assert_eq!(bytes.len() as u64, Precision::Q8.bytes(32));
+        assert_eq!(f16::from_le_bytes([bytes[0], bytes[1]]), f16::from_f32(1.0 / 3.0));
+        let codes: Vec<i8> = bytes[2..].iter().map(|byte| *byte as i8).collect();
+        let want: Vec<i8> = (0..32).map(|i| if i == 0 { -127 } else { i }).collect();
+        assert_eq!(codes, want);
+        bytes.clear();
+        assert!(encode(&[0.0; 32], Precision::Q8, &mut bytes) && bytes == [0; 34]);
+        // Half a step goes away from zero.
+        let mut halves = [0.0; 32];
+        (halves[0], halves[1], halves[2]) = (127.0, 0.5, -2.5);
+        bytes.clear();
+        assert!(encode(&halves, Precision::Q8, &mut bytes));
+        assert_eq!(bytes[2..5], [127, 1, -3i8 as u8]);
+    }
+
+    #[test]
+    fn values_that_do_not_fit_are_found() {
+        for (precision, most, more) in [
+            (Precision::F16, 65504.0, 65520.0),
+            (Precision::Bf16, 3.38e38, 3.4e38),
+            (Precision::Q8, 127.0 * 65504.0, 127.0 * 65520.0),
+        ] {
+            let of = |value: f32| encode(&[value; 32], precision, &mut Vec::new());
+            assert!(of(most) && of(-most) && !of(more) && !of(-more), "{precision:?}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The layout of a GGUF file, version 3 (ggml's `docs/gguf.md`): a header, the metadata, a table of tensors, and their values.
+
+use super::encode::Encoder;
+use super::{Error, Precision, Result};
+use candle_core::Tensor;
+use std::io::{self, Write};
+
+const MAGIC: &[u8] = b"GGUF";
+const VERSION: u32 = 3;
+
+/// What the offset of each tensor's values is a multiple of; readers take it for granted where the metadata say nothing else.
+const ALIGNMENT: u64 = 32;
+
+/// A value of the metadata.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value {
+    Count(u32),
+    Number(f32),
+    Flag(bool),
+    Text(String),
+    Texts(Vec<String>),
+    Numbers(Vec<f32>),
+    Integers(Vec<i32>),
+    Flags(Vec<bool>),
+}
+
+/// Metadata, in the order in which they are written.
+pub(super) type Metadata = Vec<(String, Value)>;
+
+/// A tensor of the file.
+pub(super) struct Part {
+    pub name: String,
+    /// Sizes, the outermost first; the file has them the other way round.
+    pub shape: Vec<usize>,
+    /// Its values in the file's order. Often a view of a weight, which is laid out anew as it is written.
+    pub values: Tensor,
+    pub precision: Precision,
+}
+
+impl Part {
+    /// Number of its values.
+    fn elements(&self) -> u64 {
+        self.shape.iter().map(|size| *size as u64).product()
+    }
+
+    /// Bytes of its values.
+    fn bytes(&self) -> u64 {
+        self.precision.bytes(self.elements())
+    }
+}
+
+/// Writes a file of these metadata and tensors. One part of one tensor at a time is held in another form than the model's own.
+///
+/// # Errors
+/// If it can't be written, or a value does not fit its tensor's precision.
+pub(super) fn write(to: &mut impl Write, metadata: &Metadata, parts: &[Part]) -> Result<()> {
+    let mut head = Head(Vec::new());
+    head.0.extend(MAGIC);
+    head.count(VERSION);
+    head.long(parts.len() as u64);
+    head.long(metadata.len() as u64);
+    for (key, value) in metadata {
+        head.text(key);
+        head.value(value);
+    }
+    let mut offset = 0;
+    for part in parts {
+        head.text(&part.name);
+        head.count(part.shape.len() as u32);
+        part.shape.iter().rev().for_each(|size| head.long(*size as u64));
+        head.count(part.precision.number());
+        head.long(offset);
+        offset += part.bytes().next_multiple_of(ALIGNMENT);
+    }
+    let unwritten = Error::Write;
+    to.write_all(&head.0).map_err(unwritten)?;
+    pad(to, head.0.len() as u64).map_err(unwritten)?;
+    let mut encoder = Encoder::default();
+    for part in parts {
+        encoder.write(part, to)?;
+        pad(to, part.bytes()).map_err(unwritten)?;
+    }
+    to.flush().map_err(unwritten)
+}
+
+/// Writes zeros up to a multiple of the alignment.
+fn pad(to: &mut impl Write, written: u64) -> io::Result<()> {
+    let missing = written.next_multiple_of(ALIGNMENT) - written;
+    to.write_all(&[0; ALIGNMENT as usize][..missing as usize])
+}
+
+/// What comes before the tensors' values.
+struct Head(Vec<u8>);
+
+impl Head {
+    fn count(&mut self, value: u32) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn long(&mut self, value: u64) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.long(text.len() as u64);
+        self.0.extend(text.as_bytes());
+    }
+
+    /// Writes the number of the type, then the value.
+    fn value(&mut self, value: &Value) {
+        const COUNT: u32 = 4;
+        const INTEGER: u32 = 5;
+        const NUMBER: u32 = 6;
+        const FLAG: u32 = 7;
+        const TEXT: u32 = 8;
+        match value {
+            Value::Count(count) => {
+                self.count(COUNT);
+                self.count(*count);
+            }
+            Value::Number(number) => {
+                self.count(NUMBER);
+                self.0.extend(number.to_le_bytes());
+            }
+            Value::Flag(flag) => {
+                self.count(FLAG);
+                self.0.push((*flag).into());
+            }
+            Value::Text(text) => {
+                self.count(TEXT);
+                self.text(text);
+            }
+            Value::Texts(all) => self.list(TEXT, all, |head, text| head.text(text)),
+            Value::Numbers(all) => self.list(NUMBER, all, |head, number| head.0.extend(number.to_le_bytes())),
+            Value::Integers(all) => self.list(INTEGER, all, |head, number| head.0.extend(number.to_le_bytes())),
+            Value::Flags(all) => self.list(FLAG, all, |head, flag| head.0.push((*flag).into())),
+        }
+    }
+
+    fn list<T>(&mut self, kind: u32, all: &[T], each: impl Fn(&mut Self, &T)) {
+        const LIST: u32 = 9;
+        self.count(LIST);
+        self.count(kind);
+        self.long(all.len() as u64);
+        all.iter().for_each(|value| each(self, value));
+    }
+}

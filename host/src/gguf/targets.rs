@@ -1,0 +1,236 @@
+//! What llama.cpp computes of each family: what its graphs load and do, as of the release in llama-cpp-python 0.3.36. A model that
+//! needs more is refused, because a file of it would be read wrongly or not at all.
+
+use super::keys;
+use crate::model::{Architecture, FAMILIES, Family, Mixture, Rope, RopeScaling};
+use crate::ops::activation::Activation;
+
+/// Whether a graph has a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Has {
+    Never,
+    IfGiven,
+    Always,
+}
+
+/// Which scalings of rotary embeddings a graph has beside the linear one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scalings {
+    /// `YaRN`.
+    Yarn,
+    /// `YaRN`, and a divisor for each frequency, from a tensor.
+    Divisors,
+    /// `YaRN`, and divisors for short and for long texts.
+    Long,
+    /// No other.
+    Linear,
+}
+
+/// A graph of llama.cpp, by what it differs in from that of Qwen 2.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    /// Its name, which begins its keys.
+    pub name: &'static str,
+    /// Whether the dimensions of a head that are rotated together are neighbours. Elsewhere, half a head is between them.
+    pub neighbours: bool,
+    /// Scalings of rotary embeddings.
+    pub scalings: Scalings,
+    /// Whether it loads an output matrix: `IfGiven` takes the embedding in its absence.
+    pub output: Has,
+    /// Bias on query, key and value projections.
+    pub qkv_bias: Has,
+    /// Bias on the attention output.
+    pub output_bias: Has,
+    /// Biases of the unit.
+    pub unit_bias: Has,
+    /// Whether the heads must be as wide as the hidden size.
+    pub square: bool,
+    /// Whether it has sliding windows.
+    pub windows: bool,
+    /// Activation of its unit.
+    pub activation: Activation,
+    /// Whether weights of a token's experts add up to one.
+    pub normalised: Option<bool>,
+    /// Every how many layers it leaves out the rotary embedding.
+    pub unrotated: Option<usize>,
+}
+
+const QWEN2: Target = Target {
+    name: "qwen2",
+    neighbours: false,
+    scalings: Scalings::Yarn,
+    output: Has::IfGiven,
+    qkv_bias: Has::IfGiven,
+    output_bias: Has::Never,
+    unit_bias: Has::Never,
+    square: true,
+    windows: false,
+    activation: Activation::Silu,
+    normalised: None,
+    unrotated: None,
+};
+
+const LLAMA: Target = Target {
+    name: "llama",
+    neighbours: true,
+    scalings: Scalings::Divisors,
+    output_bias: Has::IfGiven,
+    unit_bias: Has::IfGiven,
+    square: false,
+    normalised: Some(true),
+    ..QWEN2
+};
+
+const GEMMA: Target = Target { name: "gemma2", square: false, windows: true, activation: Activation::GeluTanh, ..QWEN2 };
+
+const GPT: Target = Target {
+    name: "gpt2",
+    qkv_bias: Has::Always,
+    output_bias: Has::Always,
+    unit_bias: Has::Always,
+    activation: Activation::GeluTanh,
+    ..QWEN2
+};
+
+/// Returns the graph of a family.
+fn of_family(family: Family) -> Option<Target> {
+    Some(match family {
+        Family::Gemma2 => Target { output: Has::Never, ..GEMMA },
+        Family::Gemma3 => Target { name: "gemma3", scalings: Scalings::Linear, ..GEMMA },
+        Family::Gpt2 => GPT,
+        Family::GptNeoX => Target { name: "gptneox", output: Has::Always, ..GPT },
+        Family::Granite => Target { name: "granite", ..LLAMA },
+        Family::GraniteMoe | Family::GraniteMoeShared => Target { name: "granitemoe", ..LLAMA },
+        // Mistral's graphs are Llama's, with experts or without.
+        Family::Llama | Family::Mistral | Family::Mixtral => LLAMA,
+        Family::Olmo2 => Target { name: "olmo2", output: Has::Always, ..QWEN2 },
+        Family::Olmoe => Target { name: "olmoe", output: Has::Always, normalised: Some(false), ..QWEN2 },
+        Family::Phi3 => Target { name: "phi3", scalings: Scalings::Long, ..QWEN2 },
+        Family::Qwen2 => QWEN2,
+        Family::Qwen3 => Target { name: "qwen3", square: false, ..QWEN2 },
+        Family::Qwen3Moe => Target { name: "qwen3moe", square: false, normalised: Some(true), ..QWEN2 },
+        Family::SmolLm3 => Target { name: "smollm3", neighbours: true, square: false, unrotated: Some(4), ..QWEN2 },
+        Family::StableLm => Target { name: "stablelm", output: Has::Always, ..QWEN2 },
+        Family::Starcoder2 => Target { name: "starcoder2", qkv_bias: Has::IfGiven, ..GPT },
+        Family::Ministral | Family::Olmo3 => return None,
+    })
+}
+
+/// Returns the graph that computes a model.
+///
+/// # Errors
+/// Says what of the model llama.cpp does not compute.
+pub(super) fn of(a: &Architecture) -> Result<Target, String> {
+    let model_type = a.family.described().model_type;
+    let target = of_family(a.family).ok_or_else(|| {
+        let known: Vec<&str> = FAMILIES
+            .iter()
+            .filter(|described| of_family(described.family).is_some())
+            .map(|described| described.model_type)
+            .collect();
+        format!("model_type {model_type:?} can't be exported as GGUF; {} can", known.join(", "))
+    })?;
+    let lacking = target.lacks(a).into_iter().find_map(|(lacks, what)| lacks.then_some(what));
+    lacking.map_or(Ok(target), |what| {
+        Err(format!("llama.cpp does not compute a {model_type} with {what}, so that it can't be exported as GGUF"))
+    })
+}
+
+/// The scale of attention scores that Gemma's graphs take: that of the heads, or in the largest models that of the hidden size.
+fn gemma_scores(a: &Architecture) -> f32 {
+    let largest = match a.family {
+        Family::Gemma2 => 46,
+        _ => 62,
+    };
+    let of = if a.layers == largest { a.hidden_size / a.heads.heads } else { a.heads.head_dim };
+    (of as f32).sqrt().recip()
+}
+
+impl Target {
+    /// What a model may have that the graph lacks, and whether this one has it.
+    fn lacks(&self, a: &Architecture) -> Vec<(bool, &'static str)> {
+        let gemma = matches!(a.family, Family::Gemma2 | Family::Gemma3);
+        let misses = |has: Has, given: bool| has == Has::Never && given;
+        let needs = |has: Has, given: bool| has == Has::Always && !given;
+        let f = a.factors;
+        let of_heads = (a.heads.head_dim as f32).sqrt().recip();
+        let granite = matches!(a.family, Family::Granite | Family::GraniteMoe | Family::GraniteMoeShared);
+        let scores = if gemma { gemma_scores(a) } else { of_heads };
+        let differs = |x: f32, y: f32| (x - y).abs() > 1e-6 * y.abs();
+        let mut all = vec![
+            (misses(self.qkv_bias, a.qkv_bias), "biases on query, key and value projections"),
+            (needs(self.qkv_bias, a.qkv_bias), "query, key and value projections without biases"),
+            (misses(self.output_bias, a.output_bias), "a bias on the attention output"),
+            (needs(self.output_bias, a.output_bias), "an attention output without a bias"),
+            (misses(self.unit_bias, a.mlp_bias), "biases in the unit"),
+            (needs(self.unit_bias, a.mlp_bias), "a unit without biases"),
+            (self.output == Has::Never && !a.tied, "an output matrix that is not the embedding"),
+            (self.square && a.query_width() != a.hidden_size, "heads that are not together as wide as the hidden size"),
+            (a.scores_by_layer, "attention scores that fall with the layer (scale_attn_by_inverse_layer_idx)"),
+            (!granite && differs(f.scores, scores), "another scale of attention scores than that of its heads"),
+            (a.family == Family::Gemma2 && f.scores_cap.is_none(), "attention scores without a bound"),
+            (a.family == Family::Gemma2 && f.logits_cap.is_none(), "logits without a bound"),
+            (self.activation_lacks(a.activation), "this activation function"),
+            (self.rotary_lacks(a), "a rotary embedding in these layers"),
+            (a.ropes.iter().any(|rope| !self.scales(rope)), "this rotary scaling"),
+            (a.ropes.iter().skip(1).any(|rope| rope.scaling != RopeScaling::None), "a rotary scaling of layers with windows"),
+        ];
+        all.extend(self.experts_lack(a));
+        all
+    }
+
+    /// The same of experts.
+    fn experts_lack(&self, a: &Architecture) -> Vec<(bool, &'static str)> {
+        let of = |mixture: &Mixture| {
+            vec![
+                (mixture.normalised && self.normalised != Some(true), "experts whose weights add up to one"),
+                (!mixture.normalised && self.normalised != Some(false), "experts weighed by probability"),
+                (mixture.sparse.contains(&false), "layers without experts"),
+                (a.family == Family::Olmoe && a.kv_width() != a.hidden_size, "fewer key heads than query heads"),
+            ]
+        };
+        let needs = matches!(a.family, Family::Qwen3Moe | Family::Olmoe | Family::GraniteMoe | Family::GraniteMoeShared);
+        a.mixture.as_ref().map_or_else(|| vec![(needs, "no experts")], of)
+    }
+
+    fn activation_lacks(&self, activation: Activation) -> bool {
+        // The approximation is close: `notes` says so.
+        activation != self.activation && !(self.approximates(activation))
+    }
+
+    fn approximates(&self, activation: Activation) -> bool {
+        self.activation == Activation::GeluTanh && activation == Activation::Gelu
+    }
+
+    fn rotary_lacks(&self, a: &Architecture) -> bool {
+        let rotates = |layer: usize| self.unrotated.is_none_or(|every| !(layer + 1).is_multiple_of(every));
+        a.family != Family::Gpt2 && (0..a.layers).any(|layer| a.rotary[layer].is_some() != rotates(layer))
+    }
+
+    fn scales(&self, rope: &Rope) -> bool {
+        match &rope.scaling {
+            RopeScaling::None | RopeScaling::Linear { .. } => true,
+            RopeScaling::Llama3 { .. } => self.scalings == Scalings::Divisors,
+            RopeScaling::Yarn { original, ramp, .. } => self.scalings != Scalings::Linear && *ramp == keys::ramp(rope, *original),
+            RopeScaling::Long { .. } => matches!(self.scalings, Scalings::Divisors | Scalings::Long),
+        }
+    }
+
+    /// What the user should know of a file: where the graph computes something else than the model.
+    pub(super) fn notes(&self, a: &Architecture) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some(window) = a.windows.iter().flatten().min().filter(|_| !self.windows) {
+            notes.push(format!(
+                "llama.cpp computes a {} without sliding windows: texts of more than {window} tokens go on otherwise than here",
+                self.name
+            ));
+        }
+        if self.approximates(a.activation) {
+            notes.push(format!(
+                "llama.cpp computes the GELU of a {} with a hyperbolic tangent: its logits differ slightly",
+                self.name
+            ));
+        }
+        notes
+    }
+}
