@@ -1,13 +1,19 @@
 //! The forest batch and the hand-written backward pass against the naive form: every row padded
 //! to the longest, prompts repeated, candle's own differentiable operations and its autograd.
 
+#[path = "shared/families.rs"]
+mod families;
 #[path = "forest/naive.rs"]
 mod naive;
+#[path = "shared/packed.rs"]
+mod packed;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
+use families::FAMILIES;
 use naive::{Naive, unevenness};
-use rlhost::model::{Architecture, Family, Linear, Lora, ModelFolder, NewHead, Policy, Selected, Weights};
-use rlhost::ops::{self, Forest};
+use packed::packed;
+use rlhost::model::{Architecture, Family, Gradients, Linear, Lora, ModelFolder, NewHead, Policy, Weights};
+use rlhost::ops;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,30 +23,6 @@ const TEMPERATURE: f64 = 0.8;
 /// An adapter, and its factor: alpha over the root of the rank.
 const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true, dropout: 0.0 };
 const LORA_SCALE: f64 = 1.5;
-
-/// Models of the families that differ more from these.
-const FAMILIES: [&str; 20] = [
-    "granite",
-    "gemma2",
-    "gemma3",
-    "olmo2",
-    "olmo3",
-    "phi3",
-    "gpt_neox",
-    "gpt_neox_serial",
-    "qwen3_yarn",
-    "ministral",
-    "stablelm",
-    "starcoder2",
-    "gemma3_vision",
-    "qwen3_moe",
-    "qwen3_moe_normalised",
-    "olmoe",
-    "mixtral",
-    "granitemoe",
-    "granitemoeshared",
-    "gpt2",
-];
 
 /// Prompts, and completions of each.
 fn texts() -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
@@ -77,8 +59,7 @@ fn coefficients(n: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
 fn with_critic(mut weights: Weights, a: &Architecture) -> Weights {
     let head: Vec<f32> = (0..a.hidden_size).map(|i| (i as f32 * 0.37).cos() * 0.2).collect();
     let weight = Tensor::from_vec(head, (1, a.hidden_size), &Device::Cpu).unwrap();
-    weights.value_head =
-        Some(Linear { weight, scales: None, bias: Some(Tensor::new(&[0.3f32], &Device::Cpu).unwrap()), adapter: None });
+    weights.value_head = Some(Linear::new(weight, Some(Tensor::new(&[0.3f32], &Device::Cpu).unwrap())));
     weights
 }
 
@@ -138,23 +119,28 @@ fn naive_with(a: &Architecture, weights: &Weights, derivatives: Derivatives, aux
     Ok(Scored { logp: logp.to_vec1()?, entropy: entropy.to_vec1()?, values: values.to_vec1()?, aux_loss, gradients })
 }
 
-fn packed() -> (Forest, Selected) {
-    let (mut forest, mut selected) = (Forest::new(), Selected::default());
-    for (prompt, completions) in texts() {
-        let prompt = forest.push(&prompt, None);
-        for completion in completions {
-            let segment = forest.push(&completion, Some(prompt));
-            selected.push_segment(&forest, segment);
-        }
-    }
-    (forest, selected)
-}
-
 /// Greatest difference relative to the greatest magnitude.
 fn relative(got: &[f32], want: &[f32]) -> f32 {
     assert_eq!(got.len(), want.len());
     let size = want.iter().fold(0f32, |m, x| m.max(x.abs()));
     got.iter().zip(want).fold(0f32, |m, (g, w)| m.max((g - w).abs())) / size.max(1e-30)
+}
+
+impl Scored {
+    fn gradient(&self, parameter: &str) -> Vec<f32> {
+        self.gradients[parameter].flatten_all().unwrap().to_vec1().unwrap()
+    }
+}
+
+/// Compares gradients with those of the naive form, and returns their values.
+fn compared(name: &str, gradients: &Gradients, want: &Scored) -> Vec<(String, Vec<f32>)> {
+    let compare = |(parameter, gradient): (String, &Tensor)| {
+        let got = ops::to_vec(gradient).unwrap();
+        let difference = relative(&got, &want.gradient(&parameter));
+        assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+        (parameter, got)
+    };
+    gradients.named().into_iter().map(compare).collect()
 }
 
 #[test]
@@ -169,7 +155,7 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
         let weights = with_critic(policy.weights().copied().unwrap(), &a);
         let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), weights));
         let want = naive(&a, policy.weights()).unwrap();
-        let (forest, selected) = packed();
+        let (forest, selected) = packed(&texts());
         let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
         let (logp, entropy) = (pass.stats().logp.clone(), pass.stats().entropy.clone());
         let values = pass.values().unwrap().to_vec();
@@ -182,11 +168,7 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
         let gradients = policy.zero_gradients().unwrap();
         let (c, e, v) = coefficients(logp.len());
         pass.backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
-        for (parameter, gradient) in gradients.named() {
-            let got = ops::to_vec(gradient).unwrap();
-            let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
-            let difference = relative(&got, &want);
-            assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+        for (parameter, got) in compared(name, &gradients, &want) {
             assert!(got.iter().all(|g| g.is_finite()) && got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");
         }
 
@@ -219,7 +201,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         });
         let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), weights.unwrap()));
         let want = naive(&a, policy.weights()).unwrap();
-        let (forest, selected) = packed();
+        let (forest, selected) = packed(&texts());
         let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
         for (what, got, want) in [("logp", &pass.stats().logp, &want.logp), ("entropy", &pass.stats().entropy, &want.entropy)] {
             assert!(relative(got, want) <= 1e-5, "{name}: {what} differs by {}", relative(got, want));
@@ -233,11 +215,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         let maps = targets.len() + usize::from(a.family == Family::Gpt2);
         assert_eq!(trained.len(), 2 * a.layers * maps + 2, "{trained:?}");
         assert!(trained.iter().all(|name| name.contains(".lora_") || name.starts_with("value_head.")), "{trained:?}");
-        for (parameter, gradient) in gradients.named() {
-            let got = ops::to_vec(gradient).unwrap();
-            let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
-            let difference = relative(&got, &want);
-            assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+        for (parameter, got) in compared(name, &gradients, &want) {
             assert!(got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");
         }
     }
@@ -259,17 +237,13 @@ fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_polic
         let decoder = rlhost::model::Decoder::new(a.clone(), weights);
         let model = Policy::new(decoder);
         let want = naive_of(&a, model.weights(), of_values).unwrap();
-        let (forest, selected) = packed();
+        let (forest, selected) = packed(&texts());
         let pass = model.forward_values(&forest, &selected.rows, None).unwrap();
         assert_eq!(pass.values(), model.frozen().values(&forest, &selected.rows).unwrap().unwrap());
         assert!(relative(pass.values(), &want.values) <= 1e-5, "{name}: values");
         let gradients = model.zero_gradients().unwrap();
         pass.backward(&of_values(selected.len()).2, &gradients, &|| ()).unwrap();
-        for (parameter, gradient) in gradients.named() {
-            let got = ops::to_vec(gradient).unwrap();
-            let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
-            let difference = relative(&got, &want);
-            assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
+        for (parameter, got) in compared(name, &gradients, &want) {
             assert!(got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");
         }
     }
@@ -289,18 +263,13 @@ fn gradients_of_episodes_equal_the_naive_form_in_which_replies_have_no_loss() {
         let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), with_critic(policy.weights().copied().unwrap(), &a)));
         let want = naive_of(&a, policy.weights(), of_turns).unwrap();
         let all = naive(&a, policy.weights()).unwrap();
-        let (forest, selected) = packed();
+        let (forest, selected) = packed(&texts());
         let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
         let gradients = policy.zero_gradients().unwrap();
         let (c, e, v) = of_turns(selected.len());
         pass.backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
-        for (parameter, gradient) in gradients.named() {
-            let got = ops::to_vec(gradient).unwrap();
-            let [want, all] = [&want, &all].map(|scored| scored.gradients[&parameter].flatten_all().unwrap());
-            let [want, all]: [Vec<f32>; 2] = [want, all].map(|t| t.to_vec1().unwrap());
-            let difference = relative(&got, &want);
-            assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
-            assert!(relative(&got, &all) > 1e-3, "{name}: {parameter} has the gradient of replies, too");
+        for (parameter, got) in compared(name, &gradients, &want) {
+            assert!(relative(&got, &all.gradient(&parameter)) > 1e-3, "{name}: {parameter} has the gradient of replies, too");
         }
     }
 }
@@ -310,7 +279,7 @@ fn running_layers_again_on_the_way_back_changes_no_bit() {
     for name in ["llama_biased", "qwen3"].into_iter().chain(FAMILIES) {
         let gradients = |on: bool| {
             let policy = policy(name).0.with_gradient_checkpointing(on);
-            let (forest, selected) = packed();
+            let (forest, selected) = packed(&texts());
             let (c, e, _) = coefficients(selected.len());
             let gradients = policy.zero_gradients().unwrap();
             policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), None, &gradients, &|| ()).unwrap();
@@ -326,7 +295,7 @@ fn a_gradient_changes_no_more_once_its_group_is_done() {
         let (policy, a) = policy(name);
         let weights = with_critic(policy.weights().copied().unwrap(), &a);
         let policy = Policy::new(rlhost::model::Decoder::new(a, weights));
-        let (forest, selected) = packed();
+        let (forest, selected) = packed(&texts());
         let (c, e, v) = coefficients(selected.len());
         let gradients = policy.zero_gradients().unwrap();
         let groups = gradients.in_backward_order();
@@ -353,7 +322,7 @@ fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
             let want = naive_with(&a, &weights, coefficients, WEIGHT).unwrap();
             let policy =
                 Policy::new(rlhost::model::Decoder::new(a, weights)).with_aux_loss(true).with_gradient_checkpointing(again);
-            let (forest, selected) = packed();
+            let (forest, selected) = packed(&texts());
             let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
             assert!(relative(&pass.stats().logp, &want.logp) <= 1e-5, "{name}: log-probabilities");
             let (got, aux) = (pass.aux_loss().unwrap(), want.aux_loss.unwrap());
@@ -361,12 +330,7 @@ fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
             let gradients = policy.zero_gradients().unwrap();
             let (c, e, v) = coefficients(selected.len());
             pass.weighing_aux_loss(WEIGHT).backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
-            for (parameter, gradient) in gradients.named() {
-                let got = ops::to_vec(gradient).unwrap();
-                let want: Vec<f32> = want.gradients[&parameter].flatten_all().unwrap().to_vec1().unwrap();
-                let difference = relative(&got, &want);
-                assert!(difference <= 1e-5, "{name}: gradient of {parameter} differs by {difference}");
-            }
+            compared(name, &gradients, &want);
         }
     }
 }
@@ -374,7 +338,7 @@ fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
 #[test]
 fn gradients_add_up_over_micro_batches() {
     let (policy, _) = policy("qwen3");
-    let (forest, selected) = packed();
+    let (forest, selected) = packed(&texts());
     let (c, e, _) = coefficients(selected.len());
     let whole = policy.zero_gradients().unwrap();
     policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), None, &whole, &|| ()).unwrap();
@@ -383,10 +347,7 @@ fn gradients_add_up_over_micro_batches() {
     let mut at = 0;
     for (prompt, completions) in texts() {
         for completion in completions {
-            let (mut forest, mut selected) = (Forest::new(), Selected::default());
-            let p = forest.push(&prompt, None);
-            let segment = forest.push(&completion, Some(p));
-            selected.push_segment(&forest, segment);
+            let (forest, selected) = packed(&[(prompt.clone(), vec![completion])]);
             let n = selected.len();
             policy
                 .forward(&forest, &selected, 1.0)

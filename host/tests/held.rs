@@ -1,6 +1,10 @@
 //! Weights that nothing trains, in fewer bits than the f32 in which everything is computed: the same bits come out as with their
 //! values in f32.
 
+#[path = "shared/packed.rs"]
+mod packed;
+
+use packed::packed;
 use rlhost::model::{
     Decode, Decoder, Dtype, Frozen, Held, Lora, ModelFolder, Place, Policy, Selected, Weights, copy_companions, export,
 };
@@ -43,13 +47,7 @@ fn over(base: Decoder, folder: &ModelFolder) -> Policy {
 }
 
 fn forest() -> (Forest, Selected) {
-    let (mut forest, mut selected) = (Forest::new(), Selected::default());
-    let prompt = forest.push(&[5, 9, 2, 41, 7], None);
-    for completion in [&[3, 1, 8, 20][..], &[30, 11]] {
-        let segment = forest.push(completion, Some(prompt));
-        selected.push_segment(&forest, segment);
-    }
-    (forest, selected)
+    packed(&[(vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![30, 11]])])
 }
 
 /// The results of a pass.

@@ -1,13 +1,18 @@
 //! Logits of random models against those that transformers gave for the same weights
 //! (`tests/fixtures/make_models.py` made both).
 
+#[path = "shared/families.rs"]
+mod families;
+
 use candle_core::{DType, Device, Tensor};
+use families::FAMILIES;
 use rlhost::model::{Decode, Dtype, Frozen, ModelFolder, export};
 use rlhost::ops::Forest;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-const MODELS: [&str; 30] = [
+/// Models of the families that are most like a Llama, and variants of them.
+const PLAIN: [&str; 10] = [
     "llama",
     "llama3_scaled",
     "llama3_parameters",
@@ -18,26 +23,6 @@ const MODELS: [&str; 30] = [
     "qwen2_sliding",
     "qwen3",
     "smollm3",
-    "granite",
-    "gemma2",
-    "gemma3",
-    "olmo2",
-    "olmo3",
-    "phi3",
-    "gpt_neox",
-    "gpt_neox_serial",
-    "qwen3_yarn",
-    "ministral",
-    "stablelm",
-    "starcoder2",
-    "gemma3_vision",
-    "qwen3_moe",
-    "qwen3_moe_normalised",
-    "olmoe",
-    "mixtral",
-    "granitemoe",
-    "granitemoeshared",
-    "gpt2",
 ];
 const TOLERANCE: f32 = 1e-4;
 
@@ -58,6 +43,15 @@ fn model(name: &str) -> Frozen {
     Frozen::new(ModelFolder::open(folder(name)).unwrap().decoder().unwrap())
 }
 
+/// The logits of all tokens of packed texts.
+fn logits(model: &Frozen, texts: &[Vec<u32>]) -> Tensor {
+    let mut forest = Forest::new();
+    for text in texts {
+        forest.push(text, None);
+    }
+    model.logits(&forest, &(0..forest.len()).collect::<Vec<usize>>()).unwrap()
+}
+
 fn greatest_difference(a: &Tensor, b: &[f32]) -> f32 {
     let a: Vec<f32> = a.flatten_all().unwrap().to_vec1().unwrap();
     assert_eq!(a.len(), b.len());
@@ -66,14 +60,9 @@ fn greatest_difference(a: &Tensor, b: &[f32]) -> f32 {
 
 #[test]
 fn a_packed_forward_gives_the_logits_of_transformers() {
-    for name in MODELS {
+    for name in PLAIN.into_iter().chain(FAMILIES) {
         let (model, (texts, want)) = (model(name), reference(name));
-        let mut forest = Forest::new();
-        for text in &texts {
-            forest.push(text, None);
-        }
-        let rows: Vec<usize> = (0..forest.len()).collect();
-        let got = model.logits(&forest, &rows).unwrap();
+        let got = logits(&model, &texts);
         let difference = greatest_difference(&got, &want.concat());
         assert!(difference <= TOLERANCE, "{name}: {difference}");
     }
@@ -81,7 +70,7 @@ fn a_packed_forward_gives_the_logits_of_transformers() {
 
 #[test]
 fn decoding_token_by_token_after_a_shared_prompt_gives_the_same() {
-    for name in MODELS {
+    for name in PLAIN.into_iter().chain(FAMILIES) {
         let (model, (texts, want)) = (model(name).decoding().unwrap(), reference(name));
         let (text, want) = (&texts[0], &want[0]);
         let vocab = want.len() / text.len();
@@ -153,10 +142,7 @@ fn experts_are_read_under_all_their_names_and_written_as_transformers_writes_the
         ("gpt2", respelt("gpt2", |all| renamed(all, &[["transformer.", ""]]))),
     ] {
         let (other, (texts, want)) = (ModelFolder::open(spelt.path()).unwrap(), reference(name));
-        let mut forest = Forest::new();
-        forest.push(&texts[0], None);
-        let rows: Vec<usize> = (0..forest.len()).collect();
-        let got = Frozen::new(other.decoder().unwrap()).logits(&forest, &rows).unwrap();
+        let got = logits(&Frozen::new(other.decoder().unwrap()), &texts[..1]);
         assert!(greatest_difference(&got, &want[0]) <= TOLERANCE, "{name}");
         let to = tempfile::tempdir().unwrap();
         export(&other, to.path(), Dtype::F32).unwrap();
@@ -203,9 +189,6 @@ fn the_text_part_of_a_model_that_sees_images_becomes_a_model_of_its_own() {
         candle_core::safetensors::load(to.path().join("model.safetensors"), &Device::Cpu).unwrap().into_keys().collect();
     assert!(names.iter().all(|name| name.starts_with("model.") && !name.contains("language_model")), "{names:?}");
     let (texts, want) = reference("gemma3_vision");
-    let mut forest = Forest::new();
-    forest.push(&texts[0], None);
-    let rows: Vec<usize> = (0..forest.len()).collect();
-    let got = Frozen::new(alone.decoder().unwrap()).logits(&forest, &rows).unwrap();
+    let got = logits(&Frozen::new(alone.decoder().unwrap()), &texts[..1]);
     assert!(greatest_difference(&got, &want[0]) <= TOLERANCE);
 }

@@ -1,7 +1,11 @@
 //! Adapters: new ones change nothing, trained ones leave the base alone, merged ones are the same
 //! model.
 
+#[path = "shared/packed.rs"]
+mod packed;
+
 use candle_core::{DType, Device, Tensor};
+use packed::packed;
 use rlhost::config::Rule;
 use rlhost::model::{Decode, Decoder, Frozen, Lora, ModelFolder, Policy, Selected, Weights, merge, save};
 use rlhost::ops::dropout::Mask;
@@ -20,13 +24,7 @@ fn targets() -> Vec<String> {
 }
 
 fn forest() -> (Forest, Selected) {
-    let (mut forest, mut selected) = (Forest::new(), Selected::default());
-    let prompt = forest.push(&[5, 9, 2, 41, 7], None);
-    for completion in [&[3, 1, 8, 20][..], &[60, 11]] {
-        let segment = forest.push(completion, Some(prompt));
-        selected.push_segment(&forest, segment);
-    }
-    (forest, selected)
+    packed(&[(vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![60, 11]])])
 }
 
 fn logits(model: &Frozen) -> Vec<f32> {

@@ -17,7 +17,7 @@ use std::sync::Mutex;
 /// threads.
 pub(super) const ROWS_PER_TASK: usize = 32;
 
-/// Values per task in checks of all values.
+/// Values per task where each is treated by itself.
 const PART: usize = 1 << 15;
 
 /// Read access to a contiguous CPU tensor.
@@ -179,10 +179,14 @@ pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
 
 /// Returns whether no value is infinite or NaN. On the CPU only.
 pub fn all_finite(t: &Tensor) -> Result<bool> {
-    let values = Stored::of(t.into())?;
-    let parts = t.elem_count().div_ceil(PART);
-    let finite = |i: usize| values.widened(i * PART..t.elem_count().min((i + 1) * PART)).iter().all(|x| x.is_finite());
-    Ok((0..parts).into_par_iter().all(finite))
+    Ok(of_parts(t, |part| part.iter().all(|x| x.is_finite()))?.into_iter().all(|finite| finite))
+}
+
+/// Computes something of each part of a tensor's values in f32. The parts are the same with any number of threads.
+fn of_parts<T: Send>(t: &Tensor, of: impl Fn(&[f32]) -> T + Sync) -> Result<Vec<T>> {
+    let (values, count) = (Stored::of(t.into())?, t.elem_count());
+    let of_part = |i: usize| of(&values.values(i * PART..count.min((i + 1) * PART)));
+    Ok((0..count.div_ceil(PART)).into_par_iter().map(of_part).collect())
 }
 
 /// Adds elementwise: `into += t`.
@@ -193,7 +197,7 @@ pub fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
         return Err(Error::Shape { op: "add_into", detail: format!("{:?} += {:?}", into.shape(), t.shape()) });
     }
     write(into, |dst| {
-        dst.par_chunks_mut(1 << 15).zip(src.par_chunks(1 << 15)).for_each(|(d, s)| {
+        dst.par_chunks_mut(PART).zip(src.par_chunks(PART)).for_each(|(d, s)| {
             wide!(for (d, s) in d.iter_mut().zip(s) {
                 *d += s;
             });
@@ -219,7 +223,7 @@ pub fn bounded_by(t: &Tensor, cap: f32) -> Result<Tensor> {
 fn each(t: &Tensor, f: impl Fn(f32) -> f32 + Sync) -> Result<Tensor> {
     let src = read(t)?;
     let mut out = vec![0f32; src.len()];
-    out.par_chunks_mut(1 << 15).zip(src.par_chunks(1 << 15)).for_each(|(out, src)| {
+    out.par_chunks_mut(PART).zip(src.par_chunks(PART)).for_each(|(out, src)| {
         wide!(for (o, s) in out.iter_mut().zip(src) {
             *o = f(*s);
         });
@@ -230,7 +234,7 @@ fn each(t: &Tensor, f: impl Fn(f32) -> f32 + Sync) -> Result<Tensor> {
 /// Sets every value to zero.
 pub fn fill_zero(t: &Tensor) -> Result<()> {
     on_device!(t, cuda::fill_zero(t));
-    write(t, |dst| dst.par_chunks_mut(1 << 15).for_each(|d| d.fill(0.0)))
+    write(t, |dst| dst.par_chunks_mut(PART).for_each(|d| d.fill(0.0)))
 }
 
 /// Returns the sum of the squares of all values of tensors on one device, in f64 and in an order that does not depend on threads.
@@ -276,12 +280,7 @@ pub fn checksum(t: &Tensor) -> Result<u64> {
     let mix = |sum: u64, x: u64| (sum.rotate_left(5) ^ x).wrapping_mul(ODD);
     // Of codes too, which stand for themselves.
     let codes = if t.dtype() == DType::U8 { t.to_dtype(DType::F32)? } else { t.clone() };
-    let src = Stored::of((&codes).into())?;
-    let of = |i: usize| {
-        let part = src.widened(i * PART..t.elem_count().min((i + 1) * PART));
-        part.into_iter().fold(0, |sum, x| mix(sum, u64::from(x.to_bits())))
-    };
-    let parts: Vec<u64> = (0..t.elem_count().div_ceil(PART)).into_par_iter().map(of).collect();
+    let parts = of_parts(&codes, |part| part.iter().fold(0, |sum, x| mix(sum, u64::from(x.to_bits()))))?;
     Ok(parts.into_iter().fold(0, mix))
 }
 

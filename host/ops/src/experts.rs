@@ -205,8 +205,16 @@ fn dims(op: &'static str, w: &Tensor, routes: &Routes) -> Result<(usize, usize, 
     }
 }
 
-/// Runs `product` for each expert that has rows, with these and their part of `out`, whose rows have this width; in parallel if
-/// there are many experts.
+/// Runs `product` for each part: with all threads, or in parallel if there are many.
+fn each_part<T: Send>(parts: Vec<T>, product: impl Fn(T, Parallelism) + Sync) {
+    if parts.len() < 2 * rayon::current_num_threads() {
+        parts.into_iter().for_each(|part| product(part, all_threads()));
+    } else {
+        parts.into_par_iter().for_each(|part| product(part, Parallelism::None));
+    }
+}
+
+/// Runs `product` for each expert that has rows, with these and their part of `out`, whose rows have this width.
 fn each_group(
     out: &mut [f32],
     width: usize,
@@ -220,11 +228,7 @@ fn each_group(
         parts.push((expert, rows, part));
         (rest, at) = (after, end);
     }
-    if parts.len() < 2 * rayon::current_num_threads() {
-        parts.into_iter().for_each(|(expert, rows, part)| product(expert, rows, part, all_threads()));
-    } else {
-        parts.into_par_iter().for_each(|(expert, rows, part)| product(expert, rows, part, Parallelism::None));
-    }
+    each_part(parts, |(expert, rows, part), par| product(expert, rows, part, par));
 }
 
 /// Computes `[R, out]` from sorted rows `x: [R, in]`: each row with the matrix of its expert, of `w: [E, out, in]`.
@@ -271,19 +275,13 @@ pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, routes: &Routes) ->
     let size = d_out * d_in;
     write(dw, |out| {
         let all = Shared::new(out);
-        let add = |expert: usize, rows: Range<usize>, par: Parallelism| {
+        each_part(routes.groups().collect(), |(expert, rows): (usize, Range<usize>), par| {
             let x = Mat::new(&xs[rows.start * d_in..rows.end * d_in], rows.len(), d_in);
             let dy = Mat::new(&dys[rows.start * d_out..rows.end * d_out], rows.len(), d_out);
             assert!(expert < experts, "an expert out of bounds");
             // SAFETY: each expert's matrix is one part of the gradient, and only its own task writes there.
             unsafe { gemm::matmul_raw(all.at(expert * size), d_in, Dst::Add, dy.t(), x, 1.0, par) }
-        };
-        let groups: Vec<_> = routes.groups().collect();
-        if groups.len() < 2 * rayon::current_num_threads() {
-            groups.into_iter().for_each(|(expert, rows)| add(expert, rows, all_threads()));
-        } else {
-            groups.into_par_iter().for_each(|(expert, rows)| add(expert, rows, Parallelism::None));
-        }
+        });
     })
 }
 

@@ -48,6 +48,7 @@ mod stored;
 pub mod support;
 pub mod swiglu;
 pub mod team;
+mod tiles;
 mod unpack;
 
 pub use cpu::{

@@ -1,22 +1,23 @@
 //! Computes log-probabilities and entropies of given tokens directly from hidden states and the output matrix, in tiles of rows and
-//! vocabulary, so that the complete `[M, V]` logits never exist. The backward pass recomputes each tile's logits.
-//!
-//! Tiles go through the vocabulary in blocks, and all rows see a block before the next one: the output matrix, by far the largest
-//! operand, comes from memory once a pass. A tile is turned: it has one line for each token, since then no product has to
-//! rearrange the output matrix.
+//! vocabulary (`tiles.rs`), so that the complete `[M, V]` logits never exist. The backward pass recomputes each tile's logits.
 
 use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::gemm::{Dst, Mat, all_threads, matmul};
-use super::math::{exp, max, sum_by, tanh};
+use super::math::{exp, max, sum_by};
 use super::simd::wide;
 use super::stored::{Blocks, Stored};
 use super::support::Restriction;
+use super::tiles::{LANES, TOKENS, Tile, turn};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
-use std::ops::Range;
+
+pub use super::tiles::Scale;
+
+/// Tokens whose logits are summed by one task, a share of a tile that fits into a core's own cache.
+const TOKENS_PER_TASK: usize = 256;
 
 /// The forward pass's results for each of the `M` rows.
 #[derive(Clone, Debug, Default)]
@@ -29,124 +30,6 @@ pub struct TokenStats {
     pub top: Vec<bool>,
     /// Logarithm of the normaliser.
     pub(super) log_sum: Vec<f32>,
-}
-
-/// How products of hidden states with the output matrix become logits: `bound(product / divisor) / temperature`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
-    /// Divisor of the bounded logits.
-    pub temperature: f32,
-    /// Divisor of the products.
-    pub divisor: f32,
-    /// Bound that logits approach, `cap * tanh(logit / cap)`; unbounded if `None`.
-    pub cap: Option<f32>,
-}
-
-impl From<f32> for Scale {
-    fn from(temperature: f32) -> Self {
-        Self { temperature, divisor: 1.0, cap: None }
-    }
-}
-
-impl Scale {
-    /// Returns the factor of products where nothing is bounded.
-    fn factor(self) -> f32 {
-        1.0 / (self.temperature * self.divisor)
-    }
-
-    /// Bounds a tile's logits, if they are bounded.
-    fn bound(self, logits: &mut [f32]) {
-        let Some(cap) = self.cap.map(|cap| cap / self.temperature) else { return };
-        logits.par_chunks_mut(1 << 14).for_each(|logits| {
-            wide!(for z in logits.iter_mut() {
-                *z = cap * tanh(*z / cap);
-            });
-        });
-    }
-
-    /// Returns the slopes of the bound at bounded logits; none where nothing is bounded.
-    fn slopes(self, logits: &[f32]) -> Option<Vec<f32>> {
-        let cap = self.cap? / self.temperature;
-        Some(logits.iter().map(|z| 1.0 - (z / cap) * (z / cap)).collect())
-    }
-
-    /// Returns the temperature, which is all that a device computes with.
-    #[cfg(feature = "cuda")]
-    fn on_device(self) -> Result<f32> {
-        match self.cap {
-            None => Ok(self.temperature * self.divisor),
-            Some(_) => Err(Error::Shape { op: "logprob", detail: "bounded logits are only supported on the CPU".into() }),
-        }
-    }
-}
-
-/// Rows and tokens of a tile, 8 MiB of logits at most.
-const ROWS: usize = 512;
-const TOKENS: usize = 4096;
-
-/// Tokens whose logits are summed by one task, a share of a tile that fits into a core's own cache.
-const TOKENS_PER_TASK: usize = 256;
-
-/// Lines of a tile are padded to whole vector registers.
-const LANES: usize = 16;
-
-/// Some rows' logits of a block of the vocabulary, one line of rows for each token.
-struct Tile {
-    rows: Range<usize>,
-    tokens: Range<usize>,
-}
-
-impl Tile {
-    /// Returns all tiles of a block before those of the next one. Their sizes depend only on those of the matrices, so that sums
-    /// over them have the same order with any number of threads.
-    fn all(m: usize, vocab: usize) -> impl Iterator<Item = Self> {
-        let ranges = |total: usize, size: usize| (0..total).step_by(size).map(move |first| first..total.min(first + size));
-        ranges(vocab, TOKENS).flat_map(move |tokens| ranges(m, ROWS).map(move |rows| Self { rows, tokens: tokens.clone() }))
-    }
-
-    /// Returns room for the logits of the largest tile.
-    fn room(m: usize, vocab: usize) -> Vec<f32> {
-        vec![0f32; m.min(ROWS).next_multiple_of(LANES) * vocab.min(TOKENS)]
-    }
-
-    /// Returns the number of values in a line.
-    fn line(&self) -> usize {
-        self.rows.len().next_multiple_of(LANES)
-    }
-
-    /// Computes the tile's logits from the transposed hidden states and its tokens' rows of the output matrix.
-    fn logits<'a>(&self, room: &'a mut [f32], w: Mat<'_>, turned: &[f32], scale: Scale) -> &'a mut [f32] {
-        let logits = &mut room[..self.tokens.len() * self.line()];
-        let h = Mat::strided(&turned[self.rows.start..], w.cols, self.rows.len(), turned.len() / w.cols.max(1));
-        matmul(logits, self.line(), Dst::Replace, w, h, scale.factor(), all_threads());
-        scale.bound(logits);
-        logits
-    }
-
-    /// Leaves each row the tokens of its support. Returns what a penalty multiplied, each with its factor.
-    fn restrict(&self, logits: &mut [f32], restriction: Option<&Restriction>, vocab: usize) -> Vec<(usize, f32)> {
-        restriction.map_or_else(Vec::new, |r| r.apply(logits, self.line(), (&self.rows, &self.tokens), vocab))
-    }
-
-    /// Returns the places of those targets that are in this tile, each with its row.
-    fn targets<'a>(&'a self, targets: &'a [u32]) -> impl Iterator<Item = (usize, usize)> + 'a {
-        let rows = self.rows.clone().filter(|&row| self.tokens.contains(&(targets[row] as usize)));
-        rows.map(|row| ((targets[row] as usize - self.tokens.start) * self.line() + row - self.rows.start, row))
-    }
-}
-
-/// Returns the transpose of `values: [M, D]`.
-fn turn(values: &[f32], d: usize) -> Vec<f32> {
-    let m = values.len() / d.max(1);
-    let mut turned = vec![0f32; values.len()];
-    turned.par_chunks_mut(LANES * m.max(1)).enumerate().for_each(|(i, lines)| {
-        for (row, values) in values.chunks_exact(d).enumerate() {
-            for (line, x) in lines.chunks_exact_mut(m).zip(&values[i * LANES..]) {
-                line[row] = *x;
-            }
-        }
-    });
-    turned
 }
 
 fn check(hidden: &Tensor, w: &Tensor, targets: &[u32]) -> Result<(usize, usize, usize)> {
@@ -413,7 +296,7 @@ pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>
         let mut sums = vec![0f64; d];
         // A few rows at a time, so that they are in a cache when they are added.
         for row in (first..vocab.min(first + TOKENS)).step_by(LANES) {
-            let rows = ws.widened(row * d..vocab.min(first + TOKENS).min(row + LANES) * d);
+            let rows = ws.values(row * d..vocab.min(first + TOKENS).min(row + LANES) * d);
             wide!(for row in rows.chunks_exact(d) {
                 for (sum, x) in sums.iter_mut().zip(row) {
                     *sum += f64::from(*x);
@@ -448,6 +331,7 @@ fn mean_of_tiles(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tiles::ROWS;
     use candle_core::Device;
 
     const D: usize = 5;
@@ -563,16 +447,6 @@ mod tests {
             let half = w.to_dtype(dtype).unwrap();
             assert!(run(&half, scale) == run(&half.to_dtype(DType::F32).unwrap(), scale), "{dtype:?}, {scale:?}");
         }
-    }
-
-    #[test]
-    fn tiles_cover_everything_once_and_the_vocabulary_in_one_go() {
-        let (m, vocab) = (2 * ROWS + 1, 3 * TOKENS + 5);
-        let tiles: Vec<Tile> = Tile::all(m, vocab).collect();
-        assert!(tiles.windows(2).all(|pair| pair[0].tokens.start <= pair[1].tokens.start));
-        let covered: usize = tiles.iter().map(|tile| tile.rows.len() * tile.tokens.len()).sum();
-        assert_eq!((covered, tiles.len()), (m * vocab, 3 * 4));
-        assert!(Tile::room(1_000_000, 200_000).len() <= 1 << 21);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::unpack::{INPUTS, Room, WIDTH};
 use super::{Error, Result, matrix_dims, team};
 use candle_core::Tensor;
 use rayon::prelude::*;
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// Rows that are summed together.
@@ -30,6 +31,11 @@ const PARTS_A_THREAD: usize = 4;
 
 /// Inputs whose weights are transposed together, within the innermost cache.
 const TURNED: usize = 16;
+
+thread_local! {
+    /// Each thread's own. A part of a product is often a single group, too little to clear new room for.
+    static ROOM: RefCell<Room> = RefCell::new(Room::new());
+}
 
 /// A weight `[out, in]` with its bias, for few rows.
 #[derive(Clone, Debug)]
@@ -146,20 +152,22 @@ impl Panels {
 
     /// Computes some groups' outputs for all rows, with weights that are rearranged on the way.
     fn unpacked(&self, groups: Range<usize>, stored: &Stored<'_>, xs: &[f32], n: usize, out: Shared) {
-        let (mut room, mut tiles) = (Room::new(), vec![[[0f32; WIDTH]; ROWS]; n.div_ceil(ROWS)]);
-        for i in groups {
-            let outputs = i * WIDTH..self.d_out.min((i + 1) * WIDTH);
-            tiles.fill([[0.0; WIDTH]; ROWS]);
-            for first in (0..self.d_in).step_by(INPUTS) {
-                let lines = room.lines(stored, self.d_in, &outputs, &(first..self.d_in.min(first + INPUTS)));
-                for (xs, tile) in xs.chunks(ROWS * self.d_in).zip(&mut tiles) {
-                    sums(xs, self.d_in, first, lines, tile);
+        let mut tiles: Vec<Tile> = vec![[[0.0; WIDTH]; ROWS]; n.div_ceil(ROWS)];
+        ROOM.with_borrow_mut(|room| {
+            for i in groups {
+                let outputs = i * WIDTH..self.d_out.min((i + 1) * WIDTH);
+                tiles.fill([[0.0; WIDTH]; ROWS]);
+                for first in (0..self.d_in).step_by(INPUTS) {
+                    let lines = room.lines(stored, self.d_in, &outputs, &(first..self.d_in.min(first + INPUTS)));
+                    for (xs, tile) in xs.chunks(ROWS * self.d_in).zip(&mut tiles) {
+                        sums(xs, self.d_in, first, lines, tile);
+                    }
+                }
+                for (t, tile) in tiles.iter().enumerate() {
+                    self.finish(i, t * ROWS, &tile[..ROWS.min(n - t * ROWS)], out);
                 }
             }
-            for (t, tile) in tiles.iter().enumerate() {
-                self.finish(i, t * ROWS, &tile[..ROWS.min(n - t * ROWS)], out);
-            }
-        }
+        });
     }
 
     /// Writes the sums of a group's outputs for some rows from `row` on, with the bias.
@@ -310,8 +318,7 @@ mod tests {
                 for scheme in [Scheme::Int8, Scheme::Nf4] {
                     let (codes, scales) = scheme.quantize(&w).unwrap();
                     let matrix = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme });
-                    let wide = Stored::of(matrix).unwrap().widened(0..d_in * d_out);
-                    let wide = Tensor::from_vec(wide, (d_out, d_in), &Device::Cpu).unwrap();
+                    let wide = matrix.in_f32().unwrap();
                     let (few, wide) = (Panels::new(matrix, Some(&b)).unwrap(), Panels::new(&wide, Some(&b)).unwrap());
                     assert_eq!(bits(few), bits(wide), "{scheme:?}: {n} rows of {d_in} to {d_out}");
                 }

@@ -101,14 +101,17 @@ impl Scheme {
         let (codes_shape, scales_shape) = self.shapes(d_out, d_in);
         let group = if self == Self::Int8 { d_in } else { BLOCK };
         let total = d_out * d_in;
-        let of_group = |i: usize| {
-            let values = values.widened(i * group..total.min((i + 1) * group));
-            let scale = values.iter().fold(0f32, |most, x| most.max(x.abs()));
-            (scale, if self == Self::Int8 { codes_of_8_bits(&values, scale) } else { codes_of_4_bits(&values, scale) })
-        };
-        let groups: Vec<(f32, Vec<u8>)> = (0..total.div_ceil(group.max(1))).into_par_iter().map(of_group).collect();
-        let scales: Vec<f32> = groups.iter().map(|(scale, _)| *scale).collect();
-        let codes: Vec<u8> = groups.into_iter().flat_map(|(_, codes)| codes).collect();
+        let mut codes = vec![0u8; codes_shape.iter().product()];
+        let mut scales = vec![0f32; scales_shape.iter().product()];
+        let groups = codes.par_chunks_mut((group / self.a_byte()).max(1)).zip(&mut scales).enumerate();
+        groups.for_each(|(i, (codes, scale))| {
+            let values = values.values(i * group..total.min((i + 1) * group));
+            *scale = values.iter().fold(0f32, |most, x| most.max(x.abs()));
+            match self {
+                Self::Int8 => codes_of_8_bits(&values, *scale, codes),
+                Self::Nf4 => codes_of_4_bits(&values, *scale, codes),
+            }
+        });
         Ok((Tensor::from_vec(codes, codes_shape, &Device::Cpu)?, Tensor::from_vec(scales, scales_shape, &Device::Cpu)?))
     }
 
@@ -129,16 +132,20 @@ impl Scheme {
     }
 }
 
-fn codes_of_8_bits(values: &[f32], scale: f32) -> Vec<u8> {
+fn codes_of_8_bits(values: &[f32], scale: f32, codes: &mut [u8]) {
     let factor = if scale > 0.0 { MOST / scale } else { 0.0 };
-    values.iter().map(|x| ((x * factor).round_ties_even() as i8).cast_unsigned()).collect()
+    for (code, x) in codes.iter_mut().zip(values) {
+        *code = ((x * factor).round_ties_even() as i8).cast_unsigned();
+    }
 }
 
-fn codes_of_4_bits(values: &[f32], scale: f32) -> Vec<u8> {
+fn codes_of_4_bits(values: &[f32], scale: f32, codes: &mut [u8]) {
     let factor = if scale > 0.0 { 1.0 / scale } else { 0.0 };
     // The nearest value, the lower one if both are as near.
     let code = |x: &f32| NF4.windows(2).filter(|pair| x * factor > (pair[0] + pair[1]) / 2.0).count() as u8;
-    values.chunks(2).map(|pair| code(&pair[0]) << 4 | pair.get(1).map_or(0, code)).collect()
+    for (byte, pair) in codes.iter_mut().zip(values.chunks(2)) {
+        *byte = code(&pair[0]) << 4 | pair.get(1).map_or(0, code);
+    }
 }
 
 fn widen_8_bits(codes: &[u8], scale: f32, out: &mut [MaybeUninit<f32>]) {
@@ -156,14 +163,13 @@ fn widen_4_bits(codes: &[u8], scale: f32, at: usize, out: &mut [MaybeUninit<f32>
     }
     let codes = &codes[at.div_ceil(2)..];
     #[cfg(target_arch = "x86_64")]
-    let (codes, rest) = match simd::level() {
-        simd::Level::Baseline => (codes, rest),
-        _ => {
-            let (whole, rest) = rest.split_at_mut(rest.len() / 8 * 8);
-            // SAFETY: the processor has AVX2.
-            unsafe { avx2(&codes[..whole.len() / 2], &values, whole) };
-            (&codes[whole.len() / 2..], rest)
-        }
+    let (codes, rest) = if simd::wide_registers() {
+        let (whole, rest) = rest.split_at_mut(rest.len() / 8 * 8);
+        // SAFETY: the processor has AVX2.
+        unsafe { avx2(&codes[..whole.len() / 2], &values, whole) };
+        (&codes[whole.len() / 2..], rest)
+    } else {
+        (codes, rest)
     };
     for (pair, code) in rest.chunks_mut(2).zip(codes) {
         pair[0].write(values[usize::from(code >> 4)]);

@@ -12,31 +12,48 @@ const PIECE: usize = 1 << 20;
 /// # Errors
 /// If there are too few bytes or too little memory.
 pub fn read_tensor(from: &mut dyn Read, stored: DType, shape: &[usize], into: DType) -> io::Result<Tensor> {
-    match into {
-        DType::BF16 => converted(from, stored, shape, bf16::from_f32),
-        DType::F16 => converted(from, stored, shape, f16::from_f32),
-        _ => converted(from, stored, shape, |x| x),
+    match (stored, into) {
+        // Not by way of f32: rounding each value takes longer than reading it.
+        (DType::BF16, DType::BF16) => values(from, shape, bf16::from_le_bytes),
+        (DType::F16, DType::F16) => values(from, shape, f16::from_le_bytes),
+        (DType::BF16, _) => rounded(from, shape, into, |bytes: [u8; 2]| bf16::from_le_bytes(bytes).to_f32()),
+        (DType::F16, _) => rounded(from, shape, into, |bytes: [u8; 2]| f16::from_le_bytes(bytes).to_f32()),
+        (DType::F32, _) => rounded(from, shape, into, f32::from_le_bytes),
+        _ => Err(ErrorKind::Unsupported.into()),
     }
 }
 
-fn converted<T: WithDType>(from: &mut dyn Read, stored: DType, shape: &[usize], to: impl Fn(f32) -> T) -> io::Result<Tensor> {
+/// Reads values that `number` gives in f32, in the precision `into`.
+fn rounded<const N: usize>(
+    from: &mut dyn Read,
+    shape: &[usize],
+    into: DType,
+    number: impl Fn([u8; N]) -> f32,
+) -> io::Result<Tensor> {
+    match into {
+        DType::BF16 => values(from, shape, |bytes: [u8; N]| bf16::from_f32(number(bytes))),
+        DType::F16 => values(from, shape, |bytes: [u8; N]| f16::from_f32(number(bytes))),
+        _ => values(from, shape, number),
+    }
+}
+
+/// Reads values of `N` bytes each.
+fn values<const N: usize, T: WithDType>(
+    from: &mut dyn Read,
+    shape: &[usize],
+    value: impl Fn([u8; N]) -> T,
+) -> io::Result<Tensor> {
     let count: usize = shape.iter().product();
-    let mut values: Vec<T> = Vec::new();
-    values.try_reserve_exact(count).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
-    let size = stored.size_in_bytes();
-    let mut piece = vec![0u8; PIECE.min(count * size)];
-    while values.len() < count {
-        let bytes = ((count - values.len()) * size).min(PIECE);
+    let mut all: Vec<T> = Vec::new();
+    all.try_reserve_exact(count).map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
+    let mut piece = vec![0u8; PIECE.min(count * N)];
+    while all.len() < count {
+        let bytes = ((count - all.len()) * N).min(PIECE);
         let piece = &mut piece[..bytes];
         from.read_exact(piece)?;
-        match stored {
-            DType::BF16 => values.extend(piece.as_chunks().0.iter().map(|b| to(bf16::from_le_bytes(*b).to_f32()))),
-            DType::F16 => values.extend(piece.as_chunks().0.iter().map(|b| to(f16::from_le_bytes(*b).to_f32()))),
-            DType::F32 => values.extend(piece.as_chunks().0.iter().map(|b| to(f32::from_le_bytes(*b)))),
-            _ => return Err(ErrorKind::Unsupported.into()),
-        }
+        all.extend(piece.as_chunks::<N>().0.iter().map(|bytes| value(*bytes)));
     }
-    Tensor::from_vec(values, shape, &Device::Cpu).map_err(io::Error::other)
+    Tensor::from_vec(all, shape, &Device::Cpu).map_err(io::Error::other)
 }
 
 #[cfg(test)]

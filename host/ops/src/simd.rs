@@ -31,6 +31,7 @@ pub(super) fn run<T>(work: impl FnOnce() -> T) -> T {
 
 /// Returns whether the processor has the vector registers that the operations are optimised for. Without them, results are the
 /// same but slower.
+#[inline]
 pub fn wide_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     return !matches!(level(), Level::Baseline);

@@ -11,6 +11,7 @@ use super::{Result, matrix_dims};
 use candle_core::{DType, Tensor};
 use half::{bf16, f16};
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -115,7 +116,15 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Returns some values.
+    /// Returns some values: f32 where they are, others widened.
+    pub(super) fn values(&self, range: Range<usize>) -> Cow<'_, [f32]> {
+        match self {
+            Self::F32(values) => Cow::Borrowed(&values[range]),
+            _ => Cow::Owned(self.widened(range)),
+        }
+    }
+
+    /// Returns a copy of some values.
     pub(super) fn widened(&self, range: Range<usize>) -> Vec<f32> {
         // SAFETY: all values are written.
         unsafe { filled(range.len(), |out| self.widen(range.start, out)) }

@@ -35,7 +35,7 @@ impl Room {
         for first in (0..WIDTH.min(outputs.len())).step_by(SIDE) {
             let output = |i: usize| (outputs.start + first + i).min(outputs.end - 1);
             #[cfg(target_arch = "x86_64")]
-            if let (Stored::Bf16(values), false) = (w, matches!(simd::level(), simd::Level::Baseline)) {
+            if let (Stored::Bf16(values), true) = (w, simd::wide_registers()) {
                 let rows: [&[half::bf16]; SIDE] =
                     std::array::from_fn(|i| &values[output(i) * d_in + inputs.start..][..inputs.len()]);
                 // SAFETY: the processor has AVX2.
@@ -60,7 +60,7 @@ fn unset(values: &mut [f32]) -> &mut [MaybeUninit<f32>] {
 /// Writes rows of [`INPUTS`] values into columns of `lines`, from the `first` on.
 fn turn(rows: &[f32; SIDE * INPUTS], lines: &mut [[f32; WIDTH]], first: usize) {
     #[cfg(target_arch = "x86_64")]
-    if !matches!(simd::level(), simd::Level::Baseline) {
+    if simd::wide_registers() {
         // SAFETY: the processor has AVX2.
         return unsafe { avx2::turn(rows, lines, first) };
     }

@@ -4,7 +4,7 @@ use super::Failure;
 use super::flags::{Scanned, scan};
 use super::train::is_latest;
 use crate::checkpoint;
-use crate::config::{self, Asked, ConfigFile, Limits, Overrides};
+use crate::config::{self, Asked, ConfigFile, DEFAULT_ALGORITHM, Limits, Overrides};
 use crate::plugin::{Engine, Setting, Source, settings_of};
 use crate::train::{Beginning, Origin};
 use clap::Command;
@@ -70,13 +70,10 @@ fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFil
     if let Some(threads) = asked.num_threads.filter(|threads| (1..=MOST_THREADS).contains(threads)) {
         super::set_threads(threads).map_err(Failure::of)?;
     }
-    let source = beginning.plugin(asked.algorithm.as_deref().unwrap_or(DEFAULT)).map_err(Failure::of)?;
+    let source = beginning.plugin(asked.algorithm.as_deref().unwrap_or(DEFAULT_ALGORITHM)).map_err(Failure::of)?;
     let engine = Engine::new().map_err(Failure::of)?;
     settings_of(&engine, &source, &asked.loss_limits).map_err(Failure::of)
 }
-
-/// The algorithm of runs that name none.
-const DEFAULT: &str = "grpo";
 
 /// Number of threads that is surely possible; a wrong one is refused with the configuration.
 const MOST_THREADS: usize = 1024;

@@ -2,6 +2,7 @@
 
 use super::algorithm::settings_of_embedded;
 use super::{Failure, TRAINING, command, flags, output};
+use crate::config::DEFAULT_ALGORITHM;
 use anyhow::anyhow;
 use clap::Command;
 use clap_complete::Shell;
@@ -48,7 +49,7 @@ pub(super) fn man(args: &ManArgs) -> Result<(), Failure> {
 fn with_all_settings() -> Result<Command, Failure> {
     TRAINING.iter().try_fold(command(), |root, training| {
         let named = training.sets.iter().find(|(key, _)| *key == "algorithm");
-        let settings = settings_of_embedded(named.map_or("grpo", |(_, name)| name))?;
+        let settings = settings_of_embedded(named.map_or(DEFAULT_ALGORITHM, |(_, name)| name))?;
         Ok(root.mut_subcommand(training.name, |command| flags::with_settings(command, &settings)))
     })
 }

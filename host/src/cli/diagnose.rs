@@ -41,12 +41,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for note in &found.notes {
         tracing::warn!("{note}");
     }
-    let unread = || found.notes.iter().any(|note| note.starts_with("metrics.jsonl"));
-    if found.rows == 0 && args.run.join("metrics.jsonl").exists() && unread() {
-        return Err(Failure::mistake(anyhow!("{}: none of its metrics can be read", args.run.display())));
-    }
     if found.rows == 0 {
-        return Err(Failure::mistake(anyhow!("{}: no metrics have been logged yet", args.run.display())));
+        let why = match found.lacks_metrics && args.run.join("metrics.jsonl").exists() {
+            true => "none of its metrics can be read",
+            false => "no metrics have been logged yet",
+        };
+        return Err(Failure::mistake(anyhow!("{}: {why}", args.run.display())));
     }
     show(&found);
     Ok(())

@@ -13,6 +13,11 @@ static FAILED: OnceLock<String> = OnceLock::new();
 /// Bytes of an error that are shown.
 const LONGEST_ERROR: usize = 64 << 10;
 
+/// Returns a number of things in words: `1 step`, `2 steps`.
+pub(super) fn counted(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 /// Records whether writing to standard output succeeded.
 pub(super) fn note(written: io::Result<()>) {
     if let Err(error) = written

@@ -159,7 +159,7 @@ fn by_model(given: &str, config: &Config, recorded: &[Recorded], rows: &[Row]) -
         .map(|(r, talk)| Said {
             group: r.row,
             prompt: &r.prompt,
-            asked: rows.get(r.row).and_then(|row| row.asked.as_ref()).filter(|_| talk.is_none()),
+            asked: rows.get(r.row).filter(|row| row.is_chat && talk.is_none()).map(|row| &row.asked),
             whole: talk.as_ref(),
             completion: &r.completion,
             ended: r.finished,
@@ -172,10 +172,10 @@ fn by_model(given: &str, config: &Config, recorded: &[Recorded], rows: &[Row]) -
 /// A row of the run's dataset; one that can't be used is empty.
 #[derive(Clone, Default)]
 pub(super) struct Row {
-    /// Its conversation, if it is one.
-    asked: Option<(Vec<Message>, Extras)>,
-    /// Its prompt as messages; a text is one of the user.
-    pub messages: Vec<Message>,
+    /// Its prompt as a conversation, with what a template is told beside it; a text is a message of the user.
+    pub asked: (Vec<Message>, Extras),
+    /// Whether it is a conversation.
+    is_chat: bool,
     pub columns: Map<String, Value>,
 }
 
@@ -185,11 +185,11 @@ fn dataset(config: &Config) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for row in data::read_prompts(&dataset, &mut data::Refused::default())? {
         rows.resize(row.row, Row::default());
-        let (asked, messages) = match row.prompt {
-            Prompt::Chat(messages) => (Some((messages.clone(), row.extras)), messages),
-            Prompt::Text(content) => (None, vec![Message { role: "user".into(), content, ..Message::default() }]),
+        let (is_chat, messages) = match row.prompt {
+            Prompt::Chat(messages) => (true, messages),
+            Prompt::Text(content) => (false, vec![Message { role: "user".into(), content, ..Message::default() }]),
         };
-        rows.push(Row { asked, messages, columns: row.columns });
+        rows.push(Row { asked: (messages, row.extras), is_chat, columns: row.columns });
     }
     Ok(rows)
 }
@@ -213,8 +213,8 @@ fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
     let mut columns: Vec<Column> = names.iter().map(column).collect();
     if generation.iter().any(|recorded| recorded.spoken.is_some()) {
         let spoken = |of: fn(&Spoken) -> &Value| {
-            let value = |recorded: &Recorded| recorded.spoken.as_ref().map_or(Value::Null, |spoken| of(spoken).clone());
-            generation.iter().map(|recorded| value(recorded).to_string()).collect()
+            let value = |recorded: &Recorded| recorded.spoken.as_ref().map_or(&Value::Null, of).to_string();
+            generation.iter().map(value).collect()
         };
         for (name, values) in [("messages", spoken(|s| &s.messages)), ("turn_rewards", spoken(|s| &s.turn_rewards))] {
             columns.retain(|column| column.name != name);

@@ -56,7 +56,7 @@ impl Spoken {
     }
 
     fn said(&self) -> anyhow::Result<Vec<Message>> {
-        serde_json::from_value(self.messages.clone()).map_err(|e| anyhow!("the messages of an episode: {e}"))
+        Vec::deserialize(&self.messages).map_err(|e| anyhow!("the messages of an episode: {e}"))
     }
 
     /// Returns the turns, each with the replies to it.
@@ -93,7 +93,7 @@ pub(super) fn by_environment(
         let exchanges = spoken.iter().map(|spoken| spoken.exchanges()).collect::<anyhow::Result<Vec<_>>>()?;
         let start = |(i, one): (usize, &Recorded)| {
             let row = rows.get(one.row).ok_or_else(|| anyhow!("the dataset has no row {}", one.row))?;
-            Ok(start_of(&row.messages, &row.columns, (i as u64, spoken[i].seed)))
+            Ok(start_of(&row.asked.0, &row.columns, (i as u64, spoken[i].seed)))
         };
         let starts = generation.iter().enumerate().map(start).collect::<anyhow::Result<Vec<Start>>>()?;
         let says = |place: usize, number: usize, _: &[_]| {

@@ -2,6 +2,7 @@
 
 use super::algorithm::Known;
 use super::given::{Given, texts};
+use super::output::counted;
 use super::progress::Progress;
 use super::stopping::Stopping;
 use super::{Failure, export_run};
@@ -209,17 +210,17 @@ fn summary(finished: &Finished, report: Option<&Path>) {
         return;
     }
     if finished.stopped {
-        say!("stopped after {}; resume with: rlhost resume {folder}", steps(finished.steps));
+        say!("stopped after {}; resume with: rlhost resume {folder}", counted(finished.steps, "step"));
         return;
     }
     if let [before, after] = &finished.samples[..] {
         say!("\nprompt:\n{}", indented(&before.prompt));
         for sample in [before, after] {
-            say!("after {}, {} tokens:\n{}", steps(sample.step), sample.tokens, indented(&sample.completion));
+            say!("after {}, {} tokens:\n{}", counted(sample.step, "step"), sample.tokens, indented(&sample.completion));
         }
         say!("");
     }
-    say!("done: {} in {took}", steps(finished.steps));
+    say!("done: {} in {took}", counted(finished.steps, "step"));
     say!("checkpoint: {}", finished.checkpoint.display());
     say!("metrics:    {}  (or: tensorboard --logdir {folder})", finished.folder.join("metrics.jsonl").display());
     if let Some(report) = report {
@@ -240,9 +241,4 @@ fn indented(text: &str) -> String {
     let (mark, shown) = if cut > 0 { ("...", &text[cut..]) } else { ("", text) };
     let lines: Vec<String> = format!("{mark}{shown}").lines().map(|line| format!("    {line}")).collect();
     lines.join("\n")
-}
-
-/// Returns a number of steps in words.
-fn steps(count: u64) -> String {
-    if count == 1 { "1 step".to_owned() } else { format!("{count} steps") }
 }

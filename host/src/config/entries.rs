@@ -38,7 +38,6 @@ pub struct Limits {
     pub call_timeout_s: f64,
     /// For an environment: maximum duration of all calls about the episodes that an instance plays in a generation, in seconds; ten
     /// times that of a call if it is not given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub episodes_timeout_s: Option<f64>,
     /// Maximum number of elements of each table.
     pub table_elements: u32,
@@ -90,7 +89,7 @@ impl Limits {
 
     /// Returns the maximum duration of a call.
     pub fn call_timeout(&self) -> Duration {
-        Duration::try_from_secs_f64(self.call_timeout_s).unwrap_or(Duration::MAX).min(LONGEST_CALL)
+        duration(self.call_timeout_s)
     }
 
     /// Returns the maximum duration of all calls about the episodes of an instance, in seconds.
@@ -100,7 +99,7 @@ impl Limits {
 
     /// Returns the same as a duration.
     pub fn episodes_timeout(&self) -> Duration {
-        Duration::try_from_secs_f64(self.episodes_seconds()).unwrap_or(Duration::MAX).min(LONGEST_CALL)
+        duration(self.episodes_seconds())
     }
 
     /// Returns an error that names the limit that is out of range.
@@ -121,8 +120,13 @@ impl Limits {
 /// Times the duration of a call that all calls about episodes have together, unless it is given.
 const CALLS_OF_EPISODES: f64 = 10.0;
 
-/// The largest call timeout; larger ones are reduced to it.
-const LONGEST_CALL: Duration = Duration::from_secs(1 << 32);
+/// The largest timeout; larger ones are reduced to it.
+const LONGEST: Duration = Duration::from_secs(1 << 32);
+
+/// Returns a timeout as a duration.
+fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
+}
 
 /// A reward of the run: a plugin, or a model.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -179,26 +183,21 @@ fn one() -> f64 {
 impl PluginEntry {
     /// Creates a plugin's entry with default settings.
     pub fn new(path: String) -> Self {
-        let (limits, http) = (Limits::default(), HttpLimits::default());
-        let (config, on_error, eval_only) = (Map::new(), OnError::Fail, false);
-        let (name, model, hash, weight) = (None, false, None, 1.0);
-        let (compare, step_separator) = (None, None);
-        let (hosts, secrets) = (Vec::new(), BTreeMap::new());
         Self {
             path,
-            name,
-            model,
-            hash,
-            weight,
-            config,
-            on_error,
-            compare,
-            step_separator,
-            eval_only,
-            limits,
-            hosts,
-            secrets,
-            http,
+            name: None,
+            model: false,
+            hash: None,
+            weight: one(),
+            config: Map::new(),
+            on_error: OnError::Fail,
+            compare: None,
+            step_separator: None,
+            eval_only: false,
+            limits: Limits::default(),
+            hosts: Vec::new(),
+            secrets: BTreeMap::new(),
+            http: HttpLimits::default(),
         }
     }
 

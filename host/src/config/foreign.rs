@@ -1,5 +1,6 @@
 //! Options of TRL that are no keys of rlhost: what becomes of each. `host/docs/trl.md` has the table.
 
+use super::values::scalar;
 use std::path::Path;
 use toml::{Table, Value};
 
@@ -50,7 +51,7 @@ struct StandIn {
     difference: &'static str,
 }
 
-const REWARDS: [StandIn; 3] = [
+static REWARDS: [StandIn; 3] = [
     StandIn {
         name: "accuracy_reward",
         plugin: "answer_reward.wasm",
@@ -66,9 +67,28 @@ const REWARDS: [StandIn; 3] = [
     },
 ];
 
+/// Returns the plugin that stands for TRL's reward of this name.
+fn stand_in(reward: &str) -> Option<&'static StandIn> {
+    REWARDS.iter().find(|known| known.name == reward)
+}
+
+impl StandIn {
+    /// Returns its entry in the configuration.
+    fn entry(&self) -> Value {
+        let config: Table = self.settings.iter().map(|(key, value)| ((*key).to_owned(), scalar(value))).collect();
+        let path = Value::String(self.plugin.to_owned());
+        Value::Table(Table::from_iter([("path".to_owned(), path), ("config".to_owned(), Value::Table(config))]))
+    }
+}
+
+/// Returns the items of a value that is one or a list of them.
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)
+}
+
 /// Returns the texts of a value that is one or a list of them.
-fn texts(value: &Value) -> Vec<&str> {
-    value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice).iter().filter_map(Value::as_str).collect()
+fn texts(value: &Value) -> impl Iterator<Item = &str> {
+    items(value).iter().filter_map(Value::as_str)
 }
 
 /// Options with the same treatment for the same reason.
@@ -286,9 +306,9 @@ impl Foreign {
             }
             AppendedTo(..) | RewardWeights => Ok(()),
             Members(known) => check_members(known, value),
-            RewardFuncs => texts(value).into_iter().try_for_each(|given| {
-                let Some(StandIn { name, plugin, difference, .. }) = REWARDS.iter().find(|reward| reward.name == given) else {
-                    let known = REWARDS.map(|reward| reward.name).join(", ");
+            RewardFuncs => texts(value).try_for_each(|given| {
+                let Some(StandIn { name, plugin, difference, .. }) = stand_in(given) else {
+                    let known = REWARDS.each_ref().map(|reward| reward.name).join(", ");
                     return Err(format!("is {given}, a function of Python's; use --plugin with a plugin, or one of {known}"));
                 };
                 tracing::info!("{name} is {plugin} here: {difference}");
@@ -318,8 +338,7 @@ impl Foreign {
             return Ok(None);
         }
         let number = |value: &Value| value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64));
-        let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
-        match items.iter().map(number).collect::<Option<Vec<f64>>>() {
+        match items(value).iter().map(number).collect::<Option<Vec<f64>>>() {
             Some(weights) if weights.len() == rewards => Ok(Some(weights)),
             _ if rewards == 0 => Err("there is no reward".to_owned()),
             _ => Err(format!("is {value}; it must be {rewards} numbers, one for each reward")),
@@ -338,13 +357,7 @@ impl Foreign {
         if self.treatment == RewardFuncs
             && let Value::Array(plugins) = table.entry("plugin").or_insert_with(|| Value::Array(Vec::new()))
         {
-            let named = |given: &str| REWARDS.into_iter().find(|reward| reward.name == given);
-            plugins.extend(texts(value).into_iter().filter_map(named).map(|reward| {
-                let number = |text: &str| text.parse().map_or_else(|_| Value::String(text.to_owned()), Value::Integer);
-                let config: Table = reward.settings.iter().map(|(key, value)| ((*key).to_owned(), number(value))).collect();
-                let path = ("path".to_owned(), Value::String(reward.plugin.to_owned()));
-                Value::Table(Table::from_iter([path, ("config".to_owned(), Value::Table(config))]))
-            }));
+            plugins.extend(texts(value).filter_map(stand_in).map(StandIn::entry));
         }
         let AppendedTo(key, sign) = self.treatment else { return };
         let part = value.as_str().filter(|part| !["main", "default", ""].contains(part));

@@ -189,9 +189,10 @@ fn replace_rewards(config: &mut Config, overrides: &Overrides) {
         }
         let entry = |path: &String| {
             let new = new(path.clone());
-            let same = kept.iter().find(|entry| entry.name() == new.name());
-            let PluginEntry { path, name, .. } = new.clone();
-            same.map_or(new, |entry| PluginEntry { path, name, ..entry.clone() })
+            match kept.iter().find(|entry| entry.name() == new.name()) {
+                Some(same) => PluginEntry { path: new.path, name: new.name, ..same.clone() },
+                None => new,
+            }
         };
         paths.iter().map(entry).collect()
     };
@@ -324,8 +325,8 @@ fn own_name(spelled: &str) -> Option<&'static str> {
 fn as_meant(own: &str, value: Value) -> std::result::Result<Value, String> {
     let kind = keys().iter().find(|key| key.name == own).map_or("", |key| key.kind);
     let value = match own {
-        "plugin" => plugin_entries(value)?,
-        "environment" => environment_entries(value)?,
+        "plugin" => plugin_entries(own, value)?,
+        "environment" => environment_entries(own, value)?,
         "report_to" => reported_to(value),
         _ => spelled(kind, value),
     };
@@ -392,18 +393,18 @@ const TABLES: [&str; 7] =
 /// Applies `plugin.NAME.KEY=VALUE`.
 fn set_of_plugin(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {
     let below = path.strip_prefix("plugin.").unwrap_or(path);
-    let Some(entry) = named(&mut config.plugin, below) else { return Err(no_such("reward plugin", &config.plugin, below)) };
-    let keys = below[entry.name().len() + 1..].to_owned();
-    set_in(entry, &keys, value)?;
+    match named(&mut config.plugin, below) {
+        Some((entry, keys)) => set_in(entry, keys, value)?,
+        None => return Err(no_such("reward plugin", &config.plugin, below)),
+    }
     Ok(config)
 }
 
 /// Applies `environment.KEY=VALUE`, or `environment.NAME.KEY=VALUE`, which a run with several needs.
 fn set_of_environment(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {
     let below = path.strip_prefix("environment.").unwrap_or(path);
-    if let Some(entry) = named(&mut config.environment, below) {
-        let keys = below[entry.name().len() + 1..].to_owned();
-        set_in(entry, &keys, value)?;
+    if let Some((entry, keys)) = named(&mut config.environment, below) {
+        set_in(entry, keys, value)?;
     } else if let [entry] = &mut config.environment[..] {
         set_in(entry, below, value)?;
     } else {
@@ -412,10 +413,12 @@ fn set_of_environment(mut config: Config, path: &str, value: Value) -> std::resu
     Ok(config)
 }
 
-/// Returns the entry whose name a path begins with. A name may have dots, and one name may begin like another.
-fn named<'a>(entries: &'a mut [PluginEntry], path: &str) -> Option<&'a mut PluginEntry> {
-    let named = |entry: &PluginEntry| path.strip_prefix(entry.name()).is_some_and(|rest| rest.starts_with('.'));
-    entries.iter_mut().filter(|entry| named(entry)).max_by_key(|entry| entry.name().len())
+/// Returns the entry whose name a path begins with, and the rest of the path. A name may have dots, and one name may begin like
+/// another.
+fn named<'a, 'p>(entries: &'a mut [PluginEntry], path: &'p str) -> Option<(&'a mut PluginEntry, &'p str)> {
+    let below = |entry: &PluginEntry| path.strip_prefix(entry.name())?.strip_prefix('.');
+    let named = entries.iter_mut().filter_map(|entry| below(entry).map(|keys| (entry, keys)));
+    named.max_by_key(|(entry, _)| entry.name().len())
 }
 
 fn no_such(what: &str, entries: &[PluginEntry], path: &str) -> String {

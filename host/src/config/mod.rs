@@ -35,7 +35,7 @@ pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
 pub use keys::{Key, OnResume, key, keys};
 pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
 pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, Rule, SgdArgs};
-pub use options::Config;
+pub use options::{Config, DEFAULT_ALGORITHM};
 pub use period::Period;
 pub use printable::{is_hidden, printable, printable_path};
 pub use schedule::{

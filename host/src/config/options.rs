@@ -8,6 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+/// The algorithm of runs that name none.
+pub const DEFAULT_ALGORITHM: &str = "grpo";
+
 /// A training run. Attributes beside a key hold what else [`super::keys`] knows of it. `on_resume = "free"`: the key may change
 /// when the run resumes, since it does not change results; `"compared"`: what it names is compared separately. `rank = "own"`: each
 /// process has its own value. `alias`: its name in other programs.
@@ -389,7 +392,7 @@ impl Default for Config {
             eos_token: None,
             strftime_now: None,
             output_dir: None,
-            algorithm: "grpo".into(),
+            algorithm: DEFAULT_ALGORITHM.into(),
             learn_from: LearnFrom::Generation,
             seed: 42,
             data_seed: None,
@@ -538,6 +541,11 @@ impl Config {
     /// Returns the number of completions per prompt.
     pub fn group(&self) -> usize {
         self.num_generations.unwrap_or(8)
+    }
+
+    /// Returns the maximum length of a given text, of a model with this context.
+    pub fn longest(&self, context: usize) -> usize {
+        self.max_length.unwrap_or(context).min(context)
     }
 
     /// Returns the metric by which checkpoints are compared, and whether a greater value is better.

@@ -138,14 +138,14 @@ pub(super) fn reported_to(value: Value) -> Value {
     Value::Array(once)
 }
 
-/// Returns the list of reward plugins that was meant: one path, a list of paths or tables, or a table for each plugin by its name
-/// (`[plugin.NAME.config]`).
-pub(super) fn plugin_entries(given: Value) -> Result<Value, String> {
+/// Returns the list of plugins that was meant by the value of a key: one path, a list of paths or tables, or a table for each plugin
+/// by its name (`[plugin.NAME.config]`).
+pub(super) fn plugin_entries(key: &str, given: Value) -> Result<Value, String> {
     let entries = match given {
         path @ Value::String(_) => vec![plugin_entry(path)],
         Value::Array(items) => items.into_iter().map(plugin_entry).collect(),
         Value::Table(table) if table.values().all(Value::is_table) => table.into_iter().map(named_entry).collect(),
-        other => return Err(format!("is {other}; it must be a list of paths, or [[plugin]] tables with a path")),
+        other => return Err(format!("is {other}; it must be a list of paths, or [[{key}]] tables with a path")),
     };
     match entries.iter().find(|entry| !entry.is_table()) {
         Some(other) => Err(format!("contains {other}; each entry must be a path or a table with a path")),
@@ -154,10 +154,10 @@ pub(super) fn plugin_entries(given: Value) -> Result<Value, String> {
 }
 
 /// Returns entries of environments, which may be given as [`plugin_entries`] or as one table.
-pub(super) fn environment_entries(given: Value) -> Result<Value, String> {
+pub(super) fn environment_entries(key: &str, given: Value) -> Result<Value, String> {
     match given {
         Value::Table(table) if !table.values().all(Value::is_table) => Ok(Value::Array(vec![Value::Table(table)])),
-        other => plugin_entries(other).map_err(|detail| detail.replace("[[plugin]]", "[[environment]]")),
+        other => plugin_entries(key, other),
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Diagnosis {
     pub last_step: u64,
     /// Whether there were enough steps for any sign.
     pub enough: bool,
+    /// Whether some of metrics.jsonl, or all of it, could not be read.
+    pub lacks_metrics: bool,
     /// What could not be read.
     pub notes: Vec<String>,
 }
@@ -86,7 +88,9 @@ impl Diagnosis {
             (self.rows, self.last_step) = (self.rows + 1, step);
             watch.see(step, &line);
         });
+        let noted = self.notes.len();
         self.take("metrics.jsonl", outcome);
+        self.lacks_metrics = self.notes.len() > noted;
         watch
     }
 

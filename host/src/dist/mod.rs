@@ -276,7 +276,7 @@ impl World {
     }
 
     /// Gathers a value from each rank, by rank. Values are encoded by postcard: floats in their full size, small integers in one
-    /// or two bytes. Self-describing values, such as JSON, need [`json`].
+    /// or two bytes. Self-describing values, such as JSON, and types that leave out fields (`skip_serializing_if`) need [`json`].
     ///
     /// # Errors
     /// If a rank has failed.

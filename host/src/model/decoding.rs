@@ -68,9 +68,7 @@ impl Few {
         let adapter = self.adapter.iter().map(|(a, b)| a.copied_bytes() + b.copied_bytes());
         self.panels.copied_bytes() + adapter.sum::<usize>()
     }
-}
 
-impl Few {
     fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
         let y = self.panels.forward(x)?;
         if let Some((a, b)) = &self.adapter {
@@ -160,10 +158,7 @@ impl Decoding {
     /// Returns the bytes of host memory that were copied for it.
     pub fn copied_bytes(&self) -> usize {
         let Ok((layers, output)) = self.host_layout() else { return 0 };
-        let of_layer = |maps: &Maps<Map>| {
-            let (reading, rest, stacks) = maps.each().in_order();
-            reading.into_iter().chain(rest).chain(stacks).map(Map::copied_bytes).sum::<usize>()
-        };
+        let of_layer = |maps: &Maps<Map>| maps.each().all().map(Map::copied_bytes).sum::<usize>();
         layers.iter().map(of_layer).sum::<usize>() + output.copied_bytes()
     }
 

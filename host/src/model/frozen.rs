@@ -26,12 +26,17 @@ impl Frozen {
         &self.decoder.architecture
     }
 
+    /// Computes the hidden states at the packed positions `rows` and keeps nothing else.
+    fn hidden(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
+        Ok(self.decoder.run(forest, rows, &How::default(), |_, _| Ok(()))?.0)
+    }
+
     /// Computes log-probabilities and entropies of the selected predictions.
     ///
     /// # Errors
     /// If an operation fails, or a log-probability is not finite.
     pub fn score(&self, forest: &Forest, selected: &Selected, temperature: f32) -> Result<TokenStats> {
-        let (hidden, _) = self.decoder.run(forest, &selected.rows, &How::default(), |_, _| Ok(()))?;
+        let hidden = self.hidden(forest, &selected.rows)?;
         let scale = self.architecture().logits(temperature);
         let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
@@ -44,13 +49,13 @@ impl Frozen {
     /// If an operation fails, or a value is not finite.
     pub fn values(&self, forest: &Forest, rows: &[usize]) -> Result<Option<Vec<f32>>> {
         let Some(head) = &self.decoder.weights.value_head else { return Ok(None) };
-        let (hidden, _) = self.decoder.run(forest, rows, &How::default(), |_, _| Ok(()))?;
+        let hidden = self.hidden(forest, rows)?;
         finite_values(critic::values(&hidden, head)?).map(Some)
     }
 
     /// Computes the logits `[M, V]` of the hidden states at `rows`.
     pub fn logits(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
-        let (hidden, _) = self.decoder.run(forest, rows, &How::default(), |_, _| Ok(()))?;
+        let hidden = self.hidden(forest, rows)?;
         Ok(self.architecture().logits_of(linear::forward_f32(&hidden, self.decoder.weights.output(), None)?)?)
     }
 

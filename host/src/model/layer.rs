@@ -70,6 +70,12 @@ impl<P> Maps<P> {
         })
     }
 
+    /// Returns them in one list.
+    pub(super) fn all(self) -> impl Iterator<Item = P> {
+        let (reading, behind, stacks) = self.in_order();
+        reading.into_iter().chain(behind).chain(stacks)
+    }
+
     /// Splits them into those that read the layer's input, those after its attention that every row goes through, and those of
     /// experts.
     pub(super) fn in_order(self) -> (Vec<P>, Vec<P>, Vec<P>) {

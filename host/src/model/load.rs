@@ -46,24 +46,17 @@ impl ModelFolder {
     /// Reads the configuration; [`ModelFolder::decoder`] reads the weights.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        if !peft::is_adapter(&path) {
-            let architecture = Architecture::read(&path)?;
-            return Ok(Self {
-                base: path.clone(),
-                path,
-                architecture,
-                lora: None,
-                replaced: Arc::default(),
-                pad: None,
-                held: Held::default(),
-            });
-        }
-        let (lora, base) = peft::read_config(&path)?;
-        let architecture = Architecture::read(&base).map_err(|e| Error::Config {
-            path: path.clone(),
-            detail: format!("the adapter's base_model_name_or_path must be the folder of a model: {e}"),
-        })?;
-        Ok(Self { path, base, architecture, lora: Some(lora), replaced: Arc::default(), pad: None, held: Held::default() })
+        let (lora, base, architecture) = if peft::is_adapter(&path) {
+            let (lora, base) = peft::read_config(&path)?;
+            let architecture = Architecture::read(&base).map_err(|e| Error::Config {
+                path: path.clone(),
+                detail: format!("the adapter's base_model_name_or_path must be the folder of a model: {e}"),
+            })?;
+            (Some(lora), base, architecture)
+        } else {
+            (None, path.clone(), Architecture::read(&path)?)
+        };
+        Ok(Self { path, base, architecture, lora, replaced: Arc::default(), pad: None, held: Held::default() })
     }
 
     /// Returns this folder's model with the adapter in another folder, whatever base model that names.
@@ -232,7 +225,7 @@ impl ModelFolder {
             shards.take(name, shape, "config.json")?.ok_or_else(missing)
         };
         let (weight, bias) = (take(VALUE_WEIGHT, &[1, hidden])?, take(VALUE_BIAS, &[1])?);
-        decoder.weights.value_head = Some(Linear { weight, scales: None, bias: Some(bias), adapter: None });
+        decoder.weights.value_head = Some(Linear::new(weight, Some(bias)));
         Ok(decoder)
     }
 }

@@ -108,7 +108,7 @@ pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
     let weights = source.decoder()?.weights().merged()?;
     let rounded = |(name, tensor): (String, Tensor)| {
         let rounded = tensor.to_dtype(dtype.candle())?;
-        if !ops::sum_of_squares([&rounded.to_dtype(DType::F32)?])?.is_finite() {
+        if !ops::all_finite(&rounded)? {
             return Err(Error::OutOfRange { path: source.path().to_owned(), tensor: name, dtype: dtype.name() });
         }
         Ok((name, rounded))

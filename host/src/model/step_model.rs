@@ -37,7 +37,7 @@ impl ModelFolder {
         let mut decoder = self.trunk()?;
         let weight = (weight.narrow(0, 1, 1)? - weight.narrow(0, 0, 1)?)?;
         let bias = bias.map(|bias| bias.narrow(0, 1, 1)? - bias.narrow(0, 0, 1)?).transpose()?;
-        decoder.weights.value_head = Some(Linear { weight, scales: None, bias, adapter: None });
+        decoder.weights.value_head = Some(Linear::new(weight, bias));
         Ok(decoder)
     }
 }

@@ -129,7 +129,7 @@ impl ModelFolder {
             None => self.new_head(new)?,
         };
         let weight = weight.to_device(trunk.weights.embedding.device())?;
-        trunk.weights.value_head = Some(Linear { weight, scales: None, bias: None, adapter: None });
+        trunk.weights.value_head = Some(Linear::new(weight, None));
         self.decoder_over(trunk)
     }
 

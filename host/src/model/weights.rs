@@ -1,6 +1,7 @@
 //! All parameters of a decoder under their Hugging Face names, and their gradients.
 
 use super::architecture::{HeadNorms, NormKind};
+use super::decoder::bytes;
 use super::families::Names;
 use super::layer::Maps;
 use super::lora::Lora;
@@ -128,6 +129,11 @@ pub struct Weights<T = Tensor> {
 pub struct Gradients(pub(super) Weights<Option<Tensor>>);
 
 impl<T> Linear<T> {
+    /// Creates a map that is neither quantized nor has an adapter.
+    pub fn new(weight: T, bias: Option<T>) -> Self {
+        Self { weight, scales: None, bias, adapter: None }
+    }
+
     fn map<'a, U, E>(
         &'a self,
         weight: &str,
@@ -326,7 +332,6 @@ pub fn of_critic(name: &str) -> bool {
 /// Returns the shape of every parameter, with the layers' linear maps quantized or not; routers and experts are not.
 fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
     let (d, c, names) = (a.hidden_size, a.heads.head_dim, a.family.described().names);
-    let plain = |shape: &[usize]| Linear { weight: shape.to_vec(), scales: None, bias: None, adapter: None };
     let linear = |out: usize, input: usize, bias: bool| {
         let (weight, scales) = match scheme {
             None => (vec![out, input], None),
@@ -335,7 +340,7 @@ fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
                 (codes, Some(Scales { values, scheme }))
             }
         };
-        Linear { weight, scales, bias: bias.then(|| vec![out]), adapter: None }
+        Linear { scales, ..Linear::new(weight, bias.then(|| vec![out])) }
     };
     let joined = |widths: &[usize], bias: bool, apart: bool| match apart {
         true => widths.iter().map(|width| linear(*width, d, bias)).collect(),
@@ -348,9 +353,9 @@ fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
         down: linear(d, a.intermediate_size, a.mlp_bias),
     };
     let experts = |m: &Mixture| Experts {
-        router: plain(&[m.experts, d]),
-        wide: plain(&[m.experts, 2 * m.width, d]),
-        down: plain(&[m.experts, d, m.width]),
+        router: Linear::new(vec![m.experts, d], None),
+        wide: Linear::new(vec![m.experts, 2 * m.width, d], None),
+        down: Linear::new(vec![m.experts, d, m.width], None),
     };
     let layer = |l: usize| Layer {
         qkv: joined(&[a.query_width(), a.kv_width(), a.kv_width()], a.qkv_bias, names.qkv.len() == 3),
@@ -434,23 +439,19 @@ impl Weights {
 
     /// Returns the linear maps of all layers.
     pub(super) fn linears(&self) -> impl Iterator<Item = &Linear> {
-        self.layers.iter().flat_map(|layer| {
-            let (reading, rest, stacks) = layer.maps().in_order();
-            reading.into_iter().chain(rest).chain(stacks)
-        })
+        self.layers.iter().flat_map(|layer| layer.maps().all())
     }
 
     /// Returns the bytes of all tensors that `which` selects by their names.
     pub fn bytes(&self, which: impl Fn(&str) -> bool) -> usize {
         let named = self.named().into_iter().filter(|(name, _)| which(name));
-        named.map(|(_, t)| t.elem_count() * t.dtype().size_in_bytes()).sum()
+        named.map(|(_, t)| bytes(t)).sum()
     }
 
     /// Adds a critic's head that initially values everything at zero.
     pub fn with_value_head(mut self, hidden_size: usize) -> Result<Self> {
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu);
-        self.value_head =
-            Some(Linear { weight: zeros(&[1, hidden_size])?, scales: None, bias: Some(zeros(&[1])?), adapter: None });
+        self.value_head = Some(Linear::new(zeros(&[1, hidden_size])?, Some(zeros(&[1])?)));
         Ok(self)
     }
 

@@ -38,12 +38,12 @@ impl Clock {
 
     /// Returns the deadline this far from now.
     pub(super) fn after(&self, time: Duration) -> Deadline {
-        Deadline(self.0.load(Ordering::Relaxed).saturating_add(in_steps(time, TICK)))
+        self.in_ticks(Self::ticks(time))
     }
 
     /// Returns the deadline this many ticks from now.
     pub(super) fn in_ticks(&self, ticks: u64) -> Deadline {
-        Deadline(self.0.load(Ordering::Relaxed).saturating_add(ticks))
+        Deadline(self.now().saturating_add(ticks))
     }
 
     /// Returns the ticks of a duration.
@@ -58,7 +58,7 @@ impl Clock {
 
     /// Returns the ticks until a deadline, 0 once it has passed.
     pub(super) fn until(&self, deadline: Deadline) -> u64 {
-        deadline.0.saturating_sub(self.0.load(Ordering::Relaxed))
+        deadline.0.saturating_sub(self.now())
     }
 }
 

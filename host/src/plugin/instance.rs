@@ -200,7 +200,7 @@ impl Plugin {
 
     /// Returns the deadline of several calls that start now and together have the time of one.
     pub(super) fn deadline_of_several(&self) -> Deadline {
-        self.loaded.deadline_with_servers()
+        self.loaded.deadline_of_calls(1)
     }
 
     /// Returns the deadline of so many rows that are a call each: of as many calls, up to a number.

@@ -198,14 +198,9 @@ impl Loaded {
         self.asker.as_ref().map_or(Duration::ZERO, |asker| asker.grants().http.call_timeout())
     }
 
-    /// Returns the deadline of calls that start now and have the time of so many.
+    /// Returns the deadline of calls that start now and together have the time of so many.
     pub(super) fn deadline_of_calls(&self, count: u32) -> Deadline {
         self.engine.clock.after(self.limits.call_timeout().saturating_mul(count).saturating_add(self.time_of_servers()))
-    }
-
-    /// Returns the deadline of several calls that start now and together have the time of one.
-    pub(super) fn deadline_with_servers(&self) -> Deadline {
-        self.engine.clock.after(self.limits.call_timeout().saturating_add(self.time_of_servers()))
     }
 
     /// Records the answers of a call, unless it was only a trial beside the run.

@@ -531,11 +531,19 @@ pub(super) fn scored_texts(row: Scored, tokenizer: &Tokenizer, longest: usize) -
     };
     let tokens = texts.iter().map(|text| whole(prompt.as_ref(), text, true, &extras, tokenizer));
     let tokens = tokens.collect::<data::Result<Vec<_>>>().map_err(|e| place.failed(e));
-    let fits = |texts: Vec<Vec<u32>>| match texts.iter().find(|tokens| tokens.len() > longest) {
-        Some(long) => Err(place.wrong(format!("a text of {} tokens exceeds the model's context of {longest}", long.len()))),
-        None => Ok(texts),
+    let fit = |texts: Vec<Vec<u32>>| {
+        let all = texts.iter().try_for_each(|tokens| check_fits(&place, tokens.len(), longest));
+        all.map(|()| texts)
     };
-    (number, tokens.and_then(fits))
+    (number, tokens.and_then(fit))
+}
+
+/// Refuses the row of a text of this many tokens, if they exceed a reward model's context.
+pub(super) fn check_fits(place: &Place, tokens: usize, longest: usize) -> data::Result<()> {
+    if tokens > longest {
+        return Err(place.wrong(format!("a text of {tokens} tokens exceeds the model's context of {longest}")));
+    }
+    Ok(())
 }
 
 /// Computes the SHA-256 of all prompts with their columns and answers.

@@ -138,8 +138,7 @@ impl Trainer {
 
     /// Groups prompts as they are packed in training, this many packs together.
     fn packed(&self, prompts: &[Arc<Prompt>], size: usize) -> Vec<Vec<Arc<Prompt>>> {
-        let context = self.learner.policy().architecture().max_positions;
-        let longest = self.settings.max_length.unwrap_or(context).min(context);
+        let longest = self.settings.longest(self.learner.policy().architecture().max_positions);
         let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.length()).collect();
         let rows = |packs: &[Vec<usize>]| packs.iter().flatten().map(|row| prompts[*row].clone()).collect();
         pack(&lengths, longest).chunks(size).map(rows).collect()

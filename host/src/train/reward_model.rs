@@ -68,24 +68,20 @@ impl RewardModel {
     /// # Errors
     /// If it is not such a model, or a file can't be read.
     pub fn open(name: String, folder: &Path, place: &Place) -> Result<Self> {
-        let folder = ModelFolder::open(folder)?;
-        if folder.judges_steps()? {
-            let decoder = folder.step_model()?.at(place)?;
-            let (tokenizer, hash) = (Tokenizer::open(folder.tokenizer())?, hash_of(&folder)?);
-            let separator = Some(SEPARATOR.to_owned());
-            return Ok(Self { name, model: Frozen::new(decoder), tokenizer, hash, pad: None, separator });
-        }
-        if folder.value_head()?.is_none() {
-            let detail = "has no score.weight: it is not a reward model. `rlhost reward` trains one";
-            return Err(Error::unusable(folder.path(), detail));
-        }
         // Nothing trains it, so that it stays as it is stored.
         let held = if place.device().is_cpu() { Held::AS_STORED } else { Held::default() };
-        let folder = folder.holding(held);
-        let decoder = folder.value_model_over(folder.trunk()?, NewHead::Zero)?.at(place)?;
-        let tokenizer = Tokenizer::open(folder.tokenizer())?;
-        let (pad, hash) = (folder.pad_token()?, hash_of(&folder)?);
-        Ok(Self { name, model: Frozen::new(decoder), tokenizer, hash, pad, separator: None })
+        let folder = ModelFolder::open(folder)?.holding(held);
+        let (decoder, pad, separator) = if folder.judges_steps()? {
+            (folder.step_model()?, None, Some(SEPARATOR.to_owned()))
+        } else if folder.value_head()?.is_some() {
+            (folder.value_model_over(folder.trunk()?, NewHead::Zero)?, folder.pad_token()?, None)
+        } else {
+            let detail = "has no score.weight: it is not a reward model. `rlhost reward` trains one";
+            return Err(Error::unusable(folder.path(), detail));
+        };
+        let model = Frozen::new(decoder.at(place)?);
+        let (tokenizer, hash) = (Tokenizer::open(folder.tokenizer())?, hash_of(&folder)?);
+        Ok(Self { name, model, tokenizer, hash, pad, separator })
     }
 
     /// Returns its name in metrics and errors.
@@ -203,14 +199,9 @@ impl RewardModel {
         let longest = self.model.architecture().max_positions;
         let rows = data::read_scored(dataset, &mut refused)?.into_iter().map(|row| match row {
             Scored::One(row) => {
-                let steps =
-                    self.steps_of(&row).map_err(|e| row.place.failed(e)).and_then(|steps| match steps.text.tokens.len() {
-                        long if long > longest => {
-                            Err(row.place.wrong(format!("a text of {long} tokens exceeds the model's context of {longest}")))
-                        }
-                        _ => Ok((row.row, steps)),
-                    });
-                (row.row, steps)
+                let fit =
+                    |steps: Steps| dataset::check_fits(&row.place, steps.text.tokens.len(), longest).map(|()| (row.row, steps));
+                (row.row, self.steps_of(&row).map_err(|e| row.place.failed(e)).and_then(fit))
             }
             Scored::Pair(pair) => {
                 let detail = "this model values the steps of completions; a pair is for a model that values texts";

@@ -13,7 +13,7 @@ pub struct Naive<'a> {
     pub a: &'a Architecture,
     pub vars: &'a HashMap<String, Var>,
     /// Probabilities of experts, `[B * T, E]`, and which are chosen, of each layer that has them.
-    pub routed: RefCell<Vec<(Tensor, Tensor, usize)>>,
+    pub routed: RefCell<Vec<(Tensor, Tensor)>>,
 }
 
 impl Naive<'_> {
@@ -125,7 +125,7 @@ impl Naive<'_> {
     }
 
     /// All experts for all tokens, times the weights of those that are chosen.
-    fn experts(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
+    fn experts(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
         let Some(mixture) = self.a.mixture.as_ref() else { candle_core::bail!("no experts") };
         let (b, t, d) = x.dims3()?;
         let (folder, router) = match self.a.family {
@@ -137,7 +137,7 @@ impl Naive<'_> {
         let p = softmax(&logits, D::Minus1)?;
         let rank = p.arg_sort_last_dim(false)?.arg_sort_last_dim(true)?;
         let chosen = rank.lt(mixture.chosen as u32)?.to_dtype(DType::F32)?;
-        self.routed.borrow_mut().push((p.clone(), chosen.clone(), l));
+        self.routed.borrow_mut().push((p.clone(), chosen.clone()));
         let mut weights = (p * chosen)?;
         if mixture.normalised {
             weights = weights.broadcast_div(&weights.sum_keepdim(1)?)?;
@@ -158,8 +158,8 @@ impl Naive<'_> {
     fn fed(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
         match self.a.mixture.as_ref().filter(|mixture| mixture.sparse[l]) {
             None => self.unit(x, layer),
-            Some(mixture) if mixture.shared.is_some() => self.unit(x, layer)? + self.experts(x, layer, l)?,
-            Some(_) => self.experts(x, layer, l),
+            Some(mixture) if mixture.shared.is_some() => self.unit(x, layer)? + self.experts(x, layer)?,
+            Some(_) => self.experts(x, layer),
         }
     }
 
@@ -235,11 +235,11 @@ fn bounded(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
 }
 
 /// The auxiliary loss of experts over all rows without their padding, as transformers computes it.
-pub fn unevenness(routed: &[(Tensor, Tensor, usize)], lengths: &[usize], longest: usize) -> Result<Tensor> {
+pub fn unevenness(routed: &[(Tensor, Tensor)], lengths: &[usize], longest: usize) -> Result<Tensor> {
     let mask: Vec<f32> = lengths.iter().flat_map(|n| (0..longest).map(move |i| if i < *n { 1.0 } else { 0.0 })).collect();
     let mask = Tensor::from_vec(mask, (lengths.len() * longest, 1), &Device::Cpu)?;
     let (mut counts, mut sums) = (Vec::new(), Vec::new());
-    for (p, chosen, _) in routed {
+    for (p, chosen) in routed {
         counts.push(chosen.broadcast_mul(&mask)?.sum(0)?);
         sums.push(p.broadcast_mul(&mask)?.sum(0)?);
     }

@@ -1,5 +1,6 @@
 //! Prints a measurement as a table or as JSON.
 
+use crate::cli::output::counted;
 use crate::train::{self, Measurement, Work};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -192,7 +193,7 @@ impl Summary {
     pub(super) fn print(&self) {
         let Model { family, parameters, dtype, device } = &self.model;
         let processes = if self.processes > 1 { format!(", {} processes of", self.processes) } else { ",".to_owned() };
-        let threads = if self.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", self.threads) };
+        let threads = counted(self.threads as u64, "thread");
         say!("{family} of {:.1} million parameters, {dtype} on {device}{processes} {threads}", *parameters as f64 / 1e6);
         let said = |(key, value): (&String, &Value)| {
             format!("{key} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))

@@ -22,6 +22,9 @@ const LARGEST_BODY: usize = 24 << 20;
 /// Longest line, in bytes. A byte of a body takes three at most; see [`Line::of`].
 const LONGEST_LINE: u64 = 3 * LARGEST_BODY as u64 + (4 << 20);
 
+/// Bytes of another run's lines whose answers are adopted at once.
+const ADOPTED_AT_ONCE: u64 = 16 << 20;
+
 /// Longest reason of a failure, in bytes.
 const LONGEST_REASON: usize = 8 << 10;
 
@@ -250,11 +253,16 @@ impl Record {
         let mut places: Vec<Place> =
             other.places.iter().filter(|((_, step), _)| step.is_none()).map(|(_, place)| *place).collect();
         places.sort_by_key(|place| place.at);
+        let (mut entries, mut held) = (Vec::new(), 0);
         for place in places {
-            let entry = other.line_at(place)?.into_iter().collect();
-            self.append(entry).map_err(io::Error::other)?;
+            entries.extend(other.line_at(place)?);
+            held += place.length;
+            if held >= ADOPTED_AT_ONCE {
+                self.append(std::mem::take(&mut entries)).map_err(io::Error::other)?;
+                held = 0;
+            }
         }
-        Ok(())
+        self.append(entries).map_err(io::Error::other)
     }
 
     /// Appends to a run's file from now on, beginning with what is in the temporary one.

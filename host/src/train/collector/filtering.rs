@@ -8,7 +8,6 @@ use crate::rollout::Rollout;
 use crate::train::experience::Experience;
 use crate::train::figures::Figures;
 use crate::train::{Error, Result};
-use std::ops::Range;
 
 /// How far rewards must lie apart to differ, relative to the largest or, below it, to one. Sums of f32 differ by a few of their last
 /// bits, about 1e-7.
@@ -96,27 +95,22 @@ fn differ(group: &[Option<Total>]) -> bool {
 impl Experience {
     /// Returns the completions of these prompts alone, in order; of what is computed after the rewards there is nothing yet.
     fn only(self, kept: &[usize]) -> Self {
-        let rows: Vec<Range<usize>> = kept.iter().map(|&prompt| self.rows(prompt..prompt + 1)).collect();
-        let rows = || rows.iter().cloned().flatten();
-        let prompts = kept.iter().map(|&prompt| self.prompts[prompt].clone()).collect();
+        let rows: Vec<usize> = kept.iter().flat_map(|&prompt| self.rows(prompt..prompt + 1)).collect();
         let place = |prompt: usize| kept.partition_point(|&other| other < prompt);
-        let rollout = |row: usize| {
-            let rollout = self.rollouts[row].clone();
-            Rollout { prompt: place(rollout.prompt), ..rollout }
-        };
-        let mut some = Self::new(self.generated_at, prompts, rows().map(rollout).collect());
-        some.texts = rows().map(|row| self.texts[row].clone()).collect();
-        if !self.episodes.is_empty() {
-            some.episodes = rows().map(|row| self.episodes[row].clone()).collect();
-        }
-        let column = |column: &RewardColumn| RewardColumn {
-            name: column.name.clone(),
-            weight: column.weight,
-            values: rows().map(|row| column.values[row]).collect(),
-        };
-        some.rewards = self.rewards.iter().map(column).collect();
+        let rollouts = these(self.rollouts, &rows).map(|rollout| Rollout { prompt: place(rollout.prompt), ..rollout });
+        let mut some = Self::new(self.generated_at, these(self.prompts, kept).collect(), rollouts.collect());
+        some.texts = these(self.texts, &rows).collect();
+        some.episodes = these(self.episodes, &rows).collect();
+        let column = |column: RewardColumn| RewardColumn { values: these(column.values, &rows).collect(), ..column };
+        some.rewards = self.rewards.into_iter().map(column).collect();
         some
     }
+}
+
+/// Returns those of some things that are in these places, which rise.
+fn these<T>(things: Vec<T>, places: &[usize]) -> impl Iterator<Item = T> {
+    let mut places = places.iter().peekable();
+    things.into_iter().enumerate().filter_map(move |(at, thing)| places.next_if(|place| **place == at).map(|_| thing))
 }
 
 #[cfg(test)]

@@ -131,7 +131,7 @@ impl Collector {
         let step = with.at.step;
         let mut batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
         by_episode(&mut batch, &e.episodes);
-        let scored = with.plugins.score(judged(batch, e), self.evaluating.is_some())?;
+        let scored = with.plugins.score(judged(batch, e, with.plugins.has_models()), self.evaluating.is_some())?;
         let Scored { mut columns, for_evaluation, mut troubles, mut figures } = scored;
         for (place, entry) in with.plugins.environments().1.iter().enumerate() {
             let reward = |episode: &Episode| episode.reward().filter(|_| episode.environment == place);
@@ -201,14 +201,17 @@ impl Collector {
     }
 }
 
-/// Adds to a batch what reward models see of it.
-fn judged(batch: RewardBatch, e: &Experience) -> Judged {
-    let told = |(row, episode): (usize, &Episode)| Told { episode: episode.clone(), opening: e.prompt_of(row).to_vec() };
+/// Adds to a batch what reward models, if there are any, see of it.
+fn judged(batch: RewardBatch, e: &Experience, has_models: bool) -> Judged {
+    let told =
+        |(row, episode): (usize, &Episode)| Arc::new(Told { episode: episode.clone(), opening: e.prompt_of(row).to_vec() });
     let prompts = match e.episodes.is_empty() {
         true => e.prompts.clone(),
         false => e.rollouts.iter().map(|rollout| e.prompts[rollout.prompt].clone()).collect(),
     };
-    Judged { batch, prompts, episodes: e.episodes.iter().enumerate().map(told).collect() }
+    // Conversations are long, and plugins see them in a column.
+    let episodes = if has_models { e.episodes.iter().enumerate().map(told).collect() } else { Vec::new() };
+    Judged { batch, prompts, episodes }
 }
 
 /// Gives each episode a prompt of its own in a batch, and the conversation and the rewards of its turns as columns.

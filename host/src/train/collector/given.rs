@@ -29,8 +29,7 @@ impl Collector {
     /// Puts each completion behind the next row's prompt, the last behind the first's, within each process's part of a batch, as
     /// in TRL.
     fn mismatched(&self, e: &Experience) -> Result<Experience> {
-        let (count, context) = (e.rollouts.len(), self.context);
-        let longest = self.settings.max_length.unwrap_or(context).min(context);
+        let (count, longest) = (e.rollouts.len(), self.settings.longest(self.context));
         let follows = |row: usize| self.follows(row, count);
         let mismatch = |row: usize| {
             let (own, other) = (&e.rollouts[row], &e.rollouts[follows(row)]);

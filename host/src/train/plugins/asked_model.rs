@@ -1,20 +1,21 @@
 //! Reward models that score a run's completions: opening them, and asking them.
 
-use super::scoring::{Answers, Judged, Told};
+use super::scoring::{Answers, Judged};
 use crate::config::OnError;
 use crate::data::Tokenizer;
 use crate::model::Place;
 use crate::train::reward_model::{RewardModel, Said, Steps, Text, model_or_run};
 use crate::train::{Error, Result};
 use std::ops::Range;
+use std::path::Path;
 
 /// A reward model, and what it must know of the policy.
 pub(in crate::train) struct AskedModel {
     pub model: RewardModel,
     /// Whether it reads the policy's tokens as they are.
-    pub shares_tokens: bool,
+    shares_tokens: bool,
     /// Whether the policy has a chat template, by which episodes are conversations.
-    pub of_chat: bool,
+    of_chat: bool,
 }
 
 /// Opens reward models for a run that goes on.
@@ -29,14 +30,26 @@ impl Opener {
     /// Opens a model under a reward's name. Also returns a name of its folder that stays valid wherever the run resumes.
     pub(super) fn open(&self, name: &str, given: &str, separator: Option<&str>) -> Result<(AskedModel, String)> {
         let (folder, path) = model_or_run(given)?;
-        let mut model = RewardModel::open(name.to_owned(), &folder, &self.place)?;
-        separator.map_or(Ok(()), |text| model.set_separator(text))?;
-        let shares_tokens = model.tokenizer().is_same_as(&self.tokenizer);
-        Ok((AskedModel { model, shares_tokens, of_chat: self.tokenizer.has_chat() }, path))
+        let mut asked = AskedModel::open(name, &folder, separator, &self.place)?;
+        asked.meet(&self.tokenizer);
+        Ok((asked, path))
     }
 }
 
 impl AskedModel {
+    /// Opens a model under a reward's name; of the policy it knows nothing yet.
+    pub(in crate::train) fn open(name: &str, folder: &Path, separator: Option<&str>, place: &Place) -> Result<Self> {
+        let mut model = RewardModel::open(name.to_owned(), folder, place)?;
+        separator.map_or(Ok(()), |text| model.set_separator(text))?;
+        Ok(Self { model, shares_tokens: false, of_chat: false })
+    }
+
+    /// Tells it which tokenizer the policy has.
+    pub(in crate::train) fn meet(&mut self, policys: &Tokenizer) {
+        self.shares_tokens = self.model.tokenizer().is_same_as(policys);
+        self.of_chat = policys.has_chat();
+    }
+
     /// Scores some rows of a generation. A failure names the model, which may be rolled back.
     pub(super) fn score(&self, judged: &Judged, rows: Range<usize>, on_error: OnError) -> Result<Answers> {
         self.score_rows(judged, rows, on_error).map_err(|error| match error {
@@ -60,11 +73,7 @@ impl AskedModel {
                     scored.push(row);
                     texts.push(text);
                 }
-                Err(error) if on_error == OnError::Fail => return Err(error),
-                Err(error) => {
-                    answers.first_error.get_or_insert_with(|| error.to_string());
-                    answers.failed.push((row, error.to_string()));
-                }
+                Err(error) => answers.bear(row, error, on_error)?,
             }
         }
         answers.values = vec![None; rows.len()];
@@ -83,10 +92,8 @@ impl AskedModel {
             let steps = steps.map_err(Error::from).and_then(|steps| self.model.check(&steps.text).map(|()| steps));
             all.push(match steps {
                 Ok(steps) => steps,
-                Err(error) if on_error == OnError::Fail => return Err(error),
                 Err(error) => {
-                    answers.first_error.get_or_insert_with(|| error.to_string());
-                    answers.failed.push((row, error.to_string()));
+                    answers.bear(row, error, on_error)?;
                     Steps { text: Text { group: row, tokens: Vec::new() }, ends: Vec::new() }
                 }
             });
@@ -110,8 +117,8 @@ impl AskedModel {
             let opening = told.map_or(&prompt.tokens[..], |told| &told.opening);
             return Ok(Text { group, tokens: [opening, own].concat() });
         }
-        if let Some(Told { episode, .. }) = told.filter(|_| chat) {
-            let (messages, extras) = episode.conversation();
+        if let Some(told) = told.filter(|_| chat) {
+            let (messages, extras) = told.episode.conversation();
             return self.model.conversation(group, messages, &extras);
         }
         self.model.text(&said(judged, row))

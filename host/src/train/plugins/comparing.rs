@@ -7,6 +7,7 @@
 use super::scoring::{Answers, Judged};
 use crate::config::Compare;
 use crate::plugin::{Column, RewardBatch};
+use crate::train::Result;
 use std::ops::Range;
 
 /// Column with the answer that a completion is compared with.
@@ -30,32 +31,12 @@ impl Matches {
             return None;
         }
         let (of, other): (Vec<usize>, Vec<usize>) = pairs(batch).into_iter().unzip();
-        let prompt = |row: &usize| batch.prompt_of[*row] as usize;
         let texts = other.iter().map(|row| serde_json::Value::from(batch.completions[*row].as_str()).to_string());
-        let mut columns = vec![Column { name: REFERENCE.to_owned(), values: texts.collect() }];
-        columns.extend(batch.columns.iter().filter(|column| column.name != REFERENCE).map(|column| Column {
-            name: column.name.clone(),
-            values: of.iter().map(|row| column.values[prompt(row)].clone()).collect(),
-        }));
-        let tokens = |row: &usize| &batch.token_ids[batch.offsets[*row] as usize..batch.offsets[*row + 1] as usize];
-        let ends = of.iter().scan(0, |end, row| {
-            *end += tokens(row).len() as u32;
-            Some(*end)
-        });
-        let matches = RewardBatch {
-            step: batch.step,
-            seed: batch.seed,
-            prompts: of.iter().map(|row| batch.prompts[prompt(row)].clone()).collect(),
-            columns,
-            prompt_of: (0..of.len() as u32).collect(),
-            completions: of.iter().map(|row| batch.completions[*row].clone()).collect(),
-            finished: of.iter().map(|row| batch.finished[*row]).collect(),
-            offsets: std::iter::once(0).chain(ends).collect(),
-            token_ids: of.iter().flat_map(tokens).copied().collect(),
-        };
-        let prompts = of.iter().map(|row| judged.prompts[prompt(row)].clone()).collect();
-        let episodes = of.iter().filter_map(|row| judged.episodes.get(*row).cloned()).collect();
-        Some(Self { judged: Judged { batch: matches, prompts, episodes }, of, rows: batch.prompt_of.len() })
+        let mut matches = judged.apart(&of);
+        let columns = &mut matches.batch.columns;
+        columns.retain(|column| column.name != REFERENCE);
+        columns.insert(0, Column { name: REFERENCE.to_owned(), values: texts.collect() });
+        Some(Self { judged: matches, of, rows: batch.prompt_of.len() })
     }
 
     /// Returns the completions' scores from those of the matches: the mean of those that there are.
@@ -117,9 +98,16 @@ fn reference(batch: &RewardBatch) -> Option<&Column> {
     batch.columns.iter().find(|column| column.name == REFERENCE)
 }
 
+/// Compares completions by a reward model: `ask` has the answers of a batch valued, and so may the references be.
+pub(super) fn by_model(judged: &Judged, compare: Compare, mut ask: impl FnMut(&Judged) -> Result<Answers>) -> Result<Answers> {
+    let answers = ask(judged)?;
+    let references = references(judged, compare).map(|references| ask(&references)).transpose()?;
+    Ok(probabilities(judged, answers, references.as_ref()))
+}
+
 /// Returns the dataset's references as completions of their prompts, if completions are compared with them; a prompt without one has
 /// an empty answer.
-pub(super) fn references(judged: &Judged, compare: Compare) -> Option<Judged> {
+fn references(judged: &Judged, compare: Compare) -> Option<Judged> {
     let batch = &judged.batch;
     let column = reference(batch).filter(|_| compare == Compare::Reference || alone(&groups(batch)))?;
     let text = |value: &String| serde_json::from_str::<String>(value).unwrap_or_default();
@@ -140,7 +128,7 @@ pub(super) fn references(judged: &Judged, compare: Compare) -> Option<Judged> {
 
 /// Turns a reward model's values into the probability of being better than the reference, or the mean of those of being better than
 /// each other completion of the prompt.
-pub(super) fn probabilities(judged: &Judged, answers: Answers, references: Option<&Answers>) -> Answers {
+fn probabilities(judged: &Judged, answers: Answers, references: Option<&Answers>) -> Answers {
     let batch = &judged.batch;
     let better = |own: Option<f32>, other: Option<f32>| Some(1.0 / (1.0 + (other? - own?).exp()));
     let text = |prompt: usize| reference(batch).is_some_and(|column| column.values[prompt].starts_with('"'));

@@ -81,6 +81,11 @@ impl Plugins {
         (&self.environments, &self.config.environment)
     }
 
+    /// Returns whether a reward is a model.
+    pub(super) fn has_models(&self) -> bool {
+        self.rewards.iter().any(|reward| reward.model().is_some())
+    }
+
     /// Returns the columns that the algorithm asks for.
     pub(super) fn needs(&self) -> Needs {
         self.algorithm.plugin().info().needs

@@ -10,11 +10,11 @@ use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::{self, Column, Outcome, RewardBatch, RewardColumn, RewardPlugin, Start};
 use crate::rollout::Rollout;
-use crate::train::Result;
 use crate::train::collector::Episode;
 use crate::train::dataset::Prompt;
 use crate::train::experience::offsets;
 use crate::train::figures::Figures;
+use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::ops::Range;
@@ -39,7 +39,6 @@ pub(in crate::train) enum Scorer {
 }
 
 /// What a reward model must know of an episode.
-#[derive(Clone)]
 pub(in crate::train) struct Told {
     pub episode: Episode,
     /// The tokens of its own prompt.
@@ -51,8 +50,36 @@ pub(in crate::train) struct Judged {
     pub batch: RewardBatch,
     /// The batch's prompts.
     pub prompts: Vec<Arc<Prompt>>,
-    /// What each row is besides its text; empty without an environment.
-    pub episodes: Vec<Told>,
+    /// What each row is besides its text; empty without an environment, and where no model scores.
+    pub episodes: Vec<Arc<Told>>,
+}
+
+impl Judged {
+    /// Returns these rows, which may repeat, each with a prompt of its own.
+    pub(super) fn apart(&self, rows: &[usize]) -> Self {
+        let batch = &self.batch;
+        let prompt = |row: &usize| batch.prompt_of[*row] as usize;
+        let each = |values: &[String]| rows.iter().map(|row| values[prompt(row)].clone()).collect();
+        let tokens = |row: &usize| &batch.token_ids[batch.offsets[*row] as usize..batch.offsets[*row + 1] as usize];
+        let ends = rows.iter().scan(0, |end, row| {
+            *end += tokens(row).len() as u32;
+            Some(*end)
+        });
+        let apart = RewardBatch {
+            step: batch.step,
+            seed: batch.seed,
+            prompts: each(&batch.prompts),
+            columns: batch.columns.iter().map(|c| Column { name: c.name.clone(), values: each(&c.values) }).collect(),
+            prompt_of: (0..rows.len() as u32).collect(),
+            completions: rows.iter().map(|row| batch.completions[*row].clone()).collect(),
+            finished: rows.iter().map(|row| batch.finished[*row]).collect(),
+            offsets: std::iter::once(0).chain(ends).collect(),
+            token_ids: rows.iter().flat_map(tokens).copied().collect(),
+        };
+        let prompts = rows.iter().map(|row| self.prompts[prompt(row)].clone()).collect();
+        let episodes = rows.iter().filter_map(|row| self.episodes.get(*row).cloned()).collect();
+        Self { batch: apart, prompts, episodes }
+    }
 }
 
 impl Reward {
@@ -136,12 +163,9 @@ impl Reward {
     fn score(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
         let Some(compare) = self.compare else { return self.ask(world, judged) };
         if self.model().is_some() {
-            let (answers, metrics) = self.ask(world, judged)?;
-            let references = match comparing::references(judged, compare) {
-                Some(references) => Some(self.ask(world, &references)?.0),
-                None => None,
-            };
-            return Ok((comparing::probabilities(judged, answers, references.as_ref()), metrics));
+            // Only plugins have metrics of their own.
+            let answers = comparing::by_model(judged, compare, |judged| Ok(self.ask(world, judged)?.0))?;
+            return Ok((answers, Vec::new()));
         }
         let Some(matches) = Matches::of(judged, compare) else { return self.ask(world, judged) };
         let (answers, metrics) = self.ask(world, &matches.judged)?;
@@ -178,8 +202,20 @@ pub(super) struct Answers {
     pub first_error: Option<String>,
     pub failed: Vec<(usize, String)>,
     /// The values of the rows' steps, from a model that values those.
-    #[serde(default)]
     pub steps: Vec<Vec<f32>>,
+}
+
+impl Answers {
+    /// Notes that a row failed, if that may be; otherwise returns its error.
+    pub(super) fn bear(&mut self, row: usize, error: Error, on_error: OnError) -> Result<()> {
+        if on_error == OnError::Fail {
+            return Err(error);
+        }
+        let error = error.to_string();
+        self.first_error.get_or_insert_with(|| error.clone());
+        self.failed.push((row, error));
+        Ok(())
+    }
 }
 
 /// A reward that failed, and the rows without a score.

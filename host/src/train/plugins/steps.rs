@@ -1,7 +1,7 @@
 //! Process rewards: what models say of the steps of completions, as a column that plugins see.
 
 use super::scoring::{Answers, Judged};
-use crate::plugin::{Column, RewardBatch};
+use crate::plugin::Column;
 use std::collections::BTreeMap;
 
 /// What the models that value steps said of a generation: their places among the rewards, names and answers.
@@ -19,23 +19,9 @@ pub(super) fn seen(judged: &Judged, given: &Given) -> Option<Judged> {
 
 /// Gives each completion a prompt of its own, and the batch these columns, with a value each.
 pub(super) fn with_columns(judged: &Judged, own: Vec<Column>) -> Judged {
-    let batch = &judged.batch;
-    let each = |values: &[String]| batch.prompt_of.iter().map(|prompt| values[*prompt as usize].clone()).collect();
-    let hidden = |column: &&Column| own.iter().all(|own| own.name != column.name);
-    let mut columns: Vec<Column> =
-        batch.columns.iter().filter(hidden).map(|c| Column { name: c.name.clone(), values: each(&c.values) }).collect();
-    columns.extend(own);
-    let seen = RewardBatch {
-        prompts: each(&batch.prompts),
-        columns,
-        prompt_of: (0..batch.prompt_of.len() as u32).collect(),
-        step: batch.step,
-        seed: batch.seed,
-        completions: batch.completions.clone(),
-        finished: batch.finished.clone(),
-        offsets: batch.offsets.clone(),
-        token_ids: batch.token_ids.clone(),
-    };
-    let prompts = batch.prompt_of.iter().map(|prompt| judged.prompts[*prompt as usize].clone()).collect();
-    Judged { batch: seen, prompts, episodes: judged.episodes.clone() }
+    let rows: Vec<usize> = (0..judged.batch.prompt_of.len()).collect();
+    let mut seen = judged.apart(&rows);
+    seen.batch.columns.retain(|column| own.iter().all(|own| own.name != column.name));
+    seen.batch.columns.extend(own);
+    seen
 }

@@ -33,7 +33,7 @@ pub(super) fn read(
     let (held_out, name) = after_the_first(world, || named::held_out(&config))?.unzip();
     config.eval_dataset = name;
 
-    let longest = config.max_length.unwrap_or(context).min(context);
+    let longest = config.longest(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
     let messages = !config.environment.is_empty() || config.plugin.iter().any(|entry| entry.model);
     let packing = Packing::of(&config, flow, longest)?;

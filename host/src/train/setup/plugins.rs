@@ -12,7 +12,7 @@ use crate::train::learner::is_separable;
 use crate::train::origin::Beginning;
 use crate::train::plugins::{AskedModel, Chosen, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run};
 use crate::train::ranks::{after_the_first, same_source};
-use crate::train::reward_model::{RewardModel, model_or_run};
+use crate::train::reward_model::model_or_run;
 use crate::train::{Error, Result, RunFolder, answers_of};
 use serde_json::json;
 use std::path::PathBuf;
@@ -118,8 +118,8 @@ fn asked_plugin(
 fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, place: &Place) -> Result<AskedModel> {
     let (folder, path) = after_the_first(world, || model_or_run(&entry.path))?;
     entry.path = path;
-    let mut model = RewardModel::open(entry.name().to_owned(), &folder, place)?;
-    entry.step_separator.as_deref().map_or(Ok(()), |text| model.set_separator(text))?;
+    let asked = AskedModel::open(entry.name(), &folder, entry.step_separator.as_deref(), place)?;
+    let model = &asked.model;
     let resumed = matches!(beginning, Beginning::Resume { .. }) && !beginning.may_change();
     if let Some(hash) = entry.hash.as_deref().filter(|hash| resumed && *hash != model.hash()) {
         let (name, path, was, now) = (entry.name(), folder.display(), shortened(hash), shortened(model.hash()));
@@ -127,7 +127,7 @@ fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, pl
         return Err(Error::Changed(format!("{changed}; --allow-changed goes on with what is there now")));
     }
     entry.hash = Some(model.hash().to_owned());
-    Ok(AskedModel { model, shares_tokens: false, of_chat: false })
+    Ok(asked)
 }
 
 fn shortened(hash: &str) -> String {
@@ -199,8 +199,7 @@ impl Loaded {
     pub(super) fn meet(&mut self, policys: &Tokenizer) -> Result<()> {
         let conversing = !self.environments.is_empty() && policys.has_chat();
         for asked in self.rewards.iter_mut().filter_map(Reward::model_mut) {
-            asked.shares_tokens = asked.model.tokenizer().is_same_as(policys);
-            asked.of_chat = policys.has_chat();
+            asked.meet(policys);
             if conversing && !asked.model.tokenizer().has_chat() {
                 let detail =
                     "it has no chat template to read the conversations of episodes with; train it with one, or leave it out";

@@ -20,8 +20,6 @@ enum Told {
         name: String,
         #[serde(with = "dist::json")]
         config: Map<String, Value>,
-        // Keys that are left out have no place in the ranks' own format.
-        #[serde(with = "dist::json")]
         limits: Limits,
     },
     /// A reward model in a folder that all ranks can read.
@@ -111,38 +109,30 @@ impl Plugins {
                 .map_err(|e| e.to_string()),
             _ => Err("there is no plugin of that name to replace".to_owned()),
         };
-        let (went_well, loaded) = match loaded {
-            Ok(loaded) => (Ok(true), Some(loaded)),
-            Err(reason) => (Err(reason), None),
-        };
-        let agreed = self.all_agree(went_well)?;
-        Ok(match (agreed, loaded) {
-            (Ok(_), Some((slot, loaded))) => {
-                let (report, origin) = (Value::Null, Origin::File);
-                Proposal::Plugin(Box::new(Candidate { slot, loaded, report, origin, noticed: step }))
-            }
-            (agreed, _) => {
-                let hash = Some(source.hash().to_owned());
-                Proposal::Refused { name, hash, origin: Origin::File, reason: agreed.err().unwrap_or_default() }
-            }
+        let (report, origin, noticed) = (Value::Null, Origin::File, step);
+        Ok(match self.all_made(loaded)? {
+            Ok((slot, loaded)) => Proposal::Plugin(Box::new(Candidate { slot, loaded, report, origin, noticed })),
+            Err(reason) => Proposal::Refused { name, hash: Some(source.hash().to_owned()), origin, reason },
         })
     }
 
     /// Handles a proposed reward model on another rank.
     fn heard_of_model(&self, name: String, path: String, hash: String, step: u64) -> Result<Proposal> {
-        let (went_well, asked) = match self.heard_model(&name, &path, &hash) {
-            Ok(asked) => (Ok(true), Some(asked)),
+        let (report, origin, noticed) = (Value::Null, Origin::File, step);
+        Ok(match self.all_made(self.heard_model(&name, &path, &hash))? {
+            Ok(asked) => Proposal::Model(Box::new(ModelCandidate { name, asked, path, report, origin, noticed })),
+            Err(reason) => Proposal::Refused { name, hash: Some(hash), origin, reason },
+        })
+    }
+
+    /// Returns what this rank has made if all ranks could make theirs, otherwise the reason of the first that could not.
+    fn all_made<T>(&self, made: std::result::Result<T, String>) -> Result<std::result::Result<T, String>> {
+        let (own, made) = match made {
+            Ok(made) => (Ok(true), Some(made)),
             Err(reason) => (Err(reason), None),
         };
-        let agreed = self.all_agree(went_well)?;
-        let (report, origin, noticed) = (Value::Null, Origin::File, step);
-        Ok(match (agreed, asked) {
-            (Ok(_), Some(asked)) => Proposal::Model(Box::new(ModelCandidate { name, asked, path, report, origin, noticed })),
-            (agreed, _) => {
-                let reason = agreed.err().unwrap_or_default();
-                Proposal::Refused { name, hash: Some(hash), origin, reason }
-            }
-        })
+        let agreed = self.all_agree(own)?;
+        Ok(agreed.and_then(|_| made.ok_or_else(String::new)))
     }
 
     /// Returns the first rank's result if all ranks agree, otherwise the reason of the first that does not.
@@ -157,5 +147,20 @@ impl Plugins {
             Some((rank, reason)) => Err(format!("rank {rank}: {reason}")),
             None => all.into_iter().next().unwrap_or(Ok(false)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_is_told_of_with_all_its_limits() {
+        let limits = [Limits::default(), Limits { episodes_timeout_s: Some(2.0), ..Limits::default() }];
+        let told = limits.clone().map(|limits| Told::Plugin { name: "a".to_owned(), config: Map::new(), limits });
+        let bytes = postcard::to_allocvec(&told).unwrap();
+        let heard: [Told; 2] = postcard::from_bytes(&bytes).unwrap();
+        let heard = heard.map(|told| if let Told::Plugin { limits, .. } = told { Some(limits) } else { None });
+        assert_eq!(heard, limits.map(Some));
     }
 }

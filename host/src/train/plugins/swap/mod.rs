@@ -124,6 +124,22 @@ struct Refusal<'a> {
     reason: &'a str,
 }
 
+/// How a swap came about, for the log and events.
+struct How<'a> {
+    /// When it began.
+    begun: Instant,
+    /// What it changes, in words.
+    changes: String,
+    /// The step during which it was noticed.
+    noticed: u64,
+    origin: &'a Origin,
+    config: &'a Map<String, Value>,
+    /// Whether the new plugin has the old one's state.
+    handed_over: bool,
+    /// How the new one differs on the newest batch.
+    report: Value,
+}
+
 impl Plugins {
     /// Starts watching the plugins' files, the run's config.toml, and what `rlhost swap` sends. Only the first rank watches, for
     /// all.
@@ -209,22 +225,9 @@ impl Plugins {
             // Giving a large plugin's memory back takes time.
             std::thread::spawn(move || drop(older));
         }
-        let swap = Swap { step, plugin: name.clone(), from: from.clone(), to: to.clone(), rolled_back: false };
-        self.note_swap(&slot, swap, journal)?;
-        let pause_ms = begun.elapsed().as_secs_f64() * 1e3;
-        tracing::info!("{name} was swapped at step {step}: {changes}");
-        journal.event(&Event::PluginSwapped {
-            plugin: &name,
-            from: &from,
-            to: &to,
-            step,
-            noticed_at_step: noticed,
-            request: origin.request(),
-            config: &slot.config,
-            state_handed_over: handed_over,
-            shadow: report,
-            pause_ms,
-        })
+        journal.use_plugin(&slot.source);
+        let how = How { begun, changes, noticed, origin: &origin, config: &slot.config, handed_over, report };
+        self.swapped(&Swap { step, plugin: name, from, to, rolled_back: false }, how, journal)
     }
 
     /// Rolls back the plugin at fault after a failed and undone step, if it is on trial. Returns whether it did, so that the step
@@ -245,11 +248,8 @@ impl Plugins {
         }
         self.swaps.with(|board| board.replace(slot.clone()));
         self.exchange(loaded, &slot);
-        let swap = Swap { step, plugin: name.to_owned(), from: from.clone(), to: to.clone(), rolled_back: true };
-        self.note_swap(&slot, swap, journal)?;
-        tracing::warn!("{error}; {name} is rolled back to {}", &to[..12]);
-        journal.event(&Event::PluginRolledBack { plugin: name, from: &from, to: &to, step, reason: error.to_string() })?;
-        self.world.go_on();
+        journal.use_plugin(&slot.source);
+        self.rolled_back(&Swap { step, plugin: name.to_owned(), from, to, rolled_back: true }, error, journal)?;
         Ok(true)
     }
 
@@ -298,10 +298,39 @@ impl Plugins {
         }
     }
 
-    /// Records a swap everywhere besides the plugin itself.
-    fn note_swap(&mut self, slot: &Slot, swap: Swap, journal: &mut Journal) -> Result<()> {
-        journal.use_plugin(&slot.source);
-        self.swaps.history.push(swap);
+    /// Records a swap of a plugin or a model that is in place.
+    fn swapped(&mut self, swap: &Swap, how: How<'_>, journal: &mut Journal) -> Result<()> {
+        self.note_swap(swap, journal)?;
+        let Swap { step, plugin, from, to, .. } = swap;
+        let pause_ms = how.begun.elapsed().as_secs_f64() * 1e3;
+        tracing::info!("{plugin} was swapped at step {step}: {}", how.changes);
+        journal.event(&Event::PluginSwapped {
+            plugin,
+            from,
+            to,
+            step: *step,
+            noticed_at_step: how.noticed,
+            request: how.origin.request(),
+            config: how.config,
+            state_handed_over: how.handed_over,
+            shadow: how.report,
+            pause_ms,
+        })
+    }
+
+    /// Records that a plugin or a model is back in place, and lets the ranks take the step again.
+    fn rolled_back(&mut self, swap: &Swap, error: &Error, journal: &mut Journal) -> Result<()> {
+        self.note_swap(swap, journal)?;
+        let Swap { step, plugin, from, to, .. } = swap;
+        tracing::warn!("{error}; {plugin} is rolled back to {}", &to[..12]);
+        journal.event(&Event::PluginRolledBack { plugin, from, to, step: *step, reason: error.to_string() })?;
+        self.world.go_on();
+        Ok(())
+    }
+
+    /// Records a swap in the run's history, and the configuration that it leaves.
+    fn note_swap(&mut self, swap: &Swap, journal: &mut Journal) -> Result<()> {
+        self.swaps.history.push(swap.clone());
         self.swaps.with(|board| board.config = self.config.clone());
         journal.set_config(&self.config)
     }

@@ -1,8 +1,8 @@
 //! Swaps of reward models. `rlhost swap` names a folder; the watching thread opens it and tries it on the newest completions.
 
 use super::watching::{Origin, Proposal, Watching};
-use super::{Refusal, Swap, TRIAL_STEPS};
-use crate::train::journal::{Event, Journal};
+use super::{How, Refusal, Swap, TRIAL_STEPS};
+use crate::train::journal::Journal;
 use crate::train::plugins::{AskedModel, Plugins, Reward};
 use crate::train::{Error, Result};
 use serde_json::{Map, Value};
@@ -85,23 +85,9 @@ impl Plugins {
         let older = self.swaps.models_before.insert(name.clone(), before);
         // Giving a large model's memory back takes time.
         std::thread::spawn(move || drop(older));
-        self.note_model_swap(
-            Swap { step, plugin: name.clone(), from: from.clone(), to: to.clone(), rolled_back: false },
-            journal,
-        )?;
-        tracing::info!("{name} was swapped at step {step}: {} -> {}", &from[..12], &to[..12]);
-        journal.event(&Event::PluginSwapped {
-            plugin: &name,
-            from: &from,
-            to: &to,
-            step,
-            noticed_at_step: noticed,
-            request: origin.request(),
-            config: &self.model_settings(&name),
-            state_handed_over: false,
-            shadow: report,
-            pause_ms: begun.elapsed().as_secs_f64() * 1e3,
-        })
+        let (changes, config) = (format!("{} -> {}", &from[..12], &to[..12]), self.model_settings(&name));
+        let how = How { begun, changes, noticed, origin: &origin, config: &config, handed_over: false, report };
+        self.swapped(&Swap { step, plugin: name, from, to, rolled_back: false }, how, journal)
     }
 
     /// Puts the model back that the one at fault replaced; the failed step is undone.
@@ -110,13 +96,7 @@ impl Plugins {
         let to = asked.model.hash().to_owned();
         let Some((failed, _)) = self.put_model(name, asked, path) else { return Ok(false) };
         let from = failed.model.hash().to_owned();
-        self.note_model_swap(
-            Swap { step, plugin: name.to_owned(), from: from.clone(), to: to.clone(), rolled_back: true },
-            journal,
-        )?;
-        tracing::warn!("{error}; {name} is rolled back to {}", &to[..12]);
-        journal.event(&Event::PluginRolledBack { plugin: name, from: &from, to: &to, step, reason: error.to_string() })?;
-        self.world.go_on();
+        self.rolled_back(&Swap { step, plugin: name.to_owned(), from, to, rolled_back: true }, error, journal)?;
         Ok(true)
     }
 
@@ -136,11 +116,5 @@ impl Plugins {
     fn model_settings(&self, name: &str) -> Map<String, Value> {
         let entry = self.config.plugin.iter().find(|entry| entry.model && entry.name() == name);
         entry.map(|entry| ("path".to_owned(), entry.path.clone().into())).into_iter().collect()
-    }
-
-    fn note_model_swap(&mut self, swap: Swap, journal: &mut Journal) -> Result<()> {
-        self.swaps.history.push(swap);
-        self.swaps.with(|board| board.config = self.config.clone());
-        journal.set_config(&self.config)
     }
 }

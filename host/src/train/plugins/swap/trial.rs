@@ -177,13 +177,11 @@ impl Trial {
     pub(super) fn model(&self, asked: &AskedModel) -> crate::train::Result<Value> {
         let judged = &self.scored.0;
         let all = |judged: &Judged| asked.score(judged, 0..judged.batch.prompt_of.len(), OnError::Fail);
-        let mut answers = all(judged)?;
-        if let Some(compare) = self.compare.get(asked.model.name()) {
-            let references = comparing::references(judged, *compare).map(|references| all(&references)).transpose()?;
-            answers = comparing::probabilities(judged, answers, references.as_ref());
-        }
-        let new = answers.values;
-        Ok(self.compared(asked.model.name(), &new))
+        let answers = match self.compare.get(asked.model.name()) {
+            Some(compare) => comparing::by_model(judged, *compare, all)?,
+            None => all(judged)?,
+        };
+        Ok(self.compared(asked.model.name(), &answers.values))
     }
 
     /// Compares scores of the newest completions with those that the reward of that name gave them.

@@ -1,0 +1,144 @@
+//! Logits in tiles of rows and vocabulary, so that the complete `[M, V]` logits never exist.
+//!
+//! Tiles go through the vocabulary in blocks, and all rows see a block before the next one: the output matrix, by far the largest
+//! operand, comes from memory once a pass. A tile is turned: it has one line for each token, since then no product has to
+//! rearrange the output matrix.
+
+use super::gemm::{Dst, Mat, all_threads, matmul};
+use super::math::tanh;
+use super::simd::wide;
+use super::support::Restriction;
+#[cfg(feature = "cuda")]
+use super::{Error, Result};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// How products of hidden states with the output matrix become logits: `bound(product / divisor) / temperature`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// Divisor of the bounded logits.
+    pub temperature: f32,
+    /// Divisor of the products.
+    pub divisor: f32,
+    /// Bound that logits approach, `cap * tanh(logit / cap)`; unbounded if `None`.
+    pub cap: Option<f32>,
+}
+
+impl From<f32> for Scale {
+    fn from(temperature: f32) -> Self {
+        Self { temperature, divisor: 1.0, cap: None }
+    }
+}
+
+impl Scale {
+    /// Returns the factor of products where nothing is bounded.
+    pub(super) fn factor(self) -> f32 {
+        1.0 / (self.temperature * self.divisor)
+    }
+
+    /// Bounds a tile's logits, if they are bounded.
+    fn bound(self, logits: &mut [f32]) {
+        let Some(cap) = self.cap.map(|cap| cap / self.temperature) else { return };
+        logits.par_chunks_mut(1 << 14).for_each(|logits| {
+            wide!(for z in logits.iter_mut() {
+                *z = cap * tanh(*z / cap);
+            });
+        });
+    }
+
+    /// Returns the slopes of the bound at bounded logits; none where nothing is bounded.
+    pub(super) fn slopes(self, logits: &[f32]) -> Option<Vec<f32>> {
+        let cap = self.cap? / self.temperature;
+        Some(logits.iter().map(|z| 1.0 - (z / cap) * (z / cap)).collect())
+    }
+
+    /// Returns the temperature, which is all that a device computes with.
+    #[cfg(feature = "cuda")]
+    pub(super) fn on_device(self) -> Result<f32> {
+        match self.cap {
+            None => Ok(self.temperature * self.divisor),
+            Some(_) => Err(Error::Shape { op: "logprob", detail: "bounded logits are only supported on the CPU".into() }),
+        }
+    }
+}
+
+/// Rows and tokens of a tile, 8 MiB of logits at most.
+pub(super) const ROWS: usize = 512;
+pub(super) const TOKENS: usize = 4096;
+
+/// Lines of a tile are padded to whole vector registers.
+pub(super) const LANES: usize = 16;
+
+/// Some rows' logits of a block of the vocabulary, one line of rows for each token.
+pub(super) struct Tile {
+    pub rows: Range<usize>,
+    pub tokens: Range<usize>,
+}
+
+impl Tile {
+    /// Returns all tiles of a block before those of the next one. Their sizes depend only on those of the matrices, so that sums
+    /// over them have the same order with any number of threads.
+    pub(super) fn all(m: usize, vocab: usize) -> impl Iterator<Item = Self> {
+        let ranges = |total: usize, size: usize| (0..total).step_by(size).map(move |first| first..total.min(first + size));
+        ranges(vocab, TOKENS).flat_map(move |tokens| ranges(m, ROWS).map(move |rows| Self { rows, tokens: tokens.clone() }))
+    }
+
+    /// Returns room for the logits of the largest tile.
+    pub(super) fn room(m: usize, vocab: usize) -> Vec<f32> {
+        vec![0f32; m.min(ROWS).next_multiple_of(LANES) * vocab.min(TOKENS)]
+    }
+
+    /// Returns the number of values in a line.
+    pub(super) fn line(&self) -> usize {
+        self.rows.len().next_multiple_of(LANES)
+    }
+
+    /// Computes the tile's logits from the transposed hidden states and its tokens' rows of the output matrix.
+    pub(super) fn logits<'a>(&self, room: &'a mut [f32], w: Mat<'_>, turned: &[f32], scale: Scale) -> &'a mut [f32] {
+        let logits = &mut room[..self.tokens.len() * self.line()];
+        let h = Mat::strided(&turned[self.rows.start..], w.cols, self.rows.len(), turned.len() / w.cols.max(1));
+        matmul(logits, self.line(), Dst::Replace, w, h, scale.factor(), all_threads());
+        scale.bound(logits);
+        logits
+    }
+
+    /// Leaves each row the tokens of its support. Returns what a penalty multiplied, each with its factor.
+    pub(super) fn restrict(&self, logits: &mut [f32], restriction: Option<&Restriction>, vocab: usize) -> Vec<(usize, f32)> {
+        restriction.map_or_else(Vec::new, |r| r.apply(logits, self.line(), (&self.rows, &self.tokens), vocab))
+    }
+
+    /// Returns the places of those targets that are in this tile, each with its row.
+    pub(super) fn targets<'a>(&'a self, targets: &'a [u32]) -> impl Iterator<Item = (usize, usize)> + 'a {
+        let rows = self.rows.clone().filter(|&row| self.tokens.contains(&(targets[row] as usize)));
+        rows.map(|row| ((targets[row] as usize - self.tokens.start) * self.line() + row - self.rows.start, row))
+    }
+}
+
+/// Returns the transpose of `values: [M, D]`.
+pub(super) fn turn(values: &[f32], d: usize) -> Vec<f32> {
+    let m = values.len() / d.max(1);
+    let mut turned = vec![0f32; values.len()];
+    turned.par_chunks_mut(LANES * m.max(1)).enumerate().for_each(|(i, lines)| {
+        for (row, values) in values.chunks_exact(d).enumerate() {
+            for (line, x) in lines.chunks_exact_mut(m).zip(&values[i * LANES..]) {
+                line[row] = *x;
+            }
+        }
+    });
+    turned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_cover_everything_once_and_the_vocabulary_in_one_go() {
+        let (m, vocab) = (2 * ROWS + 1, 3 * TOKENS + 5);
+        let tiles: Vec<Tile> = Tile::all(m, vocab).collect();
+        assert!(tiles.windows(2).all(|pair| pair[0].tokens.start <= pair[1].tokens.start));
+        let covered: usize = tiles.iter().map(|tile| tile.rows.len() * tile.tokens.len()).sum();
+        assert_eq!((covered, tiles.len()), (m * vocab, 3 * 4));
+        assert!(Tile::room(1_000_000, 200_000).len() <= 1 << 21);
+    }
+}
