@@ -27,6 +27,10 @@ pub struct Config {
     /// tokenizer, or else policy]
     #[schemars(extend("rank" = "own", "aliases" = ["critic_pretrain"]))]
     pub value_model: Option<String>,
+    /// Reference model of algorithms that compare the policy with one, such as dpo and kto: a model folder or a name on the hub. It
+    /// must have the policy's tokenizer, and nothing trains it [default: the model that the run starts with]
+    #[schemars(extend("rank" = "own", "aliases" = ["ref_model_name_or_path", "ref_pretrain"]))]
+    pub ref_model: Option<String>,
     /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of
     /// shards, or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
     #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["dataset_name"]))]
@@ -382,6 +386,7 @@ impl Default for Config {
         Self {
             model: None,
             value_model: None,
+            ref_model: None,
             dataset: None,
             dataset_train_split: "train".into(),
             eval_dataset: None,
@@ -531,6 +536,11 @@ impl Config {
     /// Returns whether some updates train on a generation after others have changed the weights.
     pub fn trains_later(&self) -> bool {
         !self.gradient_accumulation_steps.is_multiple_of(self.steps_per_generation() * self.num_iterations)
+    }
+
+    /// Returns whether a policy that has not been trained yet gives texts the probabilities that the reference model gives them.
+    pub fn begins_as_reference(&self) -> bool {
+        self.ref_model.is_none()
     }
 
     /// Returns the number of completions in one generation; where pairs are generated, the number of their prompts.

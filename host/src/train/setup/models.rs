@@ -1,5 +1,6 @@
 //! Creates the policy and the reference model that a run starts with, with or without an adapter.
 
+use super::reference;
 use super::value_model::Values;
 use crate::config::{self, Config, OldLogp};
 use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy};
@@ -7,7 +8,6 @@ use crate::plugin::Needs;
 use crate::train::flow::Flow;
 use crate::train::learner::aux_coefficient;
 use crate::train::origin::Beginning;
-use crate::train::snapshot::REFERENCE;
 use crate::train::{Error, Result};
 use std::path::Path;
 
@@ -58,7 +58,11 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
         config.lora_target_modules = Some(targets(config, source)?);
     }
     if config.sync_ref_model {
-        let detail = "would change the reference model, which with an adapter is the base model".to_owned();
+        let detail = match config.ref_model {
+            None => "would change the reference model, which with an adapter is the base model",
+            Some(_) => "mixes the policy's weights into the reference model; with an adapter, the policy has few of its own",
+        };
+        let detail = detail.to_owned();
         return invalid("sync_ref_model", detail);
     }
     config.use_peft = true;
@@ -194,8 +198,8 @@ pub(super) fn policy_and_reference(
         let policy = policy(&kept, over(&kept, began.clone())?)?;
         return Ok((policy, needs.ref_logp.then(|| Frozen::new(began))));
     }
-    let moved = origin.checkpoint.join(REFERENCE);
-    let began = || if moved.exists() { source.decoder_in(&moved)?.at(place) } else { source.decoder()?.at(place) };
+    let moved = reference::moved(beginning, config)?;
+    let began = || moved.as_deref().map_or_else(|| source.decoder(), |file| source.decoder_in(file))?.at(place);
     Ok((policy(&kept, whole(&kept)?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
 }
 
