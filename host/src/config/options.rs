@@ -194,6 +194,9 @@ pub struct Config {
     /// once for all its completions, and a longer row goes alone [default: none]
     #[schemars(extend("on_resume" = "free"))]
     pub max_tokens_per_microbatch: Option<usize>,
+    /// Add uniform noise to the embeddings of the dataset's texts in training, within this over the square root of a text's tokens times
+    /// the embedding's width (NEFTune, arXiv 2310.05914); never in generation and evaluation [default: none]
+    pub neftune_noise_alpha: Option<f64>,
     /// Save memory by recomputing each layer in the backward pass: same results, about a fifth slower. It saves little here,
     /// without padding and with each prompt stored once [default: false]
     #[schemars(extend("on_resume" = "free"))]
@@ -442,6 +445,7 @@ impl Default for Config {
             generation_batch_size: None,
             num_iterations: 1,
             max_tokens_per_microbatch: None,
+            neftune_noise_alpha: None,
             gradient_checkpointing: false,
             router_aux_loss_coef: None,
             max_steps: -1,
@@ -540,7 +544,12 @@ impl Config {
 
     /// Returns whether a policy that has not been trained yet gives texts the probabilities that the reference model gives them.
     pub fn begins_as_reference(&self) -> bool {
-        self.ref_model.is_none()
+        self.ref_model.is_none() && self.noise() <= 0.0
+    }
+
+    /// Returns `alpha` of the noise on embeddings; 0 for none.
+    pub fn noise(&self) -> f64 {
+        self.neftune_noise_alpha.unwrap_or(0.0)
     }
 
     /// Returns the number of completions in one generation; where pairs are generated, the number of their prompts.

@@ -219,6 +219,7 @@ impl Config {
             ("critic_learning_rate", self.critic_learning_rate.unwrap_or(0.0)),
             ("weight_decay", self.weight_decay),
             ("max_grad_norm", self.max_grad_norm),
+            ("neftune_noise_alpha", self.noise()),
             ("router_aux_loss_coef", self.router_aux_loss_coef.unwrap_or(0.0)),
             ("warmup_ratio", self.warmup_ratio),
             ("warmup_steps", self.warmup_steps),

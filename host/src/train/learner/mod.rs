@@ -260,7 +260,8 @@ impl Learner {
         Ok((gradient.loss, figures))
     }
 
-    /// Returns what an adapter's dropout follows from in a pass of a step; none in an evaluation, which drops nothing.
+    /// Returns what an adapter's dropout and the noise on embeddings follow from in a pass of a step; none in an evaluation, which has
+    /// neither.
     fn dropping(&self, learn: Learn, at: Moment) -> Option<u64> {
         (learn != Learn::Nothing).then(|| mixed_bits(self.settings.seed ^ mixed_bits(at.step)))
     }

@@ -33,7 +33,7 @@ use crate::optim::Settings;
 use crate::plugin::Needs;
 use data::Datasets;
 use model::Opened;
-use models::{policy_and_reference, settle_dropout, settle_scoring};
+use models::{noise, policy_and_reference, settle_dropout, settle_scoring};
 use plugins::Loaded;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -185,7 +185,7 @@ fn learner(
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&own, &values), beginning, place)?;
     let named = opened.reference.as_ref().map(|folder| reference::open(folder, &config, beginning, place, &policy));
     let reference = named.transpose()?.or(reference);
-    let policy = policy.with_dropout(dropout);
+    let policy = policy.with_dropout(dropout).with_noise(noise(&config, plugins.flow, place)?);
     let adapter = opened.lora.is_some();
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
     let usual_rate = schedule::usual(plugins.flow, rate, size(&policy));

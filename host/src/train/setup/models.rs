@@ -90,6 +90,24 @@ pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &
     Ok(*config.lora_dropout.get_or_insert_with(by_default))
 }
 
+/// Returns `alpha` of the noise that training adds to embeddings; 0 for none.
+///
+/// # Errors
+/// If the policy generates its texts, or the place can't add noise.
+pub(super) fn noise(config: &Config, flow: Flow, place: &Place) -> Result<f64> {
+    let refused = if flow.generates() {
+        "is for texts of a dataset, and this algorithm generates its own, whose probabilities noise would change; leave it out"
+    } else if !place.device().is_cpu() {
+        "has no kernel for a device yet; leave it out, or use --device cpu"
+    } else {
+        return Ok(config.noise());
+    };
+    if config.noise() <= 0.0 {
+        return Ok(0.0);
+    }
+    Err(Error::setting("neftune_noise_alpha", refused))
+}
+
 /// Sets in `config` what generated completions are scored on, and what they are compared with later.
 ///
 /// # Errors
