@@ -197,6 +197,9 @@ pub struct Config {
     /// Add uniform noise to the embeddings of the dataset's texts in training, within this over the square root of a text's tokens times
     /// the embedding's width (NEFTune, arXiv 2310.05914); never in generation and evaluation [default: none]
     pub neftune_noise_alpha: Option<f64>,
+    /// Share of each given token, as a target, that is spread evenly over the vocabulary (label smoothing); for sft with loss_type nll
+    /// [default: 0]
+    pub label_smoothing_factor: f64,
     /// Save memory by recomputing each layer in the backward pass: same results, about a fifth slower. It saves little here,
     /// without padding and with each prompt stored once [default: false]
     #[schemars(extend("on_resume" = "free"))]
@@ -446,6 +449,7 @@ impl Default for Config {
             num_iterations: 1,
             max_tokens_per_microbatch: None,
             neftune_noise_alpha: None,
+            label_smoothing_factor: 0.0,
             gradient_checkpointing: false,
             router_aux_loss_coef: None,
             max_steps: -1,

@@ -243,6 +243,17 @@ impl Pass<'_> {
         self.values.as_deref()
     }
 
+    /// Makes each log-probability that of a target of which this share is spread evenly over the vocabulary; see [`logprob::smooth`].
+    ///
+    /// # Errors
+    /// On a device.
+    pub fn smoothing_targets(mut self, share: f64) -> Result<Self> {
+        if share > 0.0 {
+            logprob::smooth(&mut self.stats, share, &self.hidden, self.policy.decoder.weights.output(), self.scale)?;
+        }
+        Ok(self)
+    }
+
     /// Computes the mean over the vocabulary of each selected prediction's logits at temperature one.
     pub fn mean_logits(&self) -> Result<Vec<f32>> {
         Ok(logprob::mean_logits(&self.hidden, self.policy.decoder.weights.output(), self.scale)?)

@@ -33,7 +33,7 @@ use crate::optim::Settings;
 use crate::plugin::Needs;
 use data::Datasets;
 use model::Opened;
-use models::{noise, policy_and_reference, settle_dropout, settle_scoring};
+use models::{check_smoothing, noise, policy_and_reference, settle_dropout, settle_scoring};
 use plugins::Loaded;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -179,6 +179,7 @@ fn learner(
         values = Values::Trained;
     }
     settle_scoring(&mut config, plugins.flow, place)?;
+    check_smoothing(&config, plugins.flow, plugins.about().hints.smoothed, place)?;
     let dropout = settle_dropout(&mut config, &opened.source, place)?;
     // A named reference model is read by itself.
     let own = Needs { ref_logp: needs.ref_logp && opened.reference.is_none(), ..needs };

@@ -108,6 +108,22 @@ pub(super) fn noise(config: &Config, flow: Flow, place: &Place) -> Result<f64> {
     Err(Error::setting("neftune_noise_alpha", refused))
 }
 
+/// Refuses smoothed targets for an algorithm that does not take them, or where the place can't compute them.
+pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, place: &Place) -> Result<()> {
+    let share = config.label_smoothing_factor;
+    let refused = if flow != Flow::Given || !smoothed {
+        format!(
+            "is {share}, and {} does not learn given tokens as such targets with these settings; leave it out",
+            config.algorithm
+        )
+    } else if !place.device().is_cpu() {
+        format!("is {share}, and there is no kernel for it yet on a device; leave it out, or use --device cpu")
+    } else {
+        return Ok(());
+    };
+    if share > 0.0 { Err(Error::setting("label_smoothing_factor", refused)) } else { Ok(()) }
+}
+
 /// Sets in `config` what generated completions are scored on, and what they are compared with later.
 ///
 /// # Errors
