@@ -46,6 +46,7 @@ CASES = [
     ("assistant only", "chat", {"assistant_only_loss": True}),
     ("assistant only packed", "chat", {"assistant_only_loss": True, "packing": True, "max_length": 96}),
     ("dft", "completion", {"loss_type": "dft"}),
+    ("label smoothing", "completion", {"label_smoothing_factor": 0.1}),
 ]
 TEMPLATES["marked"] = MARKED
 # More packs than there are.

@@ -9,7 +9,7 @@ For each loss of DPO, CPO, ORPO and KTO: two tiny random models (an untied Qwen2
 tokenizer begins every text with <s>), the same made-up pairs in the same order, three optimizer
 steps with batches of 4 pairs, without accumulation and with an accumulation of 2. Both in f32 on
 the CPU, AdamW at a constant rate, gradients clipped at 1, no dropout, the starting model as
-reference. Compared after each step are all figures that both log, and the weights. AdamW's epsilon
+reference unless a case has another. Compared after each step are all figures that both log, and the weights. AdamW's epsilon
 is 1e-6: what a pair's two answers have in common has a gradient of mere rounding in the first
 step, and 1e-8 would make updates of full size of it. The last output is check_pairs_step.txt beside
 this file.
@@ -50,7 +50,7 @@ from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 # Name, algorithm, settings of the loss, and what else is special: the chat template, max_length,
-# the learning rate. At 1e-3, forward_kl's exponentials of log-ratios make more than 1e-4 of rounding:
+# the learning rate, another reference model than the starting one. At 1e-3, forward_kl's exponentials of log-ratios make more than 1e-4 of rounding:
 # TRL in f32 then differs from itself in f64 by 6e-5.
 CASES = [
     ("dpo sigmoid", "dpo", {"loss_type": ["sigmoid"]}, {}),
@@ -75,6 +75,7 @@ CASES = [
     ("dpo ld_alpha", "dpo", {"loss_type": ["sigmoid"], "ld_alpha": 0.4}, {}),
     ("dpo chat", "dpo", {"loss_type": ["sigmoid"]}, {"template": "chat"}),
     ("dpo max_length 30", "dpo", {"loss_type": ["sigmoid"]}, {"max_length": 30}),
+    ("dpo ref_model", "dpo", {"loss_type": ["sigmoid"]}, {"other": True}),
     ("cpo sigmoid", "cpo", {"loss_type": "sigmoid"}, {}),
     ("cpo hinge", "cpo", {"loss_type": "hinge", "beta": 0.3}, {}),
     ("cpo ipo", "cpo", {"loss_type": "ipo"}, {}),
@@ -95,6 +96,7 @@ CASES = [
     ("kto pairs", "kto", {"loss_type": "kto"}, {"pairs": True}),
     ("kto chat", "kto", {"loss_type": "kto"}, {"template": "chat"}),
     ("kto max_length 30", "kto", {"loss_type": "kto"}, {"max_length": 30}),
+    ("kto ref_model", "kto", {"loss_type": "kto"}, {"other": True}),
 ]
 UNREFERENCED = ("cpo", "orpo")
 def labelled(rows):
@@ -180,14 +182,14 @@ class Kto(ByTokens, KTOTrainer):
         return loss
 
 
-def train_trl(algorithm, model, rows, out, batch, accumulation, settings, special, callback):
+def train_trl(algorithm, model, reference, rows, out, batch, accumulation, settings, special, callback):
     trainer, config = {
         "dpo": (Dpo, DPOConfig), "cpo": (Cpo, CPOConfig), "orpo": (Orpo, ORPOConfig), "kto": (Kto, KTOConfig)}[algorithm]
     args = config(
         output_dir=str(out), per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, adam_epsilon=EPSILON,
         remove_unused_columns=algorithm not in UNREFERENCED, max_length=special.get("max_length", 1024),
         **TRL_CONSTANT | {"learning_rate": special.get("rate", RATE)}, **settings)
-    reference = {"ref_model": load_model(model)} if algorithm not in UNREFERENCED else {}
+    reference = {"ref_model": load_model(reference)} if algorithm not in UNREFERENCED else {}
     train(trainer(
         model=load_model(model), args=args, train_dataset=datasets.Dataset.from_list(rows), callbacks=[callback],
         processing_class=AutoTokenizer.from_pretrained(model), **reference))
@@ -237,15 +239,19 @@ def run_case(args, work, name, algorithm, settings, special):
         model = work / f"{kind}-{special.get('template')}"
         if not model.exists():
             make_model(model, kind, rows, special.get("template"))
+        reference = work / f"{kind}-other" if "other" in special else model
+        if not reference.exists():
+            make_model(reference, kind, rows, None, seed=7)
         these = rows_of(algorithm, rows, AutoTokenizer.from_pretrained(model), special)
         dataset = work / "rows.jsonl"
         write_lines(dataset, these)
         for accumulation in (1, 2):
             out, callback = case.begin(kind, accumulation)
             accumulated = flags | {"gradient-accumulation-steps": accumulation}
+            accumulated |= {"ref-model": reference} if "other" in special else {}
             got = run_rlhost([args.rlhost, "train", "--algorithm", algorithm], model, dataset, out, accumulated, loss)
             cut = (BATCH * accumulation, 1) if by_tokens else (BATCH, accumulation)
-            want = train_trl(algorithm, model, these, work / "trl", *cut, settings, special, callback)
+            want = train_trl(algorithm, model, reference, these, work / "trl", *cut, settings, special, callback)
             compare_figures(callback.report, got, want, settings.get("beta", 0.1), without)
             case.end(got, want)
     return case.print(args.all)

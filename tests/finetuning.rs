@@ -210,3 +210,75 @@ fn an_epoch_ends_with_an_update_on_what_is_left_of_it() {
         place.assert_same_end(&format!("again-{step}"), "in-two", 6, "model.safetensors");
     }
 }
+
+#[test]
+fn smoothed_targets_are_the_given_ones_and_the_whole_vocabulary_by_their_shares() {
+    let place = Place::with_answers();
+    let loss = |share: &str| {
+        let said = evaluated(&place, tiny(), "answers.jsonl", &["--label-smoothing-factor", share]);
+        said["eval_loss"].as_f64().unwrap()
+    };
+    let (own, all) = (loss("0"), loss("1"));
+    assert!((own - all).abs() > 1e-4, "{own} {all}");
+    for share in ["0.1", "0.75"] {
+        let by: f64 = share.parse().unwrap();
+        let (got, want) = (loss(share), (1.0 - by) * own + by * all);
+        assert!((got - want).abs() < 1e-6, "{share}: {got}, not {want}");
+    }
+    let train = |run: &str, more: &[&str]| {
+        let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--output-dir", run, "--max-steps", "4"];
+        let rest = ["--learning-rate", "0.002", "--logging-steps", "1", "--save-steps", "1", "--label-smoothing-factor", "0.2"];
+        place.run(&[&sft[..], &rest, more].concat()).succeeded();
+    };
+    train("whole", &["--per-device-train-batch-size", "8"]);
+    for step in 1..4 {
+        place.assert_resumes("whole", step, 4, "model.safetensors");
+    }
+    train("accumulated", &["--per-device-train-batch-size", "2", "--gradient-accumulation-steps", "4"]);
+    train("cut", &["--per-device-train-batch-size", "8", "--max-tokens-per-microbatch", "40"]);
+    for run in ["accumulated", "cut"] {
+        rlhost_tests::assert_near(&place.figures(run), &place.figures("whole"), run);
+    }
+}
+
+#[test]
+fn smoothed_targets_are_refused_where_a_loss_is_no_cross_entropy() {
+    let place = Place::with_answers();
+    let sft = ["sft", "--dataset", "answers.jsonl"];
+    for (given, more, said) in [
+        (&sft[..], &["--label-smoothing-factor", "0.1", "--loss-type", "dft"][..], "sft does not learn given tokens as such"),
+        (&sft, &["--label-smoothing-factor", "1.5"], "between 0 and 1"),
+        (&["dpo", "--dataset", "pairs.jsonl"], &["--label-smoothing-factor", "0.1"], "dpo does not learn"),
+        (
+            &["grpo", "--plugin", "tldr_length_reward.wasm", "--dataset", "pairs.jsonl"],
+            &["--label-smoothing-factor", "0.1"],
+            "grpo does not learn",
+        ),
+    ] {
+        let refused = place.run(&[given, &["--model", tiny(), "--output-dir", "refused"], more].concat());
+        assert!(refused.code == Some(2) && refused.error().contains("label_smoothing_factor"), "{}", refused.stderr);
+        assert!(refused.error().contains(said), "{}", refused.stderr);
+    }
+    // As TRL's files write it, where nothing is smoothed.
+    place.write("trl.yaml", "label_smoothing_factor: 0.0\nneftune_noise_alpha: null\nmax_steps: 1\n");
+    let dpo = ["dpo", "--model", tiny(), "--dataset", "pairs.jsonl", "--config", "trl.yaml", "--output-dir", "run"];
+    place.run(&dpo).succeeded();
+}
+
+#[test]
+fn a_live_run_with_smoothed_targets_keeps_a_loss_that_takes_them() {
+    let place = Place::with_answers();
+    let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--output-dir", "run", "--max-steps", "100000"];
+    let mut run = place.start(&[&sft[..], &["--label-smoothing-factor", "0.1", "--save-strategy", "no"]].concat());
+    let patience = std::time::Duration::from_secs(60);
+    let file = place.path("run/config.toml");
+    place.wait("run", patience, || place.steps("run") > 0);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("loss_type = \"nll\""), "{text}");
+    std::fs::write(&file, text.replace("loss_type = \"nll\"", "loss_type = \"dft\"")).unwrap();
+    place.wait("run", patience, || !place.events("run", "plugin_refused").is_empty());
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let refused = &place.events("run", "plugin_refused")[0];
+    assert!(refused["reason"].as_str().unwrap().contains("smoothed targets (label_smoothing_factor)"), "{refused}");
+}

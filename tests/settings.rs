@@ -196,3 +196,58 @@ fn an_adapters_dropout_is_trls_by_default_and_that_of_a_folder_that_training_goe
     let without = place.run(&[&sft("none")[..], &["--lora-dropout", "0.1"]].concat());
     assert!(without.code == Some(2) && without.error().contains("lora_dropout: needs an adapter"), "{}", without.stderr);
 }
+
+/// A run whose embeddings have noise in training.
+fn noisy<'a>(run: &'a str, algorithm: &'a str) -> Vec<&'a str> {
+    let data = if algorithm == "sft" { "answers.jsonl" } else { "pairs.jsonl" };
+    let mut all = vec![algorithm, "--model", tiny(), "--dataset", data, "--output-dir", run, "--max-steps", "4"];
+    all.extend(["--save-steps", "1", "--logging-steps", "1", "--learning-rate", "0.002", "--per-device-train-batch-size", "8"]);
+    all.extend(["--neftune-noise-alpha", "5"]);
+    all
+}
+
+#[test]
+fn noise_on_embeddings_resumes_is_the_same_however_a_step_is_cut_and_is_in_training_alone() {
+    let place = Place::with_answers();
+    for algorithm in ["sft", "dpo", "reward"] {
+        let run = format!("{algorithm}-whole");
+        place.run(&noisy(&run, algorithm)).succeeded();
+        resumes_exactly(&place, &run, 4);
+        let again = |name: &str, more: &[&str]| {
+            let name = format!("{algorithm}-{name}");
+            place.run(&[&noisy(&name, algorithm)[..], more].concat()).succeeded();
+            name
+        };
+        let checkpointed = again("checkpointed", &["--gradient-checkpointing"]);
+        place.assert_same_end(&checkpointed, &run, 4, "model.safetensors");
+        let accumulated = again("accumulated", &["--per-device-train-batch-size", "2", "--gradient-accumulation-steps", "4"]);
+        assert_near(&place.figures(&accumulated), &place.figures(&run), algorithm);
+        let plain = again("plain", &["--neftune-noise-alpha", "0"]);
+        let first = |run: &str| place.figure(run, "loss")[0];
+        assert!((first(&plain) - first(&run)).abs() > 1e-4, "{algorithm}: {} and {}", first(&plain), first(&run));
+    }
+    // Of weights that stay as they are, evaluations are the same, and those of training differ by the noise.
+    let evaluated = |run: &str, more: &[&str]| {
+        let still = ["--eval-dataset", "answers.jsonl", "--eval-steps", "2", "--learning-rate", "0", "--eval-on-start"];
+        place.run(&[&noisy(run, "sft")[..], &still, more].concat()).succeeded();
+        let lines = place.lines(&format!("{run}/metrics.jsonl"));
+        let of = |name: &str| lines.iter().filter_map(|line| line[name].as_f64()).collect::<Vec<_>>();
+        (of("eval_loss"), of("loss"))
+    };
+    let (noised, plain) = (evaluated("still", &[]), evaluated("quiet", &["--neftune-noise-alpha", "0"]));
+    assert!(noised.0.len() == 3 && noised.0 == plain.0, "{noised:?} {plain:?}");
+    assert!(noised.1.iter().zip(&plain.1).all(|(noised, plain)| noised != plain), "{noised:?} {plain:?}");
+}
+
+#[test]
+fn noise_on_embeddings_is_for_given_texts() {
+    let place = Place::with_answers();
+    let grpo = ["--plugin", "tldr_length_reward.wasm", "--dataset", "pairs.jsonl", "--output-dir", "refused"];
+    let sft = ["sft", "--dataset", "answers.jsonl", "--output-dir", "refused"];
+    for (given, alpha, said) in [(&grpo[..], "5", "generates its own"), (&sft, "-1", "0 or greater")] {
+        let refused = place.run(&[given, &["--model", tiny(), "--neftune-noise-alpha", alpha]].concat());
+        assert!(refused.code == Some(2) && refused.error().contains("neftune_noise_alpha"), "{}", refused.stderr);
+        assert!(refused.error().contains(said), "{}", refused.stderr);
+    }
+    assert!(!place.path("refused").exists());
+}

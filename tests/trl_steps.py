@@ -79,7 +79,7 @@ def make_rows():
     return rows
 
 
-def make_model(folder, kind, rows, template):
+def make_model(folder, kind, rows, template, seed=None):
     config, tied = MODELS[kind]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -102,7 +102,7 @@ def make_model(folder, kind, rows, template):
     ending = bpe.token_to_id(EOS)
     ids = dict(vocab_size=bpe.get_vocab_size(), bos_token_id=None, eos_token_id=ending, pad_token_id=ending)
     model = AutoModelForCausalLM.from_config(config(tie_word_embeddings=tied, **ids, **SHAPE), dtype=torch.float32)
-    generator = torch.Generator().manual_seed(len(kind))
+    generator = torch.Generator().manual_seed(len(kind) if seed is None else seed)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(0.2 * torch.randn(p.shape, generator=generator) + name.endswith("norm.weight"))

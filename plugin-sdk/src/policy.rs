@@ -22,6 +22,13 @@ pub trait Policy: Sized + Send + 'static {
     /// Returns the columns it needs under these settings.
     fn needs(config: &Self::Config) -> Needs;
 
+    /// Returns whether `logp` of given tokens may be that of smoothed targets under these settings: with `label_smoothing_factor`, the
+    /// host counts each target as that much of all tokens of the vocabulary alike. So it may where a loss is a sum of `logp` with fixed
+    /// weights, its derivatives.
+    fn smoothed(_config: &Self::Config) -> bool {
+        false
+    }
+
     /// Creates the algorithm from its settings.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
@@ -174,16 +181,17 @@ macro_rules! policy_plugin {
         impl $crate::bindings::contract::plugin::Guest for __Plugin {
             fn describe() -> $crate::bindings::contract::plugin::Info {
                 use $crate::policy::Policy;
-                let needs = __POLICY.read(|p| match p {
-                    Some(p) => <$policy>::needs(&p.config),
-                    None => <$policy>::needs(&::core::default::Default::default()),
+                let asked = |config: &<$policy as Policy>::Config| (<$policy>::needs(config), <$policy>::smoothed(config));
+                let (needs, smoothed) = __POLICY.read(|p| match p {
+                    Some(p) => asked(&p.config),
+                    None => asked(&::core::default::Default::default()),
                 });
                 $crate::bindings::contract::plugin::Info {
                     name: env!("CARGO_PKG_NAME").into(),
                     version: env!("CARGO_PKG_VERSION").into(),
                     description: <$policy>::DESCRIPTION.into(),
                     config_schema: $crate::config::algorithm_schema::<<$policy as Policy>::Config>(
-                        $crate::serde_json::json!({ "learning_rate": <$policy>::LEARNING_RATE }),
+                        $crate::serde_json::json!({ "learning_rate": <$policy>::LEARNING_RATE, "smoothed": smoothed }),
                     ),
                     needs,
                     stateless: $stateless,

@@ -104,6 +104,18 @@ impl Forest {
         self.segments.iter().zip(of_segments).flat_map(|(segment, texts)| std::iter::repeat_n(texts, segment.len)).collect()
     }
 
+    /// Returns the length of the longest whole text that each token is a part of, `[N]`.
+    pub fn lengths_of_texts(&self) -> Vec<usize> {
+        let mut longest = vec![0; self.segments.len()];
+        for (i, segment) in self.segments.iter().enumerate().rev() {
+            longest[i] = longest[i].max(self.positions[segment.range().end - 1] as usize + 1);
+            if let Some(prefix) = segment.prefix {
+                longest[prefix] = longest[prefix].max(longest[i]);
+            }
+        }
+        self.segments.iter().zip(longest).flat_map(|(segment, length)| std::iter::repeat_n(length, segment.len)).collect()
+    }
+
     /// Returns the forest as a device's kernels see it.
     #[cfg(feature = "cuda")]
     pub(super) fn plan(&self, device: &candle_core::CudaDevice) -> super::Result<&Plan> {

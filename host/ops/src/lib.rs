@@ -35,6 +35,7 @@ pub mod low_rank;
 pub mod machine;
 mod math;
 mod memory;
+pub mod noise;
 pub mod norm;
 pub mod optimizers;
 pub mod panels;

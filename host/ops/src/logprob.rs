@@ -30,6 +30,8 @@ pub struct TokenStats {
     pub top: Vec<bool>,
     /// Logarithm of the normaliser.
     pub(super) log_sum: Vec<f32>,
+    /// Share of each target that is spread evenly over the vocabulary; see [`smooth`].
+    smoothing: f32,
 }
 
 fn check(hidden: &Tensor, w: &Tensor, targets: &[u32]) -> Result<(usize, usize, usize)> {
@@ -149,6 +151,27 @@ fn sums_of(lines: &[f32], line: usize) -> Vec<Sums> {
     tops.into_iter().zip(sums).map(|(top, (sum, weighted))| Sums { top, sum, weighted }).collect()
 }
 
+/// Makes each log-probability that of a target of which this share is spread evenly over the vocabulary (label smoothing, Szegedy et
+/// al. 2016, arXiv 1512.00567): `1 - share` of the token's own, and `share` of the vocabulary's mean. [`backward`] then takes
+/// derivatives with respect to these.
+///
+/// # Errors
+/// On a device, or if the sizes don't fit.
+pub fn smooth(stats: &mut TokenStats, share: f64, hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<()> {
+    let (rows, _) = matrix_dims(hidden);
+    if !hidden.device().is_cpu() || rows != stats.logp.len() {
+        let detail = format!("smoothed targets of {rows} rows and {} statistics; they are for the CPU", stats.logp.len());
+        return Err(Error::Shape { op: "logprob", detail });
+    }
+    let means = mean_logits(hidden, w, scale)?;
+    for ((logp, log_sum), mean) in stats.logp.iter_mut().zip(&stats.log_sum).zip(means) {
+        let mean = f64::from(mean) / f64::from(scale.temperature) - f64::from(*log_sum);
+        *logp = ((1.0 - share) * f64::from(*logp) + share * mean) as f32;
+    }
+    stats.smoothing = share as f32;
+    Ok(())
+}
+
 /// Returns the gradient of `hidden`, `[M, D]`, and adds that of `w` to the f32 `dw`, if given. `d_logp` and `d_entropy` are the
 /// loss's derivatives, one per row.
 #[expect(clippy::too_many_arguments, reason = "one call site; the forward's inputs, its outputs and their gradients")]
@@ -165,6 +188,11 @@ pub fn backward(
 ) -> Result<Tensor> {
     let (m, d, vocab) = check(hidden, w, targets)?;
     check_restriction(hidden, restriction)?;
+    let share = stats.smoothing;
+    if share > 0.0 && restriction.is_some() {
+        let detail = "targets can't be spread over a restricted vocabulary".into();
+        return Err(Error::Shape { op: "logprob backward", detail });
+    }
     if d_logp.len() != m
         || d_entropy.is_some_and(|e| e.len() != m)
         || stats.logp.len() != m
@@ -185,7 +213,10 @@ pub fn backward(
             let multiplied = tile.restrict(logits, restriction, vocab);
             let rows = Rows::of(&tile, stats, d_logp, d_entropy);
             logits.par_chunks_mut(TOKENS_PER_TASK * tile.line()).for_each(|lines| rows.logit_gradients(lines));
-            tile.targets(targets).for_each(|(place, row)| logits[place] += d_logp[row]);
+            if share > 0.0 {
+                rows.spread(logits, share / vocab as f32);
+            }
+            tile.targets(targets).for_each(|(place, row)| logits[place] += (1.0 - share) * d_logp[row]);
             multiplied.into_iter().for_each(|(place, factor)| logits[place] *= factor);
             if let Some(slopes) = slopes {
                 logits.iter_mut().zip(slopes).for_each(|(d, slope)| *d *= slope);
@@ -242,6 +273,13 @@ impl Rows {
             d_logp: padded(d_logp),
             d_entropy: d_entropy.map(padded),
         }
+    }
+
+    /// Adds `by` times each row's derivative to every token's.
+    fn spread(&self, lines: &mut [f32], by: f32) {
+        lines.par_chunks_mut(self.d_logp.len()).for_each(|line| {
+            line.iter_mut().zip(&self.d_logp).for_each(|(d, d_logp)| *d += by * d_logp);
+        });
     }
 
     /// Replaces some lines of logits by the loss's derivatives with respect to them, `d_logp (1[j = target] - p_j) - d_entropy p_j
@@ -500,5 +538,37 @@ mod tests {
         let bounded = Scale { cap: Some(1e5), ..Scale::from(5.0) };
         close("bounded", &mean_logits(&matrix(h.clone(), D), &matrix(w.clone(), D), bounded).unwrap(), &want);
         close("mean logits", &mean_logits(&matrix(h, D), &matrix(w.clone(), D), 5.0.into()).unwrap(), &want);
+    }
+
+    #[test]
+    fn a_smoothed_target_is_the_mean_of_all_targets_by_their_weights() {
+        let (m, vocab, share) = (7, TOKENS + 11, 0.3);
+        let (h, w, d_logp) = (values(m * D, 1, 2.0), values(vocab * D, 2, 2.0), values(m, 3, 1.0));
+        let targets: Vec<u32> = (0..m).map(|row| (row * 37) as u32).collect();
+        let (ht, wt) = (matrix(h.clone(), D), matrix(w.clone(), D));
+        for scale in SCALES {
+            let naive = |targets: &[u32]| Naive::new(&h, &w, targets, &d_logp, None, scale);
+            // Log-probabilities and gradients are linear in the targets.
+            let (mut want, own) = (Naive::default(), naive(&targets));
+            let add = |to: &mut Vec<f64>, by: f64, from: &[f64]| {
+                to.resize(from.len(), 0.0);
+                to.iter_mut().zip(from).for_each(|(to, from)| *to += by * from);
+            };
+            let all = (0..vocab).map(|token| (share / vocab as f64, naive(&vec![token as u32; m])));
+            for (by, part) in std::iter::once((1.0 - share, own)).chain(all) {
+                add(&mut want.logp, by, &part.logp);
+                add(&mut want.dh, by, &part.dh);
+                add(&mut want.dw, by, &part.dw);
+            }
+            let mut stats = forward(&ht, &wt, &targets, scale, None).unwrap();
+            let entropy = stats.entropy.clone();
+            smooth(&mut stats, share, &ht, &wt, scale).unwrap();
+            close("logp", &stats.logp, &want.logp);
+            assert_eq!(stats.entropy, entropy);
+            let dw = matrix(vec![0.0; vocab * D], D);
+            let dh = backward(&ht, &wt, &targets, scale, None, &stats, &d_logp, None, Some(&dw)).unwrap();
+            close("dh", &super::super::to_vec(&dh).unwrap(), &want.dh);
+            close("dw", &super::super::to_vec(&dw).unwrap(), &want.dw);
+        }
     }
 }

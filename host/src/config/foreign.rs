@@ -268,7 +268,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
         &["use_dora", "lora_modules_to_save", "lora_target_parameters"],
     ),
     (NONE, "it is for low-rank optimizers (GaLore, APOLLO); use LoRA", &["optim_target_modules"]),
-    (NONE, "not supported yet", &["neftune_noise_alpha", "label_smoothing_factor", "use_weighting"]),
+    (NONE, "not supported yet", &["use_weighting"]),
     (NONE, "use --reward-model", &["reward_model_path"]),
     (RewardFuncs, "plugins are given with --plugin; TRL's own rewards stand for those that score alike", &["reward_funcs"]),
     (NONE, "episodes have one turn", &["max_tool_calling_iterations"]),

@@ -4,11 +4,12 @@ use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result, scalar};
 use toml::{Table, Value};
 
 /// Keys that an algorithm defines, decides where nothing is given, or alone can take.
-const OF_ALGORITHM: [&str; 8] = [
+const OF_ALGORITHM: [&str; 9] = [
     "loss",
     "learn_from",
     "learning_rate",
     "value_model",
+    "ref_model",
     "critic_learning_rate",
     "num_generations",
     "packing",

@@ -27,6 +27,10 @@ pub struct Config {
     /// tokenizer, or else policy]
     #[schemars(extend("rank" = "own", "aliases" = ["critic_pretrain"]))]
     pub value_model: Option<String>,
+    /// Reference model of algorithms that compare the policy with one, such as dpo and kto: a model folder or a name on the hub. It
+    /// must have the policy's tokenizer, and nothing trains it [default: the model that the run starts with]
+    #[schemars(extend("rank" = "own", "aliases" = ["ref_model_name_or_path", "ref_pretrain"]))]
+    pub ref_model: Option<String>,
     /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of
     /// shards, or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
     #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["dataset_name"]))]
@@ -191,6 +195,12 @@ pub struct Config {
     /// once for all its completions, and a longer row goes alone [default: none]
     #[schemars(extend("on_resume" = "free"))]
     pub max_tokens_per_microbatch: Option<usize>,
+    /// Add uniform noise to the embeddings of the dataset's texts in training, within this over the square root of a text's tokens times
+    /// the embedding's width (NEFTune, arXiv 2310.05914); never in generation and evaluation [default: none]
+    pub neftune_noise_alpha: Option<f64>,
+    /// Share of each given token, as a target, that is spread evenly over the vocabulary (label smoothing); for sft with loss_type nll
+    /// [default: 0]
+    pub label_smoothing_factor: f64,
     /// Save memory by recomputing each layer in the backward pass: same results, about a fifth slower. It saves little here,
     /// without padding and with each prompt stored once [default: false]
     #[schemars(extend("on_resume" = "free"))]
@@ -383,6 +393,7 @@ impl Default for Config {
         Self {
             model: None,
             value_model: None,
+            ref_model: None,
             dataset: None,
             dataset_train_split: "train".into(),
             eval_dataset: None,
@@ -438,6 +449,8 @@ impl Default for Config {
             generation_batch_size: None,
             num_iterations: 1,
             max_tokens_per_microbatch: None,
+            neftune_noise_alpha: None,
+            label_smoothing_factor: 0.0,
             gradient_checkpointing: false,
             router_aux_loss_coef: None,
             max_steps: -1,
@@ -532,6 +545,16 @@ impl Config {
     /// Returns whether some updates train on a generation after others have changed the weights.
     pub fn trains_later(&self) -> bool {
         !self.gradient_accumulation_steps.is_multiple_of(self.steps_per_generation() * self.num_iterations)
+    }
+
+    /// Returns whether a policy that has not been trained yet gives texts the probabilities that the reference model gives them.
+    pub fn begins_as_reference(&self) -> bool {
+        self.ref_model.is_none() && self.noise() <= 0.0
+    }
+
+    /// Returns `alpha` of the noise on embeddings; 0 for none.
+    pub fn noise(&self) -> f64 {
+        self.neftune_noise_alpha.unwrap_or(0.0)
     }
 
     /// Returns the number of completions in one generation; where pairs are generated, the number of their prompts.

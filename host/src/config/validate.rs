@@ -84,6 +84,9 @@ impl Config {
         if self.min_p.is_some_and(|p| !(0.0..=1.0).contains(&p)) {
             return Err(("min_p", "must be between 0 and 1".into()));
         }
+        if !(0.0..=1.0).contains(&self.label_smoothing_factor) {
+            return Err(("label_smoothing_factor", format!("is {}; it must be between 0 and 1", self.label_smoothing_factor)));
+        }
         if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
             return Err(("repetition_penalty", format!("is {}; it must be greater than 0", self.repetition_penalty)));
         }
@@ -219,6 +222,7 @@ impl Config {
             ("critic_learning_rate", self.critic_learning_rate.unwrap_or(0.0)),
             ("weight_decay", self.weight_decay),
             ("max_grad_norm", self.max_grad_norm),
+            ("neftune_noise_alpha", self.noise()),
             ("router_aux_loss_coef", self.router_aux_loss_coef.unwrap_or(0.0)),
             ("warmup_ratio", self.warmup_ratio),
             ("warmup_steps", self.warmup_steps),

@@ -6,6 +6,7 @@
 use super::dropped::{Dropout, Masked};
 use super::layer::{self, Attended, LayerKept, Maps, Product, Wide, multiplied};
 use super::mixture::{Balance, experts_backward};
+use super::noised::Noise;
 use super::weights::{Layer, Linear, Norm, Unit, Weights};
 use super::{Architecture, Lora, Place, Result};
 use crate::ops::attention::Attention;
@@ -50,6 +51,7 @@ pub(super) struct How {
     /// Whether to look at how evenly experts are used; then the last layer is computed for all positions.
     pub balances: bool,
     pub dropout: Option<Dropout>,
+    pub noise: Option<Noise>,
 }
 
 impl Kept {
@@ -175,6 +177,9 @@ impl Decoder {
         mut keep: impl FnMut(usize, LayerKept) -> Result<()>,
     ) -> Result<(Tensor, Tensor)> {
         let mut x = self.embedded(forest.tokens(), forest.positions())?;
+        if let Some(noise) = &how.noise {
+            noise.add_to(&x)?;
+        }
         for (i, w) in self.weights.layers.iter().enumerate() {
             let rows = self.rows_of(i, rows, how);
             let maps = Masked::of(w.maps(), self.precision, how.dropout.as_ref(), i, rows.is_some());

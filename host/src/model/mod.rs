@@ -23,6 +23,7 @@ mod layer_kinds;
 mod load;
 mod lora;
 mod mixture;
+mod noised;
 mod peft;
 mod place;
 mod policy;

@@ -3,6 +3,7 @@
 use super::decoder::{Decoder, How, Kept};
 use super::dropped::Dropout;
 use super::mixture::Balance;
+use super::noised::Noise;
 use super::{Architecture, Error, Frozen, Gradients, Passed, Place, Result, Weights, critic};
 use crate::ops::adamw::Parameter;
 use crate::ops::logprob::{self, Scale, TokenStats};
@@ -57,6 +58,8 @@ pub struct Policy {
     pub(super) gradient_checkpointing: bool,
     /// Whether passes look at how evenly experts are used.
     balances: bool,
+    /// Of the noise on embeddings.
+    noise: f64,
 }
 
 /// A forward pass that waits for the loss's derivatives.
@@ -74,7 +77,7 @@ pub struct Pass<'a> {
 impl Policy {
     /// Makes a decoder trainable.
     pub fn new(decoder: Decoder) -> Self {
-        Self { decoder, masters: None, gradient_checkpointing: false, balances: false }
+        Self { decoder, masters: None, gradient_checkpointing: false, balances: false, noise: 0.0 }
     }
 
     /// Moves the policy to another place. If that computes in bf16, trained parameters are also kept in f32; those that never
@@ -93,6 +96,11 @@ impl Policy {
         let all = [Some(&mut self.decoder.weights), self.masters.as_mut()];
         all.into_iter().flatten().filter_map(|weights| weights.lora.as_mut()).for_each(|lora| lora.dropout = p);
         self
+    }
+
+    /// Sets `alpha` of the noise that training adds to embeddings (NEFTune); 0 for none.
+    pub fn with_noise(self, alpha: f64) -> Self {
+        Self { noise: alpha, ..self }
     }
 
     /// Sets whether passes keep only the layers' inputs and recompute each layer in the backward pass. Results are bit-identical;
@@ -185,7 +193,7 @@ impl Policy {
         self.forward_with(forest, selected, temperature, None)
     }
 
-    /// Does the same with the adapter's dropout, whose random numbers follow from `key`.
+    /// Does the same with the adapter's dropout and the noise on embeddings, whose random numbers follow from `key`.
     ///
     /// # Errors
     /// As [`Policy::forward`].
@@ -196,12 +204,15 @@ impl Policy {
         temperature: f32,
         key: u64,
     ) -> Result<Pass<'a>> {
-        self.forward_with(forest, selected, temperature, self.dropout(key, forest, &selected.rows))
+        self.forward_with(forest, selected, temperature, Some(key))
     }
 
-    /// Returns what a pass with this key drops.
-    pub(super) fn dropout(&self, key: u64, forest: &Forest, rows: &[usize]) -> Option<Dropout> {
-        Dropout::new(self.weights().lora.map_or(0.0, |lora| lora.dropout), key, forest, rows)
+    /// Returns what a pass does; one without a key drops nothing and adds no noise.
+    pub(super) fn how(&self, key: Option<u64>, forest: &Forest, rows: &[usize]) -> How {
+        let p = self.weights().lora.map_or(0.0, |lora| lora.dropout);
+        let dropout = key.and_then(|key| Dropout::new(p, key, forest, rows));
+        let noise = key.and_then(|key| Noise::new(self.noise, key, forest, self.architecture()));
+        How { recompute: self.gradient_checkpointing, balances: self.balances, dropout, noise }
     }
 
     fn forward_with<'a>(
@@ -209,10 +220,9 @@ impl Policy {
         forest: &'a Forest,
         selected: &'a Selected,
         temperature: f32,
-        dropout: Option<Dropout>,
+        key: Option<u64>,
     ) -> Result<Pass<'a>> {
-        let how = How { recompute: self.gradient_checkpointing, balances: self.balances, dropout };
-        let (hidden, kept) = self.decoder.forward(forest, &selected.rows, how)?;
+        let (hidden, kept) = self.decoder.forward(forest, &selected.rows, self.how(key, forest, &selected.rows))?;
         let scale = self.decoder.logits(temperature);
         let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
@@ -240,6 +250,17 @@ impl Pass<'_> {
     /// Returns the critic's values of the states in which the selected tokens were chosen, if there is a critic.
     pub fn values(&self) -> Option<&[f32]> {
         self.values.as_deref()
+    }
+
+    /// Makes each log-probability that of a target of which this share is spread evenly over the vocabulary; see [`logprob::smooth`].
+    ///
+    /// # Errors
+    /// On a device.
+    pub fn smoothing_targets(mut self, share: f64) -> Result<Self> {
+        if share > 0.0 {
+            logprob::smooth(&mut self.stats, share, &self.hidden, self.policy.decoder.weights.output(), self.scale)?;
+        }
+        Ok(self)
     }
 
     /// Computes the mean over the vocabulary of each selected prediction's logits at temperature one.

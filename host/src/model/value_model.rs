@@ -46,14 +46,13 @@ pub struct ValuePass<'a> {
 
 impl Policy {
     /// Computes the values of the states at the packed positions `rows`, and keeps what the backward pass needs. With a `key`, its
-    /// adapter drops values; see [`Policy::forward_dropping`].
+    /// adapter drops values and its embeddings have noise; see [`Policy::forward_dropping`].
     ///
     /// # Errors
     /// If there is no value head, an operation fails, or a value is not finite.
     pub fn forward_values<'a>(&'a self, forest: &'a Forest, rows: &'a [usize], key: Option<u64>) -> Result<ValuePass<'a>> {
         let model = &self.decoder;
-        let dropout = key.and_then(|key| self.dropout(key, forest, rows));
-        let how = How { recompute: self.gradient_checkpointing, balances: false, dropout };
+        let how = How { balances: false, ..self.how(key, forest, rows) };
         let (hidden, kept) = model.forward(forest, rows, how)?;
         let values = finite(critic::values(&hidden, head(model)?)?)?;
         Ok(ValuePass { model, forest, rows, kept, hidden, values })

@@ -17,13 +17,15 @@ pub struct Hints {
     pub framed: bool,
     /// Whether labelled completions are also scored after each other's prompts.
     pub mismatched: bool,
+    /// Whether given tokens may be scored as targets of which a share is spread evenly over the vocabulary.
+    pub smoothed: bool,
     /// Whether each row of a reward is a call of its own, with the time limit of a call.
     pub isolated_rows: bool,
 }
 
 impl Default for Hints {
     fn default() -> Self {
-        Self { learning_rate: 1e-6, framed: false, mismatched: false, isolated_rows: false }
+        Self { learning_rate: 1e-6, framed: false, mismatched: false, smoothed: false, isolated_rows: false }
     }
 }
 
@@ -41,8 +43,12 @@ impl Hints {
                 format!("has {KEYWORD}.learning_rate {rate}; it must be a number above 0 and at most {GREATEST_RATE}")
             })?;
         }
-        let switches =
-            [("framed", &mut hints.framed), ("mismatched", &mut hints.mismatched), ("isolated_rows", &mut hints.isolated_rows)];
+        let switches = [
+            ("framed", &mut hints.framed),
+            ("mismatched", &mut hints.mismatched),
+            ("smoothed", &mut hints.smoothed),
+            ("isolated_rows", &mut hints.isolated_rows),
+        ];
         for (name, hint) in switches {
             let Some(given) = members.get(name) else { continue };
             *hint = given.as_bool().ok_or_else(|| format!("has {KEYWORD}.{name} {given}; it must be true or false"))?;
@@ -71,11 +77,13 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_may_ask_for_framed_pairs_or_isolated_rows() {
+    fn a_plugin_may_ask_for_framed_pairs_or_isolated_rows_and_take_smoothed_targets() {
         let framed = |schema: &str| Hints::of(schema).map(|hints| hints.framed);
         assert_eq!(framed("{}"), Ok(false));
         assert_eq!(framed(r#"{"x-rlhost": {"framed": true}}"#), Ok(true));
         assert!(framed(r#"{"x-rlhost": {"framed": 1}}"#).unwrap_err().contains("true or false"));
+        let smoothed = |schema: &str| Hints::of(schema).map(|hints| hints.smoothed);
+        assert_eq!((smoothed("{}"), smoothed(r#"{"x-rlhost": {"smoothed": true}}"#)), (Ok(false), Ok(true)));
         let apart = |schema: &str| Hints::of(schema).map(|hints| hints.isolated_rows);
         assert_eq!((apart("{}"), apart(r#"{"x-rlhost": {"isolated_rows": true}}"#)), (Ok(false), Ok(true)));
         assert!(apart(r#"{"x-rlhost": {"isolated_rows": "yes"}}"#).unwrap_err().contains("isolated_rows"));

@@ -279,7 +279,7 @@ impl Trainer {
 
     /// Returns the run's position.
     pub(super) fn moment(&self) -> Moment {
-        Moment { step: self.state.global_step, is_reference: !self.state.moved }
+        Moment { step: self.state.global_step, is_reference: !self.state.moved && self.settings.begins_as_reference() }
     }
 
     /// Returns the number of epochs trained, including the fraction of the current one.

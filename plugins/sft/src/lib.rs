@@ -43,6 +43,11 @@ impl Policy for Sft {
         Needs::ENTROPY
     }
 
+    /// With `nll`, the loss is the cross-entropy with any targets. Those of `dft` would be weighed by what is no probability.
+    fn smoothed(settings: &Settings) -> bool {
+        settings.loss_type == LossType::Nll
+    }
+
     fn new(settings: Settings) -> Result<Self, Error> {
         Ok(Self { settings })
     }
@@ -129,6 +134,11 @@ mod tests {
         let moved = |i: usize, by: f64| wanted(&[&here[..i], &[here[i] + by], &here[i + 1..]].concat());
         let slopes: Vec<f64> = (0..7).map(|i| (moved(i, h) - moved(i, -h)) / (2.0 * h)).collect();
         close("d_logp", &got.d_logp, &slopes);
+    }
+
+    #[test]
+    fn targets_may_be_smoothed_where_the_loss_is_a_cross_entropy() {
+        assert!([LossType::Nll, LossType::Dft].map(|loss_type| Sft::smoothed(&Settings { loss_type })) == [true, false]);
     }
 
     #[test]

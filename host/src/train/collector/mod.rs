@@ -78,7 +78,7 @@ pub(super) struct Collector {
     data: Data,
     turns: Turns,
     reference: Option<Frozen>,
-    /// The context of the reference model.
+    /// The context of the policy.
     context: usize,
     /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,
@@ -88,17 +88,16 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Creates a collector at the beginning of the data.
+    /// Creates a collector at the beginning of the data, for a policy of this context, with its reference model, if there is one.
     pub(super) fn new(
         world: Rc<World>,
         settings: Rc<Config>,
         flow: Flow,
         data: Data,
         turns: Turns,
-        reference: Option<Frozen>,
+        (reference, context): (Option<Frozen>, usize),
     ) -> Self {
         let (pending, counters) = (VecDeque::new(), Counters::default());
-        let context = reference.as_ref().map_or(usize::MAX, |reference| reference.architecture().max_positions);
         Self { world, settings, flow, data, turns, reference, context, pending, counters, evaluating: None }
     }
 

@@ -195,7 +195,7 @@ impl Learner {
             None => self.policy.forward(forest, selected, temperature)?,
         };
         let aux_weight = self.aux_weight(micro_batch, asked);
-        let pass = pass.weighing_aux_loss(aux_weight);
+        let pass = pass.weighing_aux_loss(aux_weight).smoothing_targets(self.settings.label_smoothing_factor)?;
         let aux_loss = pass.aux_loss();
         let valued = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(&packed, key)?))).transpose()?;
         let values = valued.as_ref().map_or(pass.values(), |(_, valued)| Some(valued.values()));
@@ -260,7 +260,8 @@ impl Learner {
         Ok((gradient.loss, figures))
     }
 
-    /// Returns what an adapter's dropout follows from in a pass of a step; none in an evaluation, which drops nothing.
+    /// Returns what an adapter's dropout and the noise on embeddings follow from in a pass of a step; none in an evaluation, which has
+    /// neither.
     fn dropping(&self, learn: Learn, at: Moment) -> Option<u64> {
         (learn != Learn::Nothing).then(|| mixed_bits(self.settings.seed ^ mixed_bits(at.step)))
     }

@@ -6,6 +6,7 @@ mod held;
 mod model;
 mod models;
 mod plugins;
+mod reference;
 mod schedule;
 mod value_model;
 
@@ -29,9 +30,10 @@ use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Frozen, ModelFolder, Place, Policy};
 use crate::optim::Settings;
+use crate::plugin::Needs;
 use data::Datasets;
 use model::Opened;
-use models::{policy_and_reference, settle_dropout, settle_scoring};
+use models::{check_smoothing, noise, policy_and_reference, settle_dropout, settle_scoring};
 use plugins::Loaded;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -49,13 +51,14 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let (config, mut plugins) = plugins::load(config, beginning, &world, &place)?;
     check(&config, &plugins)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
-    let (config, opened) = model::open(config, &folder, beginning, (&place, &world))?;
+    let (config, mut opened) = model::open(config, &folder, beginning, (&place, &world))?;
+    let (config, of_reference) = reference::settle(config, &plugins, &mut opened, beginning, &world)?;
     plugins.meet(&opened.tokenizer)?;
     let opener = Opener { place: place.clone(), tokenizer: opened.tokenizer.clone() };
     let (config, Datasets { data, evaluated, mut warnings }) =
         data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
     let (trial, more) = plugins.try_on(&data, &config)?;
-    warnings.extend(more);
+    warnings.extend(more.into_iter().chain(of_reference));
     let used = data.prompts().iter().chain(evaluated.iter().flatten());
     check_rows(&config, used.map(|prompt| &**prompt))?;
     warnings.extend(too_long(&config, &plugins, &data, &opened));
@@ -69,10 +72,11 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, periods.evaluate, max_steps));
     let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: place.describe(), usual_rate };
     let restored = run.restored(&data)?;
+    let context = opened.context();
     let (journal, source, turns) = run.begin(folder, &plugins, opened, warnings)?;
 
     let Run { settings, world, .. } = run;
-    let collector = Collector::new(world.clone(), settings.clone(), plugins.flow, data, turns, reference);
+    let collector = Collector::new(world.clone(), settings.clone(), plugins.flow, data, turns, (reference, context));
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial);
     let (state, clock) = (State::default(), Clock::default());
     let mut trainer =
@@ -175,9 +179,14 @@ fn learner(
         values = Values::Trained;
     }
     settle_scoring(&mut config, plugins.flow, place)?;
+    check_smoothing(&config, plugins.flow, plugins.about().hints.smoothed, place)?;
     let dropout = settle_dropout(&mut config, &opened.source, place)?;
-    let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&needs, &values), beginning, place)?;
-    let policy = policy.with_dropout(dropout);
+    // A named reference model is read by itself.
+    let own = Needs { ref_logp: needs.ref_logp && opened.reference.is_none(), ..needs };
+    let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&own, &values), beginning, place)?;
+    let named = opened.reference.as_ref().map(|folder| reference::open(folder, &config, beginning, place, &policy));
+    let reference = named.transpose()?.or(reference);
+    let policy = policy.with_dropout(dropout).with_noise(noise(&config, plugins.flow, place)?);
     place.suggest_bf16(config.bf16, policy.weights().parameters());
     let adapter = opened.lora.is_some();
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
@@ -316,7 +325,10 @@ impl Trainer {
         }
         compare_set_ups(&self.world, &self.settings, self.collector.data().fingerprint())?;
         // What an adapter leaves as it is, too.
-        compare_weights(&self.world, &self.learner.named(), self.state.global_step)?;
+        let reference = self.collector.reference().filter(|_| self.settings.ref_model.is_some());
+        let reference = reference.map(|reference| reference.weights().named()).unwrap_or_default();
+        let weights = [self.learner.named(), reference].concat();
+        compare_weights(&self.world, &weights, self.state.global_step)?;
         let evaluated = self.evaluation.as_ref().map(Evaluation::prompts).unwrap_or_default();
         self.collector.precompute_reference(evaluated, self.moment(), self.plugins.hints().mismatched)
     }

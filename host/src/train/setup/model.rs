@@ -18,6 +18,8 @@ pub(super) struct Opened {
     /// A model that the run will store, but has not yet.
     made: Option<Made>,
     pub lora: Option<Lora>,
+    /// The reference model's folder, if that is not `source`.
+    pub reference: Option<ModelFolder>,
     pub tokenizer: Tokenizer,
     wording: Wording,
 }
@@ -59,7 +61,7 @@ pub(super) fn open(
         let detail = format!("the tokenizer has {tokens} tokens and the model only {rows}");
         return Err(Error::unusable(source.path(), detail));
     }
-    Ok((config, Opened { source, made, lora, tokenizer, wording }))
+    Ok((config, Opened { source, made, lora, reference: None, tokenizer, wording }))
 }
 
 /// Returns the model that a run starts with or started with: the named one, or the built-in one, which the run stores.

@@ -1,5 +1,6 @@
 //! Creates the policy and the reference model that a run starts with, with or without an adapter.
 
+use super::reference;
 use super::value_model::Values;
 use crate::config::{self, Config, OldLogp};
 use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy};
@@ -7,7 +8,6 @@ use crate::plugin::Needs;
 use crate::train::flow::Flow;
 use crate::train::learner::aux_coefficient;
 use crate::train::origin::Beginning;
-use crate::train::snapshot::REFERENCE;
 use crate::train::{Error, Result};
 use std::path::Path;
 
@@ -58,7 +58,11 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
         config.lora_target_modules = Some(targets(config, source)?);
     }
     if config.sync_ref_model {
-        let detail = "would change the reference model, which with an adapter is the base model".to_owned();
+        let detail = match config.ref_model {
+            None => "would change the reference model, which with an adapter is the base model",
+            Some(_) => "mixes the policy's weights into the reference model; with an adapter, the policy has few of its own",
+        };
+        let detail = detail.to_owned();
         return invalid("sync_ref_model", detail);
     }
     config.use_peft = true;
@@ -84,6 +88,40 @@ pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &
     }
     let by_default = || if on_device { 0.0 } else { source.lora().map_or(DROPOUT, |lora| lora.dropout) };
     Ok(*config.lora_dropout.get_or_insert_with(by_default))
+}
+
+/// Returns `alpha` of the noise that training adds to embeddings; 0 for none.
+///
+/// # Errors
+/// If the policy generates its texts, or the place can't add noise.
+pub(super) fn noise(config: &Config, flow: Flow, place: &Place) -> Result<f64> {
+    let refused = if flow.generates() {
+        "is for texts of a dataset, and this algorithm generates its own, whose probabilities noise would change; leave it out"
+    } else if !place.device().is_cpu() {
+        "has no kernel for a device yet; leave it out, or use --device cpu"
+    } else {
+        return Ok(config.noise());
+    };
+    if config.noise() <= 0.0 {
+        return Ok(0.0);
+    }
+    Err(Error::setting("neftune_noise_alpha", refused))
+}
+
+/// Refuses smoothed targets for an algorithm that does not take them, or where the place can't compute them.
+pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, place: &Place) -> Result<()> {
+    let share = config.label_smoothing_factor;
+    let refused = if flow != Flow::Given || !smoothed {
+        format!(
+            "is {share}, and {} does not learn given tokens as such targets with these settings; leave it out",
+            config.algorithm
+        )
+    } else if !place.device().is_cpu() {
+        format!("is {share}, and there is no kernel for it yet on a device; leave it out, or use --device cpu")
+    } else {
+        return Ok(());
+    };
+    if share > 0.0 { Err(Error::setting("label_smoothing_factor", refused)) } else { Ok(()) }
 }
 
 /// Sets in `config` what generated completions are scored on, and what they are compared with later.
@@ -194,8 +232,8 @@ pub(super) fn policy_and_reference(
         let policy = policy(&kept, over(&kept, began.clone())?)?;
         return Ok((policy, needs.ref_logp.then(|| Frozen::new(began))));
     }
-    let moved = origin.checkpoint.join(REFERENCE);
-    let began = || if moved.exists() { source.decoder_in(&moved)?.at(place) } else { source.decoder()?.at(place) };
+    let moved = reference::moved(beginning, config)?;
+    let began = || moved.as_deref().map_or_else(|| source.decoder(), |file| source.decoder_in(file))?.at(place);
     Ok((policy(&kept, whole(&kept)?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
 }
 

@@ -91,7 +91,7 @@ fn invalid(key: &str, detail: String) -> Error {
 }
 
 /// Opens a folder, and returns it with a name that stays valid; or what is wrong.
-fn open_named(given: &str) -> std::result::Result<(ModelFolder, String), String> {
+pub(super) fn open_named(given: &str) -> std::result::Result<(ModelFolder, String), String> {
     let (folder, name) = named::model_of(given).map_err(|e| e.to_string())?;
     Ok((ModelFolder::open(folder).map_err(|e| e.to_string())?, name))
 }
@@ -140,20 +140,25 @@ fn kept(origin: &Origin, config: &Config) -> Result<Option<PathBuf>> {
 }
 
 fn check(folder: &ModelFolder, opened: &Opened) -> Result<()> {
-    let unfit = |detail: String| Err(Error::setting("value_model", format!("{} {detail}", folder.path().display())));
+    check_sizes("value_model", folder, opened, opened.source.architecture().vocab_size)?;
+    if folder.lora().is_some() && !same_settings(folder.lora(), opened.lora) {
+        let detail = "holds an adapter of other settings than the policy's; `rlhost merge` creates a full model to start from";
+        return Err(Error::setting("value_model", format!("{} {detail}", folder.path().display())));
+    }
+    Ok(())
+}
+
+/// Refuses a model, given by this key, that reads fewer than this number of tokens, or shorter texts than the policy.
+pub(super) fn check_sizes(key: &'static str, folder: &ModelFolder, opened: &Opened, tokens: usize) -> Result<()> {
+    let unfit = |detail: String| Err(Error::setting(key, format!("{} {detail}", folder.path().display())));
     let (own, policy) = (folder.architecture(), opened.source.architecture());
-    if own.vocab_size < policy.vocab_size {
-        let (own, policy) = (own.vocab_size, policy.vocab_size);
-        return unfit(format!("reads {own} tokens and the policy writes {policy}; it must be a model of the same tokenizer"));
+    if own.vocab_size < tokens {
+        let own = own.vocab_size;
+        return unfit(format!("reads {own} tokens and the policy writes {tokens}; it must be a model of the same tokenizer"));
     }
     if own.max_positions < policy.max_positions {
         let (own, policy) = (own.max_positions, policy.max_positions);
         return unfit(format!("has a context of {own} tokens and the policy one of {policy}; it must not be shorter"));
-    }
-    if folder.lora().is_some() && !same_settings(folder.lora(), opened.lora) {
-        return unfit(
-            "holds an adapter of other settings than the policy's; `rlhost merge` creates a full model to start from".into(),
-        );
     }
     Ok(())
 }

@@ -259,6 +259,7 @@ impl Watching {
     /// Loads and tries a candidate for a slot. Also returns whether it is complete WebAssembly.
     fn tried(&self, slot: Slot, origin: Origin) -> (Proposal, bool) {
         let (noticed, seed, trial) = self.with(|board| (board.step, board.config.seed, board.trial.clone()));
+        let smooths = self.with(|board| board.config.label_smoothing_factor > 0.0);
         let given = if origin == Origin::Settings { &slot.config } else { &slot.chosen };
         let mut whole = true;
         let attempt = || {
@@ -270,7 +271,7 @@ impl Watching {
             };
             whole = !matches!(loaded, Err(plugin::Error::NotComponent { .. }));
             let mut loaded = loaded.map_err(|e| e.to_string())?;
-            fits(&loaded, &trial)?;
+            fits(&loaded, &trial, smooths)?;
             let report = trial.run(&mut loaded).map_err(|e| e.to_string())?;
             // The run's folder has every version before it is used.
             keep_bytes(&self.run, &slot.source).map_err(|e| e.to_string())?;
@@ -345,8 +346,8 @@ impl Watching {
     }
 }
 
-/// Checks that the run has what a plugin needs.
-fn fits(loaded: &AnyPlugin, trial: &super::Trial) -> Result<(), String> {
+/// Checks that the run has what a plugin needs, and that the plugin takes the targets of a run that `smooths` them.
+fn fits(loaded: &AnyPlugin, trial: &super::Trial, smooths: bool) -> Result<(), String> {
     let needs = loaded.plugin().info().needs;
     let reference = trial.rollouts.ref_logp.is_some();
     let critic = trial.rollouts.values.is_some();
@@ -356,6 +357,9 @@ fn fits(loaded: &AnyPlugin, trial: &super::Trial) -> Result<(), String> {
         }
         AnyPlugin::Policy(_) | AnyPlugin::Preference(_) | AnyPlugin::Labelled(_) if needs.ref_logp && !reference => {
             Err("it needs log-probabilities of the reference model, but this run was started without one".to_owned())
+        }
+        AnyPlugin::Policy(_) if smooths && !loaded.plugin().info().hints.smoothed => {
+            Err("it does not take the run's smoothed targets (label_smoothing_factor) with these settings".to_owned())
         }
         _ => Ok(()),
     }

@@ -1,0 +1,102 @@
+//! Opens a reference model that is not the one that the run starts with.
+
+use super::model::Opened;
+use super::plugins::Loaded;
+use super::value_model::{check_sizes, open_named};
+use crate::config::{self, Config, Overrides};
+use crate::data::Tokenizer;
+use crate::dist::World;
+use crate::model::{Frozen, Held, ModelFolder, Place, Policy, Weights};
+use crate::train::origin::Beginning;
+use crate::train::ranks::after_the_first;
+use crate::train::snapshot::REFERENCE;
+use crate::train::{Error, Result};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+const KEY: &str = "ref_model";
+
+/// Opens the folder of the reference model that the configuration names, if it names one. Returns the configuration with a name that
+/// stays valid wherever the run resumes, and a warning if the model may read texts otherwise than the policy.
+///
+/// # Errors
+/// If there is no such model, it reads fewer tokens or shorter texts than the policy, or the algorithm asks for none.
+pub(super) fn settle(
+    mut config: Config,
+    plugins: &Loaded,
+    opened: &mut Opened,
+    beginning: &Beginning,
+    world: &World,
+) -> Result<(Config, Option<String>)> {
+    let Some(given) = &config.ref_model else { return Ok((config, None)) };
+    if !plugins.about().needs.ref_logp {
+        // A run that continues may have had another version of its algorithm.
+        if beginning.origin().is_some() {
+            return Ok((config, None));
+        }
+        let detail = format!("{} has no reference model with these settings; leave it out", config.algorithm);
+        return Err(Error::setting(KEY, detail));
+    }
+    let named = after_the_first(world, || Ok(open_named(given)))?;
+    let (folder, name) = named.map_err(|detail| Error::setting(KEY, detail))?;
+    // Of given texts it scores the tokenizer's tokens, of a generation's whatever the policy can write.
+    let written = opened.source.architecture().vocab_size;
+    let tokens = if plugins.flow.generates() { written } else { opened.tokenizer.vocab_size() };
+    check_sizes(KEY, &folder, opened, tokens)?;
+    let warning = match Tokenizer::open(folder.tokenizer()) {
+        Ok(own) if own.is_same_as(&opened.tokenizer) => None,
+        Ok(_) => Some("has another tokenizer.json than the policy"),
+        Err(_) => Some("has no tokenizer to compare with the policy's"),
+    };
+    let warning = warning.map(|what| {
+        let meaning = "it is given the policy's tokens, which must mean the same to it";
+        format!("{KEY}: {} {what}; {meaning}", folder.path().display())
+    });
+    opened.reference = Some(folder);
+    config.ref_model = Some(name);
+    Ok((config, warning))
+}
+
+/// Returns the checkpoint's file of a reference model that has followed the policy, if the run continues with that.
+///
+/// # Errors
+/// If the checkpoint's configuration can't be read.
+pub(super) fn moved(beginning: &Beginning, config: &Config) -> Result<Option<PathBuf>> {
+    let Some(origin) = beginning.origin() else { return Ok(None) };
+    let file = origin.checkpoint.join(REFERENCE);
+    if !file.exists() {
+        return Ok(None);
+    }
+    let written = config::read([origin.config_file().as_path()], &Overrides::default())?;
+    Ok((written.ref_model == config.ref_model).then_some(file))
+}
+
+/// Reads the reference model in this folder as it is stored, or as it is in the checkpoint that the run starts from.
+///
+/// # Errors
+/// If it can't be read, or is to follow a policy of other sizes.
+pub(super) fn open(
+    folder: &ModelFolder,
+    config: &Config,
+    beginning: &Beginning,
+    place: &Place,
+    policy: &Policy,
+) -> Result<Frozen> {
+    let as_stored = || folder.clone().holding(Held::AS_STORED);
+    let folder = &if place.device().is_cpu() { as_stored() } else { folder.clone() };
+    let decoder = match moved(beginning, config)? {
+        Some(file) => folder.decoder_in(&file)?,
+        None => folder.decoder()?,
+    };
+    let reference = Frozen::new(decoder.at(place)?);
+    if config.sync_ref_model && sizes(reference.weights()) != sizes(policy.weights()) {
+        let detail = format!("mixes the policy into {}, a model of other sizes; leave it or {KEY} out", folder.path().display());
+        return Err(Error::setting("sync_ref_model", detail));
+    }
+    Ok(reference)
+}
+
+/// Returns the shape of each parameter that is not a critic's.
+fn sizes(weights: &Weights) -> BTreeMap<String, Vec<usize>> {
+    weights.named().into_iter().map(|(name, weight)| (name, weight.dims().to_vec())).collect()
+}
