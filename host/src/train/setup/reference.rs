@@ -32,6 +32,7 @@ pub(super) fn settle(
     if !plugins.about().needs.ref_logp {
         // A run that continues may have had another version of its algorithm.
         if beginning.origin().is_some() {
+            tracing::info!("{KEY} {given} is not read: {} has no reference model with these settings", config.algorithm);
             return Ok((config, None));
         }
         let detail = format!("{} has no reference model with these settings; leave it out", config.algorithm);
@@ -89,14 +90,16 @@ pub(super) fn open(
         None => folder.decoder()?,
     };
     let reference = Frozen::new(decoder.at(place)?);
-    if config.sync_ref_model && sizes(reference.weights()) != sizes(policy.weights()) {
+    let (own, policys) = (sizes(reference.weights()), sizes(policy.weights()));
+    // A policy may have more, such as a critic's head.
+    if config.sync_ref_model && own.iter().any(|(name, shape)| policys.get(name) != Some(shape)) {
         let detail = format!("mixes the policy into {}, a model of other sizes; leave it or {KEY} out", folder.path().display());
         return Err(Error::setting("sync_ref_model", detail));
     }
     Ok(reference)
 }
 
-/// Returns the shape of each parameter that is not a critic's.
+/// Returns the shape of each parameter.
 fn sizes(weights: &Weights) -> BTreeMap<String, Vec<usize>> {
     weights.named().into_iter().map(|(name, weight)| (name, weight.dims().to_vec())).collect()
 }
