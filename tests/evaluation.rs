@@ -100,6 +100,64 @@ fn the_best_checkpoint_is_the_one_that_evaluates_best() {
     assert_eq!(place.checkpoints("misspelt"), [1], "refused after the first step, long before the first evaluation");
 }
 
+/// Runs that report differently, of plugins that ship with the host.
+const REPORTING: [(&str, &[&str]); 16] = [
+    ("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"]),
+    ("dpo", &[]),
+    ("dpo", &["--loss-type", "sft", "sigmoid", "--loss-weights", "0.5", "1"]),
+    ("cpo", &[]),
+    ("orpo", &[]),
+    ("kto", &[]),
+    ("kto", &["--loss-type", "apo_zero_unpaired"]),
+    ("reward_model", &[]),
+    ("grpo", &["--beta", "0.1", "--top-entropy-quantile", "0.5"]),
+    ("grpo", &["--loss-type", "cispo", "--importance-sampling-correction", "true", "--old-logp", "recompute"]),
+    ("grpo", &["--loss-type", "vespo"]),
+    ("rloo", &["--beta", "0.1"]),
+    ("ppo", &[]),
+    ("ppo", &["--value-model", "shared", "--critic-learning-rate", "0.001"]),
+    ("reinforce_pp", &[]),
+    ("online_dpo", &[]),
+];
+
+#[test]
+fn a_metric_that_a_run_will_not_have_is_refused_before_it_begins_with_those_that_it_will() {
+    let place = place();
+    for (i, (algorithm, more)) in REPORTING.into_iter().enumerate() {
+        let generated = ["--dataset", "prompts.jsonl", "--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12"];
+        let data: &[&str] = match algorithm {
+            "grpo" | "rloo" | "ppo" | "reinforce_pp" | "online_dpo" => &generated,
+            "sft" => &[],
+            _ => &["--dataset", "pairs.jsonl"],
+        };
+        let run = format!("run-{i}");
+        let base = ["--model", tiny(), "--algorithm", algorithm, "--max-steps", "2", "--logging-steps", "1", "--output-dir"];
+        place.run(&[&base[..], &[&run], data, more].concat()).succeeded();
+        let refused = place.run(&[&base[..], &["refused"], data, more, &["--metric-for-best-model", "qqqqq"]].concat());
+        assert!(refused.code == Some(2) && !place.path("refused").exists(), "{algorithm}: {}", refused.stderr);
+        let (_, known) = refused.error().split_once("the metrics are ").unwrap_or_else(|| panic!("{}", refused.stderr));
+        let known: Vec<&str> = known.split(", ").collect();
+        let beside = |name: &str| {
+            ["step", "epoch", "time", "step_time", "eps", "lr"].contains(&name)
+                || ["time/", "perf/", "plugins/", "sampling/"].iter().any(|group| name.starts_with(group))
+        };
+        for line in place.lines(&format!("{run}/metrics.jsonl")) {
+            let unknown: Vec<&String> =
+                line.as_object().unwrap().keys().filter(|name| !beside(name) && !known.contains(&name.as_str())).collect();
+            assert!(unknown.is_empty(), "{algorithm} {more:?}: {unknown:?} are not among {known:?}");
+        }
+    }
+    let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--eval-dataset", "answers.jsonl", "--max-steps", "1"];
+    let named = |name: &str| place.run(&[&sft[..], &["--output-dir", "sft", "--metric-for-best-model", name]].concat());
+    for (name, said) in [("eval_los", "eval_loss"), ("eval_grad_norm", "no metric"), ("reward", "no metric is named \"reward\"")]
+    {
+        let refused = named(name);
+        assert!(refused.code == Some(2) && refused.error().contains(said), "{name}: {}", refused.stderr);
+    }
+    assert!(!place.path("sft").exists());
+    named("eval_runtime").succeeded();
+}
+
 #[test]
 fn a_reference_that_is_all_policy_leaves_dpo_at_ln_2() {
     let place = place();

@@ -80,6 +80,11 @@ impl Engine {
         Self { compiler: Compiler::new(threads), beside: true, ..self.clone() }
     }
 
+    /// Returns the names of the metrics that plugins have reported.
+    pub fn reported(&self) -> Vec<String> {
+        self.names.reported()
+    }
+
     /// Lets the reward of this name, in all its versions, ask servers.
     pub fn grant(&mut self, name: &str, asker: Arc<Asker>) {
         self.askers.insert(name.to_owned(), asker);

@@ -35,6 +35,11 @@ const RESERVED_PREFIXES: [&str; 6] = ["eval_", "time/", "perf/", "plugins/", "co
 pub(super) struct Names(Arc<Mutex<BTreeMap<String, String>>>);
 
 impl Names {
+    /// Returns the names that have been reported.
+    pub(super) fn reported(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
     /// Rejects metrics that can't be averaged, have another plugin's name, or are too many to read.
     pub(super) fn checked(&self, plugin: &str, given: Vec<Metric>) -> Result<Vec<Metric>, String> {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);

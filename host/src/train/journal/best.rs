@@ -1,5 +1,7 @@
-//! The best checkpoint.
+//! The best checkpoint, and the metric that says which it is.
 
+use crate::config::{self, Config};
+use crate::train::Error;
 use serde::{Deserialize, Serialize};
 
 /// The best checkpoint so far.
@@ -8,4 +10,17 @@ pub(in crate::train) struct Best {
     pub step: u64,
     /// Its value of `metric_for_best_model`.
     pub value: f64,
+}
+
+/// Says that a run has no metric of this name, where it has these, or their like in evaluations.
+pub(in crate::train) fn no_such_metric(settings: &Config, name: &str, names: &[&str]) -> Error {
+    let prefix = if name.starts_with("eval_") { "eval_" } else { "" };
+    let names: Vec<String> = names.iter().map(|name| format!("{prefix}{name}")).collect();
+    let meant = config::did_you_mean(name, names.iter().map(String::as_str));
+    let of_evaluations = match settings.evaluates() && prefix.is_empty() {
+        true => ", and with eval_ before them those of evaluations",
+        false => "",
+    };
+    let detail = format!("no metric is named {name:?}; the metrics are {}{of_evaluations}{meant}", names.join(", "));
+    Error::setting("metric_for_best_model", detail)
 }

@@ -6,7 +6,7 @@ mod findings;
 mod run_folder;
 mod saving;
 
-pub(super) use best::Best;
+pub(super) use best::{Best, no_such_metric};
 pub(super) use events::{Begun, Event, Scoring};
 pub use run_folder::{INBOX, RunFolder, answers_of};
 pub(super) use run_folder::{MADE_MODEL, WRITTEN_CONFIG, keep_bytes, put};
@@ -125,7 +125,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Rejects a `metric_for_best_model` that the run does not have, before much time is spent.
+    /// Rejects a `metric_for_best_model` that the run does not have, before much time is spent. That of a run whose plugins all ship with
+    /// the host was rejected before the run began.
     fn check_best_metric(&self) -> Result<()> {
         let Some((name, _)) = self.settings.best_by() else { return Ok(()) };
         let names: Vec<&str> = self.saves.names().filter(|n| !metrics::is_of_machine(n)).collect();
@@ -137,15 +138,7 @@ impl Journal {
         if !collected || names.contains(&plain) || of_evaluations && self.settings.is_of_evaluations(plain) {
             return Ok(());
         }
-        let prefix = if plain == name { "" } else { "eval_" };
-        let names: Vec<String> = names.iter().map(|name| format!("{prefix}{name}")).collect();
-        let meant = config::did_you_mean(name, names.iter().map(String::as_str));
-        let of_evaluations = match self.settings.evaluates() && prefix.is_empty() {
-            true => ", and with eval_ before them those of evaluations",
-            false => "",
-        };
-        let detail = format!("no metric is named {name:?}; the metrics are {}{of_evaluations}{meant}", names.join(", "));
-        Err(Error::setting("metric_for_best_model", detail))
+        Err(no_such_metric(&self.settings, name, &names))
     }
 
     /// Adds the metrics of an evaluation, for choosing the best checkpoint.

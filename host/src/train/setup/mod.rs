@@ -1,6 +1,7 @@
 //! Builds a run from a configuration in stages, each using the results of the earlier ones: plugins, model, data, learner, and
 //! the run's folder. Everything is read, checked and loaded before the folder is created, so a mistake leaves nothing behind.
 
+mod best_metric;
 mod data;
 mod held;
 mod model;
@@ -58,6 +59,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let (config, Datasets { data, evaluated, mut warnings }) =
         data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
     let (trial, more) = plugins.try_on(&data, &config)?;
+    best_metric::check(&config, &plugins)?;
     warnings.extend(more.into_iter().chain(of_reference));
     let used = data.prompts().iter().chain(evaluated.iter().flatten());
     check_rows(&config, used.map(|prompt| &**prompt))?;

@@ -4,7 +4,7 @@ use crate::config::{self, Compare, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::Place;
-use crate::plugin::{AnyPlugin, Asker, Asking, Engine, EnvironmentPlugin, Info, Outline, RewardPlugin, Role, Source};
+use crate::plugin::{AnyPlugin, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugin, Info, Outline, RewardPlugin, Role, Source};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
 use crate::train::journal::Event;
@@ -236,6 +236,15 @@ impl Loaded {
         }
         let warning = format!("{detail}: each process compares only its own rows, so results differ from those of one process");
         Ok((trial, vec![warning]))
+    }
+
+    /// Returns the names of the metrics that the plugins reported in their trial, if these are all that they report: those that ship with
+    /// the host report them all there, where they ask no server and play no episodes.
+    pub(super) fn reported(&self) -> Option<Vec<String>> {
+        let ours = |source: &Source| EMBEDDED.iter().any(|(_, bytes)| *bytes == source.bytes());
+        let asks = self.rewards.iter().filter_map(Reward::plugin).any(|plugin| plugin.asker().is_some());
+        let known = ours(&self.algorithm_source) && self.reward_sources.iter().all(ours);
+        (known && !asks && self.environments.is_empty()).then(|| self.engine.reported())
     }
 
     /// Stores the plugins in the run's folder and records that they were loaded.

@@ -1,0 +1,63 @@
+//! Refuses a `metric_for_best_model` that the run will not have, before anything is written, if all its plugins ship with the host. What
+//! others report is seen in the first step.
+
+use super::plugins::Loaded;
+use crate::config::{Config, PluginEntry};
+use crate::train::Result;
+use crate::train::flow::Flow;
+use crate::train::journal::no_such_metric;
+use std::collections::BTreeSet;
+
+/// Beginnings of the names of metrics that there may be.
+const GROUPS: [&str; 3] = ["plugins/", "sampling/", "filter_groups/"];
+
+/// Metrics of updates, which an evaluation does not have.
+const OF_UPDATES: [&str; 3] = ["grad_norm", "learning_rate", "num_tokens"];
+
+/// The same of a critic's.
+const OF_CRITIC: [&str; 2] = ["critic_grad_norm", "critic_learning_rate"];
+
+/// Metrics of generated completions.
+const OF_COMPLETIONS: [&str; 7] = [
+    "completions/clipped_ratio",
+    "completions/mean_length",
+    "completions/min_length",
+    "completions/max_length",
+    "completions/mean_terminated_length",
+    "completions/min_terminated_length",
+    "completions/max_terminated_length",
+];
+
+/// See the module documentation. The plugins have been tried.
+pub(super) fn check(config: &Config, plugins: &Loaded) -> Result<()> {
+    let (Some((name, _)), Some(reported)) = (config.best_by(), plugins.reported()) else { return Ok(()) };
+    let plain = name.strip_prefix("eval_").unwrap_or(name);
+    let of_evaluations = plain != name || config.early_stopping_patience.is_some();
+    let mut fixed = vec!["loss", "aux_loss"];
+    fixed.extend(of_flow(plugins.flow));
+    if !of_evaluations {
+        fixed.extend(OF_UPDATES);
+        fixed.extend(OF_CRITIC.into_iter().filter(|_| plugins.about().needs.values));
+    }
+    let scores = |entry: &PluginEntry| ["mean", "std"].map(|figure| format!("rewards/{}/{figure}", entry.name()));
+    let scores = config.plugin.iter().filter(|entry| !entry.eval_only).flat_map(scores);
+    let names: BTreeSet<String> = fixed.into_iter().map(str::to_owned).chain(scores).chain(reported).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let in_group = GROUPS.iter().any(|group| plain.starts_with(group));
+    if names.contains(&plain) || in_group || of_evaluations && config.is_of_evaluations(plain) {
+        return Ok(());
+    }
+    Err(no_such_metric(config, name, &names))
+}
+
+/// Returns the metrics that the host computes of completions and of a pass.
+fn of_flow(flow: Flow) -> impl Iterator<Item = &'static str> {
+    let of_pass: &[&str] = match flow {
+        Flow::GeneratedPairs | Flow::GivenPairs => &["entropy", "mean_token_accuracy"],
+        Flow::Given => &["mean_token_accuracy"],
+        Flow::Labelled => &["entropy"],
+        Flow::Generated | Flow::ValuedPairs => &[],
+    };
+    let of_completions = if flow.generates() { OF_COMPLETIONS.as_slice() } else { &[] };
+    of_completions.iter().chain(of_pass).copied()
+}
