@@ -36,6 +36,12 @@ fn runs_in_bf16_resume_exactly() {
         let config = fs::read_to_string(place.path(run).join("checkpoint-4/config.toml")).unwrap();
         assert!(config.contains("bf16 = true"), "{config}");
     }
+    let mut dpo = vec!["dpo", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "pairs", "--max-steps", "4"];
+    dpo.extend(["--save-steps", "1", "--logging-steps", "1", "--learning-rate", "0.002", "--bf16", "true"]);
+    place.run(&dpo).succeeded();
+    for step in 1..4 {
+        place.assert_resumes("pairs", step, 4, "model.safetensors");
+    }
     assert!(place.tensors("whole/checkpoint-4/model.safetensors") == place.tensors("recomputed/checkpoint-4/model.safetensors"));
 }
 
@@ -44,7 +50,8 @@ fn a_curve_in_bf16_lies_beside_that_in_f32_however_batches_are_cut() {
     let place = place();
     let sft = |run: &str, more: &[&str]| {
         let mut all = vec!["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--output-dir", run, "--max-steps", "200"];
-        all.extend(["--logging-steps", "1", "--learning-rate", "0.001", "--per-device-train-batch-size", "4"]);
+        // A rate at which it does not learn the answers by heart: the way there is chaotic.
+        all.extend(["--logging-steps", "1", "--learning-rate", "0.0003", "--per-device-train-batch-size", "4"]);
         place.run(&[&all[..], more].concat()).succeeded();
         place.figure(run, "loss")
     };

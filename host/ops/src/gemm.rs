@@ -1,6 +1,8 @@
 //! Matrix products over strided views: in f32 through the `gemm` crate, in bf16 through kernels of our own.
 
-use super::bf16::{self, Values};
+#[cfg(target_arch = "x86_64")]
+use super::bf16;
+use super::bf16::Values;
 use super::cpu::{Shared, filled};
 use super::stored::Stored;
 use gemm::Parallelism;

@@ -57,7 +57,9 @@ enum Weight {
     LaidOut(Vec<f32>),
     /// In bf16 or f16, sharing the tensor's storage.
     Half(Tensor),
-    /// The same of codes and scales.
+    /// In bf16, a copy of one in f32.
+    Rounded(Tensor),
+    /// Codes and scales, sharing the tensors' storage.
     Quantized(Tensor, Tensor, Scheme),
 }
 
@@ -85,7 +87,7 @@ impl Panels {
         let w = w.into();
         let (d_out, d_in) = w.dims();
         let weight = match w {
-            Matrix::Plain(plain) if w.is_f32() && precision == Precision::Bf16 => Weight::Half(cast(plain, DType::BF16)?),
+            Matrix::Plain(plain) if w.is_f32() && precision == Precision::Bf16 => Weight::Rounded(cast(plain, DType::BF16)?),
             Matrix::Plain(w) if Matrix::Plain(w).is_f32() => Weight::LaidOut(laid_out(w)?),
             Matrix::Plain(w) => Weight::Half(w.clone()),
             Matrix::Quantized(q) => Weight::Quantized(q.codes.clone(), q.scales.clone(), q.scheme),
@@ -104,8 +106,12 @@ impl Panels {
 
     /// Returns the bytes that were copied for it.
     pub fn copied_bytes(&self) -> usize {
-        let weight = if let Weight::LaidOut(data) = &self.weight { data.len() } else { 0 };
-        (weight + self.bias.len()) * size_of::<f32>()
+        let weight = match &self.weight {
+            Weight::LaidOut(data) => data.len() * size_of::<f32>(),
+            Weight::Rounded(w) => w.elem_count() * size_of::<half::bf16>(),
+            Weight::Half(_) | Weight::Quantized(..) => 0,
+        };
+        weight + self.bias.len() * size_of::<f32>()
     }
 
     /// Computes `[N, out]` from `x: [N, in]`.
@@ -118,7 +124,7 @@ impl Panels {
         let xs = read(x)?;
         let stored = match &self.weight {
             Weight::LaidOut(_) => None,
-            Weight::Half(w) => Some(Stored::of(w.into())?),
+            Weight::Half(w) | Weight::Rounded(w) => Some(Stored::of(w.into())?),
             Weight::Quantized(codes, scales, scheme) => {
                 Some(Stored::of(Matrix::Quantized(Quantized { codes, scales, scheme: *scheme }))?)
             }

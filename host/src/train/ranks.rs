@@ -70,6 +70,19 @@ pub(super) fn compare_weights(world: &World, weights: &[(String, &Tensor)], step
     }
 }
 
+/// Checks that all ranks compute in bf16 or none does: a processor may have no instructions for it.
+pub(super) fn compare_precisions(world: &World, is_bf16: bool) -> Result<()> {
+    let all = world.gather("precisions", is_bf16)?;
+    let name = |is_bf16: bool| if is_bf16 { "bf16" } else { "f32" };
+    match all.iter().position(|other| *other != all[0]) {
+        None => Ok(()),
+        Some(rank) => {
+            let detail = format!("computes in {}, and rank 0 in {}; set bf16 to false on both", name(all[rank]), name(all[0]));
+            Err(Error::SetUpsDiffer { rank, detail })
+        }
+    }
+}
+
 /// Checks that all ranks have the same configuration and a dataset with the same hash.
 pub(super) fn compare_set_ups(world: &World, config: &Config, dataset: &str) -> Result<()> {
     let set_ups = world.gather("set-ups", SetUp { config: config.clone(), dataset: dataset.to_owned() })?;

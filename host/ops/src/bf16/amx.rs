@@ -4,6 +4,7 @@ use super::pack::{INNER, Line, SIDE};
 use super::tile::WIDTH;
 use half::bf16;
 use std::arch::asm;
+use std::marker::PhantomData;
 
 /// Layout of the eight tiles, as `ldtilecfg` reads it.
 #[repr(C, align(64))]
@@ -42,7 +43,7 @@ fn asked() -> bool {
 }
 
 /// Tiles in use by this thread. Until it is dropped, the thread runs nothing else that uses them.
-pub(super) struct Tiles(());
+pub(super) struct Tiles(PhantomData<*mut ()>);
 
 impl Tiles {
     /// # Safety
@@ -53,7 +54,7 @@ impl Tiles {
         shapes.rows[..8].fill(SIDE as u8);
         // SAFETY: the shapes are valid for the only palette.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(nostack, readonly)) };
-        Self(())
+        Self(PhantomData)
     }
 }
 
@@ -160,6 +161,7 @@ pub(super) unsafe fn sums_of_rows(w: &[bf16], b: &[Line], out: &mut [[f32; SIDE]
     let steps = line / ROW;
     assert!(steps > 0 && w.len() == WIDTH * steps * INNER && b.len() == steps * SIDE, "incomplete blocks");
     let a = w.as_ptr();
+    let out: *mut f32 = out.as_mut_ptr().cast();
     // SAFETY: rows, columns and sums are as long as just checked.
     unsafe {
         asm!(
@@ -171,7 +173,7 @@ pub(super) unsafe fn sums_of_rows(w: &[bf16], b: &[Line], out: &mut [[f32; SIDE]
             "tilestored [{o} + {row}*1], tmm0", "tilestored [{below} + {row}*1], tmm2",
             a = inout(reg) a => _, a1 = inout(reg) a.wrapping_byte_add(SIDE * line) => _, line = in(reg) line,
             b = inout(reg) b.as_ptr() => _, row = in(reg) ROW, steps = inout(reg) steps => _,
-            o = in(reg) out.as_mut_ptr(), below = in(reg) out[SIDE..].as_mut_ptr(),
+            o = in(reg) out, below = in(reg) out.wrapping_add(SIDE * SIDE),
             out("tmm0") _, out("tmm2") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, options(nostack),
         );
     }

@@ -21,7 +21,7 @@ pub(crate) struct Few {
 impl Few {
     /// Returns whether rows of this length are complete blocks.
     pub(crate) fn takes(d_in: usize) -> bool {
-        d_in.is_multiple_of(INNER)
+        d_in > 0 && d_in.is_multiple_of(INNER)
     }
 
     /// Rearranges rows `[N, in]`. Their length must be a multiple of 32.

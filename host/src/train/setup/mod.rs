@@ -21,7 +21,7 @@ use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
 use super::periods::Periods;
 use super::plugins::Opener;
-use super::ranks::{compare_set_ups, compare_weights};
+use super::ranks::{compare_precisions, compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
@@ -49,6 +49,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     config.ranks = world.size();
     world.set_patience(config.dist_timeout_s);
     let place = Place::choose(config.device, config.bf16, world.local_rank())?;
+    compare_precisions(&world, place.is_bf16())?;
     let (config, mut plugins) = plugins::load(config, beginning, &world, &place)?;
     check(&config, &plugins)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;

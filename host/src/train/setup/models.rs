@@ -136,7 +136,14 @@ pub(super) fn settle_scoring(config: &mut Config, flow: Flow, place: &Place) -> 
     }
     if flow == Flow::Generated {
         config.score_sampling_support.get_or_insert(!on_device);
-        config.old_logp.get_or_insert(if place.is_bf16() { OldLogp::Recompute } else { OldLogp::Sampling });
+        let old_logp = config.old_logp.get_or_insert(if place.is_bf16() { OldLogp::Recompute } else { OldLogp::Sampling });
+        // Chosen, or left from a start in f32.
+        if place.is_bf16() && *old_logp == OldLogp::Sampling {
+            tracing::warn!(
+                "old_logp is \"sampling\": in bf16 the sampler's log-probabilities differ from training's by some thousandths; set it to \
+                 \"recompute\", the default there, if several updates learn from a generation"
+            );
+        }
     }
     Ok(())
 }
@@ -205,7 +212,7 @@ pub(super) fn policy_and_reference(
         let stored = own.then(|| began.clone());
         let policy = policy(source, began)?;
         let reference = match stored {
-            Some(stored) => Some(Frozen::new(stored.unshared()?)),
+            Some(stored) => Some(Frozen::new(stored.unshared()?.at(place)?)),
             None => needs.ref_logp.then(|| policy.frozen_copy()).transpose()?,
         };
         return Ok((policy, reference));
