@@ -181,8 +181,8 @@ fn linear_layers_with_and_without_adapters() {
             }
             let (want, got) = (linear::backward_input(&dy, &w, F32).unwrap(), linear::backward_input(&ddy, &dw, F32).unwrap());
             twins.same("linear's input", &want, &got);
-            linear::backward_input_into(&want, &dy, &w).unwrap();
-            linear::backward_input_into(&got, &ddy, &dw).unwrap();
+            linear::backward_input_into(&want, &dy, &w, F32).unwrap();
+            linear::backward_input_into(&got, &ddy, &dw, F32).unwrap();
             twins.same("linear's input, added", &want, &got);
             let ((of_w, d_of_w), (of_b, d_of_b)) = (twins.of_f32(&[d_out, d_in], 5), twins.of_f32(&[d_out], 6));
             linear::backward_weight(&x, &dy, &of_w, Some(&of_b), F32).unwrap();
