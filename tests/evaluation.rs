@@ -315,6 +315,7 @@ fn a_reference_model_that_does_not_fit_is_refused_in_one_line() {
     let sync = ["--sync-ref-model", "--ref-model", "small"];
     for (algorithm, given, key, expected) in [
         ("dpo", &["--ref-model", "nowhere"][..], "ref_model", "nowhere"),
+        ("dpo", &["--ref-model", ""], "ref_model", "is empty"),
         ("dpo", &["--ref-model", "short"], "ref_model", "context of 100 tokens and the policy one of 192"),
         ("orpo", &["--ref-model", "half"], "ref_model", "orpo has no reference model"),
         ("dpo", &sync, "sync_ref_model", "a model of other sizes"),

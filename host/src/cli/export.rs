@@ -4,7 +4,6 @@ use super::Failure;
 use crate::gguf::{self, Precision};
 use crate::model::{self, Dtype, ModelFolder};
 use anyhow::{anyhow, ensure};
-use std::fs::OpenOptions;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
@@ -65,14 +64,20 @@ fn dtype(precision: Precision) -> anyhow::Result<Dtype> {
     }
 }
 
-/// Writes the file; nothing is left of it after a failure.
+/// Writes the file under its name once it is whole; nothing is left of it after a failure.
 fn write_gguf(folder: &ModelFolder, args: &Args) -> anyhow::Result<Vec<String>> {
     let to = &args.to;
     let unwritten = |source| crate::train::Error::Write { path: to.clone(), source };
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(unwritten)?;
-    let file = OpenOptions::new().write(true).create_new(true).open(to).map_err(unwritten)?;
-    let written = gguf::export(folder, args.dtype, &mut BufWriter::with_capacity(1 << 20, file));
-    // What can't be removed is the lesser trouble.
-    Ok(written.inspect_err(|_| drop(std::fs::remove_file(to)))?)
+    #[cfg_attr(not(unix), allow(unused_mut))]
+    let mut builder = tempfile::Builder::new();
+    // Unlike most temporary files, it is meant to be shared.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let file = builder.prefix(".export-").suffix(".tmp").tempfile_in(parent).map_err(unwritten)?;
+    let warnings = gguf::export(folder, args.dtype, &mut BufWriter::with_capacity(1 << 20, file.as_file()))?;
+    file.as_file().sync_all().map_err(unwritten)?;
+    file.persist_noclobber(to).map_err(|e| unwritten(e.error))?;
+    Ok(warnings)
 }

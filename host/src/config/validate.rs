@@ -114,6 +114,9 @@ impl Config {
         if let Some(name) = of_evaluation.filter(|_| !self.evaluates()) {
             return Err(("metric_for_best_model", format!("{name} is an evaluation metric; set eval_dataset")));
         }
+        if self.ref_model.as_deref() == Some("") {
+            return Err(("ref_model", "is empty; name a model, or leave it out for the one that training starts from".into()));
+        }
         if !(0.0..=1.0).contains(&self.ref_model_mixup_alpha) {
             return Err(("ref_model_mixup_alpha", format!("is {}; it must be between 0 and 1", self.ref_model_mixup_alpha)));
         }
