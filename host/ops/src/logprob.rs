@@ -205,6 +205,7 @@ pub fn backward(
     let (turned, h) = (turn(&hs, d), Mat::new(&hs, m, d));
     let mut room = Tile::room(m, vocab);
     let mut dh = vec![0f32; m * d];
+    let (factor, run) = (scale.factor(), scale.precision.on_all_threads());
     let mut tiles_backward = |mut dw: Option<&mut [f32]>| {
         for tile in Tile::all(m, vocab) {
             let w = w.rows(&tile.tokens);
@@ -223,25 +224,9 @@ pub fn backward(
             }
             let d_logits = Mat::strided(logits, tile.tokens.len(), tile.rows.len(), tile.line());
             let h = h.some_rows(&tile.rows);
-            matmul(
-                &mut dh[tile.rows.start * d..],
-                d,
-                Dst::Add,
-                d_logits.t(),
-                w,
-                scale.factor(),
-                scale.precision.on_all_threads(),
-            );
+            matmul(&mut dh[tile.rows.start * d..], d, Dst::Add, d_logits.t(), w, factor, run);
             if let Some(dw) = &mut dw {
-                matmul(
-                    &mut dw[tile.tokens.start * d..],
-                    d,
-                    Dst::Add,
-                    d_logits,
-                    h,
-                    scale.factor(),
-                    scale.precision.on_all_threads(),
-                );
+                matmul(&mut dw[tile.tokens.start * d..], d, Dst::Add, d_logits, h, factor, run);
             }
         }
     };
