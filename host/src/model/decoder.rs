@@ -229,10 +229,9 @@ impl Decoder {
         if self.precision == Precision::Bf16 { kept.cast(DType::BF16) } else { Ok(kept) }
     }
 
-    /// Returns the precision of what layers pass on: f32 on the CPU, a device's there.
-    fn passes_on(&self) -> DType {
-        let embedding = &self.weights.embedding;
-        if embedding.device().is_cpu() { DType::F32 } else { embedding.dtype() }
+    /// Takes what [`Decoder::stored`] returned back to the f32 that operations read.
+    fn restored(&self, kept: LayerKept) -> ops::Result<LayerKept> {
+        if self.precision == Precision::Bf16 { kept.cast(DType::F32) } else { Ok(kept) }
     }
 
     /// Runs layer `i` except its last product.
@@ -300,7 +299,7 @@ impl Decoder {
                     self.stored(kept)?
                 }
             };
-            let kept = kept.cast(self.passes_on())?;
+            let kept = self.restored(kept)?;
             let here = Here { i, maps: &maps, balance: balance.as_ref() };
             dx = self.layer_backward(&here, kept, forest, rows, dx, &grads.layers[i])?;
             done();
