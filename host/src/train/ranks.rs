@@ -18,6 +18,8 @@ struct SetUp {
     config: Config,
     /// Its hash.
     dataset: String,
+    /// Whether its products are in bf16, for which a processor may have no instructions.
+    is_bf16: bool,
 }
 
 /// Returns the first rank's plugin on all ranks, whatever the others find under its name.
@@ -70,24 +72,18 @@ pub(super) fn compare_weights(world: &World, weights: &[(String, &Tensor)], step
     }
 }
 
-/// Checks that all ranks compute in bf16 or none does: a processor may have no instructions for it.
-pub(super) fn compare_precisions(world: &World, is_bf16: bool) -> Result<()> {
-    let all = world.gather("precisions", is_bf16)?;
-    let name = |is_bf16: bool| if is_bf16 { "bf16" } else { "f32" };
-    match all.iter().position(|other| *other != all[0]) {
-        None => Ok(()),
-        Some(rank) => {
-            let detail = format!("computes in {}, and rank 0 in {}; set bf16 to false on both", name(all[rank]), name(all[0]));
-            Err(Error::SetUpsDiffer { rank, detail })
-        }
-    }
-}
-
-/// Checks that all ranks have the same configuration and a dataset with the same hash.
-pub(super) fn compare_set_ups(world: &World, config: &Config, dataset: &str) -> Result<()> {
-    let set_ups = world.gather("set-ups", SetUp { config: config.clone(), dataset: dataset.to_owned() })?;
+/// Checks that all ranks compute in the same precision, and have the same configuration and a dataset with the same hash.
+pub(super) fn compare_set_ups(world: &World, config: &Config, dataset: &str, is_bf16: bool) -> Result<()> {
+    let set_ups = world.gather("set-ups", SetUp { config: config.clone(), dataset: dataset.to_owned(), is_bf16 })?;
     let Some(first) = set_ups.first() else { return Ok(()) };
-    for (rank, SetUp { config, dataset }) in set_ups.iter().enumerate() {
+    for (rank, SetUp { config, dataset, is_bf16 }) in set_ups.iter().enumerate() {
+        // First, because settings that were not given follow from it.
+        if *is_bf16 != first.is_bf16 {
+            let name = |is_bf16| if is_bf16 { "bf16" } else { "f32" };
+            let (own, firsts) = (name(*is_bf16), name(first.is_bf16));
+            let detail = format!("computes in {own}, and rank 0 in {firsts}; set bf16 to false on both");
+            return Err(Error::SetUpsDiffer { rank, detail });
+        }
         let keys = config::changes(&first.config, config).map_err(|e| Error::encoding("the configuration", &e))?;
         let own = |key: &&str| config::key(key).is_some_and(|key| key.own_of_rank);
         let differ: Vec<&str> = keys.keys().map(String::as_str).filter(|key| !own(key)).collect();

@@ -21,7 +21,7 @@ use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
 use super::periods::Periods;
 use super::plugins::Opener;
-use super::ranks::{compare_precisions, compare_set_ups, compare_weights};
+use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
@@ -32,6 +32,7 @@ use crate::metrics::Prometheus;
 use crate::model::{Frozen, ModelFolder, Place, Policy};
 use crate::optim::Settings;
 use crate::plugin::Needs;
+use candle_core::DType;
 use data::Datasets;
 use model::Opened;
 use models::{check_smoothing, noise, policy_and_reference, settle_dropout, settle_scoring};
@@ -49,7 +50,6 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     config.ranks = world.size();
     world.set_patience(config.dist_timeout_s);
     let place = Place::choose(config.device, config.bf16, world.local_rank())?;
-    compare_precisions(&world, place.is_bf16())?;
     let (config, mut plugins) = plugins::load(config, beginning, &world, &place)?;
     check(&config, &plugins)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
@@ -326,7 +326,8 @@ impl Trainer {
             self.state.moved |=
                 config::read([origin.config_file().as_path()], &Overrides::default())?.model != self.settings.model;
         }
-        compare_set_ups(&self.world, &self.settings, self.collector.data().fingerprint())?;
+        let is_bf16 = self.learner.policy().computes_in() == DType::BF16;
+        compare_set_ups(&self.world, &self.settings, self.collector.data().fingerprint(), is_bf16)?;
         // What an adapter leaves as it is, too.
         let reference = self.collector.reference().filter(|_| self.settings.ref_model.is_some());
         let reference = reference.map(|reference| reference.weights().named()).unwrap_or_default();
