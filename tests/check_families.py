@@ -32,10 +32,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "fixtures"))
 import datasets
 import torch
 import transformers
-from make_models import MODELS, fill
+from checks import Check, make, opened
+from make_models import MODELS
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
 STEPS, BATCH, RATE, EPSILON, NEW = 3, 4, 1e-3, 1e-6, 48
@@ -44,42 +45,8 @@ NAMES = [name for name in MODELS if name not in ("llama3_parameters", "qwen2_sha
 PROMPT = "question 7"
 
 
-class Check:
-    def __init__(self):
-        self.failed = False
-
-    def __call__(self, what, difference, tolerance):
-        good = difference <= tolerance  # a NaN is not
-        self.failed |= not good
-        print(f"{'ok  ' if good else 'FAIL'} {difference:9.2e}  {what}", flush=True)
-
-
-def opened(base):
-    return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager").eval()
-
-
 def rows():
     return [{"prompt": f"question {i}", "completion": " " + "abcde"[i % 5] * (3 + i % 7) + "x"} for i in range(STEPS * BATCH)]
-
-
-def make(name, base, run):
-    """A model of the fixture's configuration, with a tokenizer of bytes and longer texts."""
-    seed, config, *_ = MODELS[name]
-    config = json.loads(config.to_json_string(use_diff=False))
-    for key in ("vocab_size", "bos_token_id", "eos_token_id", "dtype", "transformers_version"):
-        config.pop(key, None)
-    length = "n_positions" if "n_positions" in config else "max_position_embeddings"
-    config |= {"pad_token_id": None, length: 256, "architectures": [type(AutoModelForCausalLM.from_config(MODELS[name][1])).__name__]}
-    scalings = config.get("rope_parameters") or {}
-    for scaling in [scalings, *(scalings.get(kind) or {} for kind in ("full_attention", "sliding_attention"))]:
-        if scaling.get("rope_type") == "longrope":
-            scaling["original_max_position_embeddings"] = config["original_max_position_embeddings"] = 128
-    (base.parent / "config.json").write_text(json.dumps(config))
-    run("new-model", base, "--config", "config.json", "--corpus", "rows.jsonl", "--vocab-size", 257)
-    model = opened(base)
-    fill(model, torch.float32, torch.Generator().manual_seed(seed))
-    model.save_pretrained(base)
-    return model
 
 
 def tokenizer_of(base):
@@ -158,7 +125,7 @@ def compare(name, place, binaries, check):
 
     (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
     base = place / "base"
-    made = make(name, base, run)
+    made = make(name, base, run, 256)
     tokenizer = tokenizer_of(base)
     check(f"{name}: logits", differ(logits(base), made)[0], 1e-4)
     text = run("generate", "-q", "--model", base, "--prompt", PROMPT, "--temperature", 0, "--max-new-tokens", NEW)

@@ -35,8 +35,8 @@ import numpy
 import tokenizers
 import torch
 import transformers
-from make_models import MODELS, fill
-from transformers import AutoModelForCausalLM
+from checks import Check, make, opened
+from make_models import MODELS
 
 NEW, CONTEXT = 48, 512
 PROMPT = "question 7: don't say 1234  twice"
@@ -60,16 +60,6 @@ CHANGED = {
 }
 LEFT_OUT = ("llama3_parameters", "qwen2_sharded", "gemma3_vision", "qwen2_sliding", "qwen3_moe_normalised", "ministral", "olmo3")
 NAMES = [name for name in MODELS if name not in LEFT_OUT]
-
-
-class Check:
-    def __init__(self):
-        self.failed = False
-
-    def __call__(self, what, difference, tolerance):
-        good = difference <= tolerance  # a NaN is not
-        self.failed |= not good
-        print(f"{'ok  ' if good else 'FAIL'} {difference:9.2e}  {what}", flush=True)
 
 
 class Llama:
@@ -103,31 +93,6 @@ class Llama:
         return out
 
 
-def opened(base):
-    return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager").eval()
-
-
-def make(name, base, run):
-    """A model of the fixture's configuration, with a tokenizer of bytes and longer texts."""
-    seed, config, *_ = MODELS[name]
-    config = json.loads(config.to_json_string(use_diff=False))
-    for key in ("vocab_size", "bos_token_id", "eos_token_id", "dtype", "transformers_version"):
-        config.pop(key, None)
-    length = "n_positions" if "n_positions" in config else "max_position_embeddings"
-    config |= {"pad_token_id": None, length: CONTEXT, "architectures": [type(AutoModelForCausalLM.from_config(MODELS[name][1])).__name__]}
-    config |= CHANGED.get(name, {})
-    scaling = config.get("rope_parameters") or {}
-    if scaling.get("rope_type") == "longrope":
-        scaling["original_max_position_embeddings"] = config["original_max_position_embeddings"] = 256
-    (base.parent / "config.json").write_text(json.dumps(config))
-    (base.parent / "rows.jsonl").write_text(json.dumps({"text": "a text"}) + "\n")
-    run("new-model", base, "--config", "config.json", "--corpus", "rows.jsonl", "--vocab-size", 257)
-    model = opened(base)
-    fill(model, torch.float32, torch.Generator().manual_seed(seed))
-    model.save_pretrained(base)
-    return model
-
-
 @torch.no_grad()
 def greedy(model, tokens, end):
     ids, out = torch.tensor([tokens]), []
@@ -148,7 +113,8 @@ def compare(name, place, binary, check):
         return done.stdout.decode()
 
     base = place / "base"
-    model = make(name, base, run)
+    (place / "rows.jsonl").write_text(json.dumps({"text": "a text"}) + "\n")
+    model = make(name, base, run, CONTEXT, CHANGED.get(name))
     end = json.loads((base / "config.json").read_text())["eos_token_id"]
     tokenizer = tokenizers.Tokenizer.from_file(str(base / "tokenizer.json"))
     compare_files(name, place, base, model, tokenizer, end, run, check)

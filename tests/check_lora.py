@@ -28,10 +28,10 @@ from pathlib import Path
 os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 import torch
+from checks import Check, opened
 from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 LOGITS, TOLERANCE = 1e-4, 1e-5
@@ -55,20 +55,6 @@ ADAPTERS = {
     "qwen2": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"},
     "llama": {"r": 8, "lora_alpha": 4, "use_rslora": True, "target_modules": ["q_proj", "v_proj"]},
 }
-
-
-class Check:
-    def __init__(self):
-        self.failed = False
-
-    def __call__(self, what, difference, tolerance):
-        good = difference <= tolerance  # a NaN is not
-        self.failed |= not good
-        print(f"{'ok  ' if good else 'FAIL'} {difference:9.2e}  {what}")
-
-
-def opened(base):
-    return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 def rows(base, dataset):
