@@ -1,20 +1,27 @@
 //! Validates a plugin's configuration against its JSON Schema.
 
 mod bounds;
+mod effort;
 
 pub(super) use bounds::{check, target};
 
 use super::{Error, LONGEST_TEXT, Result};
 use crate::config::{did_you_mean, printable};
+use jsonschema::PatternOptions;
 use serde_json::{Map, Value};
+
+/// Most memory that a compiled regular expression may take, in bytes.
+const LARGEST_PATTERN: usize = 1 << 20;
 
 /// Validates a configuration and fills in defaults. Returns it as the plugin receives it.
 pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> Result<Map<String, Value>> {
     let fail = |detail: String| Error::Config { name: name.to_owned(), detail: printable(&detail, LONGEST_TEXT) };
     let schema: Value = serde_json::from_str(schema).map_err(|e| fail(format!("its configuration schema is not JSON: {e}")))?;
     bounds::check(&schema).map_err(|e| fail(format!("its configuration schema {e}")))?;
-    let validator =
-        jsonschema::validator_for(&schema).map_err(|e| fail(format!("its configuration schema is not a JSON Schema: {e}")))?;
+    // No engine that backtracks, and no formats, of which one is that of regular expressions.
+    let patterns = PatternOptions::regex().size_limit(LARGEST_PATTERN).dfa_size_limit(LARGEST_PATTERN);
+    let validator = jsonschema::options().with_pattern_options(patterns).should_validate_formats(false).build(&schema);
+    let validator = validator.map_err(|e| fail(format!("its configuration schema is not a JSON Schema: {e}")))?;
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
     let open = schema.get("additionalProperties").is_some_and(|v| *v != Value::Bool(false));
@@ -34,6 +41,7 @@ pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
         config.entry(key.clone()).or_insert_with(|| value.clone());
     }
     let whole = Value::Object(config);
+    effort::check(&schema, &whole).map_err(|e| fail(format!("its configuration schema {e}")))?;
     if let Some(error) = validator.iter_errors(&whole).next() {
         let at = error.instance_path().to_string();
         let key = at.trim_start_matches('/').replace('/', ".");
@@ -182,6 +190,24 @@ mod tests {
             "$defs": {"a/b": {"type": "string"}, "a~1b": {"$ref": "#/$defs/a~1b"}}}"##;
         let said = resolve("p", schema, &Map::new()).unwrap_err().to_string();
         assert!(said.contains("configuration key x"), "{said}");
+    }
+
+    #[test]
+    fn a_schema_that_would_take_for_ever_or_much_memory_is_refused() {
+        let refused = |schema: Value| resolve("p", &schema.to_string(), &Map::new()).unwrap_err().to_string();
+        let deep = (0..30).fold(json!(0), |inner, _| json!([inner]));
+        let both = json!([{"$ref": "#/$defs/R"}, {"$ref": "#/$defs/R"}]);
+        let schema =
+            json!({"properties": {"a": {"$ref": "#/$defs/R", "default": deep}}, "$defs": {"R": {"items": {"allOf": both}}}});
+        let said = refused(schema);
+        assert!(said.contains("steps to check"), "{said}");
+        // Some 10 MiB each.
+        let of =
+            |i: usize| (format!("a{i}"), json!({"type": "string", "default": "x", "pattern": format!("\\p{{L}}{{200}}a{i}")}));
+        let said = refused(json!({"properties": (0..60).map(of).collect::<Map<_, _>>()}));
+        assert!(said.contains("not a JSON Schema"), "{said}");
+        let fine = json!({"properties": {"a": {"default": "run-1", "pattern": "^[a-z]+-[0-9]{1,64}$"}}});
+        assert!(resolve("p", &fine.to_string(), &Map::new()).is_ok());
     }
 
     #[test]
