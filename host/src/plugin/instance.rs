@@ -185,6 +185,12 @@ impl Plugin {
         self.idle.clear();
     }
 
+    /// Lets go of the instances that a later call can replace, for a plugin that is not called for a while. Returns them to be dropped,
+    /// which takes time. One whose answers depend on earlier calls, and that exports no state, keeps its instance.
+    pub fn release(&mut self) -> impl Send + use<> {
+        if self.forgets() { Vec::new() } else { std::mem::take(&mut self.idle) }
+    }
+
     /// Restores a state in a new instance right away, so that a state that does not fit is rejected here.
     pub fn recall(&mut self, memory: Memory) -> Result<()> {
         self.renew(Some(memory));

@@ -220,10 +220,11 @@ impl Plugins {
             Some(old) if from == to => changed_settings(&old.config, &slot.config),
             _ => format!("{} -> {}", &from[..12], &to[..12]),
         };
-        if let Some((old, old_slot)) = old.zip(old_slot) {
+        if let Some((mut old, old_slot)) = old.zip(old_slot) {
+            let idle = old.plugin_mut().release();
             let older = self.swaps.before.insert(name.clone(), Before { loaded: old, slot: old_slot, until: step + TRIAL_STEPS });
             // Giving a large plugin's memory back takes time.
-            std::thread::spawn(move || drop(older));
+            std::thread::spawn(move || drop((older, idle)));
         }
         journal.use_plugin(&slot.source);
         let how = How { begun, changes, noticed, origin: &origin, config: &slot.config, handed_over, report };
