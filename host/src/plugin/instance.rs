@@ -4,7 +4,7 @@
 use super::asking::Asker;
 use super::deadline::Deadline;
 use super::engine::Engine;
-use super::loaded::{Call, Info, Loaded, said};
+use super::loaded::{CARRIED, Call, Info, Loaded, carried_by_each, said};
 use super::sandbox::Sandbox;
 use super::world::{Observing, Remembering, Role, types};
 use super::{Metric, Result, Source, schema};
@@ -238,12 +238,16 @@ impl Plugin {
     ) -> Result<R> {
         let ready = self.idle.pop();
         self.changed = true;
-        let (running, answer) = self.loaded.ask(ready, self.memory.as_ref(), deadline, call, f);
+        let (running, answer) = self.loaded.ask(ready, self.memory.as_ref(), deadline, call, |store, linked| {
+            store.set_hostcall_fuel(CARRIED);
+            f(store, linked)
+        });
         self.idle.extend(running);
         answer
     }
 
-    /// Makes this many calls in parallel, each into its own instance. Returns the first error.
+    /// Makes this many calls in parallel, each into its own instance. Returns the first error. All answers are held until the last one
+    /// is there, so `f` must return what is checked and bounded.
     pub(super) fn call_side_by_side<R: Send>(
         &mut self,
         calls: usize,
@@ -252,10 +256,13 @@ impl Plugin {
     ) -> Result<Vec<R>> {
         let ready: Vec<Option<Running>> = (0..calls).map(|_| self.idle.pop()).collect();
         self.changed = true;
-        let (loaded, memory) = (&self.loaded, self.memory.as_ref());
+        let (loaded, memory, carried) = (&self.loaded, self.memory.as_ref(), carried_by_each(calls));
         let asked = ready.into_par_iter().enumerate().map(|(i, ready)| {
             let deadline = loaded.deadline();
-            loaded.ask(ready, memory, deadline, call, |store, linked| f(i, store, linked))
+            loaded.ask(ready, memory, deadline, call, |store, linked| {
+                store.set_hostcall_fuel(carried);
+                f(i, store, linked)
+            })
         });
         let ended: Vec<(Option<Running>, Result<R>)> = asked.collect();
         let mut answers = Vec::with_capacity(calls);
@@ -279,6 +286,7 @@ impl Plugin {
         let ready: Vec<Option<Running>> = (0..workers).map(|_| self.idle.pop()).collect();
         self.changed = true;
         let (loaded, memory, next) = (&self.loaded, self.memory.as_ref(), AtomicUsize::new(0));
+        let carried = carried_by_each(workers);
         let working = ready.into_par_iter().map(|mut running| {
             let mut answers = Vec::new();
             // Calls differ widely in length, so each worker takes the next one.
@@ -288,7 +296,10 @@ impl Plugin {
                     break;
                 }
                 let own = loaded.deadline().min(until);
-                let (left, answer) = loaded.ask(running.take(), memory, own, call, |s, linked| f(i, s, linked));
+                let (left, answer) = loaded.ask(running.take(), memory, own, call, |store, linked| {
+                    store.set_hostcall_fuel(carried);
+                    f(i, store, linked)
+                });
                 running = left;
                 if answer.is_err() {
                     // Calls before this one have begun, so the first error is among theirs and this.

@@ -84,6 +84,14 @@ const LONGEST_SCHEMA: usize = 256 << 10;
 /// Most host memory that the values of one call may take, in bytes.
 pub(super) const CARRIED: usize = 128 << 20;
 
+/// The same of one of many calls that are made side by side, at least.
+const LEAST_CARRIED: usize = 8 << 20;
+
+/// Returns the most host memory that the values of each of so many calls side by side may take, in bytes.
+pub(super) fn carried_by_each(calls: usize) -> usize {
+    (CARRIED / calls.max(1)).max(LEAST_CARRIED)
+}
+
 impl Call {
     pub(super) fn new(function: &'static str) -> Self {
         Self { function, step: None }
@@ -405,4 +413,15 @@ pub(super) fn compile(engine: &Engine, source: &Source, limits: &Limits) -> Resu
             Refusal::TooMuch(detail) => Error::Uncompiled { name, detail: shown(&detail) },
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_side_by_side_share_what_one_may_carry() {
+        let mebibytes = |calls: usize| carried_by_each(calls) >> 20;
+        assert_eq!([0, 1, 4, 16, 1000].map(mebibytes), [128, 128, 32, 8, 8]);
+    }
 }

@@ -3,7 +3,7 @@
 use super::deadline::Deadline;
 use super::engine::Engine;
 use super::instance::{Answer, OUT_OF_TIME, Plugin};
-use super::loaded::Call;
+use super::loaded::{Call, Loaded};
 use super::sandbox::Sandbox;
 use super::world::{Rewarding, Role, reward};
 use super::{Error, Metric, Result, Source};
@@ -64,6 +64,23 @@ impl DerefMut for RewardPlugin {
     }
 }
 
+/// An answer that was checked, or what is wrong with it.
+type Checked = std::result::Result<Scores, String>;
+
+/// Rejects an answer of the wrong length, or with non-finite numbers. `rows` are the rows that were
+/// sent, numbered as in the batch.
+fn checked(loaded: &Loaded, given: reward::Scores, rows: Range<usize>) -> Checked {
+    if given.rewards.len() != rows.len() {
+        return Err(format!("returned {} rewards for {} completions", given.rewards.len(), rows.len()));
+    }
+    let bad = given.rewards.iter().zip(rows).find_map(|(reward, row)| reward.filter(|r| !r.is_finite()).map(|r| (row, r)));
+    if let Some((row, bad)) = bad {
+        return Err(format!("returned {bad} for row {row}; a reward must be a finite number, or none to abstain"));
+    }
+    let metrics = loaded.checked_metrics(given.metrics)?;
+    Ok(Scores { rewards: given.rewards, metrics })
+}
+
 fn ask(batch: &RewardBatch, store: &mut Store<Sandbox>, linked: &Linked) -> Answer<reward::Scores> {
     Rewarding::new(&mut *store, linked)?.rlhost_plugin_reward().call_score(&mut *store, batch)
 }
@@ -109,28 +126,23 @@ impl RewardPlugin {
         let cut = |i: usize| rows.start + rows.len() * i / parts;
         let ranges: Vec<Range<usize>> = (0..parts).map(|i| cut(i)..cut(i + 1)).collect();
         let sent: Vec<RewardBatch> = ranges.iter().map(|range| self.columns(batch, range.clone())).collect();
-        let given = self.plugin.call_side_by_side(parts, call, |i, store, linked| ask(&sent[i], store, linked))?;
-        let mut scores = Scores::default();
-        for (part, range) in given.into_iter().zip(ranges) {
-            let part = self.checked(call, part, range)?;
-            scores.rewards.extend(part.rewards);
-            scores.metrics.extend(part.metrics);
-        }
-        Ok(scores)
+        let loaded = self.plugin.shared();
+        let given = self.plugin.call_side_by_side(parts, call, |i, store, linked| {
+            Ok(ask(&sent[i], store, linked)?.map(|given| checked(&loaded, given, ranges[i].clone())))
+        })?;
+        self.joined(call, given)
     }
 
     /// Scores rows in a call each.
     fn score_apart(&mut self, batch: &RewardBatch, rows: Range<usize>, until: Deadline) -> Result<Scores> {
         let call = Call::at("score", batch.step);
         let sent: Vec<RewardBatch> = rows.clone().map(|row| self.columns(batch, row..row + 1)).collect();
-        let given = self.plugin.call_apart(sent.len(), until, call, |i, store, linked| ask(&sent[i], store, linked))?;
-        let mut scores = Scores::default();
-        for (part, row) in given.into_iter().zip(rows) {
-            let part = self.checked(call, part, row..row + 1)?;
-            scores.rewards.extend(part.rewards);
-            scores.metrics.extend(part.metrics);
-        }
-        Ok(scores)
+        let loaded = self.plugin.shared();
+        let given = self.plugin.call_apart(sent.len(), until, call, |i, store, linked| {
+            let row = rows.start + i;
+            Ok(ask(&sent[i], store, linked)?.map(|given| checked(&loaded, given, row..row + 1)))
+        })?;
+        self.joined(call, given)
     }
 
     /// Scores some rows of a batch. If that fails, retries on new instances, then scores row by row, so that one bad row costs no
@@ -203,19 +215,19 @@ impl RewardPlugin {
         Error::Call { name: self.name().to_owned(), function: call.function, step: call.step, detail }
     }
 
-    /// Rejects an answer of the wrong length or with non-finite numbers. `rows` are the rows that were sent, numbered as in the
-    /// batch.
     fn checked(&self, call: Call, given: reward::Scores, rows: Range<usize>) -> Result<Scores> {
-        let wrong = |detail| self.error(call, detail);
-        if given.rewards.len() != rows.len() {
-            return Err(wrong(format!("returned {} rewards for {} completions", given.rewards.len(), rows.len())));
+        checked(&self.plugin.shared(), given, rows).map_err(|detail| self.error(call, detail))
+    }
+
+    /// Joins the checked answers of several calls, in their order.
+    fn joined(&self, call: Call, given: Vec<Checked>) -> Result<Scores> {
+        let mut scores = Scores::default();
+        for part in given {
+            let part = part.map_err(|detail| self.error(call, detail))?;
+            scores.rewards.extend(part.rewards);
+            scores.metrics.extend(part.metrics);
         }
-        let bad = given.rewards.iter().zip(rows).find_map(|(reward, row)| reward.filter(|r| !r.is_finite()).map(|r| (row, r)));
-        if let Some((row, bad)) = bad {
-            return Err(wrong(format!("returned {bad} for row {row}; a reward must be a finite number, or none to abstain")));
-        }
-        let metrics = self.plugin.checked_metrics(given.metrics).map_err(wrong)?;
-        Ok(Scores { rewards: given.rewards, metrics })
+        Ok(scores)
     }
 
     /// Returns what is sent for these rows: their prompts, and the columns that the plugin asks for.
