@@ -45,9 +45,38 @@ impl Metric {
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Sum {
+    #[serde(with = "any_number")]
     total: f64,
+    #[serde(with = "any_number")]
     weight: f64,
     reduction: Reduction,
+}
+
+/// JSON has no number for infinity and NaN, and a checkpoint with `null` in their place couldn't be read: they are written as texts.
+/// Reads `null` as NaN, for checkpoints that have it.
+mod any_number {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    #[derive(Deserialize, Serialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(f64),
+        Text(String),
+        Null,
+    }
+
+    pub(super) fn serialize<S: Serializer>(number: &f64, to: S) -> Result<S::Ok, S::Error> {
+        let written = if number.is_finite() { Written::Number(*number) } else { Written::Text(number.to_string()) };
+        written.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        match Written::deserialize(from)? {
+            Written::Number(number) => Ok(number),
+            Written::Text(text) => text.parse().map_err(D::Error::custom),
+            Written::Null => Ok(f64::NAN),
+        }
+    }
 }
 
 /// Returns whether a metric of this name measures the machine rather than learning, so that it differs between identical runs.
@@ -141,6 +170,19 @@ mod tests {
             [("high", 7.0), ("kl", 2.0), ("low", -3.0), ("n", 5.0), ("rate", 4.0)]
         );
         assert!(window.take().is_empty());
+    }
+
+    #[test]
+    fn a_window_is_read_as_it_was_written() {
+        let mut window = Window::default();
+        window.extend([Metric::mean("a", 1.5, 3.0), Metric::mean("b", f64::MAX, 2.0), Metric::mean("c", f64::NAN, 1.0)]);
+        window.extend([Metric::new("d", f64::NEG_INFINITY, Reduction::Last), Metric::new("e", 1e300, Reduction::Sum)]);
+        let text = serde_json::to_string(&window).unwrap();
+        let read: Window = serde_json::from_str(&text).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{window:?}"), "{text}");
+        // As earlier versions wrote them.
+        let text = r#"{"sums": {"a": {"total": null, "weight": 1.0, "reduction": "Mean"}}}"#;
+        assert!(serde_json::from_str::<Window>(text).unwrap().take()["a"].is_nan());
     }
 
     #[test]

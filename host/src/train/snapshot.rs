@@ -22,6 +22,7 @@ use crate::optim::Plateau;
 use crate::plugin::{Advantages, LARGEST_STATE, Memory, RewardColumn};
 use crate::rollout::Rollout;
 use candle_core::{Device, Tensor};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -244,7 +245,17 @@ impl Snapshot {
             model::write_weights(reference.weights(), &to.join(REFERENCE)).map_err(|e| e.to_string())?;
         }
         resumable.rest.experiences = resumable.experiences.iter().map(|e| Saved::of(e)).collect();
-        fs::write(to.join(REST), serde_json::to_vec(&resumable.rest).map_err(|e| e.to_string())?).map_err(text)
+        fs::write(to.join(REST), readable(&resumable.rest)?).map_err(text)
+    }
+}
+
+/// Returns the JSON of a state that can be read again. JSON has no NaN and no infinity, and a checkpoint that nobody can resume must not
+/// take the place of an older one.
+fn readable<T: Serialize + DeserializeOwned>(state: &T) -> std::result::Result<Vec<u8>, String> {
+    let bytes = serde_json::to_vec(state).map_err(|e| e.to_string())?;
+    match serde_json::from_slice::<T>(&bytes) {
+        Ok(_) => Ok(bytes),
+        Err(e) => Err(format!("{REST} could not be read again: {e}")),
     }
 }
 
@@ -409,4 +420,16 @@ fn told_apart<'a>(micro_batches: impl IntoIterator<Item = &'a MicroBatch>) -> (V
         places.push((index, items.start, items.end));
     }
     (experiences, places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_read_again_is_not_written() {
+        assert_eq!(readable(&vec![1.5f32]).unwrap(), b"[1.5]");
+        let said = readable(&vec![1.5f32, f32::NAN]).unwrap_err();
+        assert!(said.contains("snapshot.json could not be read again"), "{said}");
+    }
 }
