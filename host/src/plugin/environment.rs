@@ -213,7 +213,7 @@ impl Session {
         self.spend(began);
         open.iter().for_each(|episode| drop(self.episodes.remove(episode)));
         let metrics = finished?;
-        self.loaded.checked_metrics(metrics).map_err(|detail| self.error("finish", detail))
+        self.loaded.checked_metrics(Role::Environment, metrics).map_err(|detail| self.error("finish", detail))
     }
 
     fn error(&self, function: &'static str, detail: String) -> Error {

@@ -1,6 +1,6 @@
 //! Checks the metrics that plugins report and their names.
 
-use super::Metric;
+use super::{Metric, Role};
 use crate::config::{is_hidden, printable};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,18 +8,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Most distinct metrics that a plugin may report in a run.
 const MOST_NAMES: usize = 256;
 
+/// Most metrics in one answer, in which a name may be repeated.
+const MOST_METRICS: usize = 1024;
+
 /// Longest metric name, in bytes.
 const LONGEST_NAME: usize = 128;
 
+/// Largest value, positive or negative, and largest weight. Sums of as many products of the two as any run has stay finite.
+const LARGEST: f64 = 1e100;
+
 /// Names of the run's own metrics, besides those with the prefixes and suffixes below.
-const RESERVED: [&str; 13] = [
+const RESERVED: [&str; 18] = [
     "step",
     "epoch",
     "time",
     "loss",
+    "aux_loss",
     "grad_norm",
+    "critic_grad_norm",
+    "critic_learning_rate",
     "mean_token_accuracy",
     "learning_rate",
+    "lr",
+    "eps",
     "num_tokens",
     "global_step",
     "max_steps",
@@ -28,7 +39,17 @@ const RESERVED: [&str; 13] = [
     "runtime",
 ];
 
-const RESERVED_PREFIXES: [&str; 6] = ["eval_", "time/", "perf/", "plugins/", "completions/", "episodes/"];
+const RESERVED_PREFIXES: [&str; 9] =
+    ["eval_", "time/", "perf/", "plugins/", "completions/", "episodes/", "filter_groups/", "pass@", "maj@"];
+
+/// Names that algorithms may report, as TRL's do, and that the host reads to say more. To rewards and environments they are reserved.
+const OF_ALGORITHMS: [&str; 3] = ["episode", "reward", "reward_std"];
+
+/// Names that the host reports for pairs and labelled completions, and an algorithm for completions one by one may itself.
+const ENTROPY: &str = "entropy";
+
+/// The same of names that the host reports for completions one by one: TRL's corrections of sampling do.
+const SAMPLING: &str = "sampling/";
 
 /// Which plugin of a process reports which metric. Clones share this.
 #[derive(Clone, Debug, Default)]
@@ -40,8 +61,10 @@ impl Names {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// Rejects metrics that can't be averaged, have another plugin's name, or are too many to read.
-    pub(super) fn checked(&self, plugin: &str, given: Vec<Metric>) -> Result<Vec<Metric>, String> {
+    /// Rejects metrics that can't be averaged, have a name of the run's or of another plugin's, or are too many to read. Keeps the names if
+    /// the plugin is `in_run`: those of a version that is only tried are no one's.
+    pub(super) fn checked(&self, reporter: &Reporter<'_>, given: Vec<Metric>) -> Result<Vec<Metric>, String> {
+        let Reporter { plugin, role, in_run } = *reporter;
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut new: Vec<&String> = Vec::new();
         for Metric { name, value, weight, .. } in &given {
@@ -49,11 +72,15 @@ impl Names {
                 let shown = printable(name, LONGEST_NAME);
                 return Err(format!("a metric's name must have 1 to {LONGEST_NAME} printable bytes, not {shown:?}"));
             }
-            if !(value.is_finite() && weight.is_finite() && *weight >= 0.0 && (value * weight).is_finite()) {
+            // Neither holds for NaN.
+            if !(value.abs() <= LARGEST && (0.0..=LARGEST).contains(weight)) {
                 // `{}` would write 1e300 with all its zeros.
-                return Err(format!("metric {name:?} has value {value:?} and weight {weight:?}"));
+                return Err(format!(
+                    "metric {name:?} has value {value:?} and weight {weight:?}; the limit of both is {LARGEST:?}, and a weight can't \
+                     be negative"
+                ));
             }
-            if is_reserved(name) {
+            if is_reserved(name, role) {
                 return Err(format!(
                     "metric {name:?} is reserved for the run; choose another name, such as {:?}",
                     format!("{plugin}/{name}")
@@ -75,30 +102,56 @@ impl Names {
         if !new.is_empty() && new.len() + names.values().filter(|owner| *owner == plugin).count() > MOST_NAMES {
             return Err(format!("reports metric {:?}, which exceeds the limit of {MOST_NAMES} metrics per plugin", new[0]));
         }
-        names.extend(new.into_iter().map(|name| (name.clone(), plugin.to_owned())));
+        if given.len() > MOST_METRICS {
+            // The answers of many calls are held until the last one is there.
+            return Err(format!("returned {} metrics in one answer; the limit is {MOST_METRICS}", given.len()));
+        }
+        if in_run {
+            names.extend(new.into_iter().map(|name| (name.clone(), plugin.to_owned())));
+        }
         Ok(given)
     }
 }
 
-fn is_reserved(name: &str) -> bool {
+/// Who reports metrics.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reporter<'a> {
+    pub plugin: &'a str,
+    pub role: Role,
+    /// Whether the run depends on it, which it does not on a version that is tried.
+    pub in_run: bool,
+}
+
+/// Returns whether a plugin in this role may not report a metric of this name.
+fn is_reserved(name: &str, role: Role) -> bool {
     // A reward's own scores, `rewards/NAME/mean`. `rewards/chosen` and the like belong to an algorithm.
-    let of_scores = name.strip_prefix("rewards/").is_some_and(|rest| rest.ends_with("/mean") || rest.ends_with("/std"));
-    of_scores || RESERVED.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    let suffixed = |rest: &str| ["/mean", "/std", "/stderr"].iter().any(|suffix| rest.ends_with(suffix));
+    let of_scores = name.strip_prefix("rewards/").is_some_and(suffixed);
+    let of_algorithms = OF_ALGORITHMS.contains(&name) && matches!(role, Role::Reward | Role::Environment);
+    let of_policies = (name == ENTROPY || name.starts_with(SAMPLING)) && role != Role::Policy;
+    let of_host = RESERVED.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    of_scores || of_host || of_algorithms || of_policies
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plugin::Reduction;
+    use std::fs;
+    use std::path::{Path, PathBuf};
 
     fn metric(name: &str, value: f64, weight: f64) -> Metric {
         Metric { name: name.to_owned(), value, weight, reduction: Reduction::Mean }
     }
 
+    fn reporter(plugin: &str, role: Role) -> Reporter<'_> {
+        Reporter { plugin, role, in_run: true }
+    }
+
     #[test]
     fn nothing_takes_a_name_of_the_runs_or_of_anothers() {
         let names = Names::default();
-        let said = |plugin: &str, name: &str| names.checked(plugin, vec![metric(name, 1.0, 1.0)]).err();
+        let said = |plugin, name| names.checked(&reporter(plugin, Role::Policy), vec![metric(name, 1.0, 1.0)]).err();
         for name in [
             "step",
             "loss",
@@ -107,7 +160,11 @@ mod tests {
             "perf/x",
             "plugins/a/errors",
             "rewards/a/mean",
+            "rewards/a/stderr",
             "completions/mean_length",
+            "pass@1",
+            "maj@8/stderr",
+            "lr",
         ] {
             assert!(said("a", name).unwrap().contains("reserved"), "{name}");
         }
@@ -122,16 +179,127 @@ mod tests {
     fn names_and_numbers_are_bounded() {
         let names = Names::default();
         for name in ["", "a\nb", "\u{1b}[2J", &"x".repeat(129)] {
-            assert!(names.checked("a", vec![metric(name, 0.0, 0.0)]).is_err(), "{name:?}");
+            assert!(names.checked(&reporter("a", Role::Reward), vec![metric(name, 0.0, 0.0)]).is_err(), "{name:?}");
         }
-        for (value, weight) in [(f64::NAN, 1.0), (1.0, f64::INFINITY), (1.0, -1.0), (1e300, 1e300)] {
-            assert!(names.checked("a", vec![metric("x", value, weight)]).is_err(), "{value} {weight}");
+        let wrong = [
+            (f64::NAN, 1.0),
+            (1.0, f64::NAN),
+            (1.0, f64::INFINITY),
+            (1.0, -1.0),
+            (1e300, 1e300),
+            (-1.7e308, 1.0),
+            (0.0, 1.7e308),
+        ];
+        for (value, weight) in wrong {
+            assert!(names.checked(&reporter("a", Role::Reward), vec![metric("x", value, weight)]).is_err(), "{value} {weight}");
         }
-        let said = names.checked("a", vec![metric("x", 1e300, 1e300)]).unwrap_err();
-        assert_eq!(said, "metric \"x\" has value 1e300 and weight 1e300");
+        let said = names.checked(&reporter("a", Role::Reward), vec![metric("x", 1e300, 1e300)]).unwrap_err();
+        assert!(said.starts_with("metric \"x\" has value 1e300 and weight 1e300; the limit of both is 1e100"), "{said}");
         let many = |n: usize| (0..n).map(|i| metric(&i.to_string(), 0.0, 0.0)).collect::<Vec<_>>();
-        names.checked("a", many(256)).unwrap();
-        assert!(names.checked("a", many(257)).unwrap_err().contains("256"));
-        names.checked("b", vec![metric("other", 0.0, 0.0)]).unwrap();
+        names.checked(&reporter("a", Role::Reward), many(256)).unwrap();
+        assert!(names.checked(&reporter("a", Role::Reward), many(257)).unwrap_err().contains("256"));
+        let again = |n: usize| vec![metric("0", 1.0, 1.0); n];
+        assert_eq!(names.checked(&reporter("a", Role::Reward), again(1024)).unwrap().len(), 1024);
+        assert!(names.checked(&reporter("a", Role::Reward), again(1025)).unwrap_err().contains("1025 metrics in one answer"));
+        names.checked(&reporter("b", Role::Reward), vec![metric("other", 0.0, 0.0)]).unwrap();
+    }
+
+    #[test]
+    fn what_is_accepted_adds_up_to_finite_numbers() {
+        let names = Names::default();
+        let (mut total, mut weights) = (0.0, 0.0);
+        for _ in 0..1000 {
+            // A name may be given twice in one answer.
+            let given = vec![metric("x", -LARGEST, LARGEST), metric("x", -LARGEST, LARGEST)];
+            for m in names.checked(&reporter("a", Role::Reward), given).unwrap() {
+                total += m.value * m.weight;
+                weights += m.weight;
+            }
+        }
+        assert!((total / weights / -LARGEST - 1.0_f64).abs() < 1e-9);
+    }
+
+    #[test]
+    fn some_names_are_for_algorithms_alone() {
+        let names = Names::default();
+        let said = |name, role| names.checked(&reporter("a", role), vec![metric(name, 1.0, 1.0)]).err();
+        for (name, allowed) in [
+            ("entropy", [Role::Policy].as_slice()),
+            ("sampling/importance_sampling_ratio/mean", &[Role::Policy]),
+            ("reward", &[Role::Policy, Role::OnlinePreference]),
+            ("episode", &[Role::Policy, Role::OnlinePreference]),
+        ] {
+            for role in [Role::Policy, Role::OnlinePreference, Role::Reward, Role::Environment] {
+                let refused = said(name, role).is_some_and(|said| said.contains("reserved"));
+                assert_eq!(refused, !allowed.contains(&role), "{name} {role:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_version_that_is_only_tried_takes_no_names() {
+        let names = Names::default();
+        let many = || (0..256).map(|i| metric(&i.to_string(), 0.0, 0.0)).collect::<Vec<_>>();
+        names.checked(&Reporter { in_run: false, ..reporter("a", Role::Reward) }, many()).unwrap();
+        assert_eq!(names.reported(), [""; 0]);
+        names.checked(&reporter("a", Role::Reward), vec![metric("x", 0.0, 0.0)]).unwrap();
+        names.checked(&reporter("b", Role::Reward), vec![metric("0", 0.0, 0.0)]).unwrap();
+    }
+
+    /// Returns the names of the host's metrics that a Rust source has as texts, with `x` for what is put into them, and the number of
+    /// metrics whose name is made elsewhere.
+    fn named_in(source: &str) -> (Vec<String>, usize) {
+        let code = source.split("#[cfg(test)]").next().unwrap();
+        let (mut found, mut unnamed) = (Vec::new(), 0);
+        for making in ["Metric::mean(", "Metric::new("] {
+            for rest in code.split(making).skip(1) {
+                let rest = rest.trim_start().trim_start_matches("format!(");
+                match rest.strip_prefix('"').and_then(|rest| rest.split('"').next()) {
+                    Some(text) => {
+                        let parts = text.split(['{', '}']).enumerate();
+                        found.push(parts.map(|(i, part)| if i % 2 == 0 { part } else { "x" }).collect());
+                    }
+                    None => unnamed += 1,
+                }
+            }
+        }
+        (found, unnamed)
+    }
+
+    fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, into);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                into.push(path);
+            }
+        }
+    }
+
+    #[test]
+    fn every_name_that_the_host_reports_is_reserved() {
+        let mut files = Vec::new();
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/train"), &mut files);
+        let mut names = Vec::new();
+        // Names that are made elsewhere than the metric. The names of an evaluation's are those of a step.
+        let made = [
+            ("learner/trained.rs", 1, ["grad_norm", "learning_rate", "critic_grad_norm", "critic_learning_rate"].as_slice()),
+            ("train/solved.rs", 2, &["pass@1", "pass@1/stderr", "maj@4", "maj@4/stderr", "rewards/x/stderr"]),
+            ("train/figures.rs", 1, &["perf/throughput", "perf/rollout_throughput"]),
+            ("train/step.rs", 1, &["perf/peak_memory_mb", "perf/peak_device_memory_mb"]),
+            ("journal/mod.rs", 1, &["eval_x", "eps", "lr"]),
+        ];
+        for file in files {
+            let (found, unnamed) = named_in(&fs::read_to_string(&file).unwrap());
+            names.extend(found);
+            let known = made.iter().find(|(end, ..)| file.ends_with(end));
+            assert_eq!(unnamed, known.map_or(0, |(_, count, _)| *count), "{}: what are their names?", file.display());
+            names.extend(known.into_iter().flat_map(|(_, _, own)| own.iter().map(|name| (*name).to_owned())));
+        }
+        assert!(names.len() > 40 && names.contains(&"rewards/x/mean".to_owned()), "{names:?}");
+        for name in names {
+            assert!(is_reserved(&name, Role::Reward), "{name} is the host's");
+        }
     }
 }

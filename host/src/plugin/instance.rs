@@ -108,9 +108,9 @@ impl Plugin {
         self.loaded.asker.as_deref()
     }
 
-    /// Checks the metrics that it reported.
-    pub(super) fn checked_metrics(&self, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
-        self.loaded.checked_metrics(given)
+    /// Checks the metrics that it reported in a role.
+    pub(super) fn checked_metrics(&self, role: Role, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
+        self.loaded.checked_metrics(role, given)
     }
 
     /// Returns what its instances share.

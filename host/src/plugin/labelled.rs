@@ -50,7 +50,7 @@ impl LabelledPlugin {
         let check = |tokens| Check { name: self.name(), function: "loss", step: examples.step, tokens };
         check(0).number("a loss", given.loss)?;
         check(examples.logp.len()).column("d_logp", &given.d_logp)?;
-        let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check(0).wrong(e))?;
+        let metrics = self.plugin.checked_metrics(Role::Labelled, given.metrics).map_err(|e| check(0).wrong(e))?;
         Ok(Gradient { loss: given.loss, d_logp: given.d_logp, metrics, ..Gradient::default() })
     }
 }

@@ -6,6 +6,7 @@ use super::cells::{Cells, Walls};
 use super::census::Refusal;
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
+use super::figures::Reporter;
 use super::hints::Hints;
 use super::instance::{Memory, Running};
 use super::limits::{Refused, Together};
@@ -237,9 +238,10 @@ impl Loaded {
         self.engine.threads
     }
 
-    /// Checks the metrics that it reported.
-    pub(super) fn checked_metrics(&self, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
-        self.engine.names.checked(&self.name, given)
+    /// Checks the metrics that it reported in a role.
+    pub(super) fn checked_metrics(&self, role: Role, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
+        let in_run = !self.beside.load(Ordering::Relaxed);
+        self.engine.names.checked(&Reporter { plugin: &self.name, role, in_run }, given)
     }
 
     fn describe(&self, running: &mut Running, deadline: Deadline) -> Result<Info> {

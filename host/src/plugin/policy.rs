@@ -88,7 +88,7 @@ impl PolicyPlugin {
         if let Some(at) = mask.iter().zip(&rollouts.mask).position(|(given, own)| given > own) {
             return Err(check.wrong(format!("returned mask 1 for token {at}, whose mask is 0: it was not sampled")));
         }
-        let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
+        let metrics = self.plugin.checked_metrics(Role::Policy, given.metrics).map_err(|e| check.wrong(e))?;
         Ok(Advantages { advantages: given.advantages, returns: given.returns, mask, metrics })
     }
 
@@ -106,7 +106,7 @@ impl PolicyPlugin {
                 check.derivatives(name, column, &tokens.mask)?;
             }
         }
-        let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
+        let metrics = self.plugin.checked_metrics(Role::Policy, given.metrics).map_err(|e| check.wrong(e))?;
         Ok(Gradient { loss: given.loss, d_logp: given.d_logp, d_entropy: given.d_entropy, d_values: given.d_values, metrics })
     }
 }

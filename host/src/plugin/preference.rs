@@ -85,7 +85,7 @@ impl PreferencePlugin {
         check(0).number("a loss", given.loss)?;
         check(pairs.chosen.logp.len()).column("d_chosen", &given.d_chosen)?;
         check(pairs.rejected.logp.len()).column("d_rejected", &given.d_rejected)?;
-        let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check(0).wrong(e))?;
+        let metrics = self.plugin.checked_metrics(Role::Preference, given.metrics).map_err(|e| check(0).wrong(e))?;
         Ok(PairGradient { loss: given.loss, d_chosen: given.d_chosen, d_rejected: given.d_rejected, metrics })
     }
 
@@ -112,7 +112,7 @@ impl PreferencePlugin {
                 )));
             }
         }
-        let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
+        let metrics = self.plugin.checked_metrics(Role::Preference, given.metrics).map_err(|e| check.wrong(e))?;
         Ok(Choice { pairs: given.pairs, metrics })
     }
 }

@@ -77,7 +77,7 @@ fn checked(loaded: &Loaded, given: reward::Scores, rows: Range<usize>) -> Checke
     if let Some((row, bad)) = bad {
         return Err(format!("returned {bad} for row {row}; a reward must be a finite number, or none to abstain"));
     }
-    let metrics = loaded.checked_metrics(given.metrics)?;
+    let metrics = loaded.checked_metrics(Role::Reward, given.metrics)?;
     Ok(Scores { rewards: given.rewards, metrics })
 }
 

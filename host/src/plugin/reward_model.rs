@@ -60,7 +60,7 @@ impl RewardModelPlugin {
         for (what, column) in [("d_chosen", &given.d_chosen), ("d_rejected", &given.d_rejected)] {
             check.values(what, "pair", column)?;
         }
-        let metrics = self.plugin.checked_metrics(given.metrics).map_err(|e| check.wrong(e))?;
+        let metrics = self.plugin.checked_metrics(Role::RewardModel, given.metrics).map_err(|e| check.wrong(e))?;
         Ok(ValueGradient { loss: given.loss, d_chosen: given.d_chosen, d_rejected: given.d_rejected, metrics })
     }
 }
