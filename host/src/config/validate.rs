@@ -6,6 +6,9 @@ use super::{Config, Error, Period, PluginEntry, ReportTo, did_you_mean};
 /// Most of anything that is counted: products of a few of them are still numbers.
 const MOST: usize = 1 << 20;
 
+/// Largest weight of a reward, positive or negative: with the largest score, sums over a group stay finite as f32.
+const LARGEST_WEIGHT: f64 = 1e6;
+
 /// Most threads.
 const MOST_THREADS: usize = 1024;
 
@@ -260,8 +263,9 @@ impl Config {
         let rewards = self.plugin.iter().map(|entry| ("plugin", entry));
         let all: Vec<_> = rewards.chain(self.environment.iter().map(|entry| ("environment", entry))).collect();
         for (i, &(key, entry)) in all.iter().enumerate() {
-            if !entry.weight.is_finite() {
-                return Err((key, format!("{}: weight must be a finite number", entry.name())));
+            if !(-LARGEST_WEIGHT..=LARGEST_WEIGHT).contains(&entry.weight) {
+                let detail = format!("{}: weight must be a number of at most {LARGEST_WEIGHT:e} either way", entry.name());
+                return Err((key, detail));
             }
             entry.limits.check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
             if key == "environment" && !entry.hosts.is_empty() {
@@ -301,6 +305,19 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_weight_is_one_with_which_scores_add_up() {
+        let weighted = |weight| {
+            let entry = PluginEntry { weight, ..PluginEntry::new("a.wasm".into()) };
+            Config { plugin: vec![entry], ..Config::default() }.check()
+        };
+        assert_eq!(weighted(-1e6), Ok(()));
+        for weight in [1e7, -1e300, f64::INFINITY, f64::NAN] {
+            let (key, said) = weighted(weight).unwrap_err();
+            assert!(key == "plugin" && said.contains("a: weight must be a number of at most 1e6"), "{said}");
+        }
+    }
 
     #[test]
     fn columns_are_pairs_of_names() {

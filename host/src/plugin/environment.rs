@@ -5,6 +5,7 @@ use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
 use super::instance::{Plugin, Running};
 use super::loaded::{Call as Named, Loaded};
+use super::reward::{LARGEST_SCORE, is_score};
 use super::world::{Acting, Role};
 use super::{Error, Metric, Result, Source};
 use crate::config::{Limits, is_hidden, printable};
@@ -479,8 +480,10 @@ fn checked_reply(mut reply: Reply) -> Checked<Reply> {
             false => format!("replied with a message of the role {role:?}; a reply's roles are {}", ROLES.join(", ")),
         });
     }
-    if let Some(bad) = reply.reward.filter(|reward| !reward.is_finite()) {
-        return Err(format!("returned the reward {bad}; a reward must be a finite number, or none"));
+    if let Some(bad) = reply.reward.filter(|reward| !is_score(*reward)) {
+        return Err(format!(
+            "returned the reward {bad:e}; a reward must be a number of at most {LARGEST_SCORE:e} either way, or none"
+        ));
     }
     // Without anything to read, the model has nothing to answer.
     reply.done |= reply.messages.is_empty();

@@ -45,7 +45,7 @@ pub use labelled::{Examples, LabelledPlugin, Mismatched};
 pub use loaded::Info;
 pub use policy::{Advantages, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens};
 pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Side};
-pub use reward::{Column, Outcome, RewardBatch, RewardPlugin, Scores};
+pub use reward::{Column, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
 pub use reward_model::{RewardModelPlugin, ValueGradient, ValuedPairs};
 pub use settings::{Setting, Takes, settings_of};
 pub use source::{Source, read_file};

@@ -22,6 +22,9 @@ pub use super::world::reward::Batch as RewardBatch;
 /// Fewest completions for which another instance is worth its cost.
 const ROWS_AN_INSTANCE: usize = 16;
 
+/// Largest score, positive or negative. With a weight as large as may be, sums, differences and squares over a group stay finite as f32.
+pub const LARGEST_SCORE: f32 = 1e12;
+
 /// Factor of the row number in seeds. The SDK adds it once per row, so a row's seed does not depend on how a batch was split.
 const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -64,18 +67,25 @@ impl DerefMut for RewardPlugin {
     }
 }
 
+/// Returns whether a number can be a score.
+pub(super) fn is_score(number: f32) -> bool {
+    (-LARGEST_SCORE..=LARGEST_SCORE).contains(&number)
+}
+
 /// An answer that was checked, or what is wrong with it.
 type Checked = std::result::Result<Scores, String>;
 
-/// Rejects an answer of the wrong length, or with non-finite numbers. `rows` are the rows that were
+/// Rejects an answer of the wrong length, or with numbers that are not finite or too large to add up. `rows` are the rows that were
 /// sent, numbered as in the batch.
 fn checked(loaded: &Loaded, given: reward::Scores, rows: Range<usize>) -> Checked {
     if given.rewards.len() != rows.len() {
         return Err(format!("returned {} rewards for {} completions", given.rewards.len(), rows.len()));
     }
-    let bad = given.rewards.iter().zip(rows).find_map(|(reward, row)| reward.filter(|r| !r.is_finite()).map(|r| (row, r)));
+    let bad = given.rewards.iter().zip(rows).find_map(|(reward, row)| reward.filter(|r| !is_score(*r)).map(|r| (row, r)));
     if let Some((row, bad)) = bad {
-        return Err(format!("returned {bad} for row {row}; a reward must be a finite number, or none to abstain"));
+        return Err(format!(
+            "returned {bad:e} for row {row}; a reward must be a number of at most {LARGEST_SCORE:e} either way, or none to abstain"
+        ));
     }
     let metrics = loaded.checked_metrics(Role::Reward, given.metrics)?;
     Ok(Scores { rewards: given.rewards, metrics })

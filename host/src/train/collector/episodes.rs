@@ -7,7 +7,7 @@ use crate::data::{Extras, Message, Tokenizer};
 use crate::metrics::{Metric, Reduction};
 use crate::model::Policy;
 use crate::ops::sampler::stream;
-use crate::plugin::{self, EnvironmentPlugin, Opening, Reply, Session, Turn};
+use crate::plugin::{self, EnvironmentPlugin, LARGEST_SCORE, Opening, Reply, Session, Turn};
 use crate::rollout::{Ended, Follow, Next, Request, Rollout, Sampling};
 use crate::train::dataset::Prompt;
 use crate::train::plugins::start;
@@ -342,11 +342,11 @@ impl Playing {
     /// Takes a turn's reward.
     fn reward(&mut self, reward: Option<f32>) -> std::result::Result<(), String> {
         self.rewards.push(reward);
-        match sum(&self.rewards).filter(|sum| !sum.is_finite()) {
+        match sum(&self.rewards).filter(|sum| sum.abs() > LARGEST_SCORE) {
             None => Ok(()),
             Some(sum) => {
                 self.rewards.pop();
-                Err(format!("the rewards of its turns have the sum {sum}; it must be a finite number"))
+                Err(format!("the rewards of its turns have the sum {sum:e}; the limit is {LARGEST_SCORE:e} either way"))
             }
         }
     }
@@ -429,14 +429,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_infinite_sum_of_finite_rewards_is_a_failure() {
+    fn a_sum_of_rewards_that_is_too_large_is_a_failure() {
         let mut playing = Playing::default();
         assert_eq!(sum(&playing.rewards), None);
-        for reward in [Some(f32::MAX), None, Some(-f32::MAX), Some(f32::MAX)] {
+        for reward in [Some(LARGEST_SCORE), None, Some(-LARGEST_SCORE), Some(LARGEST_SCORE)] {
             playing.reward(reward).unwrap();
         }
-        assert!(playing.reward(Some(f32::MAX)).unwrap_err().contains("the sum inf"));
-        assert_eq!(sum(&playing.rewards), Some(f32::MAX));
+        assert!(playing.reward(Some(LARGEST_SCORE)).unwrap_err().contains("the sum 2e12"));
+        assert_eq!(sum(&playing.rewards), Some(LARGEST_SCORE));
         assert!(playing.reward(Some(-1.0)).is_ok());
     }
 }
