@@ -84,7 +84,8 @@ fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
     if config.plugin.iter().any(|entry| entry.model && entry.name() == name) {
         return Ok(Replaced::Model);
     }
-    let names: Vec<&str> = config.plugin.iter().map(PluginEntry::name).chain([algorithm.as_str()]).collect();
+    let entries = config.plugin.iter().chain(&config.environment);
+    let names: Vec<&str> = entries.map(PluginEntry::name).chain([algorithm.as_str()]).collect();
     if !names.contains(&name) {
         let meant = did_you_mean(name, names.iter().copied());
         return Err(anyhow!("this run has no plugin {name:?}; it has {}{meant}", names.join(", ")));

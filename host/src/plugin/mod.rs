@@ -172,7 +172,8 @@ impl Error {
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Io { source, .. } => crate::config::files::is_of_the_path(source),
-            Self::Call { step, function, .. } => step.is_none() && *function != "snapshot",
+            // These two are of a run under way.
+            Self::Call { step, function, .. } => step.is_none() && !matches!(*function, "snapshot" | "an episode"),
             Self::Engine(_) => false,
             Self::NotFound { .. } | Self::NotComponent { .. } | Self::Uncompiled { .. } => true,
             Self::WrongWorld { .. } | Self::Config { .. } | Self::NotGranted { .. } => true,
