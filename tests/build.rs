@@ -6,10 +6,10 @@ mod wasm;
 use std::error::Error;
 use std::path::PathBuf;
 
-const PLUGINS: [&str; 4] = ["hostile", "remembering", "unruly", "versioned"];
+const PLUGINS: [&str; 6] = ["contrary", "contrary_pairs", "hostile", "remembering", "unruly", "versioned"];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    for path in ["build.rs", "hostile", "remembering", "unruly", "versioned", "../plugin-sdk"] {
+    for path in ["build.rs", "contrary", "contrary_pairs", "hostile", "remembering", "unruly", "versioned", "../plugin-sdk"] {
         println!("cargo::rerun-if-changed={path}");
     }
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("..");

@@ -5,12 +5,9 @@
 #![allow(clippy::print_stdout)]
 
 use rlhost_tests::crafted::{NO_SCORES, core_reward, core_reward_with, deep, long, multiplied};
-use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, binary, hostile, small};
-use serde_json::Value;
+use rlhost_tests::watched::{MEMORY, Running, Watched, assert_ended, assert_finite, assert_ordinary, watched};
+use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, hostile, small};
 use std::fs;
-use std::path::Path;
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
 
 /// What a plugin does.
 enum Misdeed {
@@ -26,9 +23,11 @@ enum Misdeed {
     Observing(fn() -> Vec<u8>),
     /// What the hostile plugin calls so and does no harm.
     Harmless(&'static str),
+    /// The same, but fills the log up to its limit if it goes on.
+    Flooding(&'static str),
 }
 
-use Misdeed::{File, Harmless, Loading, Observing, Scoring, State};
+use Misdeed::{File, Flooding, Harmless, Loading, Observing, Scoring, State};
 
 /// What is said of a call that takes too long.
 const TOO_LONG: &str = "longer than its limit of 0.5 s";
@@ -73,6 +72,15 @@ const MISDEEDS: &[(&str, Misdeed, &str)] = &[
     ("another's score", Scoring("take_score"), "is reserved for the run"),
     ("a figure that is no number", Scoring("nan_figure"), "has value NaN"),
     ("a figure that its weight makes infinite", Scoring("heavy_figure"), "weight 1e300"),
+    ("a figure whose sum is infinite", Scoring("huge_figure"), "value 1.7e308 and weight 1.0; the limit of both is 1e100"),
+    ("figures whose weights have an infinite sum", Scoring("huge_weight"), "weight 1.7e308; the limit of both is 1e100"),
+    ("the share of prompts solved", Scoring("take_pass"), "\"pass@1\" is reserved for the run"),
+    ("the algorithm's figure", Scoring("take_entropy"), "\"entropy\" is reserved for the run"),
+    ("another plugin's figure", Scoring("take_figure"), "is already reported by plugin grpo"),
+    ("a score too large to add up", Scoring("huge_score"), "3.4028235e38 for row 1"),
+    ("a schema that multiplies with its default", File(multiplying_schema), "steps to check this configuration"),
+    ("a schema in circles that lead through parts", File(hidden_circle), "refers to itself"),
+    ("patterns that take memory", File(large_patterns), "not a JSON Schema"),
     ("a schema in circles", File(circular_schema), "refers to itself"),
     ("a schema that leads outside", File(foreign_schema), "not in the schema"),
     ("a default that TOML does not hold", File(large_default), "configuration key a"),
@@ -80,6 +88,7 @@ const MISDEEDS: &[(&str, Misdeed, &str)] = &[
     ("an error that draws", Scoring("forge"), "\\u{1b}[2J\\r\\n INFO checkpoint saved\\u{202e}"),
     ("a figure that draws", Scoring("forge_figure"), "1 to 128 printable bytes"),
     ("a line of the log that draws", Harmless("forge_log"), ""),
+    ("a log without end", Flooding("flood_log"), ""),
     ("an export that draws", File(drawing_export), "\\u{1b}[2J"),
     // Ending, and reaching outside.
     ("a trap", Scoring("trap"), "the plugin panicked on purpose"),
@@ -111,6 +120,27 @@ fn circular_schema() -> Vec<u8> {
     core_reward_with("", NO_SCORES, r##"{"properties": {"a": {"$ref": "#/properties/b"}, "b": {"$ref": "#/properties/a"}}}"##)
 }
 
+fn multiplying_schema() -> Vec<u8> {
+    let nested = format!("{}0{}", "[".repeat(30), "]".repeat(30));
+    let both = r##"[{"$ref": "#/$defs/R"}, {"$ref": "#/$defs/R"}]"##;
+    let a = format!(r##"{{"$ref": "#/$defs/R", "default": {nested}}}"##);
+    let schema = format!(r##"{{"properties": {{"a": {a}}}, "$defs": {{"R": {{"items": {{"allOf": {both}}}}}}}}}"##);
+    core_reward_with("", NO_SCORES, &schema)
+}
+
+fn hidden_circle() -> Vec<u8> {
+    let to = |name: &str| format!(r##"{{"$ref": "#/$defs/{name}"}}"##);
+    let (p, x) = (to("P"), to("X"));
+    let definitions = format!(r#"{{"P": {x}, "X": {{"items": {p}, "allOf": [{p}]}}}}"#);
+    core_reward_with("", NO_SCORES, &format!(r#"{{"properties": {{"a": {x}}}, "$defs": {definitions}}}"#))
+}
+
+fn large_patterns() -> Vec<u8> {
+    let property = |i: usize| format!(r#""a{i}": {{"type": "string", "default": "x", "pattern": "\\p{{L}}{{200}}a{i}"}}"#);
+    let properties: Vec<String> = (0..60).map(property).collect();
+    core_reward_with("", NO_SCORES, &format!(r#"{{"properties": {{{}}}}}"#, properties.join(", ")))
+}
+
 fn foreign_schema() -> Vec<u8> {
     core_reward_with("", NO_SCORES, r#"{"properties": {"a": {"$ref": "file:///etc/passwd"}}}"#)
 }
@@ -125,60 +155,6 @@ fn large_file() -> Vec<u8> {
 
 fn drawing_export() -> Vec<u8> {
     core_reward(r#"(func (export "rlhost:plugin/reward@9.0.0#\1b[2J\u{202e}\0a INFO forged"))"#, NO_SCORES)
-}
-
-/// The most that a process may take beyond what it takes without the misdeed.
-const MEMORY: u64 = 1 << 30;
-
-/// The most that any file of a run, and what it prints, may have.
-const ORDINARY: u64 = 2 << 20;
-
-/// Longest that anything here is waited for.
-const PATIENCE: Duration = Duration::from_secs(180);
-
-/// The most memory that a process had so far, and the most that any of its children had; none where it is not told.
-fn peak(process: u32) -> Option<(u64, u64)> {
-    let of = |process: &str| {
-        let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-        Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
-    };
-    let own = of(&process.to_string())?;
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?.flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let children: Vec<String> = children.flat_map(|all| all.split(' ').map(str::to_owned).collect::<Vec<_>>()).collect();
-    Some((own, children.iter().filter_map(|child| of(child)).max().unwrap_or(0)))
-}
-
-/// What becomes of a process that is looked at, and the most memory that it and its children had.
-struct Watched {
-    outcome: Outcome,
-    peak: (u64, u64),
-}
-
-/// Runs the binary in a place.
-fn watched(place: &Place, arguments: &[&str]) -> Watched {
-    let mut child = begin(place, arguments);
-    let mut most = (0, 0);
-    loop {
-        if let Some(now) = peak(child.id()) {
-            most = (most.0.max(now.0), most.1.max(now.1));
-        }
-        if let Some(status) = child.try_wait().unwrap() {
-            let text = |name: &str| fs::read_to_string(place.path(name)).unwrap();
-            let outcome = Outcome { code: status.code(), stdout: text("stdout"), stderr: text("stderr") };
-            return Watched { outcome, peak: most };
-        }
-        std::thread::sleep(Duration::from_millis(3));
-    }
-}
-
-/// Starts the binary; what it prints goes to `stdout` and `stderr` in the place.
-fn begin(place: &Place, arguments: &[&str]) -> Child {
-    let file = |name: &str| fs::File::create(place.path(name)).unwrap();
-    let mut command = Command::new(binary());
-    command.current_dir(place.path("")).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1").env("HF_HUB_OFFLINE", "1");
-    command.stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap()
 }
 
 const LIMITS: [&str; 6] = [
@@ -205,42 +181,9 @@ fn file_and_settings(misdeed: &Misdeed, from: u64) -> (Vec<u8>, Vec<String>) {
             let set = |text: String| ["--set".to_owned(), format!("plugin.hostile.config.{text}")];
             (plain(), [set(format!("misdeed={name:?}")), set(format!("from_step={from}"))].concat())
         }
-        Loading(name) | Harmless(name) => (hostile(name), Vec::new()),
+        Loading(name) | Harmless(name) | Flooding(name) => (hostile(name), Vec::new()),
         File(make) | Observing(make) => (make(), Vec::new()),
     }
-}
-
-/// What no misdeed may do to a place: draw on the terminal, or make files of the run large.
-fn assert_ordinary(place: &Place, what: &str) {
-    let hidden = |text: &str| text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}');
-    for name in ["stdout", "stderr"] {
-        let text = fs::read_to_string(place.path(name)).unwrap();
-        assert!(text.len() < 200_000 && !hidden(&text), "{what}: {name}: {} bytes", text.len());
-    }
-    if place.path("run/metrics.jsonl").exists() {
-        place.run(&["report", "run"]).succeeded();
-        assert_small(&place.path("run"), what);
-    }
-}
-
-/// No file of a run is large but checkpoints and kept plugins.
-fn assert_small(folder: &Path, what: &str) {
-    for entry in fs::read_dir(folder).unwrap().flatten() {
-        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-        if path.is_dir() && !name.starts_with("checkpoint-") && name != "plugins" {
-            assert_small(&path, what);
-        } else if path.is_file() {
-            let bytes = path.metadata().unwrap().len();
-            assert!(bytes < ORDINARY, "{what}: {} has {bytes} bytes", path.display());
-        }
-    }
-}
-
-/// Every figure that a run logged is a number.
-fn assert_finite(place: &Place, what: &str) -> usize {
-    let lines = place.figures("run");
-    assert!(lines.iter().flatten().all(|(_, value)| value.is_finite()), "{what}: {lines:?}");
-    lines.len()
 }
 
 /// Does something with each misdeed in a place of its own, and prints the most memory that was taken beyond the same run without
@@ -293,22 +236,12 @@ fn assert_harmless(what: &str, place: &Place, outcome: &Outcome) {
     assert!(lines.iter().filter_map(|line| line.get("plugins/hostile/errors")).all(|errors| *errors == 0.0), "{what}");
 }
 
-/// The run ended in a step, by name, after a checkpoint.
-fn assert_ended(what: &str, says: &str, place: &Place, outcome: &Outcome) {
-    assert_eq!(outcome.code, Some(1), "{what}: {}", outcome.stderr);
-    assert!(outcome.error().contains(says), "{what}: {}", outcome.error());
-    let last = *place.checkpoints("run").last().unwrap_or_else(|| panic!("{what}: nothing is saved"));
-    place.run(&["checkpoint", "verify", &format!("run/checkpoint-{last}")]).succeeded();
-    assert!(place.events("run", "failed").iter().any(|event| event["step"] == last), "{what}");
-    assert_finite(place, what);
-}
-
 #[test]
 fn at_the_start_each_is_refused_before_the_run_has_a_folder() {
     // Nobody asks for a state, or tells of figures, before there are some.
     let arguments = |misdeed: &Misdeed| (!matches!(misdeed, State(_) | Observing(_))).then(|| three_steps(&[]));
     each("start", 0, arguments, |what, misdeed, says, place, outcome| match misdeed {
-        Harmless(_) => assert_harmless(what, place, outcome),
+        Harmless(_) | Flooding(_) => assert_harmless(what, place, outcome),
         _ => {
             assert_eq!(outcome.code, Some(2), "{what}: {}", outcome.stderr);
             let call = if matches!(misdeed, Scoring(_)) { "plugin hostile, score at step 0" } else { "hostile" };
@@ -321,7 +254,8 @@ fn at_the_start_each_is_refused_before_the_run_has_a_folder() {
 #[test]
 fn in_a_step_each_ends_the_run_after_a_checkpoint() {
     // What can't be loaded does not come to a step.
-    let arguments = |misdeed: &Misdeed| (!matches!(misdeed, Loading(_) | File(_) | Harmless(_))).then(|| three_steps(&[]));
+    let arguments =
+        |misdeed: &Misdeed| (!matches!(misdeed, Loading(_) | File(_) | Harmless(_) | Flooding(_))).then(|| three_steps(&[]));
     each("step", 1, arguments, |what, misdeed, says, place, outcome| {
         assert_ended(what, says, place, outcome);
         let score = outcome.error().contains("plugin hostile, score at step 1");
@@ -341,7 +275,7 @@ fn in_an_evaluation_each_costs_nothing_of_what_was_learned() {
         _ => Some(three_steps(&["--eval-dataset", "prompts.jsonl", "--eval-steps", "3"])),
     };
     each("evaluation", 3, arguments, |what, misdeed, says, place, outcome| match misdeed {
-        Harmless(_) => assert_harmless(what, place, outcome),
+        Harmless(_) | Flooding(_) => assert_harmless(what, place, outcome),
         Loading(_) | File(_) => {
             assert_eq!(outcome.code, Some(2), "{what}: {}", outcome.stderr);
             assert!(outcome.error().contains("hostile") && outcome.error().contains(says), "{what}: {}", outcome.error());
@@ -356,148 +290,22 @@ fn in_an_evaluation_each_costs_nothing_of_what_was_learned() {
 }
 
 /// A run under way with a plugin that does nothing wrong.
-struct Running {
-    place: Place,
-    child: Child,
-    /// The most memory that its children had.
-    children: u64,
-    /// What it had before anything was swapped.
-    calm: u64,
-}
-
-impl Running {
-    fn start() -> Self {
-        let place = Place::new();
-        place.write("hostile.wasm", fs::read(HOSTILE).unwrap());
-        let plugins = ["--plugin", "tldr_length_reward.wasm", "--plugin", "hostile.wasm", "--output-dir", "run"];
-        let run = ["--max-steps", "100000", "--logging-steps", "20", "--log-completions", "none"];
-        let size = ["--max-completion-length", "96", "--per-device-train-batch-size", "16"];
-        let child = begin(&place, &[&small()[..], &plugins, &run, &size, &LIMITS].concat());
-        let mut this = Self { place, child, children: 0, calm: 0 };
-        this.wait("the first steps", |this| this.steps() > 0);
-        this.calm = peak(this.child.id()).map_or(0, |(own, _)| own);
-        this
-    }
-
-    fn wait(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
-        let begun = Instant::now();
-        while !done(self) {
-            let said = || fs::read_to_string(self.place.path("stderr")).unwrap();
-            assert!(begun.elapsed() < PATIENCE, "{what} is waited for: {}", said());
-            assert!(self.child.try_wait().unwrap().is_none(), "{what}: the run ended: {}", said());
-            self.children = self.children.max(peak(self.child.id()).map_or(0, |(_, children)| children));
-            std::thread::sleep(Duration::from_millis(3));
-        }
-    }
-
-    fn steps(&self) -> usize {
-        self.place.steps("run")
-    }
-
-    /// Events of a kind; half a line at the end is not there yet.
-    fn events(&self, kind: &str) -> Vec<Value> {
-        let text = fs::read_to_string(self.place.path("run/events.jsonl")).unwrap_or_default();
-        let lines = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
-        lines.filter(|e| e["event"] == kind).collect()
-    }
-
-    /// Sends a version to the run, which answers.
-    fn swap(&mut self, what: &str, file: &[u8]) -> Outcome {
-        self.place.write("next.wasm", file);
-        let mut swap = Command::new(binary());
-        swap.current_dir(self.place.path("")).args(["swap", "run", "hostile=next.wasm"]).env("NO_COLOR", "1");
-        let file = |name: &str| fs::File::create(self.place.path(name)).unwrap();
-        let mut swap = swap.stdout(file("answer")).stderr(file("refusal")).spawn().unwrap();
-        let begun = Instant::now();
-        while swap.try_wait().unwrap().is_none() {
-            if begun.elapsed() > PATIENCE {
-                swap.kill().unwrap();
-            }
-            self.children = self.children.max(peak(self.child.id()).map_or(0, |(_, children)| children));
-            std::thread::sleep(Duration::from_millis(3));
-        }
-        let code = swap.wait().unwrap().code();
-        assert!(begun.elapsed() <= PATIENCE, "{what}: no answer");
-        let text = |name: &str| fs::read_to_string(self.place.path(name)).unwrap();
-        Outcome { code, stdout: text("answer"), stderr: text("refusal") }
-    }
-
-    /// The version is not taken in, and the run says why.
-    fn refused(&mut self, what: &str, file: &[u8], says: &str) {
-        let before = self.events("plugin_refused").len();
-        let answer = self.swap(what, file);
-        assert!(answer.error().contains(says), "{what}: {}", answer.error());
-        if file.len() > 64 << 20 {
-            // That is not even sent.
-            return assert_eq!(answer.code, Some(2), "{what}: {}{}", answer.stdout, answer.stderr);
-        }
-        assert_eq!(answer.code, Some(1), "{what}: {}{}", answer.stdout, answer.stderr);
-        assert!(answer.error().contains("hostile"), "{what}: {}", answer.error());
-        let events = self.events("plugin_refused");
-        assert_eq!((events.len(), &events[before]["plugin"]), (before + 1, &Value::from("hostile")), "{what}");
-        assert!(events[before]["reason"].as_str().unwrap().contains(says), "{what}: {}", events[before]);
-    }
-
-    /// The version is taken in, fails in a step, and gives its place back.
-    fn taken_back(&mut self, what: &str, file: &[u8], says: &str) {
-        let before = self.events("plugin_rolled_back").len();
-        self.swap(what, file).succeeded();
-        self.wait(what, |this| this.events("plugin_rolled_back").len() > before);
-        let event = &self.events("plugin_rolled_back")[before];
-        let reason = event["reason"].as_str().unwrap();
-        assert!(event["plugin"] == "hostile" && reason.contains("hostile") && reason.contains(says), "{what}: {event}");
-    }
-
-    /// The version is taken in and stays.
-    fn taken_in(&mut self, what: &str, file: &[u8]) {
-        self.swap(what, file).succeeded();
-        let steps = self.steps();
-        self.wait(what, |this| this.steps() > steps);
-    }
-
-    /// Asserts that the run is as it was but for what was swapped, ends it, and sees that it goes on to its end.
-    fn end(mut self, what: &str) {
-        let steps = self.steps();
-        self.wait("further steps", |this| this.steps() > steps);
-        let own = peak(self.child.id()).map_or(0, |(own, _)| own);
-        let (beyond, calm, children) = (own.saturating_sub(self.calm), self.calm >> 20, self.children);
-        assert!(beyond < MEMORY, "{} MiB beyond {calm} MiB", beyond >> 20);
-        assert!(children < MEMORY, "{} MiB to compile", children >> 20);
-        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        assert_eq!(self.child.wait().unwrap().code(), Some(3), "{what}");
-        let place = std::mem::take(&mut self.place);
-        let last = *place.checkpoints("run").last().unwrap();
-        let on = format!("max_steps={}", last + 4);
-        place.run(&["resume", "run", "--set", &on]).succeeded();
-        let lines = assert_finite(&place, what);
-        let steps = place.figure("run", "step");
-        assert!(steps.windows(2).all(|w| w[0] < w[1] && w[1] <= w[0] + 20.0), "{what}: a step was left out: {steps:?}");
-        assert_ordinary(&place, what);
-        let swaps = place.events("run", "plugin_swapped").len();
-        println!(
-            "{what}: {swaps} swaps in {last} steps, {lines} lines of figures; {} MiB beyond {calm} MiB, {} MiB to compile",
-            beyond >> 20,
-            children >> 20
-        );
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Also when an assertion failed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn running() -> Running {
+    let place = Place::new();
+    place.write("hostile.wasm", fs::read(HOSTILE).unwrap());
+    let plugins = ["--plugin", "tldr_length_reward.wasm", "--plugin", "hostile.wasm"];
+    let size = ["--max-completion-length", "96", "--per-device-train-batch-size", "16"];
+    Running::start(place, "hostile", &[&small()[..], &plugins, &size, &LIMITS].concat())
 }
 
 #[test]
 fn as_a_swap_each_is_refused_in_its_trial() {
-    let mut running = Running::start();
+    let mut running = running();
     for (what, misdeed, says) in MISDEEDS {
         match misdeed {
             Scoring(name) | State(name) | Loading(name) => running.refused(what, &hostile(name), says),
             File(make) => running.refused(what, &make(), says),
-            Harmless(_) | Observing(_) => {}
+            Harmless(_) | Flooding(_) | Observing(_) => {}
         }
     }
     running.end("trials");
@@ -505,7 +313,7 @@ fn as_a_swap_each_is_refused_in_its_trial() {
 
 #[test]
 fn as_a_swap_each_that_passed_its_trial_gives_its_place_back() {
-    let mut running = Running::start();
+    let mut running = running();
     for (what, misdeed, says) in MISDEEDS {
         match misdeed {
             Scoring(name) | State(name) => running.taken_back(what, &hostile(&format!("{name}+")), says),
@@ -514,7 +322,7 @@ fn as_a_swap_each_that_passed_its_trial_gives_its_place_back() {
                 running.taken_in(what, &hostile(name));
                 running.taken_in(what, &fs::read(HOSTILE).unwrap());
             }
-            Loading(_) | File(_) => {}
+            Loading(_) | File(_) | Flooding(_) => {}
         }
     }
     running.end("swaps");

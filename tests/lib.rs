@@ -1,6 +1,7 @@
 //! What the tests share: running the binary in a folder of its own and reading what it wrote.
 
 pub mod crafted;
+pub mod watched;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -12,6 +13,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Path of the plugin that misbehaves on request.
 pub const HOSTILE: &str = env!("HOSTILE_WASM");
+
+/// Path of the algorithm that misbehaves on request.
+pub const CONTRARY: &str = env!("CONTRARY_WASM");
+
+/// Path of the algorithm that chooses pairs, and misbehaves on request.
+pub const CONTRARY_PAIRS: &str = env!("CONTRARY_PAIRS_WASM");
 
 /// Path of the plugin whose scores depend on all that it has seen.
 pub const REMEMBERING: &str = env!("REMEMBERING_WASM");
@@ -38,6 +45,26 @@ pub fn version(number: u32) -> Vec<u8> {
 #[must_use]
 pub fn hostile(misdeed: &str) -> Vec<u8> {
     marked(HOSTILE, b"misdeed=none............................", &format!("misdeed={misdeed:.<32}"))
+}
+
+/// The bytes of a version of [`CONTRARY`] or [`CONTRARY_PAIRS`] that misbehaves of its own; with `+` at the end in the second call of a
+/// function only.
+///
+/// # Panics
+/// If the compiled file has no place for it.
+#[must_use]
+pub fn contrary(plugin: &str, misdeed: &str) -> Vec<u8> {
+    marked(plugin, b"contrary=none...........................", &format!("contrary={misdeed:.<31}"))
+}
+
+/// The bytes of a version of [`UNRULY`] that misbehaves of its own, in episodes of all rows; with `+` at the end not in those
+/// of a trial.
+///
+/// # Panics
+/// If the compiled file has no place for it.
+#[must_use]
+pub fn unruly(misdeed: &str) -> Vec<u8> {
+    marked(UNRULY, b"unruly=none.....................", &format!("unruly={misdeed:.<25}"))
 }
 
 /// The bytes of a compiled plugin with another text in the place of one that it has.

@@ -73,6 +73,18 @@ pub enum Misdeed {
     NanFigure,
     /// Reports a figure that its weight makes infinite.
     HeavyFigure,
+    /// Reports a figure twice, of which the sum is infinite.
+    HugeFigure,
+    /// Reports a figure twice, of which the sum of weights is infinite.
+    HugeWeight,
+    /// Reports the share of prompts that are solved, with more weight than the run's own.
+    TakePass,
+    /// Reports a figure of the algorithm's that is the host's in other runs.
+    TakeEntropy,
+    /// Reports a figure that the algorithm reports.
+    TakeFigure,
+    /// Scores as high as a number can be.
+    HugeScore,
     /// Reports a figure with a name of ten megabytes.
     LongFigure,
     /// Reports a figure whose name clears the terminal.
@@ -218,6 +230,11 @@ fn figures(misdeed: Misdeed) -> Vec<Metric> {
         Misdeed::TakeScore => vec![Metric::mean("rewards/tldr_length_reward/mean", 1e6, 1.0)],
         Misdeed::NanFigure => vec![Metric::mean("figure", f64::NAN, 1.0)],
         Misdeed::HeavyFigure => vec![Metric::mean("figure", 1e300, 1e300)],
+        Misdeed::HugeFigure => vec![Metric::mean("figure", 1.7e308, 1.0), Metric::mean("figure", 1.7e308, 1.0)],
+        Misdeed::HugeWeight => vec![Metric::mean("figure", 1e-9, 1.7e308), Metric::mean("figure", 1e-9, 1.7e308)],
+        Misdeed::TakePass => vec![Metric::mean("pass@1", 1.0, 1e9)],
+        Misdeed::TakeEntropy => vec![Metric::mean("entropy", 1e6, 1e9)],
+        Misdeed::TakeFigure => vec![Metric::mean("frac_reward_zero_std", 1.0, 1e9)],
         Misdeed::LongFigure => vec![Metric::mean("long ".repeat(2 << 20), 0.0, 1.0)],
         Misdeed::ForgeFigure => vec![Metric::mean(FORGED, 0.0, 1.0)],
         Misdeed::ManyFigures => (0..10_000).map(|i| Metric::mean(format!("figure {i}"), 0.0, 1.0)).collect(),
@@ -246,6 +263,7 @@ fn misbehave(misdeed: Misdeed, batch: &reward::Batch, rewards: &mut Vec<Option<f
         }
         Misdeed::Nan => rewards[1] = Some(f32::NAN),
         Misdeed::Infinity => rewards[1] = Some(f32::INFINITY),
+        Misdeed::HugeScore => rewards[1] = Some(f32::MAX),
         Misdeed::Trap => panic!("the plugin panicked on purpose"),
         Misdeed::Exit => std::process::exit(0),
         Misdeed::Flood => {

@@ -9,6 +9,8 @@ use rlhost_plugin_sdk::environment::{Message, Opening, Reply, Start, Turn};
 use rlhost_plugin_sdk::slot::Slot;
 use rlhost_plugin_sdk::{Error, Metric, config};
 use schemars::JsonSchema;
+use serde::de::IntoDeserializer;
+use serde::de::value::Error as Unknown;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -26,6 +28,8 @@ pub enum Misdeed {
     /// Answers fewer turns than it was asked about.
     Few,
     Nan,
+    /// Rewards as much as a number can be.
+    Huge,
     Flood,
     /// Speaks for the model.
     Assistant,
@@ -52,6 +56,18 @@ struct State {
 
 struct Unruly;
 
+/// What it does wrong without being asked to, in all episodes: tests write over it in the compiled file. With `+` not in those of a
+/// trial, whose seed is 0.
+static OWN: [u8; 32] = *b"unruly=none.....................";
+
+fn own() -> (Misdeed, bool) {
+    // Read as if it could be anything, or the compiler would put it into the code.
+    let text = std::str::from_utf8(&std::hint::black_box(&OWN)[7..]).unwrap_or_default().trim_end_matches('.');
+    let (name, waits) = text.strip_suffix('+').map_or((text, false), |name| (name, true));
+    let misdeed = Misdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
+    (misdeed.unwrap_or(Misdeed::Trap), waits)
+}
+
 static STATE: Slot<State> = Slot::new();
 
 impl plugin::Guest for Unruly {
@@ -68,6 +84,7 @@ impl plugin::Guest for Unruly {
 
     fn configure(config: String) -> Result<(), Error> {
         let Settings { misdeed } = config::parse(&config)?;
+        let misdeed = if misdeed == Misdeed::None { own().0 } else { misdeed };
         STATE.set(State { misdeed, ..State::default() });
         Ok(())
     }
@@ -77,7 +94,9 @@ impl environment::Guest for Unruly {
     fn begin(starts: Vec<Start>) -> Result<Vec<Opening>, Error> {
         STATE.with(|state| {
             for start in &starts {
-                let bad = start.column_as("bad")?.unwrap_or(false);
+                let (own, waits) = own();
+                let of_own = own != Misdeed::None && !(waits && start.seed == 0);
+                let bad = of_own || start.column_as("bad")?.unwrap_or(false);
                 assert!(!(bad && state.misdeed == Misdeed::Begin), "it can't begin");
                 state.episodes.insert(start.episode, (0, bad));
             }
@@ -127,6 +146,10 @@ fn misbehave(misdeed: Misdeed, turns: u32, replies: &mut Vec<Reply>) -> Result<(
         Misdeed::Nan => {
             replies.pop();
             replies.push(Reply::end(f32::NAN));
+        }
+        Misdeed::Huge => {
+            replies.pop();
+            replies.push(Reply::end(f32::MAX));
         }
         Misdeed::Flood => {
             replies.pop();

@@ -1,0 +1,154 @@
+//! An algorithm that does what one must not, for the tests of the host.
+
+#![allow(missing_docs)]
+// Nothing but the exports of the wasm build uses what stands here.
+#![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
+
+use rlhost_plugin_sdk::bindings::contract::{plugin, policy};
+use rlhost_plugin_sdk::config;
+use rlhost_plugin_sdk::slot::Slot;
+use rlhost_plugin_sdk::{Error, Metric};
+use schemars::JsonSchema;
+use serde::de::IntoDeserializer;
+use serde::de::value::Error as Unknown;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What it does wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Misdeed {
+    #[default]
+    None,
+    EndlessEstimate,
+    EndlessLoss,
+    TrapInEstimate,
+    TrapInLoss,
+    /// Returns an advantage too few.
+    FewAdvantages,
+    NanAdvantages,
+    /// Returns a mask with an entry too many.
+    LongMask,
+    /// Returns a mask with an entry that is neither 0 nor 1.
+    OddMask,
+    NanLoss,
+    /// Returns a derivative too many.
+    ManyGradients,
+    InfiniteGradient,
+    /// Returns derivatives whose sums are infinite.
+    HugeGradient,
+    /// Reports a figure under the name of the run's own loss.
+    TakeLoss,
+    /// Reports a figure under the name of a reward's score.
+    TakeScore,
+    /// Reports a figure twice, of which the sum is infinite.
+    HugeFigure,
+}
+
+/// Settings.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// What it does wrong.
+    misdeed: Misdeed,
+    /// The step from which on it does so.
+    from_step: u64,
+}
+
+static SETTINGS: Slot<Settings> = Slot::new();
+/// Calls of each function.
+static ESTIMATES: AtomicU64 = AtomicU64::new(0);
+static LOSSES: AtomicU64 = AtomicU64::new(0);
+
+/// What it does wrong without being asked to: tests write over it in the compiled file. With `+` it does so in the second call of a
+/// function only, which is none of a trial's.
+static OWN: [u8; 40] = *b"contrary=none...........................";
+
+/// What it does wrong in a step, in this call of a function.
+fn misdeed(step: u64, calls: &AtomicU64) -> Misdeed {
+    let first = calls.fetch_add(1, Ordering::Relaxed) == 0;
+    // Read as if it could be anything, or the compiler would put it into the code.
+    let text = std::str::from_utf8(&std::hint::black_box(&OWN)[9..]).unwrap_or_default().trim_end_matches('.');
+    let (name, waits) = text.strip_suffix('+').map_or((text, false), |name| (name, true));
+    let own = Misdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
+    let settings = SETTINGS.with(|s| Ok(s.clone())).unwrap_or_default();
+    match own.unwrap_or(Misdeed::TrapInEstimate) {
+        Misdeed::None if step >= settings.from_step => settings.misdeed,
+        own if !(waits && first) => own,
+        _ => Misdeed::None,
+    }
+}
+
+fn for_ever() -> ! {
+    loop {
+        std::hint::black_box(0);
+    }
+}
+
+struct Contrary;
+
+impl plugin::Guest for Contrary {
+    fn describe() -> plugin::Info {
+        plugin::Info {
+            name: env!("CARGO_PKG_NAME").into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            description: env!("CARGO_PKG_DESCRIPTION").into(),
+            config_schema: config::schema::<Settings>(),
+            needs: plugin::Needs::empty(),
+            stateless: true,
+        }
+    }
+
+    fn configure(json: String) -> Result<(), Error> {
+        config::parse(&json).map(|c| SETTINGS.set(c))
+    }
+}
+
+impl policy::Guest for Contrary {
+    fn estimate(rollouts: policy::Rollouts) -> Result<policy::Advantages, Error> {
+        let misdeed = misdeed(rollouts.step, &ESTIMATES);
+        let mut given = policy::Advantages {
+            advantages: (0..rollouts.mask.len()).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect(),
+            returns: None,
+            mask: None,
+            metrics: Vec::new(),
+        };
+        match misdeed {
+            Misdeed::EndlessEstimate => for_ever(),
+            Misdeed::TrapInEstimate => panic!("no estimate of mine"),
+            Misdeed::FewAdvantages => drop(given.advantages.pop()),
+            Misdeed::NanAdvantages => given.advantages[0] = f32::NAN,
+            Misdeed::LongMask => given.mask = Some(vec![1; rollouts.mask.len() + 1]),
+            Misdeed::OddMask => given.mask = Some(vec![2; rollouts.mask.len()]),
+            Misdeed::TakeScore => given.metrics.push(Metric::mean("rewards/tldr_length_reward/mean", 1e6, 1e6)),
+            _ => {}
+        }
+        Ok(given)
+    }
+
+    fn loss(tokens: policy::Tokens) -> Result<policy::Gradient, Error> {
+        let misdeed = misdeed(tokens.step, &LOSSES);
+        let all = tokens.scale.tokens as f32;
+        let mut given = policy::Gradient {
+            loss: tokens.logp.iter().zip(&tokens.advantages).map(|(logp, a)| f64::from(-a * logp / all)).sum(),
+            d_logp: tokens.advantages.iter().map(|a| -a / all).collect(),
+            d_entropy: None,
+            d_values: None,
+            metrics: Vec::new(),
+        };
+        match misdeed {
+            Misdeed::EndlessLoss => for_ever(),
+            Misdeed::TrapInLoss => panic!("no loss of mine"),
+            Misdeed::NanLoss => given.loss = f64::NAN,
+            Misdeed::ManyGradients => given.d_logp.push(0.0),
+            Misdeed::InfiniteGradient => given.d_logp[0] = f32::INFINITY,
+            Misdeed::HugeGradient => given.d_logp.fill(f32::MAX),
+            Misdeed::TakeLoss => given.metrics.push(Metric::mean("loss", 0.0, 1e6)),
+            Misdeed::HugeFigure => given.metrics.extend([Metric::mean("huge", 1.7e308, 1.0), Metric::mean("huge", 1.7e308, 1.0)]),
+            _ => {}
+        }
+        Ok(given)
+    }
+}
+
+rlhost_plugin_sdk::export_interfaces!(Contrary, POLICY, policy: __export_rlhost_plugin_policy_0_1_0_cabi);

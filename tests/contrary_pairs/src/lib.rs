@@ -1,0 +1,146 @@
+//! An algorithm that chooses pairs as one must not, for the tests of the host.
+
+#![allow(missing_docs)]
+// Nothing but the exports of the wasm build uses what stands here.
+#![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
+
+use rlhost_plugin_sdk::bindings::contract::{pairing, plugin, preference};
+use rlhost_plugin_sdk::slot::Slot;
+use rlhost_plugin_sdk::{Error, config};
+use schemars::JsonSchema;
+use serde::de::IntoDeserializer;
+use serde::de::value::Error as Unknown;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What it does wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Misdeed {
+    #[default]
+    None,
+    EndlessChoice,
+    TrapInChoice,
+    /// Chooses a pair twice.
+    Twice,
+    /// Chooses a completion that there is not.
+    OutOfRange,
+    /// Pairs a completion with itself.
+    WithItself,
+    /// Pairs completions of two prompts.
+    OfTwoPrompts,
+    /// Chooses a million pairs.
+    ManyPairs,
+    EndlessLoss,
+    NanLoss,
+    /// Returns a derivative too few.
+    FewGradients,
+    NanGradient,
+}
+
+/// Settings.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// What it does wrong.
+    misdeed: Misdeed,
+    /// The step from which on it does so.
+    from_step: u64,
+}
+
+static SETTINGS: Slot<Settings> = Slot::new();
+/// Calls of each function.
+static CHOICES: AtomicU64 = AtomicU64::new(0);
+static LOSSES: AtomicU64 = AtomicU64::new(0);
+
+/// What it does wrong without being asked to: tests write over it in the compiled file. With `+` it does so in the second call of a
+/// function only, which is none of a trial's.
+static OWN: [u8; 40] = *b"contrary=none...........................";
+
+/// What it does wrong in a step, in this call of a function.
+fn misdeed(step: u64, calls: &AtomicU64) -> Misdeed {
+    let first = calls.fetch_add(1, Ordering::Relaxed) == 0;
+    // Read as if it could be anything, or the compiler would put it into the code.
+    let text = std::str::from_utf8(&std::hint::black_box(&OWN)[9..]).unwrap_or_default().trim_end_matches('.');
+    let (name, waits) = text.strip_suffix('+').map_or((text, false), |name| (name, true));
+    let own = Misdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
+    let settings = SETTINGS.with(|s| Ok(s.clone())).unwrap_or_default();
+    match own.unwrap_or(Misdeed::TrapInChoice) {
+        Misdeed::None if step >= settings.from_step => settings.misdeed,
+        own if !(waits && first) => own,
+        _ => Misdeed::None,
+    }
+}
+
+fn for_ever() -> ! {
+    loop {
+        std::hint::black_box(0);
+    }
+}
+
+struct ContraryPairs;
+
+impl plugin::Guest for ContraryPairs {
+    fn describe() -> plugin::Info {
+        plugin::Info {
+            name: env!("CARGO_PKG_NAME").into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            description: env!("CARGO_PKG_DESCRIPTION").into(),
+            config_schema: config::schema::<Settings>(),
+            needs: plugin::Needs::empty(),
+            stateless: true,
+        }
+    }
+
+    fn configure(json: String) -> Result<(), Error> {
+        config::parse(&json).map(|c| SETTINGS.set(c))
+    }
+}
+
+impl pairing::Guest for ContraryPairs {
+    fn choose(rollouts: pairing::Rollouts) -> Result<pairing::Choice, Error> {
+        let rows = rollouts.prompt_of.len() as u32;
+        let pair = |chosen, rejected| pairing::Pair { chosen, rejected };
+        let of = |row: u32| rollouts.prompt_of[row as usize];
+        let next = (0..rows.saturating_sub(1)).step_by(2);
+        let mut pairs: Vec<_> = next.filter(|row| of(*row) == of(row + 1)).map(|row| pair(row, row + 1)).collect();
+        match misdeed(rollouts.step, &CHOICES) {
+            Misdeed::EndlessChoice => for_ever(),
+            Misdeed::TrapInChoice => panic!("no choice of mine"),
+            Misdeed::Twice => pairs.push(pairs[0]),
+            Misdeed::OutOfRange => pairs.push(pair(0, u32::MAX)),
+            Misdeed::WithItself => pairs.push(pair(0, 0)),
+            Misdeed::OfTwoPrompts => pairs.push(pair(0, rows - 1)),
+            Misdeed::ManyPairs => pairs = (0..1_000_000).map(|i| pair(i % rows, i / rows)).collect(),
+            _ => {}
+        }
+        Ok(pairing::Choice { pairs, metrics: Vec::new() })
+    }
+}
+
+impl preference::Guest for ContraryPairs {
+    fn loss(pairs: preference::Pairs) -> Result<preference::Gradient, Error> {
+        let all = pairs.scale.rows as f32;
+        let mut given = preference::Gradient {
+            loss: 0.5,
+            d_chosen: vec![-1.0 / all; pairs.chosen.logp.len()],
+            d_rejected: vec![1.0 / all; pairs.rejected.logp.len()],
+            metrics: Vec::new(),
+        };
+        match misdeed(pairs.step, &LOSSES) {
+            Misdeed::EndlessLoss => for_ever(),
+            Misdeed::NanLoss => given.loss = f64::NAN,
+            Misdeed::FewGradients => drop(given.d_rejected.pop()),
+            Misdeed::NanGradient => given.d_chosen[0] = f32::NAN,
+            _ => {}
+        }
+        Ok(given)
+    }
+}
+
+rlhost_plugin_sdk::export_interfaces!(
+    ContraryPairs,
+    ONLINE_PREFERENCE,
+    preference: __export_rlhost_plugin_preference_0_1_0_cabi,
+    pairing: __export_rlhost_plugin_pairing_0_1_0_cabi
+);

@@ -1,0 +1,201 @@
+//! Misdeeds of algorithms and of environments, in the places that `hostile_runs.rs` has for those of rewards: the start of a run, a step,
+//! an evaluation, and a swap into a run under way.
+
+use rlhost_tests::watched::{Running, assert_ended, assert_finite, assert_ordinary, watched};
+use rlhost_tests::{CONTRARY, CONTRARY_PAIRS, Outcome, Place, STORIES, UNRULY, contrary, small, tiny};
+use std::fs;
+
+/// What is said of a call that takes too long.
+const TOO_LONG: &str = "longer than its limit of 0.5 s";
+
+/// What the algorithm calls so, in which of its functions, and a part of what is said of it.
+type Misdeeds = &'static [(&'static str, &'static str, &'static str)];
+
+const OF_POLICY: Misdeeds = &[
+    ("endless_estimate", "estimate", TOO_LONG),
+    ("trap_in_estimate", "estimate", "no estimate of mine"),
+    ("few_advantages", "estimate", "advantages for"),
+    ("nan_advantages", "estimate", "NaN in advantages at token 0"),
+    ("long_mask", "estimate", "returned a mask of"),
+    ("odd_mask", "estimate", "entries other than 0 and 1"),
+    ("take_score", "estimate", "is reserved for the run"),
+    ("endless_loss", "loss", TOO_LONG),
+    ("trap_in_loss", "loss", "no loss of mine"),
+    ("nan_loss", "loss", "a loss of NaN"),
+    ("many_gradients", "loss", "d_logp for"),
+    ("infinite_gradient", "loss", "inf in d_logp at token 0"),
+    ("take_loss", "loss", "\"loss\" is reserved for the run"),
+    ("huge_figure", "loss", "value 1.7e308 and weight 1.0"),
+];
+
+const OF_PAIRS: Misdeeds = &[
+    ("endless_choice", "choose", TOO_LONG),
+    ("trap_in_choice", "choose", "no choice of mine"),
+    ("twice", "choose", "twice"),
+    ("out_of_range", "choose", "4294967295"),
+    ("with_itself", "choose", "rows 0 and 0"),
+    ("of_two_prompts", "choose", "have the same prompt"),
+    ("many_pairs", "choose", "pair"),
+    ("endless_loss", "loss", TOO_LONG),
+    ("nan_loss", "loss", "a loss of NaN"),
+    ("few_gradients", "loss", "d_rejected for"),
+    ("nan_gradient", "loss", "NaN in d_chosen at token 0"),
+];
+
+/// Both algorithms: name, file, misdeeds.
+const ALGORITHMS: [(&str, &str, Misdeeds); 2] = [("contrary", CONTRARY, OF_POLICY), ("contrary_pairs", CONTRARY_PAIRS, OF_PAIRS)];
+
+/// Arguments of a run with an algorithm.
+fn with(algorithm: &str) -> Vec<String> {
+    let of_run = ["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "8", "--logging-steps", "1"];
+    let limit = ["--set", "loss_limits.call_timeout_s=0.5", "--algorithm"];
+    [&small()[..], &of_run, &limit, &[algorithm]].concat().into_iter().map(str::to_owned).collect()
+}
+
+/// Runs three steps with a misdeed from a step on.
+fn three_steps(file: &str, misdeed: &str, from: u64, more: &[&str]) -> (Place, Outcome) {
+    let place = Place::new();
+    let prompts = fs::read_to_string(STORIES).unwrap();
+    place.write("prompts.jsonl", prompts.lines().take(8).map(|line| format!("{line}\n")).collect::<String>());
+    let mut arguments = with(file);
+    arguments.extend(["--max-steps", "3", "--output-dir", "run"].map(str::to_owned));
+    for setting in [format!("misdeed={misdeed:?}"), format!("from_step={from}")] {
+        arguments.extend(["--set".to_owned(), format!("loss.{setting}")]);
+    }
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
+    let outcome = watched(&place, &arguments).outcome;
+    (place, outcome)
+}
+
+#[test]
+fn at_the_start_each_is_refused_before_the_run_has_a_folder() {
+    for (name, file, misdeeds) in ALGORITHMS {
+        for (misdeed, function, says) in misdeeds {
+            let (place, outcome) = three_steps(file, misdeed, 0, &[]);
+            assert_eq!(outcome.code, Some(2), "{misdeed}: {}", outcome.stderr);
+            let call = format!("plugin {name}, {function} at step 0");
+            assert!(outcome.error().contains(&call) && outcome.error().contains(says), "{misdeed}: {}", outcome.error());
+            assert!(!place.path("run").exists(), "{misdeed}");
+        }
+    }
+}
+
+#[test]
+fn in_a_step_each_ends_the_run_after_a_checkpoint() {
+    for (name, file, misdeeds) in ALGORITHMS {
+        for (misdeed, function, says) in misdeeds {
+            let (place, outcome) = three_steps(file, misdeed, 1, &[]);
+            assert_ended(misdeed, says, &place, &outcome);
+            let call = format!("plugin {name}, {function} at step 1");
+            assert!(outcome.error().contains(&call), "{misdeed}: {}", outcome.error());
+            assert_ordinary(&place, misdeed);
+        }
+    }
+    // Of which each is a number.
+    let (place, outcome) = three_steps(CONTRARY, "huge_gradient", 1, &[]);
+    assert_ended("huge_gradient", "step 2", &place, &outcome);
+}
+
+#[test]
+fn in_an_evaluation_each_costs_nothing_of_what_was_learned() {
+    for (name, file, misdeeds) in ALGORITHMS {
+        for (misdeed, function, says) in misdeeds {
+            let (place, outcome) = three_steps(file, misdeed, 3, &["--eval-dataset", "prompts.jsonl", "--eval-steps", "3"]);
+            assert_ended(misdeed, says, &place, &outcome);
+            let call = format!("plugin {name}, {function} at step 3");
+            assert!(outcome.error().contains(&call), "{misdeed}: {}", outcome.error());
+            assert_eq!((place.checkpoints("run"), place.figure("run", "loss").len()), (vec![3], 3), "{misdeed}");
+        }
+    }
+}
+
+/// A run under way with an algorithm that does nothing wrong.
+fn running(name: &'static str, file: &str) -> Running {
+    let place = Place::new();
+    let own = format!("{name}.wasm");
+    place.write(&own, fs::read(file).unwrap());
+    let arguments = with(&own);
+    Running::start(place, name, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn as_a_swap_each_is_refused_in_its_trial() {
+    for (name, file, misdeeds) in ALGORITHMS {
+        let mut running = running(name, file);
+        for (misdeed, _, says) in misdeeds {
+            running.refused(misdeed, &contrary(file, misdeed), says);
+        }
+        running.end(name);
+    }
+}
+
+#[test]
+fn as_a_swap_each_that_passed_its_trial_gives_its_place_back() {
+    for (name, file, misdeeds) in ALGORITHMS {
+        let mut running = running(name, file);
+        for (misdeed, _, says) in misdeeds {
+            running.taken_back(misdeed, &contrary(file, &format!("{misdeed}+")), says);
+        }
+        running.end(name);
+    }
+}
+
+/// What the environment calls so, and a part of what is said of it.
+const OF_ENVIRONMENT: [(&str, &str); 9] = [
+    ("hang", TOO_LONG),
+    ("trap", "the table is turned over"),
+    ("refuse", "I won't"),
+    ("few", "answers for"),
+    ("nan", "the reward NaN"),
+    ("huge", "the reward 3.4028235e38"),
+    ("flood", "bytes"),
+    ("assistant", "the model's own"),
+    ("begin", "it can't begin"),
+];
+
+/// A place with a dataset for the environment, of which no row or every row is bad.
+fn game(bad: bool) -> Place {
+    let place = Place::new();
+    let row = |i: u32| format!("{{\"prompt\": \"Play {i}.\", \"bad\": {bad}}}\n");
+    place.write("rows.jsonl", (0..8).map(row).collect::<String>());
+    place.write("evaluated.jsonl", (0..8).map(|i| row(i).replace("false", "true")).collect::<String>());
+    place.write("unruly.wasm", fs::read(UNRULY).unwrap());
+    place
+}
+
+/// Arguments of a run with the environment.
+fn played() -> Vec<&'static str> {
+    let run = ["--model", tiny(), "--environment", "unruly.wasm", "--dataset", "rows.jsonl", "--max-turns", "3"];
+    let size = ["--num-generations", "4", "--per-device-train-batch-size", "4", "--max-completion-length", "5"];
+    let limit = ["--set", "environment.unruly.limits.call_timeout_s=0.5"];
+    [&run[..], &size, &limit].concat()
+}
+
+#[test]
+fn an_environment_in_an_evaluation_costs_nothing_of_what_was_learned() {
+    for (misdeed, says) in OF_ENVIRONMENT {
+        let place = game(false);
+        let set = format!("environment.unruly.config.misdeed={misdeed:?}");
+        let run = ["--max-steps", "2", "--logging-steps", "1", "--output-dir", "run", "--set", &set];
+        let evaluated = ["--eval-dataset", "evaluated.jsonl", "--eval-steps", "2"];
+        let outcome = watched(&place, &[&played()[..], &run, &evaluated].concat()).outcome;
+        assert_ended(misdeed, says, &place, &outcome);
+        assert!(outcome.error().contains("plugin unruly"), "{misdeed}: {}", outcome.error());
+        assert_eq!((place.checkpoints("run"), place.figure("run", "loss").len()), (vec![2], 2), "{misdeed}");
+        assert_finite(&place, misdeed);
+        assert_ordinary(&place, misdeed);
+    }
+}
+
+#[test]
+fn an_environment_as_a_swap_is_refused_or_gives_its_place_back() {
+    let place = game(false);
+    let mut running = Running::start(place, "unruly", &played());
+    for (misdeed, says) in OF_ENVIRONMENT {
+        running.refused(misdeed, &rlhost_tests::unruly(misdeed), says);
+    }
+    for (misdeed, says) in OF_ENVIRONMENT {
+        running.taken_back(misdeed, &rlhost_tests::unruly(&format!("{misdeed}+")), says);
+    }
+    running.end("unruly");
+}
