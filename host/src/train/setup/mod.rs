@@ -59,9 +59,9 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let opener = Opener { place: place.clone(), tokenizer: opened.tokenizer.clone() };
     let (config, Datasets { data, evaluated, mut warnings }) =
         data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
-    let (trial, more) = plugins.try_on(&data, &config)?;
+    let trial = plugins.try_on(&data, &config)?;
     best_metric::check(&config, &plugins)?;
-    warnings.extend(more.into_iter().chain(of_reference));
+    warnings.extend(of_reference);
     let used = data.prompts().iter().chain(evaluated.iter().flatten());
     check_rows(&config, used.map(|prompt| &**prompt))?;
     warnings.extend(too_long(&config, &plugins, &data, &opened));
