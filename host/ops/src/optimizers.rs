@@ -43,6 +43,17 @@ pub struct Sgd {
     pub nesterov: bool,
 }
 
+/// RMSprop (Tieleman and Hinton 2012), as in torch: the decay is part of the gradient.
+#[derive(Clone, Copy, Debug)]
+pub struct RmsProp {
+    /// Decay of the mean of squared gradients.
+    pub alpha: f64,
+    /// Added to its root.
+    pub eps: f64,
+    /// Decay of the buffer.
+    pub momentum: f64,
+}
+
 /// Lion (Chen et al. 2023, arXiv 2302.06675).
 #[derive(Clone, Copy, Debug)]
 pub struct Lion {
@@ -133,6 +144,52 @@ pub fn sgd(param: &Tensor, grad: &Tensor, buffer: Option<&Tensor>, rule: Sgd, s:
             }
         });
     })
+}
+
+/// Updates `param`, the mean `square` of its squared gradients, and its `buffer` if there is momentum, in place.
+///
+/// # Errors
+/// As [`sgd`].
+pub fn rmsprop(
+    param: &Tensor,
+    grad: &Tensor,
+    (square, buffer): (&Tensor, Option<&Tensor>),
+    rule: RmsProp,
+    s: Common,
+) -> Result<()> {
+    check("rmsprop", param, &[grad, square])?;
+    let grads = read(grad)?;
+    let (scale, decay, lr) = (s.grad_scale, s.weight_decay as f32, s.lr as f32);
+    let (alpha, new, eps) = (rule.alpha as f32, (1.0 - rule.alpha) as f32, rule.eps as f32);
+    let update = |p: f32, v: &mut f32, g: f32| {
+        let g = g * scale + decay * p;
+        *v = alpha * *v + new * g * g;
+        g / (v.sqrt() + eps)
+    };
+    let Some(buffer) = buffer else {
+        return both(param, square, |ps, vs| {
+            let chunks = ps.par_chunks_mut(CHUNK).zip(vs.par_chunks_mut(CHUNK)).zip(grads.par_chunks(CHUNK));
+            chunks.for_each(|((ps, vs), gs)| {
+                for ((p, v), g) in ps.iter_mut().zip(vs).zip(gs) {
+                    *p -= lr * update(*p, v, *g);
+                }
+            });
+        });
+    };
+    check("rmsprop", param, &[buffer])?;
+    let (momentum, mut updated) = (rule.momentum as f32, Ok(()));
+    write(buffer, |bs| {
+        updated = both(param, square, |ps, vs| {
+            let chunks = ps.par_chunks_mut(CHUNK).zip(vs.par_chunks_mut(CHUNK)).zip(bs.par_chunks_mut(CHUNK));
+            chunks.zip(grads.par_chunks(CHUNK)).for_each(|(((ps, vs), bs), gs)| {
+                for (((p, v), b), g) in ps.iter_mut().zip(vs).zip(bs).zip(gs) {
+                    *b = momentum * *b + update(*p, v, *g);
+                    *p -= lr * *b;
+                }
+            });
+        });
+    })?;
+    updated
 }
 
 /// Updates `param` and its moment in place.

@@ -34,7 +34,7 @@ pub use foreign::{Foreign, Treatment, option as foreign_option, options as forei
 pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
 pub use keys::{Key, OnResume, key, keys};
 pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
-pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, Rule, SgdArgs};
+pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
 pub use options::{Config, DEFAULT_ALGORITHM};
 pub use period::Period;
 pub use printable::{is_hidden, printable, printable_path};

@@ -23,6 +23,8 @@ pub enum Optim {
     AdamwTorch,
     /// Stochastic gradient descent.
     Sgd,
+    /// RMSprop (Tieleman and Hinton 2012), as torch has it.
+    Rmsprop,
     /// Lion (arXiv 2302.06675).
     #[serde(rename = "lion_32bit", alias = "lion", alias = "paged_lion", alias = "paged_lion_32bit")]
     Lion32Bit,
@@ -38,6 +40,7 @@ pub enum Optim {
 pub enum Rule {
     AdamW,
     Sgd(SgdArgs),
+    RmsProp(RmsPropArgs),
     Lion,
     Adafactor(AdafactorArgs),
     Muon(MuonArgs),
@@ -53,6 +56,18 @@ pub struct SgdArgs {
     pub dampening: f64,
     /// Whether momentum is Nesterov's.
     pub nesterov: bool,
+}
+
+/// Settings of [`Optim::Rmsprop`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RmsPropArgs {
+    /// Decay of the mean of squared gradients.
+    pub alpha: f64,
+    /// Added to its root.
+    pub eps: f64,
+    /// Decay of the momentum; 0 for none.
+    pub momentum: f64,
 }
 
 /// Settings of [`Optim::Adafactor`].
@@ -95,6 +110,12 @@ pub enum AdjustLr {
     SpectralUnclamped,
 }
 
+impl Default for RmsPropArgs {
+    fn default() -> Self {
+        Self { alpha: 0.99, eps: 1e-8, momentum: 0.0 }
+    }
+}
+
 impl Default for AdafactorArgs {
     fn default() -> Self {
         Self { beta1: None, clip_threshold: 1.0, decay_rate: -0.8, scale_parameter: false }
@@ -129,6 +150,14 @@ impl Config {
                     false => Ok(Rule::Sgd(s)),
                 }
             }),
+            Optim::Rmsprop => self.args().and_then(|s: RmsPropArgs| {
+                below_one("alpha", s.alpha)?;
+                below_one("momentum", s.momentum)?;
+                match s.eps.is_finite() && s.eps >= 0.0 {
+                    true => Ok(Rule::RmsProp(s)),
+                    false => Err(format!("eps is {}; it must be at least 0", s.eps)),
+                }
+            }),
             Optim::Adafactor => self.args().and_then(|s: AdafactorArgs| {
                 s.beta1.map_or(Ok(()), |beta1| below_one("beta1", beta1))?;
                 if s.clip_threshold.is_nan() || s.clip_threshold <= 0.0 {
@@ -154,7 +183,7 @@ impl Config {
     pub(super) fn check_rule(&self) -> Result<(), Fault> {
         let rule = self.rule()?;
         let default = Self::default();
-        let betas = !matches!(rule, Rule::Sgd(_) | Rule::Adafactor(_));
+        let betas = !matches!(rule, Rule::Sgd(_) | Rule::RmsProp(_) | Rule::Adafactor(_));
         let epsilon = betas && rule != Rule::Lion;
         for (key, has, differs) in [
             ("adam_beta1", betas, self.adam_beta1 != default.adam_beta1),
@@ -208,6 +237,8 @@ mod tests {
             (Optim::AdamwTorch, json!({"momentum": 0.9}), "momentum: adamw_torch is set by --adam-beta1"),
             (Optim::Sgd, json!({"nesterov": true}), "nesterov needs a momentum"),
             (Optim::Sgd, json!({"momentum": 1}), "less than 1"),
+            (Optim::Rmsprop, json!({"alpha": 1}), "less than 1"),
+            (Optim::Rmsprop, json!({"eps": -1e-8}), "at least 0"),
             (Optim::Sgd, json!({"momentun": 0.9}), "unknown key `momentun`"),
             (Optim::Sgd, json!({"weight_decay": 0.9}), "use the key weight_decay"),
             (Optim::Adafactor, json!({"decay_rate": 0.8}), "less than 0"),

@@ -253,12 +253,12 @@ pub struct Config {
     pub warmup_steps: f64,
     /// Warmup as a fraction of the run, used if warmup_steps is 0 [default: 0]
     pub warmup_ratio: f64,
-    /// Optimizer, by transformers' name: adamw_torch, sgd, lion_32bit, adafactor, or muon for the layers' matrices with AdamW for
+    /// Optimizer, by transformers' name: adamw_torch, sgd, rmsprop, lion_32bit, adafactor, or muon for the layers' matrices with AdamW for
     /// everything else. On an NVIDIA device only adamw_torch [default: adamw_torch]
     pub optim: Optim,
     /// Settings of the optimizer, as in momentum=0.9,nesterov=true for sgd
     pub optim_args: Map<String, Value>,
-    /// Weight decay, decoupled from the gradient except for sgd; norms and biases have none [default: 0]
+    /// Weight decay, decoupled from the gradient except for sgd and rmsprop; norms and biases have none [default: 0]
     pub weight_decay: f64,
     /// beta1 of AdamW, Lion, and AdamW beside Muon [default: 0.9]
     pub adam_beta1: f64,

@@ -17,6 +17,7 @@ const SQUARED_EPS: f64 = 1e-30;
 pub(super) enum Moments {
     AdamW { m: Tensor, v: Tensor },
     Sgd(Option<Tensor>),
+    RmsProp { v: Tensor, buffer: Option<Tensor> },
     Lion(Tensor),
     Factored { rows: Tensor, columns: Tensor, first: Option<Tensor> },
     Whole { v: Tensor, first: Option<Tensor> },
@@ -30,6 +31,7 @@ impl Moments {
         let whole = || of(parameter.dims());
         Ok(match rule {
             Rule::Sgd(args) => Self::Sgd((args.momentum > 0.0).then(whole).transpose()?),
+            Rule::RmsProp(args) => Self::RmsProp { v: whole()?, buffer: (args.momentum > 0.0).then(whole).transpose()? },
             Rule::Lion => Self::Lion(whole()?),
             Rule::Adafactor(AdafactorArgs { beta1, .. }) => {
                 let first = beta1.map(|_| whole()).transpose()?;
@@ -48,6 +50,9 @@ impl Moments {
         match self {
             Self::AdamW { m, v } => vec![("m", m), ("v", v)],
             Self::Sgd(buffer) => buffer.iter().map(|buffer| ("momentum", buffer)).collect(),
+            Self::RmsProp { v, buffer } => {
+                [("v", v)].into_iter().chain(buffer.iter().map(|buffer| ("momentum", buffer))).collect()
+            }
             Self::Lion(m) => vec![("m", m)],
             Self::Factored { rows, columns, first } => {
                 let first = first.iter().map(|m| ("m", m));
@@ -63,6 +68,9 @@ impl Moments {
         match self {
             Self::AdamW { m, v } => vec![("m", m), ("v", v)],
             Self::Sgd(buffer) => buffer.iter_mut().map(|buffer| ("momentum", buffer)).collect(),
+            Self::RmsProp { v, buffer } => {
+                [("v", v)].into_iter().chain(buffer.iter_mut().map(|buffer| ("momentum", buffer))).collect()
+            }
             Self::Lion(m) => vec![("m", m)],
             Self::Factored { rows, columns, first } => {
                 let first = first.iter_mut().map(|m| ("m", m));
@@ -79,6 +87,10 @@ impl Moments {
             (Self::Sgd(buffer), Rule::Sgd(args)) => {
                 let rule = rules::Sgd { momentum: args.momentum, dampening: args.dampening, nesterov: args.nesterov };
                 rules::sgd(p.master, p.gradient, buffer.as_ref(), rule, s)
+            }
+            (Self::RmsProp { v, buffer }, Rule::RmsProp(args)) => {
+                let rule = rules::RmsProp { alpha: args.alpha, eps: args.eps, momentum: args.momentum };
+                rules::rmsprop(p.master, p.gradient, (v, buffer.as_ref()), rule, s)
             }
             (Self::Lion(m), _) => {
                 rules::lion(p.master, p.gradient, m, rules::Lion { beta1: settings.beta1, beta2: settings.beta2 }, s)

@@ -229,6 +229,11 @@ impl Optimizer {
                 let momentum = if args.momentum > 0.0 { args.momentum * momentum + gradient } else { 0.0 };
                 Reach { parameters: p + lr * (gradient + momentum), momentum }
             }
+            Rule::RmsProp(args) => {
+                // The mean holds each squared gradient with this weight at least; the buffer adds them up.
+                let update = (1.0 - args.alpha).sqrt().recip() / (1.0 - args.momentum);
+                Reach { parameters: p + lr * update, momentum }
+            }
             Rule::Adafactor(args) => {
                 // An update's root mean square is at most this.
                 let update = args.clip_threshold * largest(&|t| t.elem_count() as f64).sqrt();
@@ -261,7 +266,7 @@ fn longest_update(s: Settings) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{Optimizer, Settings, Update};
-    use crate::config::{AdafactorArgs, Config, MuonArgs, Optim, Rule, SgdArgs};
+    use crate::config::{AdafactorArgs, Config, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
     use crate::ops::adamw::{Parameter, Step, update};
     use crate::ops::to_vec;
     use candle_core::{Device, Tensor};
@@ -388,6 +393,7 @@ mod tests {
     fn every_optimizer_refuses_an_update_beyond_its_bounds_and_names_the_parameter() {
         let rules = [
             Rule::Sgd(SgdArgs { momentum: 0.9, ..SgdArgs::default() }),
+            Rule::RmsProp(RmsPropArgs { momentum: 0.9, ..RmsPropArgs::default() }),
             Rule::Lion,
             Rule::Adafactor(AdafactorArgs::default()),
             Rule::Muon(MuonArgs::default()),
