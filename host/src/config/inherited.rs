@@ -3,8 +3,8 @@
 use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result, scalar};
 use toml::{Table, Value};
 
-/// Keys that an algorithm defines, decides where nothing is given, or alone can take.
-const OF_ALGORITHM: [&str; 9] = [
+/// Keys that an algorithm defines, decides where nothing is given, or that others refuse.
+const OF_ALGORITHM: [&str; 25] = [
     "loss",
     "learn_from",
     "learning_rate",
@@ -14,6 +14,22 @@ const OF_ALGORITHM: [&str; 9] = [
     "num_generations",
     "packing",
     "precompute_ref_log_probs",
+    "label_smoothing_factor",
+    "neftune_noise_alpha",
+    "max_prompt_length",
+    "filter_groups",
+    "filter_groups_metric",
+    "max_num_gen_batches",
+    "metric_for_best_model",
+    "greater_is_better",
+    "num_generations_eval",
+    "eval_temperature",
+    "eval_top_p",
+    "eval_top_k",
+    "eval_pass_threshold",
+    "eval_pass_reward",
+    "eval_pass_k",
+    "eval_answer_after",
 ];
 
 impl ConfigFile {

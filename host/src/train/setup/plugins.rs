@@ -168,9 +168,11 @@ fn grant(
 /// Refuses rewards for an algorithm that has nothing scored. Those of a run that this one forks from stay behind.
 fn settle_rewards(config: &mut Config, flow: Flow, algorithm: &str, beginning: &Beginning) -> Result<()> {
     if let Beginning::Fork { fresh, .. } = beginning {
-        let (named, inherited) = config.plugin.drain(..).partition(|entry| fresh.contains(&entry.path));
-        config.plugin = named;
-        if !Vec::is_empty(&inherited) {
+        let before = config.plugin.len() + config.environment.len();
+        for entries in [&mut config.plugin, &mut config.environment] {
+            entries.retain(|entry| fresh.contains(&entry.path));
+        }
+        if config.plugin.len() + config.environment.len() < before {
             tracing::info!("rewards of the run that this one forks from stay behind: {algorithm} has nothing scored");
         }
     }
