@@ -1,5 +1,6 @@
 //! Options of TRL that are no keys of rlhost: what becomes of each. `host/docs/trl.md` has the table.
 
+use super::PluginEntry;
 use super::values::scalar;
 use std::path::Path;
 use toml::{Table, Value};
@@ -19,6 +20,8 @@ pub enum Treatment {
     Members(&'static [(&'static str, &'static str)]),
     /// Its values are rewards of TRL's own, which are plugins here.
     RewardFuncs,
+    /// Its value is a reward model.
+    RewardModel,
     /// It is accepted only with one of these values, or with one that turns it off.
     Only(&'static [&'static str]),
 }
@@ -37,7 +40,7 @@ pub struct Foreign {
 /// Values that turn an option off, as command lines and TRL's files spell them.
 const OFF: [&str; 6] = ["false", "no", "none", "null", "0", ""];
 
-use Treatment::{AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardWeights, Switches};
+use Treatment::{AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Switches};
 
 const NONE: Treatment = Only(&[]);
 
@@ -232,7 +235,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
         &["eval_packing", "bf16_full_eval", "fp16_full_eval"],
     ),
     (NONE, "f16 is not supported in training; --bf16 is", &["fp16"]),
-    (NONE, "the dataset is read from a folder or from the hub's cache", &["dataset_streaming"]),
+    (NONE, "the dataset is read from a folder or from the hub's cache", &["dataset_streaming", "streaming"]),
     (
         NotNeeded,
         "nothing is uploaded; checkpoints are in Hugging Face's layout and can be uploaded as they are",
@@ -269,7 +272,10 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     ),
     (NONE, "it is for low-rank optimizers (GaLore, APOLLO); use LoRA", &["optim_target_modules"]),
     (NONE, "not supported yet", &["use_weighting"]),
-    (NONE, "use --reward-model", &["reward_model_path"]),
+    (RewardModel, "another name of --reward-model", &["reward_model_path", "reward_model_name_or_path"]),
+    (NONE, "start processes with mpirun -n NUMBER rlhost", &["num_processes", "accelerate_config"]),
+    (NONE, "a run reads one dataset; put the files into a folder", &["datasets"]),
+    (NONE, "name the rows to evaluate on with --eval-dataset", &["test_split_size"]),
     (RewardFuncs, "plugins are given with --plugin; TRL's own rewards stand for those that score alike", &["reward_funcs"]),
     (NONE, "episodes have one turn", &["max_tool_calling_iterations"]),
     (NONE, "models are text decoders", &["is_encoder_decoder", "log_multimodal"]),
@@ -305,6 +311,8 @@ impl Foreign {
                 Ok(())
             }
             AppendedTo(..) | RewardWeights => Ok(()),
+            RewardModel if value.is_str() => Ok(()),
+            RewardModel => Err(format!("is {value}; it must be the path or the name of a model")),
             Members(known) => check_members(known, value),
             RewardFuncs => texts(value).try_for_each(|given| {
                 let Some(StandIn { name, plugin, difference, .. }) = stand_in(given) else {
@@ -354,10 +362,18 @@ impl Foreign {
         if let (Switches(key, [on, _]), Some(text)) = (self.treatment, value.as_str()) {
             table.entry(key).or_insert(Value::Boolean(text == on));
         }
-        if self.treatment == RewardFuncs
+        let rewards: Vec<Value> = match self.treatment {
+            RewardFuncs => texts(value).filter_map(stand_in).map(StandIn::entry).collect(),
+            RewardModel => texts(value)
+                .map(|given| PluginEntry::of_model(given.to_owned()))
+                .filter_map(|e| Value::try_from(e).ok())
+                .collect(),
+            _ => Vec::new(),
+        };
+        if !rewards.is_empty()
             && let Value::Array(plugins) = table.entry("plugin").or_insert_with(|| Value::Array(Vec::new()))
         {
-            plugins.extend(texts(value).filter_map(stand_in).map(StandIn::entry));
+            plugins.extend(rewards);
         }
         let AppendedTo(key, sign) = self.treatment else { return };
         let part = value.as_str().filter(|part| !["main", "default", ""].contains(part));
