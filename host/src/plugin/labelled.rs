@@ -1,5 +1,6 @@
 //! Plugins for labelled completions: compute a loss over completions that are desirable or not, with its derivatives.
 
+use super::asked;
 use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::Call;
@@ -42,8 +43,9 @@ impl LabelledPlugin {
         Ok(Self { plugin })
     }
 
-    /// Returns one micro-batch's part of the loss.
+    /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin asks for.
     pub fn loss(&mut self, examples: &Examples) -> Result<Gradient> {
+        let examples = &*asked::examples(examples, &self.info().needs, self.info().hints.mismatched);
         let given: labelled::Gradient = self.plugin.call(Call::at("loss", examples.step), |store, linked| {
             Labelling::new(&mut *store, linked)?.rlhost_plugin0_2_0_labelled().call_loss(&mut *store, examples)
         })?;

@@ -4,6 +4,7 @@
 //! that the user granted to a reward by name; the host makes them. Everything a plugin returns is checked before use.
 
 mod any;
+mod asked;
 mod asking;
 mod cache;
 mod capture;
