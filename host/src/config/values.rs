@@ -215,6 +215,11 @@ pub(super) fn reworded(message: &str) -> String {
         }
         _ => {}
     }
+    // TOML has no larger whole numbers, so that one came as text.
+    let number = message.strip_prefix("invalid type: string \"").and_then(|rest| rest.split_once('"'));
+    if let Some((digits, _)) = number.filter(|(text, _)| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())) {
+        return format!("{digits} is too large; the largest whole number is {}", i64::MAX);
+    }
     match message.rsplit_once("expected ") {
         Some((before, kind)) => match TYPES.iter().find(|(rust, _)| *rust == kind) {
             Some((_, plain)) => format!("{before}expected {plain}"),
