@@ -24,7 +24,7 @@ use crate::ops;
 use crate::ops::dropout::mixed_bits;
 use crate::optim::Settings;
 use crate::plugin::{Gradient, Mismatched};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use columns::{Asked, Observed, columns};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -149,7 +149,8 @@ impl Learner {
     /// Returns what the columns of each micro-batch are made from besides its own pass.
     fn asked(&self, micro_batches: &[MicroBatch], plugins: &Plugins, at: Moment) -> Result<Vec<Asked>> {
         let scale = scale(micro_batches, self.settings.max_completion_length);
-        let differs = self.settings.old_logp == Some(OldLogp::Recompute) || self.settings.trains_later();
+        let in_bf16 = self.policy.computes_in() == DType::BF16;
+        let differs = self.settings.old_logp == Some(OldLogp::Recompute) || self.settings.trains_later() || in_bf16;
         let compares_sampling = differs || plugins.needs().sampling_logp;
         let asked = |micro_batch: &MicroBatch| {
             let mismatched = self.mismatched(micro_batch, at)?;
