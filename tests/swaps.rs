@@ -305,6 +305,11 @@ fn mistakes_in_a_swap_are_named() {
     let near = say(&["run", &format!("version={VERSIONED}")]);
     assert!(near.contains("did you mean \"versioned\"") && near.contains("grpo"), "{near}");
     assert!(say(&["run", "versioned=nowhere.wasm"]).contains("nowhere.wasm"));
+    // By the name of one that ships with the host.
+    running.place.run(&["swap", "run", "versioned=tldr_length_reward.wasm"]).succeeded();
+    let hash = running.next("plugin_swapped", 0)["to"].clone();
+    let of_file = running.place.entries_of("run/plugins").into_iter().filter_map(|name| Some(name.split_once('-')?.1.to_owned()));
+    assert!(of_file.into_iter().any(|name| hash.as_str().unwrap().starts_with(name.trim_end_matches(".wasm"))), "{hash}");
     running.stop();
 }
 
