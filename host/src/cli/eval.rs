@@ -17,8 +17,8 @@ pub(super) fn command() -> Command {
         .about("Evaluate a model or a run's checkpoint on a dataset")
         .after_help(
             "Prints the metrics of training, prefixed with eval_. With RUN, evaluates the run's newest intact checkpoint with the \
-             run's configuration, on --eval-dataset or otherwise on the run's own dataset. Without RUN, evaluates --model; the \
-             flags are those of `rlhost train`.",
+             run's configuration, on --eval-dataset or otherwise on the run's own dataset. Without RUN, evaluates --model; it \
+             takes the flags of `rlhost train`.",
         )
         .arg(
             Arg::new("run")

@@ -47,9 +47,9 @@ pub(super) fn negated(name: &str) -> String {
 /// The flags that are no keys.
 fn own_flags() -> [Arg; 6] {
     let resume = "Resume from this checkpoint, or from the newest checkpoint of a run's folder. `latest`, or no value, resumes the \
-                  run in --output-dir and starts it if it has no checkpoint. With another --output-dir, start a new run from that \
-                  state";
-    let set = "Set any key, over files and flags, as in --set loss.beta=0.04 or --set plugin.tldr_length_reward.config.target=30";
+                  run in --output-dir, or starts it if it has no checkpoint. With another --output-dir, a new run starts from \
+                  that state";
+    let set = "Set any key, overriding files and flags: --set loss.beta=0.04 or --set plugin.tldr_length_reward.config.target=30";
     [
         Arg::new("config")
             .long("config")
@@ -62,10 +62,10 @@ fn own_flags() -> [Arg; 6] {
             .value_name("WASM")
             .action(ArgAction::Append)
             .num_args(1..)
-            .help("Reward plugins: paths, or file names of embedded plugins; may be repeated"),
+            .help("Reward plugins: paths, or file names of built-in plugins; may be repeated"),
         spelled(Arg::new("reward_model"), "reward_model").value_name("MODEL").action(ArgAction::Append).num_args(1..).help(
-            "Reward models: folders of models for sequence classification with one label, folders of runs that trained one, or \
-                 names on the hub; may be repeated",
+            "Reward models: folders of sequence classification models with one label, folders of runs that trained one, or names \
+                 on the hub; may be repeated",
         ),
         Arg::new("set").long("set").value_name("KEY=VALUE").action(ArgAction::Append).num_args(1..).help(set),
         Arg::new("resume_from_checkpoint")

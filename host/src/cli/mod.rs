@@ -88,15 +88,15 @@ enum Other {
     Generate(generate::Args),
     /// Create a model with random weights and its own tokenizer
     NewModel(new_model::Args),
-    /// Copy a model, converting its weights to another precision
+    /// Copy a model in another precision, or export it as a GGUF file
     Export(export::Args),
     /// Merge an adapter into its base model
     Merge(merge::Args),
-    /// List the families of models that can be used
+    /// List the supported model families
     Models(models::Args),
     /// Resume a run from its newest intact checkpoint
     Resume(resume::Args),
-    /// Replace a plugin of a running run
+    /// Replace a plugin or reward model of a running run
     Swap(swap::Args),
     /// Score a run's completions with another reward and compare the scores
     Replay(replay::Args),
@@ -106,7 +106,7 @@ enum Other {
     Report(report::Args),
     /// Export a run's metrics and settings for wandb, MLflow or Trackio
     ExportRun(export_run::Args),
-    /// Say why a run does not learn: signs in its metrics, and what to try
+    /// Find out why a run does not learn, and what to try
     Diagnose(diagnose::Args),
     /// Create, inspect, check, time and build plugins
     Plugin(plugin::Args),
@@ -114,7 +114,7 @@ enum Other {
     Checkpoint(checkpoint::Args),
     /// Print shell completions
     Completions(completions::Args),
-    /// Print the manual page of rlhost or of one of its commands
+    /// Print the manual page of rlhost or of a command
     Man(completions::ManArgs),
 }
 
@@ -158,7 +158,7 @@ fn one_line(error: &clap::Error) -> String {
     let said = said.take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more information"));
     let said = said.collect::<Vec<_>>().join(" ").replace(" tip: ", "; tip: ");
     if error.kind() == ErrorKind::UnknownArgument && !said.contains("tip: ") {
-        return format!("{said}; --help lists all flags, and those of the algorithm that --algorithm names");
+        return format!("{said}; --help lists all flags, including the algorithm's settings");
     }
     said
 }

@@ -16,7 +16,7 @@ pub(super) const LARGEST_CONFIG: u64 = 4 << 20;
 pub(super) struct Args {
     /// Folder to create
     folder: PathBuf,
-    /// config.json of a model of a family that `rlhost models` lists, for the sizes
+    /// config.json with the sizes, of a family that `rlhost models` lists
     #[arg(long)]
     config: PathBuf,
     /// Folder to copy the tokenizer from

@@ -24,13 +24,13 @@ const SHOWN: usize = 5;
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// Reward plugin: a path, or the file name of an embedded plugin
+    /// Reward plugin: a path, or the file name of a built-in plugin
     #[arg(long, required_unless_present_any = ["reward_model", "environment"])]
     plugin: Option<String>,
     /// Reward model to score with instead: a folder, a run's folder, or a name on the hub
     #[arg(long, alias = "reward_model", conflicts_with_all = ["plugin", "set"])]
     reward_model: Option<String>,
-    /// Environment to play the recorded turns of episodes with instead: a path, or the file name of an embedded one
+    /// Environment to replay the recorded turns of episodes with instead: a path, or the file name of a built-in one
     #[arg(long, conflicts_with_all = ["plugin", "reward_model"])]
     environment: Option<String>,
     /// Setting of the plugin or environment, as in --set target=8; may be repeated
@@ -41,7 +41,7 @@ pub(super) struct Args {
     with: Option<String>,
     #[command(flatten)]
     granted: Granted,
-    /// Answer the plugin's requests from the run's record only, and ask no server
+    /// Answer the plugin's requests only from the run's record; contact no server
     #[arg(long)]
     replay_only: bool,
 }

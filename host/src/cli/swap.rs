@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// Name of the plugin in the run, and the file or embedded plugin to replace it with; or of a reward model, and its folder
+    /// Name of the plugin in the run, and the file or built-in plugin that replaces it; or of a reward model, and its new folder
     #[arg(value_name = "NAME=FILE")]
     swap: String,
-    /// Don't wait for the run to answer
+    /// Don't wait for the outcome
     #[arg(long, alias = "no_wait")]
     no_wait: bool,
 }

@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// for an algorithm
     #[arg(long, default_value = "rust")]
     lang: String,
-    /// Create an environment, in rust or python, rather than a reward
+    /// Create an environment instead of a reward; in rust or python
     #[arg(long)]
     environment: bool,
     /// Where to create the folder
