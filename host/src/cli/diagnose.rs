@@ -67,7 +67,7 @@ fn show(found: &Diagnosis) {
     }
     let steps = format!("{} logged rows up to step {}", found.rows, found.last_step);
     if !found.enough {
-        say!("{steps} are too few to tell; signs need 15 steps and 4 rows");
+        say!("{steps} are too few to tell; findings need 15 steps and 4 rows");
     } else if found.findings.is_empty() {
         say!("no sign of trouble in {steps}");
     }

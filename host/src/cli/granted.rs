@@ -62,7 +62,7 @@ impl Granted {
 }
 
 fn foreign(name: &str, grants: &Grants) -> String {
-    format!("the run's folder grants {name} {grants}, and you have not granted that on this machine")
+    format!("the run's folder grants {name} {grants}, but you have not granted that on this machine")
 }
 
 /// Refuses grants that come from a run's folder and are not known. `again` says which plugins' grants were given again.
@@ -81,7 +81,7 @@ pub(super) fn check(config: &Config, again: impl Fn(&PluginEntry) -> bool) -> Re
             }
             let detail = foreign(name, &grants);
             return Err(Failure::mistake(anyhow!(
-                "{detail}; to allow it, add {flags}, or ask no server with --set replay_only=true"
+                "{detail}; to allow it, add {flags}, or contact no server with --set replay_only=true"
             )));
         }
     }

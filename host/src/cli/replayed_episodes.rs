@@ -88,7 +88,7 @@ pub(super) fn by_environment(
     for generation in recorded.chunk_by(|a, b| a.step == b.step) {
         let spoken: Vec<&Spoken> = generation.iter().filter_map(|one| one.spoken.as_ref()).collect();
         if spoken.len() != generation.len() {
-            return Err(anyhow!("the run's completions are no episodes with recorded turns, which --environment plays again"));
+            return Err(anyhow!("the run's completions are not episodes with recorded turns, which --environment needs"));
         }
         let exchanges = spoken.iter().map(|spoken| spoken.exchanges()).collect::<anyhow::Result<Vec<_>>>()?;
         let start = |(i, one): (usize, &Recorded)| {
@@ -110,7 +110,8 @@ pub(super) fn by_environment(
     }
     let all = recorded.len();
     say!(
-        "{other} of {all} episodes get other replies than those recorded, which the turns after them answer; {ended} end earlier"
+        "{other} of {all} episodes get replies that differ from the recorded ones, which the later turns answer; {ended} end \
+         earlier"
     );
     Ok((scores, format!("{} ({})", source.name(), &source.hash()[..12])))
 }

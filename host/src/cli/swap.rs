@@ -67,7 +67,11 @@ enum Replaced {
 /// Returns the folder of a reward model as the run finds it.
 fn folder(given: &str) -> anyhow::Result<String> {
     let (folder, name) = train::model_or_run(given)?;
-    if folder.is_dir() { Ok(name) } else { Err(anyhow!("{given}: a reward model is swapped for the folder of another")) }
+    if folder.is_dir() {
+        Ok(name)
+    } else {
+        Err(anyhow!("{given}: a reward model can only be replaced with the folder of another"))
+    }
 }
 
 /// Checks that a run is running there and has a plugin or reward model of this name, and says which.

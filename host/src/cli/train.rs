@@ -170,7 +170,7 @@ fn finish(trainer: Trainer, stopping: &Stopping, (begun, report_to): (u64, &[Rep
         return if finished.stopped { Err(Failure::Said(3)) } else { Ok(()) };
     }
     if begun > 0 && finished.steps == begun && !finished.stopped {
-        tracing::info!("nothing was left to do: the run had taken its {begun} steps; --max-steps sets another number");
+        tracing::info!("nothing left to do: the run has already taken its {begun} steps; to continue, set a larger --max-steps");
     }
     for format in report_to.iter().filter_map(|to| exported(*to)) {
         match export_run::export(&finished.folder, format, &finished.folder) {

@@ -65,7 +65,7 @@ impl Config {
         }
         let needy = self.protocol().into_iter().skip(5);
         if let Some((key, _)) = needy.into_iter().find(|(_, given)| *given && self.eval_pass_threshold.is_none()) {
-            return Err((key, "needs eval_pass_threshold, from which a completion counts as solved".into()));
+            return Err((key, "needs eval_pass_threshold, the reward from which a completion counts as solved".into()));
         }
         let Some(name) = &self.eval_pass_reward else { return Ok(()) };
         if self.plugin.iter().all(|entry| entry.name() != name) {

@@ -177,7 +177,7 @@ fn read_given_in(path: &Path, limit: u64, time: Duration) -> io::Result<String> 
         let _ = sender.send(text);
     })?;
     text.recv_timeout(time).unwrap_or_else(|_| {
-        let detail = format!("it is a pipe, and not at its end after {} s", time.as_secs());
+        let detail = format!("it is a pipe that did not end within {} s", time.as_secs());
         Err(io::Error::new(io::ErrorKind::TimedOut, detail))
     })
 }
@@ -279,7 +279,7 @@ mod tests {
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let short = Duration::from_millis(300);
         let nobody = read_given_in(&pipe, 9, short).unwrap_err();
-        assert_eq!(nobody.to_string(), "it is a pipe, and not at its end after 0 s");
+        assert_eq!(nobody.to_string(), "it is a pipe that did not end within 0 s");
         for (sent, limit, expected) in [("abc", 3, Ok("abc")), ("abcd", 3, Err("larger than the limit of 3 bytes"))] {
             let pipe = place.path().join(sent);
             assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -211,7 +211,7 @@ impl Secret {
 /// Says where a secret may come from. What was given may be the secret itself.
 fn not_a_source(name: &str) -> String {
     format!(
-        "secrets.{name} must say where the secret is, env:VARIABLE or file:PATH; a secret itself does not go into a configuration"
+        "secrets.{name} must say where the secret is, env:VARIABLE or file:PATH; the secret itself must not be in a configuration"
     )
 }
 
@@ -239,14 +239,14 @@ impl Grants {
         self.hosts.iter().try_for_each(|host| Host::read(host).map(drop))?;
         for (name, from) in &self.secrets {
             if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-                return Err(format!("secrets: the name {:?} may have letters, digits and _ only", printable(name, 200)));
+                return Err(format!("secrets: the name {:?} may contain only letters, digits and _", printable(name, 200)));
             }
             if !["env:", "file:"].iter().any(|source| from.strip_prefix(source).is_some_and(|rest| !rest.is_empty())) {
                 return Err(not_a_source(name));
             }
         }
         if self.hosts.is_empty() && !self.secrets.is_empty() {
-            return Err("secrets are only put into requests to hosts, and none are granted".to_owned());
+            return Err("secrets are only sent to granted hosts, and none are granted".to_owned());
         }
         Ok(())
     }

@@ -39,7 +39,10 @@ impl ConfigFile {
         if left.is_empty() {
             return Ok(self);
         }
-        tracing::info!("{} of {was} stay behind; {now} has its own defaults for what is not set anew", left.join(", "));
+        tracing::info!(
+            "dropped the settings of {was}: {}; {now} uses its own defaults for keys that are not set",
+            left.join(", ")
+        );
         let text = toml::to_string(&table).map_err(|e| invalid(e.to_string()))?;
         Ok(Self { text, ..self })
     }

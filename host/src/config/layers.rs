@@ -174,7 +174,7 @@ pub fn read_files<'a>(
     }
     config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
     if config.eval_dataset.is_none() && config.eval_strategy.is_some_and(|strategy| strategy != Strategy::No) {
-        tracing::warn!("eval_strategy: nothing is evaluated without --eval-dataset, which may name the training dataset");
+        tracing::warn!("eval_strategy: there is no --eval-dataset, so nothing is evaluated; it may be the training dataset");
     }
     Ok(config)
 }

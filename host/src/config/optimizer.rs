@@ -125,7 +125,7 @@ impl Config {
                 below_one("momentum", s.momentum)?;
                 below_one("dampening", s.dampening)?;
                 match s.nesterov && (s.momentum == 0.0 || s.dampening != 0.0) {
-                    true => Err("nesterov needs a momentum, and no dampening".to_owned()),
+                    true => Err("nesterov needs momentum and no dampening".to_owned()),
                     false => Ok(Rule::Sgd(s)),
                 }
             }),
@@ -162,7 +162,7 @@ impl Config {
             ("adam_epsilon", epsilon, self.adam_epsilon != default.adam_epsilon),
         ] {
             if differs && !has {
-                return Err((key, format!("{} has none; leave it out", self.optim_name())));
+                return Err((key, format!("is not a setting of {}; leave it out", self.optim_name())));
             }
         }
         Ok(())
@@ -206,7 +206,7 @@ mod tests {
     fn settings_that_an_optimizer_does_not_have_are_named() {
         for (optim, args, expected) in [
             (Optim::AdamwTorch, json!({"momentum": 0.9}), "momentum: adamw_torch is set by --adam-beta1"),
-            (Optim::Sgd, json!({"nesterov": true}), "nesterov needs a momentum"),
+            (Optim::Sgd, json!({"nesterov": true}), "nesterov needs momentum"),
             (Optim::Sgd, json!({"momentum": 1}), "less than 1"),
             (Optim::Sgd, json!({"momentun": 0.9}), "unknown key `momentun`"),
             (Optim::Sgd, json!({"weight_decay": 0.9}), "use the key weight_decay"),
@@ -219,7 +219,7 @@ mod tests {
             assert!(key == "optim_args" && detail.contains(expected), "{detail}");
         }
         let beta = Config { optim: Optim::Sgd, adam_beta1: 0.8, ..Config::default() }.check().unwrap_err();
-        assert_eq!(beta, ("adam_beta1", "sgd has none; leave it out".to_owned()));
+        assert_eq!(beta, ("adam_beta1", "is not a setting of sgd; leave it out".to_owned()));
         assert!(Config { optim: Optim::Muon, adam_beta1: 0.8, ..Config::default() }.check().is_ok());
     }
 }

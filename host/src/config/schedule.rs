@@ -281,7 +281,7 @@ impl Config {
             LrSchedule::WarmupStableDecay => self.kwargs().and_then(|s: StableDecay| {
                 not_negative("min_lr_ratio", Some(s.min_lr_ratio))?;
                 match s.num_decay_steps {
-                    None => Err("num_decay_steps is missing: the number of steps of the decay at the end".to_owned()),
+                    None => Err("num_decay_steps is missing; set the number of decay steps at the end".to_owned()),
                     Some(_) => Ok(LrShape::WarmupStableDecay(s)),
                 }
             }),
@@ -325,7 +325,7 @@ fn one_minimum(min_lr: Option<f64>, min_lr_rate: Option<f64>) -> Result<(), Stri
     not_negative("min_lr_rate", min_lr_rate)?;
     match (min_lr, min_lr_rate) {
         (None, None) => Err("set min_lr, or min_lr_rate, the minimum as a fraction of the peak".into()),
-        (Some(_), Some(_)) => Err("min_lr and min_lr_rate are the same minimum; set one of them".into()),
+        (Some(_), Some(_)) => Err("min_lr and min_lr_rate set the same minimum; set one of them".into()),
         _ => Ok(()),
     }
 }

@@ -9,7 +9,7 @@ const DEEPEST: usize = 64;
 /// Parses the keys of a file; the error has the line. Null values are left out.
 pub(super) fn table(text: &str) -> Result<Table, (usize, String)> {
     if let Some(line) = too_deep(text) {
-        return Err((line, format!("more than {DEEPEST} brackets are within each other")));
+        return Err((line, format!("brackets are nested more than {DEEPEST} deep")));
     }
     let wrong = |e: serde_yaml_ng::Error| (e.location().map_or(1, |at| at.line()), e.to_string());
     match converted(serde_yaml_ng::from_str(text).map_err(wrong)?) {

@@ -235,7 +235,7 @@ impl Template {
         let refused = |e: minijinja::Error| {
             let mut text = printable(&e.to_string(), SHOWN);
             if self.dated && self.now.is_none() && ["undefined", "strftime_now"].iter().any(|part| text.contains(part)) {
-                text += "; the template asks for today's date: strftime_now = \"2024-07-26\" gives it one";
+                text += "; the template needs a date; set one, as in strftime_now = \"2024-07-26\"";
             }
             if text.contains("use % operator") {
                 text += "; write x % y as x | format(y) in a copy of the template (chat_template_path)";

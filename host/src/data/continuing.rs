@@ -30,8 +30,8 @@ pub(super) fn following(
         (_, found, _) => {
             let times = if found.is_none() { "does not write" } else { "writes more than once" };
             let detail =
-                format!("it {times} the content of an assistant's turn that is replied to, so the end of a turn can't be found");
-            Err(RenderError::Refused(format!("{detail}; chat_template_path takes another template")))
+                format!("it {times} the content of an assistant's turn before a reply, so the end of a turn can't be found");
+            Err(RenderError::Refused(format!("{detail}; set another template with chat_template_path")))
         }
     }
 }

@@ -86,7 +86,9 @@ pub(super) fn spans(marked: &str, [open, close]: [char; 2], plain: &str) -> Resu
     if same && opened.is_empty() {
         return Ok(spans);
     }
-    Err(RenderError::Refused("the text of {% generation %} blocks is changed after they end; their place is lost".into()))
+    Err(RenderError::Refused(
+        "the template changes the text of {% generation %} blocks after they end, so their place is lost".into(),
+    ))
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ impl Refused {
             named.push(format!("{} more", self.count - named.len()));
         }
         let (count, all) = (self.count, self.count + remaining);
-        Ok(Some(format!("left out {count} of {all} rows (strict_data refuses them): {}", named.join("; "))))
+        Ok(Some(format!("skipped {count} of {all} rows (strict_data refuses them): {}", named.join("; "))))
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
         let mut refused = Refused::default();
         assert_eq!(refused.sort(rows(5, 2)).unwrap(), [6, 5]);
         let warning = refused.warning(2).unwrap().unwrap();
-        assert!(warning.starts_with("left out 5 of 7 rows"), "{warning}");
+        assert!(warning.starts_with("skipped 5 of 7 rows"), "{warning}");
         assert!(warning.ends_with("test:1: odd 0; test:1: odd 1; test:1: odd 2; 2 more"), "{warning}");
         assert!(Refused::default().warning(0).unwrap().is_none());
     }

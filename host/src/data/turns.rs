@@ -35,8 +35,8 @@ pub(super) fn spoken(template: &Template, messages: &[Message], extras: &Extras)
         let from = spans.last().map_or(0, |span| span.end);
         let found = search.turn(i)?.filter(|span| from <= span.start && span.start <= span.end);
         spans.push(found.ok_or_else(|| {
-            let detail = format!("assistant_only_loss: turn {} can't be told apart in what the chat template writes", i + 1);
-            RenderError::Refused(format!("{detail}; a template with {{% generation %}} marks says what the assistant says"))
+            let detail = format!("assistant_only_loss: can't find turn {} in the chat template's output", i + 1);
+            RenderError::Refused(format!("{detail}; use a template that marks the assistant's turns with {{% generation %}}"))
         })?);
     }
     Ok(Spoken { text, spans, marked: false })

@@ -161,7 +161,7 @@ fn completions_cut_off(history: &History, settings: &Settings) -> Option<Finding
         return None;
     }
     let sentence = format!(
-        "{} of the completions are cut off at the maximum length, so that their ends are neither written nor learned.",
+        "{} of the completions are cut off at the maximum length, so their endings are neither generated nor learned.",
         percent(cut.mean)
     );
     let most = settings.max_completion_length.map(|most| figure("max_completion_length", most.to_string()));
@@ -195,12 +195,12 @@ fn answers_never_found(history: &History, settings: &Settings) -> Option<Finding
     let (name, column) = (&reward.name, reward.column.as_deref().unwrap_or_default());
     let sentence = format!("{name} has not found the answer of the column {column:?} in any completion.");
     let figures = vec![figure(mean_of(name), "0 in every step"), figure("column", column)];
-    let check = format!("look at {column:?} in the dataset and at what completions.jsonl has in its place");
+    let check = format!("compare {column:?} in the dataset with the answers in completions.jsonl");
     let advice = [
         check.as_str(),
-        "a prompt or system message that says how the answer is to be written",
+        "a prompt or system message that says how to write the answer",
         "the reward's `extract` and `mode` settings",
-        "easier prompts, or an SFT run before, if the model can't solve any",
+        "easier prompts, or an SFT run first, if the model can't solve any",
     ];
     finding("answers_never_found", sentence, figures, &advice)
 }
@@ -213,12 +213,12 @@ fn reward_constant(history: &History, settings: &Settings) -> Option<Finding> {
     if names.is_empty() {
         return None;
     }
-    let sentence = format!("{} gives every completion the same score, so that nothing is learned from it.", names.join(", "));
+    let sentence = format!("{} gives every completion the same score, so nothing is learned from it.", names.join(", "));
     let figures = constant.iter().map(|(name, v)| figure(mean_of(name), format!("{} in every step", number(*v)))).collect();
     let advice = [
         "score some completions by hand with `rlhost replay RUN --plugin REWARD`",
-        "a reward that also gives a part of the score for a part of the task",
-        "a --max-completion-length that lets completions reach what is rewarded",
+        "a reward that gives partial credit",
+        "a --max-completion-length that is long enough for what is rewarded",
     ];
     finding("reward_constant", sentence, figures, &advice)
 }
@@ -230,7 +230,7 @@ fn groups_without_spread(history: &History, settings: &Settings) -> Option<Findi
         return None;
     }
     let sentence =
-        format!("In {} of the groups all completions have the same reward, so that they teach nothing.", percent(equal.mean));
+        format!("In {} of the groups, all completions have the same reward, so they teach nothing.", percent(equal.mean));
     let level = reward(history).map(|(name, first, newest)| change(name, first, newest.mean));
     let figures = std::iter::once(figure(EQUAL, number(equal.mean))).chain(level).collect();
     let advice = [
@@ -265,7 +265,7 @@ fn reward_dominates(history: &History, settings: &Settings) -> Option<Finding> {
     };
     let drowned = newest.iter().find(|(reward, _)| reward.name != largest.name && undecided(reward).is_some())?.0;
     let sentence = format!(
-        "{} decides the advantages alone, and {} has no effect: {} of the weighted deviation is the former's.",
+        "{} alone decides the advantages, and {} has no effect: the former has {} of the weighted standard deviation.",
         largest.name,
         drowned.name,
         percent(share)
@@ -274,7 +274,7 @@ fn reward_dominates(history: &History, settings: &Settings) -> Option<Finding> {
         let std = history.newest(&std_of(&reward.name)).map_or(0.0, |level| level.mean);
         figure(std_of(&reward.name), format!("{}, times a weight of {}", number(std), number(reward.weight)))
     };
-    let weight = format!("another weight, as in --set plugin.{}.weight=...", drowned.name);
+    let weight = format!("a different weight, as in --set plugin.{}.weight=...", drowned.name);
     let advice = [weight.as_str(), "--multi-objective-aggregation normalize_then_sum, with grpo"];
     finding("reward_dominates", sentence, vec![of(largest), of(drowned)], &advice)
 }
@@ -309,7 +309,7 @@ fn entropy_collapses(history: &History, _: &Settings) -> Option<Finding> {
         return None;
     }
     let sentence = format!(
-        "The policy's entropy has collapsed from {} to {} nats per token: it writes nearly the same every time.",
+        "The policy's entropy has collapsed from {} to {} nats per token: its completions are nearly always the same.",
         number(first),
         number(newest.mean)
     );
@@ -346,7 +346,7 @@ fn length_exploited(history: &History, settings: &Settings) -> Option<Finding> {
         if longer {
             "overlong_reward.wasm, or a score per token"
         } else {
-            "a reward for content, or a least length in the reward"
+            "a reward for content, or a minimum length in the reward"
         },
         "a --beta above 0",
     ];
@@ -357,7 +357,7 @@ fn ratios_clipped(history: &History, settings: &Settings) -> Option<Finding> {
     let names = ["clip_ratio/region_mean", "policy/clipfrac_avg", "cispo_clip_ratio"];
     let (name, clipped) = history.newest_of(&names).filter(|(_, clipped)| clipped.mean >= MANY_CLIPPED)?;
     let sentence =
-        format!("{} of the probability ratios are clipped, so that their tokens are no longer learned.", percent(clipped.mean));
+        format!("{} of the probability ratios are clipped, so their tokens are no longer learned.", percent(clipped.mean));
     let figures = std::iter::once(figure(name, number(clipped.mean))).chain(rate_figure(settings)).collect();
     let advice = ["fewer --num-iterations", "fewer --steps-per-generation", "a lower --learning-rate", "a larger --epsilon"];
     finding("ratios_clipped", sentence, figures, &advice)

@@ -132,7 +132,7 @@ pub(super) fn of(a: &Architecture) -> Result<Target, String> {
     })?;
     let lacking = target.lacks(a).into_iter().find_map(|(lacks, what)| lacks.then_some(what));
     lacking.map_or(Ok(target), |what| {
-        Err(format!("llama.cpp does not compute a {model_type} with {what}, so that it can't be exported as GGUF"))
+        Err(format!("llama.cpp does not support a {model_type} with {what}, so it can't be exported as GGUF"))
     })
 }
 
@@ -162,18 +162,18 @@ impl Target {
             (needs(self.qkv_bias, a.qkv_bias), "query, key and value projections without biases"),
             (misses(self.output_bias, a.output_bias), "a bias on the attention output"),
             (needs(self.output_bias, a.output_bias), "an attention output without a bias"),
-            (misses(self.unit_bias, a.mlp_bias), "biases in the unit"),
-            (needs(self.unit_bias, a.mlp_bias), "a unit without biases"),
+            (misses(self.unit_bias, a.mlp_bias), "biases in the MLP"),
+            (needs(self.unit_bias, a.mlp_bias), "an MLP without biases"),
             (self.output == Has::Never && !a.tied, "an output matrix that is not the embedding"),
-            (self.square && a.query_width() != a.hidden_size, "heads that are not together as wide as the hidden size"),
-            (a.scores_by_layer, "attention scores that fall with the layer (scale_attn_by_inverse_layer_idx)"),
-            (!granite && differs(f.scores, scores), "another scale of attention scores than that of its heads"),
-            (a.family == Family::Gemma2 && f.scores_cap.is_none(), "attention scores without a bound"),
-            (a.family == Family::Gemma2 && f.logits_cap.is_none(), "logits without a bound"),
+            (self.square && a.query_width() != a.hidden_size, "heads whose total width is not the hidden size"),
+            (a.scores_by_layer, "attention scores scaled by layer (scale_attn_by_inverse_layer_idx)"),
+            (!granite && differs(f.scores, scores), "a scale of attention scores that does not follow from its heads"),
+            (a.family == Family::Gemma2 && f.scores_cap.is_none(), "attention scores without soft-capping"),
+            (a.family == Family::Gemma2 && f.logits_cap.is_none(), "logits without soft-capping"),
             (self.activation_lacks(a.activation), "this activation function"),
-            (self.rotary_lacks(a), "a rotary embedding in these layers"),
-            (a.ropes.iter().any(|rope| !self.scales(rope)), "this rotary scaling"),
-            (a.ropes.iter().skip(1).any(|rope| rope.scaling != RopeScaling::None), "a rotary scaling of layers with windows"),
+            (self.rotary_lacks(a), "RoPE in these layers"),
+            (a.ropes.iter().any(|rope| !self.scales(rope)), "this RoPE scaling"),
+            (a.ropes.iter().skip(1).any(|rope| rope.scaling != RopeScaling::None), "RoPE scaling in layers with windows"),
         ];
         all.extend(self.experts_lack(a));
         all
@@ -184,7 +184,7 @@ impl Target {
         let of = |mixture: &Mixture| {
             vec![
                 (mixture.normalised && self.normalised != Some(true), "experts whose weights add up to one"),
-                (!mixture.normalised && self.normalised != Some(false), "experts weighed by probability"),
+                (!mixture.normalised && self.normalised != Some(false), "experts weighted by probability"),
                 (mixture.sparse.contains(&false), "layers without experts"),
                 (a.family == Family::Olmoe && a.kv_width() != a.hidden_size, "fewer key heads than query heads"),
             ]
@@ -221,7 +221,7 @@ impl Target {
         let mut notes = Vec::new();
         if let Some(window) = a.windows.iter().flatten().min().filter(|_| !self.windows) {
             notes.push(format!(
-                "llama.cpp computes a {} without sliding windows: texts of more than {window} tokens go on otherwise than here",
+                "llama.cpp computes a {} without sliding windows: its output differs for texts of more than {window} tokens",
                 self.name
             ));
         }

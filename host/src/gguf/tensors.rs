@@ -78,7 +78,8 @@ pub(super) fn fallen_back(parts: &[Part], precision: Precision) -> Option<String
         .collect();
     let first = narrower.first()?;
     Some(format!(
-        "{} tensors, {first} the first, are stored in f16: {} has blocks of {BLOCK} values, and their rows are no whole ones",
+        "{} tensors ({first} is the first) are stored in f16: {} has blocks of {BLOCK} values, and their rows don't divide into \
+         blocks",
         narrower.len(),
         precision.name()
     ))

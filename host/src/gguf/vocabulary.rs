@@ -146,7 +146,7 @@ pub(super) fn metadata(folder: &Path, tokenizer: &Tokenizer, a: &Architecture, n
     let wrong = |detail: String| Error::Unknown { path: path.clone(), detail };
     let file = read(&path)?;
     let kind = kind(&file)
-        .map_err(|what| wrong(format!("llama.cpp has no tokenizer with {what}, so that the model can't be exported as GGUF")))?;
+        .map_err(|what| wrong(format!("llama.cpp has no tokenizer with {what}, so the model can't be exported as GGUF")))?;
     let (tokens, kinds) = tokens(&file, &kind, a.vocab_size).map_err(wrong)?;
     let (model, name) = match &kind {
         Kind::Bytes(name) => ("gpt2", *name),
@@ -335,7 +335,7 @@ fn framing(
     let encoded = |special: bool| tokenizer.encode("a", special).map_err(|e| e.to_string());
     let (plain, framed) = (encoded(false)?, encoded(true)?);
     if plain.is_empty() {
-        return Err("the tokenizer has no token for the letter a, so that it can't be asked what it puts around a text".into());
+        return Err("the tokenizer has no token for the letter a, so what it adds around a text can't be determined".into());
     }
     let (own_bos, own_eos) = tokenizer.frame();
     let ends = tokenizer.eos_ids(&a.eos_token_ids);
@@ -344,21 +344,21 @@ fn framing(
     let around = at.map(|at| (&framed[..at], &framed[at + plain.len()..]));
     let (before, after) = match around {
         Some((before @ ([] | [_]), after @ ([] | [_]))) => (before.first().copied(), after.first().copied()),
-        _ => return Err("llama.cpp puts at most one token before a text and one after it; this tokenizer puts more there".into()),
+        _ => return Err("llama.cpp adds at most one token before a text and one after it; this tokenizer adds more".into()),
     };
     if let Some(after) = after {
         ends.retain(|id| *id != after);
         ends.insert(0, after);
     }
     if ends.is_empty() {
-        return Err("no token ends a text; give tokenizer_config.json an eos_token, or config.json an eos_token_id".into());
+        return Err("there is no end token; set eos_token in tokenizer_config.json, or eos_token_id in config.json".into());
     }
     let mut all = vec![("add_bos_token", Value::Flag(before.is_some())), ("add_eos_token", Value::Flag(after.is_some()))];
     all.extend(before.or(own_bos).map(|id| ("bos_token_id", Value::Count(id))));
     // Any of the three ends a text there.
     all.extend(["eos_token_id", "eot_token_id", "eom_token_id"].into_iter().zip(&ends).map(|(key, id)| (key, Value::Count(*id))));
     if ends.len() > 3 {
-        notes.push(format!("a GGUF file names three tokens that end a text; {:?} are left out", &ends[3..]));
+        notes.push(format!("a GGUF file can name only three end tokens; {:?} are left out", &ends[3..]));
     }
     all.extend(tokenizer.pad_id().map(|id| ("padding_token_id", Value::Count(id))));
     Ok(all)

@@ -280,16 +280,16 @@ impl Architecture {
             (self.windows.iter().any(Option::is_some), "sliding windows"),
             (self.mixture.is_some(), "a mixture of experts"),
             (self.family.described().names.positions.is_some(), "learned positions"),
-            (self.rotary.contains(&None), "layers without a rotary embedding"),
+            (self.rotary.contains(&None), "layers without RoPE"),
             (self.ropes.len() > 1, "two rotary embeddings"),
             (self.ropes.iter().any(|rope| rope.dims != self.heads.head_dim), "partly rotated heads"),
-            (self.norm != NormKind::Rms, "norms other than plain root mean squares"),
+            (self.norm != NormKind::Rms, "norms other than plain RMSNorm"),
             (norms != Family::Llama.described().names.norms || self.parallel, "norms in other places"),
             (self.head_norms == HeadNorms::All, "norms over all heads together"),
             (self.projections != Projections::Apart, "joined projections"),
-            (!activation::on_device(self.activation, self.gated), "a unit other than SiLU with a gate"),
+            (!activation::on_device(self.activation, self.gated), "an MLP other than gated SiLU"),
             (multiplied, "multipliers"),
-            (self.factors.scores_cap.is_some() || self.factors.logits_cap.is_some(), "bounded scores or logits"),
+            (self.factors.scores_cap.is_some() || self.factors.logits_cap.is_some(), "soft-capped scores or logits"),
         ];
         all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect()
     }
@@ -478,7 +478,7 @@ fn activation_of(config: &Object, family: Family) -> std::result::Result<Activat
         && config.get(key).is_none()
         && other != default
     {
-        return Err(format!("hidden_act is {:?}, but a model of this type is computed with {key}", printable(other, 80)));
+        return Err(format!("hidden_act is {:?}, but a model of this type uses {key}", printable(other, 80)));
     }
     match name {
         "silu" | "swish" => Ok(Activation::Silu),

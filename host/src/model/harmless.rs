@@ -133,14 +133,14 @@ pub(super) fn check(model_type: &str, key: &str, value: &Value) -> Result<(), St
         return if off { Ok(()) } else { Err(format!("{key}: {}", quantised(value))) };
     }
     if listed(HARMLESS_IF_OFF) {
-        let right = || format!("{key} is {}, which a model of type {model_type} is not computed with here", shown());
+        let right = || format!("{key} is {}, which is not supported for a model of type {model_type}", shown());
         return if off { Ok(()) } else { Err(right()) };
     }
     if HARMLESS_IF_ONE.contains(&key) {
         return if value.as_f64() == Some(1.0) { Ok(()) } else { Err(format!("{key} is {}; only 1 is supported", shown())) };
     }
     Err(format!(
-        "{:?} is {}, and what it means for a model of type {model_type} is not known here; remove the key if it changes nothing",
+        "{:?} is {}, and this key is not known for a model of type {model_type}; remove it if it has no effect",
         printable(key, 80),
         shown()
     ))
@@ -151,7 +151,7 @@ fn quantised(value: &Value) -> String {
     let method = value["quant_method"].as_str().map(str::to_owned);
     let method = method.or_else(|| value["bits"].as_u64().map(|bits| format!("{bits} bits")));
     let method = method.map_or_else(String::new, |method| format!(" ({})", printable(&method, 40)));
-    format!("the weights are quantised{method}, which rlhost can't read; use the model that is not quantised")
+    format!("the weights are quantised{method}, which rlhost can't read; use the unquantised model")
 }
 
 /// Returns an error if a key that nothing reads may change what the model computes; other names of its sizes may not contradict.
@@ -171,9 +171,7 @@ pub(super) fn check_beside(this: &Architecture, key: &str, value: &Value) -> Res
         return Ok(());
     }
     let shown = printable(&value.to_string(), 80);
-    Err(format!(
-        "{key} is {shown}, but a model of type {model_type} is computed with {own} {right}; remove {key} if that is right"
-    ))
+    Err(format!("{key} is {shown}, but a model of type {model_type} uses {own} {right}; remove {key} if that is right"))
 }
 
 /// Returns the key and value of a dropout that other programs apply in training.
@@ -237,7 +235,7 @@ mod tests {
             ("quantization_config", json!({ "x": 1 }), "quantised, which"),
         ] {
             let error = check("qwen2", key, &value).unwrap_err();
-            assert!(error.contains(method) && error.contains("not quantised") && !error.contains("remove"), "{error}");
+            assert!(error.contains(method) && error.contains("unquantised") && !error.contains("remove"), "{error}");
         }
     }
 

@@ -128,7 +128,7 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
     }
     match shards.left() {
         Some(left) if left == format!("{PREFIX}{SCORE}") => {
-            Err(fail(format!("{left} values texts: this is a reward model's adapter, which is asked with --reward-model")))
+            Err(fail(format!("{left} is a reward head: this is a reward model's adapter; use it with --reward-model")))
         }
         Some(left) => {
             let experts = if adapted.layers.iter().any(|layer| layer.experts.is_some()) {
@@ -136,7 +136,7 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
             } else {
                 ""
             };
-            Err(fail(format!("{left} is not part of a linear layer of attention or of the gated unit{experts}")))
+            Err(fail(format!("{left} is not part of a linear layer of attention or of the gated MLP{experts}")))
         }
         None => Ok(adapted),
     }

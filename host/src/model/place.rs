@@ -43,7 +43,7 @@ impl Place {
             (config::Device::Cpu, _) | (config::Device::Auto, Err(_) | Ok(0)) => {
                 let rounds = bf16 == Some(true) && ops::multiplies_bf16();
                 if bf16 == Some(true) && !rounds {
-                    tracing::warn!("bf16: this processor multiplies bf16 no faster than f32, in which everything is computed");
+                    tracing::warn!("bf16: this processor has no fast bf16; computing in f32");
                 }
                 if !ops::wide_registers() {
                     tracing::warn!("this processor has no AVX2 and FMA; everything works, but several times slower");
@@ -80,7 +80,7 @@ impl Place {
             && parameters >= WORTH_SAYING
             && ops::multiplies_bf16()
         {
-            tracing::info!("products are computed in f32; this processor computes them several times faster with --bf16 true");
+            tracing::info!("matrix products are computed in f32; on this processor, --bf16 true is several times faster");
         }
     }
 
@@ -94,7 +94,7 @@ impl Place {
             return Ok(());
         }
         let missing = missing.join(", ");
-        Err(Error::Device(format!("this model has {missing}, which only the CPU computes; set device = \"cpu\"")))
+        Err(Error::Device(format!("this model has {missing}, which only the CPU supports; set device = \"cpu\"")))
     }
 
     /// Returns the device of the tensors.

@@ -128,7 +128,7 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
         Family::Gemma3 => Some(plain(config.number("rope_local_base_freq")?.unwrap_or(1e4), context)?),
         // transformers 5 gives layers with windows the default here, whatever rope_theta says.
         Family::Olmo3 if full.theta != described.theta => {
-            return Err(format!("rope_theta is {}; write rope_parameters, which say it for both kinds of layers", full.theta));
+            return Err(format!("rope_theta is {}; use rope_parameters, which set it for both kinds of layers", full.theta));
         }
         Family::Olmo3 => Some(plain(described.theta, context)?),
         _ => None,
@@ -144,7 +144,7 @@ fn agree(config: &Object, context: &Context, rope: &Rope, (theta_key, partial_ke
         if let Some(given) = config.number(other)?.filter(|given| *given != rope.theta) {
             let own = rope.theta;
             return Err(format!(
-                "{other} is {given}, but a model of type {model_type} is computed with {theta_key}, which is {own}; make them equal"
+                "{other} is {given}, but a model of type {model_type} uses {theta_key}, which is {own}; make them equal"
             ));
         }
     }
@@ -154,8 +154,7 @@ fn agree(config: &Object, context: &Context, rope: &Rope, (theta_key, partial_ke
         if let Some(given) = config.number(other)?.filter(differs) {
             let own = rope.dims as f64 / context.head_dim as f64;
             return Err(format!(
-                "{other} is {given}, but a model of type {model_type} is computed with {partial_key}, which gives {own}; make them \
-                 equal"
+                "{other} is {given}, but a model of type {model_type} uses {partial_key}, which gives {own}; make them equal"
             ));
         }
     }
@@ -238,10 +237,7 @@ fn one(
     };
     if let Some((unknown, _)) = p.unread().next() {
         let unknown = printable(unknown, 80);
-        return Err(inside(format!(
-            "{unknown:?} is not a parameter of rope type {:?} that is known here",
-            kind.unwrap_or("default")
-        )));
+        return Err(inside(format!("{unknown:?} is not a known parameter of rope type {:?}", kind.unwrap_or("default"))));
     }
     let rope = Rope { theta, scaling, dims };
     let finite = rope.frequencies().iter().all(|f| f.is_finite()) && rope.attention_factor().is_finite();

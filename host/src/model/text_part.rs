@@ -45,7 +45,7 @@ pub(super) fn config<'a>(whole: impl Iterator<Item = (&'a str, &'a Value)>) -> R
     let text = text.ok_or("text_config is missing; it must be an object with the sizes of the text part")?;
     if let Some(cap) = text.get("final_logit_softcapping").filter(|cap| !cap.is_null()) {
         return Err(format!(
-            "final_logit_softcapping is {cap}: transformers obeys it in a text model, but not in one that sees images"
+            "final_logit_softcapping is {cap}: transformers applies it in a text model, but not in a multimodal one"
         ));
     }
     let given = text.iter().filter(|(key, value)| !value.is_null() || !config.contains_key(*key)).collect::<Vec<_>>();

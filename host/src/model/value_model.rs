@@ -166,7 +166,7 @@ impl ModelFolder {
     pub(super) fn check_predicts(&self) -> Result<()> {
         self.kind()?.map_or(Ok(()), |kind| {
             let detail =
-                format!("{} gives texts values and predicts no tokens; ask it with --reward-model", printable(&kind, 80));
+                format!("{} is a reward model, which predicts no tokens; use it with --reward-model", printable(&kind, 80));
             Err(Error::Config { path: self.base().join("config.json"), detail })
         })
     }

@@ -231,7 +231,7 @@ impl Session {
         if self.left == 0 {
             let seconds = self.loaded.limits.episodes_seconds();
             let limit = format!("their limit of {seconds} s (limits.episodes_timeout_s)");
-            self.broken = Some(format!("all calls about the episodes of an instance together took longer than {limit}"));
+            self.broken = Some(format!("all calls for the episodes of an instance together took longer than {limit}"));
         }
     }
 
@@ -284,7 +284,7 @@ impl Session {
         });
         let kept: Vec<Result<Answer>> = kept.collect();
         if let Err(error) = self.ready(self.deadline()) {
-            self.broken = Some(format!("its other episodes can't be played again: {error}"));
+            self.broken = Some(format!("its other episodes can't be replayed: {error}"));
         }
         kept
     }
@@ -329,8 +329,7 @@ impl Session {
 
     /// Tells the instance what others were told of these episodes. It must answer the same.
     fn play_again(&mut self, episodes: &[u64], deadline: Deadline) -> Result<()> {
-        let differs =
-            |this: &Self, function| this.error(function, "it answers differently when an episode is played again".into());
+        let differs = |this: &Self, function| this.error(function, "it answers differently when an episode is replayed".into());
         let records: Vec<&Record> = episodes.iter().filter_map(|episode| self.episodes.get(episode)).collect();
         let starts: Vec<Asked> = records.iter().map(|record| Asked::Begin(record.start.clone())).collect();
         let openings: Vec<Opening> = records.iter().map(|record| record.opening.clone()).collect();

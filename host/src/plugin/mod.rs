@@ -141,8 +141,8 @@ pub enum Error {
     },
     /// It sends requests, and no server was granted to it.
     #[error(
-        "plugin {name} sends requests to servers (it imports {}), and none is granted to it; name them: \
-         --set plugin.{name}.hosts=HOST:PORT, or hosts = [\"HOST:PORT\"] in its [[plugin]] table",
+        "plugin {name} sends requests to servers (it imports {}), but none is granted to it; grant them: --set \
+         plugin.{name}.hosts=HOST:PORT, or hosts = [\"HOST:PORT\"] in its [[plugin]] table",
         asking::INTERFACE
     )]
     NotGranted {
@@ -186,8 +186,8 @@ const LONGEST_TEXT: usize = 2048;
 /// Says which embedded plugin was probably meant, or which there are.
 fn embedded_instead(name: &str, known: &[String]) -> String {
     match crate::config::did_you_mean(name, known.iter().map(String::as_str)) {
-        near if near.is_empty() => format!("the embedded plugins are {}", known.join(", ")),
-        near => format!("no embedded plugin has that name{near}"),
+        near if near.is_empty() => format!("the built-in plugins are {}", known.join(", ")),
+        near => format!("no built-in plugin has that name{near}"),
     }
 }
 

@@ -30,11 +30,11 @@ impl Source {
         let embedded = EMBEDDED.iter().find(|(name, _)| *name == location || name.strip_suffix(".wasm") == Some(location));
         match embedded {
             Some((name, _)) if path.is_file() => {
-                tracing::warn!("{location}: using the file in this folder, not the embedded plugin {name}");
+                tracing::warn!("{location}: using the file in this folder, not the built-in plugin {name}");
             }
             Some((name, bytes)) => {
                 if Path::new(name).is_file() {
-                    tracing::warn!("{location}: using the embedded plugin; for the file in this folder, write ./{name}");
+                    tracing::warn!("{location}: using the built-in plugin; for the file in this folder, write ./{name}");
                 }
                 return Ok(Self::new(name.trim_end_matches(".wasm").to_owned(), Cow::Borrowed(bytes)));
             }

@@ -282,7 +282,7 @@ impl Role {
             match exports.iter().find(|e| e.starts_with(&prefix)) {
                 Some(export) if export[prefix.len()..].starts_with(&format!("{version}.")) => {}
                 Some(export) => {
-                    return Err(fail(format!("it exports {export}; this rlhost speaks version {version} of {wanted}")));
+                    return Err(fail(format!("it exports {export}; this rlhost supports version {version} of {wanted}")));
                 }
                 None => return Err(fail(format!("it does not export {prefix}{version}.0; it exports {}", listed(&exports)))),
             }

@@ -111,10 +111,11 @@ pub(super) fn check(report: &mut Report, plugin: &EnvironmentPlugin, other: &Env
         let alone = plugin.rehearse(std::slice::from_ref(start), |_, number, tools| turn(i, number, tools));
         let Some(alone) = report.call("independence", alone) else { return };
         if alone.first() != first.get(i) {
-            let detail =
-                format!("episode {i} goes differently alone than beside others; answers must not depend on other episodes");
+            let detail = format!(
+                "episode {i} goes differently alone than together with others; answers must not depend on other episodes"
+            );
             return report.line(false, "independence", &detail);
         }
     }
-    report.line(true, "independence", "each episode goes the same alone as beside others");
+    report.line(true, "independence", "each episode goes the same alone as together with others");
 }

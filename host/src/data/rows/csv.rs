@@ -27,8 +27,8 @@ pub(super) fn rows(file: &File, from: &mut dyn BufRead, delimiter: u8, budget: &
     if !no_messages.is_empty() {
         let (file, columns) = (printable_path(&file.0), listed(no_messages.into_iter()));
         tracing::warn!(
-            "{file}: texts that begin like lists of messages and are none stay texts, in the columns {columns}; messages are \
-             JSON, which json.dumps() writes and str() doesn't, and have \"role\" and \"content\""
+            "{file}: some values in the columns {columns} look like lists of messages but are not, so they are read as text; \
+             messages must be JSON, from json.dumps() and not str(), with \"role\" and \"content\""
         );
     }
     Ok(rows)
@@ -126,12 +126,12 @@ impl Reader<'_> {
             let name = text(field).map_err(|what| place.wrong(format!("the name of column {} {what}", i + 1)))?;
             if name.is_empty() {
                 return Err(place.wrong(format!(
-                    "column {} has no name; the first row names all columns (pandas leaves its index out by index=False)",
+                    "column {} has no name; the first row names all columns (in pandas, pass index=False)",
                     i + 1
                 )));
             }
             if !seen.insert(name) {
-                return Err(place.wrong(format!("names the column {name:?} twice; each has a name of its own")));
+                return Err(place.wrong(format!("names the column {name:?} twice; names must be unique")));
             }
             names.push(name.to_owned());
         }
@@ -150,8 +150,8 @@ impl Reader<'_> {
         if fields != columns {
             let s = |n: usize| if n == 1 { "" } else { "s" };
             return Err(place.wrong(format!(
-                "has {fields} value{}, and the first row names {columns} column{}; a value with a separator, a quote or a line \
-                 break in it stands in quotes",
+                "has {fields} value{}, but the first row names {columns} column{}; put values with a separator, a quote or a \
+                 line break in quotes",
                 s(fields),
                 s(columns)
             )));
@@ -254,11 +254,11 @@ mod tests {
     #[test]
     fn what_is_no_table_is_named_by_the_line_where_its_row_begins() {
         let cases: [(&[u8], &str); 16] = [
-            (b"a,b\n1,2\n\n\"x\ny\"\n", "4: has 1 value, and the first row names 2 columns; a value with a separator"),
-            (b"a\n1,2,3\n", "2: has 3 values, and the first row names 1 column;"),
+            (b"a,b\n1,2\n\n\"x\ny\"\n", "4: has 1 value, but the first row names 2 columns; put values with a separator"),
+            (b"a\n1,2,3\n", "2: has 3 values, but the first row names 1 column;"),
             (b"a,b\r\n\"1\r\n2\",\"3\r4\"\r\n\r\n5\r\n", "6: has 1 value"),
             (b"a,b\r1,2\r3\r", "3: has 1 value"),
-            (b"a,b,a\n1,2,3\n", "1: names the column \"a\" twice; each has a name of its own"),
+            (b"a,b,a\n1,2,3\n", "1: names the column \"a\" twice; names must be unique"),
             (b"\n,prompt\n0,p\n", "2: column 1 has no name; the first row names all columns"),
             (b"a,\"\"\n", "1: column 2 has no name"),
             (b"a,b\n1,2\n3,\"4\n5,6\n", "3: opens a quote that is never closed; a quote within quotes is written twice"),

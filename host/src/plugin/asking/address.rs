@@ -35,7 +35,7 @@ impl Address {
         };
         let authority = uri.authority().ok_or_else(|| wrong("names no server"))?;
         if authority.as_str().contains('@') || authority.host().is_empty() {
-            return Err(wrong("has a user's name or no server; secrets go into headers"));
+            return Err(wrong("has a user name or no server; put secrets into headers"));
         }
         let port = match (authority.port_u16(), authority.as_str().len() > authority.host().len()) {
             (Some(port), _) => port,
@@ -104,7 +104,8 @@ impl Resolver for Guarded {
 fn leads_here(name: &str, address: &SocketAddr) -> String {
     let (name, address) = (printable(name, 200), address.ip());
     format!(
-        "the granted name {name} leads to {address}, which is this machine or its link; grant {address} itself if that is meant"
+        "the granted name {name} resolves to {address}, which is this machine or a link-local address; grant {address} itself if \
+         that is meant"
     )
 }
 

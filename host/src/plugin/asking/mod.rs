@@ -202,7 +202,7 @@ impl Asker {
         match self.asking {
             Asking::Freely => Ok(()),
             Asking::ReplayOnly => Err(format!(
-                "{missing} of its {all} requests have no answer in the record, and replay_only lets it ask no server"
+                "{missing} of its {all} requests have no answer in the record, and replay_only forbids asking a server"
             )),
             Asking::Never(why) => Err(why.to_owned()),
         }

@@ -240,7 +240,7 @@ impl Record {
             at += length;
         }
         if unread > 0 {
-            tracing::warn!("{}: {unread} lines are damaged; their requests are asked again", path.display());
+            tracing::warn!("{}: {unread} lines are damaged; their requests are sent again", path.display());
         }
         self.run = Some((file, at));
         Ok(())
@@ -284,7 +284,7 @@ impl Record {
 
     fn note(&mut self, entry: &Entry, place: Place) -> Result<(), String> {
         if self.places.len() >= MOST {
-            return Err(format!("its record has {MOST} answers, which is the most"));
+            return Err(format!("its record is full: {MOST} answers is the maximum"));
         }
         // The first is the one that was used.
         self.places.entry((entry.key, (!entry.is_lasting()).then_some(entry.step))).or_insert(place);

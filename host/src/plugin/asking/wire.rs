@@ -143,8 +143,7 @@ impl Wire {
         let address = Address::read(&request.url).map_err(Failure::Final)?;
         if !address.is_one_of(&self.hosts) {
             let server = address.server();
-            let add = format!("it may send requests to {server} only if that is added to its hosts");
-            return Err(Failure::Final(format!("{server} is not granted: {add}")));
+            return Err(Failure::Final(format!("{server} is not granted: add it to the plugin's hosts to allow requests to it")));
         }
         let mut way = Way { address, post, body: &request.body, trusted: true };
         for _ in 0..=self.limits.max_redirects {
@@ -191,7 +190,7 @@ impl Wire {
 
     fn send(&self, request: &Request, way: &Way<'_>, time: Duration) -> Result<ureq::http::Response<Body>, Failure> {
         if time.is_zero() {
-            return Err(Failure::Passing(format!("{} took longer than its time", way.address.server())));
+            return Err(Failure::Passing(format!("{} timed out", way.address.server())));
         }
         let mut headers = Vec::with_capacity(request.headers.len());
         for (name, value) in &request.headers {
