@@ -1,4 +1,4 @@
-//! `rlhost diagnose`: says why a run does not learn.
+//! `rlhost diagnose`: finds out why a run does not learn.
 
 use super::Failure;
 use crate::config::printable;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// Returns the command with `train`'s flags, plus a run to take everything from.
+/// Returns the command with `train`'s flags, plus an optional run to take the model and settings from.
 pub(super) fn command() -> Command {
     flags::command("eval")
         .about("Evaluate a model or a run's checkpoint on a dataset")

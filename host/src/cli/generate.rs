@@ -15,7 +15,7 @@ use std::path::Path;
 /// Maximum number of continuations at once.
 const MOST_SAMPLES: usize = 1 << 20;
 
-/// Temperatures and penalties for which logits stay finite.
+/// Ranges of temperatures and penalties that keep logits finite.
 const SENSIBLE: RangeInclusive<f32> = 0.0001..=10_000.0;
 
 /// Arguments of `generate`.

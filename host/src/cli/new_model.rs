@@ -8,7 +8,7 @@ use anyhow::{anyhow, ensure};
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// Most bytes of a model's config.json.
+/// Maximum size of a model's config.json, in bytes.
 pub(super) const LARGEST_CONFIG: u64 = 4 << 20;
 
 /// Arguments of `new-model`.
@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads the configuration of the model to create: the text part's, where it is of one that also sees images.
+/// Reads the configuration of the model to create; of a multimodal model, that of the text part.
 fn config(args: &Args) -> anyhow::Result<Value> {
     let within = |e: String| anyhow!("{}: {e}", args.config.display());
     let text =

@@ -80,7 +80,7 @@ fn open(args: &Args, device: Device) -> train::Result<RewardModel> {
     RewardModel::open(name, &folder, &Place::choose(device, None, 0)?)
 }
 
-/// Prints how the scores are distributed, and how often the chosen answer has the higher one.
+/// Prints the distribution of the scores, and how often the chosen answer has the higher one.
 fn summary(rows: &[(usize, Vec<f32>)]) {
     let all: Vec<f64> = rows.iter().flat_map(|(_, scores)| scores).map(|&score| f64::from(score)).collect();
     let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;

@@ -64,7 +64,7 @@ enum Replaced {
     Model,
 }
 
-/// Returns the folder of a reward model as the run finds it.
+/// Returns the path of a reward model's folder for the run.
 fn folder(given: &str) -> anyhow::Result<String> {
     let (folder, name) = train::model_or_run(given)?;
     if folder.is_dir() {
@@ -74,7 +74,7 @@ fn folder(given: &str) -> anyhow::Result<String> {
     }
 }
 
-/// Checks that a run is running there and has a plugin or reward model of this name, and says which.
+/// Checks that a run is running there and has a plugin or reward model of this name. Returns which of the two it is.
 fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
     let lock = files::open(&run.join(".lock")).map_err(|_| anyhow!("{} is not the folder of a run", run.display()))?;
     if lock.try_lock().is_ok() {

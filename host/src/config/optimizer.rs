@@ -1,4 +1,4 @@
-//! The keys of the optimizer, together: its name and what `optim_args` may hold for it.
+//! The keys of the optimizer: its name and the settings that `optim_args` may hold for it.
 
 use super::Config;
 use super::values::reworded;
@@ -49,7 +49,7 @@ pub enum Rule {
 pub struct SgdArgs {
     /// Decay of the momentum; 0 for none.
     pub momentum: f64,
-    /// What a gradient lacks in the momentum.
+    /// Dampening: the share of the gradient that the momentum lacks.
     pub dampening: f64,
     /// Whether momentum is Nesterov's.
     pub nesterov: bool,
@@ -59,9 +59,9 @@ pub struct SgdArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdafactorArgs {
-    /// Decay of a first moment; none without.
+    /// Decay of the first moment; none for no first moment.
     pub beta1: Option<f64>,
-    /// Largest root mean square of an update.
+    /// Maximum root mean square of an update.
     pub clip_threshold: f64,
     /// Exponent of the second moment's decay.
     pub decay_rate: f64,
@@ -79,11 +79,11 @@ pub struct MuonArgs {
     pub nesterov: bool,
     /// Number of iterations of the orthogonalization.
     pub ns_steps: usize,
-    /// How the rate depends on a matrix's sizes.
+    /// How the learning rate depends on a matrix's sizes.
     pub adjust_lr_fn: AdjustLr,
 }
 
-/// How Muon's rate depends on a matrix's outputs and inputs.
+/// How Muon's learning rate depends on a matrix's outputs and inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdjustLr {
@@ -109,7 +109,7 @@ impl Default for MuonArgs {
 
 type Fault = (&'static str, String);
 
-/// Most iterations of an orthogonalization.
+/// Maximum number of iterations of an orthogonalization.
 const MOST_NS_STEPS: usize = 99;
 
 impl Config {
@@ -150,7 +150,7 @@ impl Config {
         rule.map_err(|detail| ("optim_args", detail))
     }
 
-    /// Checks the optimizer's keys, and that none is given that it does not have.
+    /// Checks the optimizer's keys, and that none is given that it does not use.
     pub(super) fn check_rule(&self) -> Result<(), Fault> {
         let rule = self.rule()?;
         let default = Self::default();

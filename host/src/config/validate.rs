@@ -1,16 +1,16 @@
-//! Values that can't be used, and combinations that don't fit.
+//! Checks for invalid values and combinations.
 
 use super::entries::is_name;
 use super::{Config, Error, Period, PluginEntry, ReportTo, did_you_mean};
 
-/// Most of anything that is counted: products of a few of them are still numbers.
+/// Maximum of any count: products of a few of them still fit into an integer.
 const MOST: usize = 1 << 20;
 
-/// Most threads.
+/// Maximum number of threads.
 const MOST_THREADS: usize = 1024;
 
 impl Config {
-    /// The first thing that is wrong: key and what would be right.
+    /// Returns the first error: key and what would be right.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         self.check_counts()?;
         self.check_values()?;
@@ -24,7 +24,7 @@ impl Config {
         self.check_plugins()
     }
 
-    /// Counts that are zero, or absurd.
+    /// Checks for counts that are zero or absurd.
     fn check_counts(&self) -> Result<(), (&'static str, String)> {
         let at_least_one: [(&'static str, usize); 13] = [
             ("max_turns", self.max_turns),
@@ -70,7 +70,7 @@ impl Config {
         Ok(())
     }
 
-    /// Values that lie outside of what they may be.
+    /// Checks for values out of range.
     fn check_values(&self) -> Result<(), (&'static str, String)> {
         if self.output_dir.as_deref() == Some("") {
             return Err(("output_dir", "is empty; name a new folder or leave it out".into()));
@@ -105,7 +105,7 @@ impl Config {
         Ok(())
     }
 
-    /// Keys that don't go together.
+    /// Checks for keys that don't go together.
     fn check_together(&self) -> Result<(), (&'static str, String)> {
         if self.generation_batch_size.is_some() && self.steps_per_generation.is_some() {
             return Err(("generation_batch_size", "sets the same as steps_per_generation; use one of them".into()));
@@ -139,7 +139,7 @@ impl Config {
         Ok(())
     }
 
-    /// What a run that generates completions needs beyond that, by whether it makes `pairs` of them.
+    /// Checks the further requirements of a run that generates completions, by whether it makes `pairs` of them.
     ///
     /// # Errors
     /// The key that is wrong, and what would be right.
@@ -176,7 +176,7 @@ impl Config {
         self.check_eval_generation(pairs).or_else(|(key, detail)| invalid(key, detail))
     }
 
-    /// The keys of dynamic sampling.
+    /// Checks the keys of dynamic sampling.
     fn check_filter(&self) -> Result<(), (&'static str, String)> {
         if !self.filter_groups {
             return match &self.filter_groups_metric {

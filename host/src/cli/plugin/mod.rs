@@ -64,7 +64,7 @@ struct Given {
 }
 
 impl Given {
-    /// Opens the plugin, and starts an engine that lets it send requests as granted.
+    /// Opens the plugin, and starts an engine that lets it send the granted requests.
     fn open(&self) -> anyhow::Result<(Engine, Source)> {
         let (mut engine, source) = (Engine::new()?, Source::open(&self.plugin)?);
         self.granted.apply(&mut engine, source.name())?;

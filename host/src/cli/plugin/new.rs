@@ -19,7 +19,7 @@ static SDK: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/sdk.rs"));
 /// How the examples' projects refer to the SDK.
 const DEPENDENCY: &str = "path = \"../../../plugin-sdk\"";
 
-/// Ending of the names of the projects that are environments.
+/// Suffix of the names of environment projects.
 const ENVIRONMENT: &str = "-environment";
 
 const SHORT: [(&str, &str); 5] =

@@ -1,4 +1,4 @@
-//! Samples to try plugins on: completions of many shapes, and columns of random numbers.
+//! Samples for testing plugins: completions of many shapes, and columns of random numbers.
 
 use crate::data::{self, Prompt};
 use crate::plugin::{Column, RewardBatch, RewardColumn, Rollouts, Scale, Tokens};
@@ -148,7 +148,7 @@ pub(super) fn pairs(rows: usize, longest: u32) -> Pairs {
     Pairs { step: 3, chosen, rejected, scale: Scale { rows: 2 * rows as u32, tokens, max_completion_length: longest } }
 }
 
-/// Returns `rows` labelled completions with what the plugin asks for.
+/// Returns `rows` labelled completions with the columns that the plugin requests.
 pub(super) fn examples(info: &Info, rows: usize, longest: u32) -> Examples {
     let mut random = Random(ChaCha8Rng::seed_from_u64(7));
     let offsets = random.offsets(rows, longest);
