@@ -1,4 +1,4 @@
-//! The families of decoders: what they are called, which features they have, and the names of their tensors.
+//! The families of decoders: their names, their features, and the names of their tensors.
 
 /// A family of decoders, named after its class in transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,24 +47,24 @@ pub enum Family {
     Starcoder2,
 }
 
-/// What is known of a family before its `config.json` is read.
+/// The properties of a family that don't depend on its `config.json`.
 #[derive(Debug)]
 pub struct Described {
     /// The family.
     pub family: Family,
     /// `model_type` in `config.json`.
     pub model_type: &'static str,
-    /// Its name, as people write it.
+    /// Its common name.
     pub name: &'static str,
     /// How it differs from a Llama.
     pub features: &'static str,
-    /// `max_position_embeddings` where `config.json` has none.
+    /// Default of `max_position_embeddings`.
     pub(super) positions: usize,
-    /// `rope_theta` where `config.json` has none.
+    /// Default of `rope_theta`.
     pub(super) theta: f64,
-    /// Epsilon of its norms where `config.json` has none.
+    /// Default epsilon of its norms.
     pub(super) norm_eps: f64,
-    /// `tie_word_embeddings` where `config.json` has none.
+    /// Default of `tie_word_embeddings`.
     pub(super) tied: bool,
     /// Names of its tensors.
     pub(super) names: &'static Names,
@@ -74,7 +74,7 @@ pub struct Described {
 #[derive(Debug)]
 pub(super) struct Names {
     pub embedding: &'static str,
-    /// The table of positions, if they are learned.
+    /// The position embedding, if positions are learned.
     pub positions: Option<&'static str>,
     pub layers: &'static str,
     pub norm: &'static str,
@@ -87,7 +87,7 @@ pub(super) struct Names {
     pub down: &'static str,
     /// Those of experts, if the family has them.
     pub experts: Option<&'static ExpertNames>,
-    /// Norms before and after attention, and before and after the unit that follows it.
+    /// Norms before and after attention, and before and after the MLP.
     pub norms: [&'static str; 4],
     /// Whether files have the matrices of layers transposed, `[in, out]`.
     pub turned: bool,
@@ -102,7 +102,7 @@ pub(super) struct ExpertNames {
     pub wide: &'static str,
     /// All experts' down projections.
     pub down: &'static str,
-    /// How files have the projections, unless under the names above.
+    /// How files store the projections, unless under the names above.
     pub in_files: ExpertsInFiles,
 }
 
@@ -113,10 +113,10 @@ impl ExpertNames {
     }
 }
 
-/// How files have the projections of experts.
+/// How files store the projections of experts.
 #[derive(Debug)]
 pub(super) enum ExpertsInFiles {
-    /// Each expert by itself, under its number: gate, up and down projection.
+    /// Each expert separately, under its number: gate, up and down projection.
     Each(&'static str, [&'static str; 3]),
     /// All together: gate and up, and down projections.
     Stacked([&'static str; 2]),
@@ -137,7 +137,7 @@ const LLAMA: Names = Names {
     turned: false,
 };
 
-/// Norms around attention and the gated unit.
+/// Norms before and after attention and MLP.
 const GEMMA: Names = Names {
     norms: ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"],
     ..LLAMA
@@ -197,7 +197,7 @@ const MIXTRAL: Names = Names {
     ..LLAMA
 };
 
-/// The unit is that which a mixture's tokens share.
+/// The MLP is the one that a mixture's tokens share.
 const GRANITE_MOE: Names = Names {
     mlp: &["shared_mlp.input_linear"],
     down: "shared_mlp.output_linear",
@@ -222,7 +222,7 @@ const COMMON: Described = Described {
     names: &LLAMA,
 };
 
-/// Every family that is supported, in alphabetical order.
+/// Every supported family, in alphabetical order.
 pub const FAMILIES: [Described; 21] = [
     Described {
         family: Family::Gemma2,
@@ -419,14 +419,14 @@ pub const FAMILIES: [Described; 21] = [
 ];
 
 impl Described {
-    /// Returns whether NVIDIA devices compute the family, as far as its configuration does not add what they can't.
+    /// Returns whether NVIDIA devices support the family, unless its configuration adds unsupported features.
     pub fn on_devices(&self) -> bool {
         matches!(self.family, Family::Llama | Family::Ministral | Family::Mistral | Family::Qwen2 | Family::Qwen3)
     }
 }
 
 impl Family {
-    /// Returns what is known of the family.
+    /// Returns the family's properties.
     pub fn described(self) -> &'static Described {
         // The table has every family: a test sees to it.
         FAMILIES.iter().find(|described| described.family == self).unwrap_or(&FAMILIES[7])

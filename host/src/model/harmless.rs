@@ -1,11 +1,11 @@
-//! Keys of `config.json` that nothing here reads, and why none of them changes what a model computes. A key that is neither read
-//! nor listed here is refused by its name: it may change what other programs compute.
+//! Keys of `config.json` that are not read, with the reason why none of them affects the model. A key that is neither read nor
+//! listed here is refused by name: it may affect what other programs compute.
 
 use super::Architecture;
 use crate::config::printable;
 use serde_json::Value;
 
-/// Keys without effect, whatever their value.
+/// Keys that never have an effect.
 const HARMLESS: &[&[&str]] = &[
     // Where the model comes from, and what reads it.
     &["architectures", "auto_map", "custom_pipelines", "transformers_version", "transformers.js_config", "model_name", "license"],
@@ -60,10 +60,10 @@ const HARMLESS: &[&[&str]] = &[
     &["assistant_early_exit", "assistant_ensemble_weight", "assistant_lookbehind", "target_lookbehind"],
 ];
 
-/// Beginnings of keys that programs for training leave behind.
+/// Prefixes of keys that training programs leave behind.
 const LEFT_BEHIND: [&str; 2] = ["trl_", "unsloth_"];
 
-/// Keys without effect where they are off: null, false, zero, or empty.
+/// Keys without effect if they are off: null, false, zero, or empty.
 const HARMLESS_IF_OFF: &[&[&str]] = &[
     // Other kinds of models.
     &["is_encoder_decoder", "is_decoder", "add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder"],
@@ -88,14 +88,14 @@ const HARMLESS_IF_OFF: &[&[&str]] = &[
     &["router_jitter_noise"],
 ];
 
-/// Keys that are one where nothing is changed.
+/// Keys without effect if they are one.
 const HARMLESS_IF_ONE: &[&str] = &["full_attn_mod", "interpolate_factor", "partial_rotary_factor", "rotary_scaling_factor"];
 
-/// Words that say what a model of some type is anyway.
+/// Keys that only repeat a property of the model's type.
 const HARMLESS_WORDS: [(&str, &str, &str); 2] =
     [("starcoder2", "mlp_type", "default"), ("starcoder2", "norm_type", "layer_norm")];
 
-/// Keys that say how the stored weights are quantised.
+/// Keys that describe how the stored weights are quantised.
 const QUANTISED: [&str; 3] = ["quantization_config", "quantization", "compression_config"];
 
 /// Keys of dropout, which is never applied.
@@ -146,7 +146,7 @@ pub(super) fn check(model_type: &str, key: &str, value: &Value) -> Result<(), St
     ))
 }
 
-/// Says that weights are quantised, and by which method as far as it is named.
+/// Describes quantised weights, with the method if it is named.
 fn quantised(value: &Value) -> String {
     let method = value["quant_method"].as_str().map(str::to_owned);
     let method = method.or_else(|| value["bits"].as_u64().map(|bits| format!("{bits} bits")));
@@ -154,7 +154,7 @@ fn quantised(value: &Value) -> String {
     format!("the weights are quantised{method}, which rlhost can't read; use the unquantised model")
 }
 
-/// Returns an error if a key that nothing reads may change what the model computes; other names of its sizes may not contradict.
+/// Returns an error if a key that is not read may affect the model; alternative names of its sizes must not contradict.
 pub(super) fn check_beside(this: &Architecture, key: &str, value: &Value) -> Result<(), String> {
     let model_type = this.family.described().model_type;
     let (own, right) = match key {

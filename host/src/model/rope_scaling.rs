@@ -7,7 +7,7 @@ use crate::config::printable;
 use crate::ops::rope::Rotation;
 use std::f64::consts::TAU;
 
-/// Greatest number of positions of an original training; see the architecture's bounds.
+/// Maximum number of positions of the original training; see the architecture's limits.
 const MOST_POSITIONS: usize = 1 << 24;
 
 /// A rotary embedding.
@@ -24,7 +24,7 @@ pub struct Rope {
 /// How frequencies are scaled beyond the model's original training length.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all. Dynamic scaling is this, too: it changes nothing up to the model's context length.
+    /// Not at all. This includes dynamic scaling, which has no effect up to the model's context length.
     None,
     /// All frequencies divided by a factor.
     Linear {
@@ -63,25 +63,25 @@ pub enum RopeScaling {
     },
 }
 
-/// What a `config.json` says about rotary embeddings.
+/// The rotary embeddings in a `config.json`.
 #[derive(Debug, PartialEq)]
 pub(super) struct Resolved {
-    /// Of layers that attend to everything, or of all.
+    /// Of layers with full attention, or of all.
     pub full: Rope,
-    /// Of layers with sliding windows, if they have one of their own.
+    /// Of layers with sliding windows, if separate.
     pub sliding: Option<Rope>,
-    /// Most positions for which the frequencies hold, if they are fewer than the model's.
+    /// Maximum number of positions for which the frequencies are valid, if fewer than the model's.
     pub limit: Option<usize>,
 }
 
-/// What the keys of rotary embeddings are read with.
+/// Context for reading the keys of rotary embeddings.
 pub(super) struct Context {
     pub family: Family,
     pub head_dim: usize,
     pub max_positions: usize,
 }
 
-/// Values where an object of parameters has none.
+/// Defaults for objects of parameters that lack values.
 struct Defaults {
     theta: f64,
     partial: f64,
@@ -136,8 +136,8 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
     Ok(Resolved { full, sliding, limit })
 }
 
-/// Returns an error if another name of the base, or of the part of a head that is rotated, says something else. transformers 4
-/// writes two names of each, and no version of it reads the second.
+/// Returns an error if another name of the base, or of the rotated part of a head, has a different value. transformers 4 writes
+/// two names of each, and no version of it reads the second.
 fn agree(config: &Object, context: &Context, rope: &Rope, (theta_key, partial_key): (&str, &str)) -> Result<(), String> {
     let model_type = context.family.described().model_type;
     for other in ["rope_theta", "rotary_emb_base"].into_iter().filter(|other| *other != theta_key) {
@@ -188,7 +188,7 @@ fn plain(theta: f64, context: &Context) -> Result<Rope, String> {
     one(&Object::default(), "rope_local_base_freq", &none, None, context).map(|(rope, _)| rope)
 }
 
-/// Reads one object of parameters; returns the embedding and the most positions that it holds for, if there is such a limit.
+/// Reads one object of parameters; returns the embedding and the maximum number of positions, if there is such a limit.
 fn one(
     p: &Object,
     key: &str,
@@ -290,8 +290,8 @@ fn yarn(p: &Object, key: &str, (theta, dims, original): (f64, usize, f64)) -> Re
     Ok(RopeScaling::Yarn { factor, original, ramp, attention_factor })
 }
 
-/// Reads LongRoPE's parameters: those for texts up to the original length. Longer texts have other divisors, for all of their
-/// positions, so a prompt's keys would depend on how long its completions become.
+/// Reads LongRoPE's parameters: those for texts up to the original length. Longer texts have different divisors at every
+/// position, so a prompt's keys would depend on how long its completions become.
 fn long(p: &Object, key: &str, dims: usize, (original, positions): (usize, usize)) -> Result<RopeScaling, String> {
     let inside = |e: String| format!("{key}: {e}");
     let factors = |name: &str| {

@@ -20,8 +20,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Opens a plugin. `location` is a path, or the file name of an embedded plugin, with or without `.wasm`. Logs which one was
-    /// taken if it could be either.
+    /// Opens a plugin. `location` is a path, or the file name of a built-in plugin, with or without `.wasm`. Logs which one was
+    /// used if it could be either.
     ///
     /// # Errors
     /// If neither exists, or the path is not a file that could be a plugin.
