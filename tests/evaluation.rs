@@ -318,7 +318,7 @@ fn a_reference_model_that_does_not_fit_is_refused_in_one_line() {
         ("dpo", &["--ref-model", ""], "ref_model", "is empty"),
         ("dpo", &["--ref-model", "short"], "ref_model", "context of 100 tokens and the policy one of 192"),
         ("orpo", &["--ref-model", "half"], "ref_model", "orpo has no reference model"),
-        ("dpo", &sync, "sync_ref_model", "a model of other sizes"),
+        ("dpo", &sync, "sync_ref_model", "a model of different sizes"),
         ("dpo", &["--sync-ref-model", "--ref-model", "half", "--lora-r", "2"], "sync_ref_model", "with an adapter"),
     ] {
         let base = ["--model", tiny(), "--algorithm", algorithm, "--dataset", "pairs.jsonl", "--output-dir", "refused"];

@@ -264,13 +264,17 @@ fn smoothed_targets_are_refused_where_a_loss_is_no_cross_entropy() {
     let place = Place::with_answers();
     let sft = ["sft", "--dataset", "answers.jsonl"];
     for (given, more, said) in [
-        (&sft[..], &["--label-smoothing-factor", "0.1", "--loss-type", "dft"][..], "sft does not learn given tokens as such"),
+        (
+            &sft[..],
+            &["--label-smoothing-factor", "0.1", "--loss-type", "dft"][..],
+            "sft has no cross-entropy loss on given tokens",
+        ),
         (&sft, &["--label-smoothing-factor", "1.5"], "between 0 and 1"),
-        (&["dpo", "--dataset", "pairs.jsonl"], &["--label-smoothing-factor", "0.1"], "dpo does not learn"),
+        (&["dpo", "--dataset", "pairs.jsonl"], &["--label-smoothing-factor", "0.1"], "dpo has no cross-entropy loss"),
         (
             &["grpo", "--plugin", "tldr_length_reward.wasm", "--dataset", "pairs.jsonl"],
             &["--label-smoothing-factor", "0.1"],
-            "grpo does not learn",
+            "grpo has no cross-entropy loss",
         ),
     ] {
         let refused = place.run(&[given, &["--model", tiny(), "--output-dir", "refused"], more].concat());

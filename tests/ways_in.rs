@@ -172,10 +172,10 @@ fn tables_of_commas_and_tabs_are_prompts_and_conversations() {
         outcome
     };
     learn("chat.jsonl", "lines");
-    assert!(!learn("chat.csv", "table").stderr.contains("stay texts"));
+    assert!(!learn("chat.csv", "table").stderr.contains("read as text"));
     assert_eq!(place.figure("table", "loss"), place.figure("lines", "loss"));
     let warned = learn("python.csv", "python").stderr;
-    assert!(warned.contains("python.csv: texts that begin like lists of messages") && warned.contains("messages"), "{warned}");
+    assert!(warned.contains("python.csv: some values in the columns") && warned.contains("messages"), "{warned}");
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub mod train;
 
 pub use rlhost_ops as ops;
 
-/// Large tensors come and go with every operation; the system's allocator maps and clears each
-/// anew. Limited, so that templates and tokenizers of strangers are held to theirs ([`ops::bounded`]).
+/// Caches large allocations, which come and go with every operation; the system's allocator maps and clears each anew. Also
+/// enforces memory limits for untrusted templates and tokenizers ([`ops::bounded`]).
 #[global_allocator]
 static ALLOCATOR: ops::bounded::Limited<mimalloc::MiMalloc> = ops::bounded::Limited(mimalloc::MiMalloc);

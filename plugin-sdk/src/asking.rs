@@ -1,4 +1,4 @@
-//! Rewards that ask servers: they see a whole batch, so that all of its requests go out side by side.
+//! Rewards that send requests to servers: they get a whole batch, so that all of its requests are sent in parallel.
 
 use crate::bindings::contract::reward::{Batch, Scores};
 use crate::reward::{IntoScore, Sample};

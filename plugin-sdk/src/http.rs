@@ -87,7 +87,7 @@ impl Response {
         (200..300).contains(&self.status)
     }
 
-    /// Returns the body as text; what is not UTF-8 is replaced.
+    /// Returns the body as text; invalid UTF-8 is replaced.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()

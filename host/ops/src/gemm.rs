@@ -10,17 +10,17 @@ use rayon::prelude::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// What the operands of products are rounded to. Sums are f32.
+/// The precision to which operands of products are rounded. Sums are f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// Not at all.
+    /// No rounding.
     #[default]
     F32,
     /// bf16, which processors with AVX-512 BF16 or AMX multiply several times faster.
     Bf16,
 }
 
-/// Run a product is computed.
+/// Where a product is computed.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     precision: Precision,
@@ -33,7 +33,7 @@ impl Precision {
         Run { precision: self, par: Parallelism::None }
     }
 
-    /// On all threads of the pool, where the product is large enough for them.
+    /// On all threads of the pool, if the product is large enough.
     pub(super) fn on_all_threads(self) -> Run {
         Run { precision: self, par: Parallelism::Rayon(rayon::current_num_threads()) }
     }
@@ -163,7 +163,7 @@ pub(super) fn of_columns(x: Mat<'_>, w: &Stored<'_>, width: usize, run: Run) -> 
     })
 }
 
-/// Returns `n` values, either `begun` and to be added to, or new and to be set by products.
+/// Returns `n` values: either `begun`, to be added to, or new ones to be set by products.
 fn summed(begun: Option<Vec<f32>>, n: usize, products: impl FnOnce(Shared, Dst)) -> Vec<f32> {
     match begun {
         Some(mut values) => {

@@ -16,7 +16,7 @@ use rayon::prelude::*;
 
 pub use super::tiles::Scale;
 
-/// Tokens whose logits are summed by one task, a share of a tile that fits into a core's own cache.
+/// Number of tokens whose logits one task sums: a share of a tile that fits into a core's own cache.
 const TOKENS_PER_TASK: usize = 256;
 
 /// The forward pass's results for each of the `M` rows.
@@ -89,7 +89,7 @@ pub fn forward(
     Ok(stats)
 }
 
-/// What a softmax needs of some of a row's logits.
+/// The sums that a softmax needs over some of a row's logits.
 #[derive(Clone, Copy)]
 struct Sums {
     top: f32,
@@ -151,9 +151,9 @@ fn sums_of(lines: &[f32], line: usize) -> Vec<Sums> {
     tops.into_iter().zip(sums).map(|(top, (sum, weighted))| Sums { top, sum, weighted }).collect()
 }
 
-/// Makes each log-probability that of a target of which this share is spread evenly over the vocabulary (label smoothing, Szegedy et
-/// al. 2016, arXiv 1512.00567): `1 - share` of the token's own, and `share` of the vocabulary's mean. [`backward`] then takes
-/// derivatives with respect to these.
+/// Replaces each log-probability with that of a smoothed target, of which this share is spread evenly over the vocabulary (label
+/// smoothing, Szegedy et al. 2016, arXiv 1512.00567): `1 - share` of the token's own, plus `share` of the vocabulary's mean.
+/// [`backward`] then takes derivatives with respect to these.
 ///
 /// # Errors
 /// On a device, or if the sizes don't fit.
@@ -237,7 +237,7 @@ pub fn backward(
     tensor(dh, (m, d))
 }
 
-/// What the derivatives of a tile's logits need, one value for each row and padded like its lines.
+/// The values that the derivatives of a tile's logits need, one per row and padded like its lines.
 struct Rows {
     log_sum: Vec<f32>,
     entropy: Vec<f32>,
@@ -308,7 +308,7 @@ pub fn log_sum_exp(logits: &[f32], temperature: f32) -> f32 {
     top + sum.ln()
 }
 
-/// Replaces logits by probabilities up to a common factor, so that the largest is 1.
+/// Replaces logits with probabilities up to a common factor, so that the largest is 1.
 pub fn weigh(logits: &mut [f32]) {
     wide!({
         let top = max(logits);
@@ -318,8 +318,8 @@ pub fn weigh(logits: &mut [f32]) {
     });
 }
 
-/// Returns each row's mean logit over the vocabulary at temperature one, `[M]`. Where logits are not bounded, that is the hidden
-/// state times the mean row of the output matrix.
+/// Returns each row's mean logit over the vocabulary at temperature one, `[M]`. Without soft-capping, that is the hidden state
+/// times the mean row of the output matrix.
 pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
     let ((_, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
     let scale = Scale { temperature: 1.0, ..scale };
@@ -402,7 +402,7 @@ mod tests {
         }
     }
 
-    /// The whole computation in f64, a row at a time.
+    /// The whole computation in f64, row by row.
     #[derive(Default)]
     struct Naive {
         logp: Vec<f64>,

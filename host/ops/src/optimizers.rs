@@ -1,4 +1,4 @@
-//! Updates a parameter by the optimizers beside AdamW. On the CPU only; sums over a parameter have a fixed order.
+//! Updates a parameter by the optimizers other than AdamW. CPU only; sums over a parameter have a fixed order.
 
 use super::cpu::{read, squares, write};
 use super::gemm::{Mat, Precision, product};
@@ -9,10 +9,10 @@ use rayon::prelude::*;
 /// Values per task.
 const CHUNK: usize = 1 << 14;
 
-/// Rows per task where columns are summed; constant, so that the order of the sums is.
+/// Rows per task when columns are summed; constant, so that the order of the sums is too.
 const ROWS: usize = 256;
 
-/// The scalars of an update that every rule has.
+/// The scalars that every update rule has.
 #[derive(Clone, Copy, Debug)]
 pub struct Common {
     /// Learning rate.
@@ -37,9 +37,9 @@ impl Common {
 pub struct Sgd {
     /// Decay of the buffer.
     pub momentum: f64,
-    /// What a gradient lacks in the buffer.
+    /// Dampening: the share of the gradient that the buffer lacks.
     pub dampening: f64,
-    /// Whether the buffer is applied a step ahead.
+    /// Whether momentum is Nesterov's.
     pub nesterov: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct Lion {
     pub beta2: f64,
 }
 
-/// Adafactor (Shazeer and Stern 2018, arXiv 1804.04235), with a rate from outside.
+/// Adafactor (Shazeer and Stern 2018, arXiv 1804.04235), with a learning rate from the schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Adafactor {
     /// Added to the squared gradient.
@@ -74,7 +74,7 @@ pub struct Adafactor {
     pub decay_rate: f64,
     /// Decay of the first moment, if there is one.
     pub beta1: Option<f64>,
-    /// Whether the rate is multiplied by the parameter's root mean square, or by this if that is smaller.
+    /// Whether the rate is multiplied by the parameter's root mean square, or by this minimum if that is smaller.
     pub scale_parameter: Option<f64>,
 }
 
@@ -97,7 +97,7 @@ pub enum Second<'a> {
 pub struct Muon {
     /// Decay of the buffer.
     pub momentum: f64,
-    /// Whether the buffer is applied a step ahead.
+    /// Whether momentum is Nesterov's.
     pub nesterov: bool,
     /// Number of iterations of the orthogonalization.
     pub ns_steps: usize,
@@ -275,7 +275,7 @@ struct Direction<'a> {
 }
 
 impl<'a> Direction<'a> {
-    /// Updates the second moment and divides by it.
+    /// Updates the second moment and divides the gradient by its root.
     fn new(param: &Tensor, gradient: &'a [f32], second: Second<'_>, rule: Adafactor, s: Common) -> Result<Self> {
         let (scale, kept) = (f64::from(s.grad_scale), 1.0 - (s.t as f64).powf(rule.decay_rate));
         let squared = |g: f32| (f64::from(g) * scale).powi(2) + rule.eps;
@@ -352,11 +352,11 @@ pub fn muon(param: &Tensor, grad: &Tensor, buffer: &Tensor, rule: Muon, s: Commo
     write(param, |ps| ps.par_iter_mut().zip(update.par_iter()).for_each(|(p, u)| *p = *p * decay - step * u))
 }
 
-/// Returns a matrix whose singular values are brought close to one by Newton and Schulz's iteration.
+/// Returns a matrix whose singular values are brought close to one by the Newton-Schulz iteration.
 fn orthogonalized(mut x: Vec<f32>, height: usize, width: usize, steps: usize) -> Vec<f32> {
-    /// Coefficients of the iteration, which are Jordan's.
+    /// Jordan's coefficients of the iteration.
     const COEFFICIENTS: (f32, f32, f32) = (3.4445, -4.775, 2.0315);
-    /// Smallest norm that a matrix is divided by.
+    /// Minimum norm that a matrix is divided by.
     const EPS: f64 = 1e-7;
     let tall = height > width;
     if tall {
@@ -381,7 +381,7 @@ fn transposed(x: &[f32], height: usize, width: usize) -> Vec<f32> {
     (0..height * width).map(|i| x[i % height * width + i / height]).collect()
 }
 
-/// Changes two tensors of one size in place.
+/// Changes two tensors of the same size in place.
 fn both(a: &Tensor, b: &Tensor, change: impl FnOnce(&mut [f32], &mut [f32])) -> Result<()> {
     let mut outcome = Ok(());
     write(a, |a| outcome = write(b, |b| change(a, b)))?;

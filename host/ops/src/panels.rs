@@ -1,9 +1,10 @@
 //! Products of a weight with few rows, as for each generated token.
 //!
-//! There, a general product spends most of its time rearranging its operands. Here a weight in f32 is rearranged once. One in fewer
-//! bits stays as it is, once in memory, and is rearranged in the innermost cache whenever it is read. A tile of rows and outputs is
-//! summed in vector registers, each output's terms in the order of the inputs, so a row's result depends neither on the other rows
-//! nor on how the weight is stored. In bf16, kernels that round the rows too read the weight as it lies (`bf16/few.rs`).
+//! Here, a general product would spend most of its time rearranging its operands. A weight in f32 is rearranged once. A weight in
+//! fewer bits is kept in memory once, as stored, and is rearranged in the L1 cache whenever it is read. A tile of rows and
+//! outputs is summed in vector registers, each output's terms in the order of the inputs, so a row's result depends neither on
+//! the other rows nor on how the weight is stored. In bf16, kernels that also round the rows read the weight in place
+//! (`bf16/few.rs`).
 
 #[cfg(target_arch = "x86_64")]
 use super::bf16;
@@ -22,7 +23,7 @@ use std::ops::Range;
 /// Rows that are summed together.
 pub(super) const ROWS: usize = 8;
 
-/// Below this many multiplications, a second thread brings nothing.
+/// Below this many multiplications, a second thread gains nothing.
 const WORTH_WAKING: usize = 1 << 23;
 
 /// The same if the threads are awake ([`team::together`]).
@@ -31,11 +32,11 @@ const WORTH_SHARING: usize = 1 << 16;
 /// Parts of a product per thread, so that a thread that starts late leaves some to the others.
 const PARTS_A_THREAD: usize = 4;
 
-/// Inputs whose weights are transposed together, within the innermost cache.
+/// Inputs whose weights are transposed together, within the L1 cache.
 const TURNED: usize = 16;
 
 thread_local! {
-    /// Each thread's own. A part of a product is often a single group, too little to clear new room for.
+    /// A buffer for each thread. A part of a product is often a single group, too small for clearing new memory.
     static ROOM: RefCell<Room> = RefCell::new(Room::new());
 }
 
@@ -57,7 +58,7 @@ enum Weight {
     LaidOut(Vec<f32>),
     /// In bf16 or f16, sharing the tensor's storage.
     Half(Tensor),
-    /// In bf16, a copy of one in f32.
+    /// In bf16, a copy of an f32 weight.
     Rounded(Tensor),
     /// Codes and scales, sharing the tensors' storage.
     Quantized(Tensor, Tensor, Scheme),
@@ -81,8 +82,8 @@ fn laid_out(w: &Tensor) -> Result<Vec<f32>> {
 }
 
 impl Panels {
-    /// Creates panels from `w: [out, in]` and `b: [out]`. In bf16, a weight in f32 is rounded, and so are rows where the processor
-    /// gains by it.
+    /// Creates panels from `w: [out, in]` and `b: [out]`. In bf16, a weight in f32 is rounded, and so are rows if the processor
+    /// benefits.
     pub fn new<'a>(w: impl Into<Matrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Self> {
         let w = w.into();
         let (d_out, d_in) = w.dims();
@@ -186,7 +187,7 @@ impl Panels {
         }
     }
 
-    /// Computes some groups' outputs for all rows, with weights that are rearranged on the way.
+    /// Computes some groups' outputs for all rows, rearranging the weights while reading them.
     fn unpacked(&self, groups: Range<usize>, stored: &Stored<'_>, xs: &[f32], n: usize, out: Shared) {
         let mut tiles: Vec<Tile> = vec![[[0.0; WIDTH]; ROWS]; n.div_ceil(ROWS)];
         ROOM.with_borrow_mut(|room| {
@@ -225,7 +226,7 @@ pub(super) type Tile = [[f32; WIDTH]; ROWS];
 #[derive(Clone, Copy)]
 pub(super) struct Lines<'a> {
     pub values: &'a [f32],
-    /// Values from one line to the next.
+    /// Distance from one line to the next, in values.
     pub stride: usize,
     pub count: usize,
 }

@@ -1,4 +1,4 @@
-//! Checkpoints as folders of a run: made, found, kept and removed.
+//! Checkpoint folders of a run: creates, finds, keeps and removes them.
 
 use super::manifest::{seal, sync_folder};
 use super::{Error, verify};
@@ -6,23 +6,23 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Beginning of the name under which a checkpoint is written.
+/// Prefix of the temporary name under which a checkpoint is written.
 pub(super) const TEMPORARY: &str = ".checkpoint-";
 
-/// Beginning of the name of a checkpoint that the run has gone back behind.
+/// Prefix of the name of a superseded checkpoint.
 const ASIDE: &str = "superseded-";
 
-/// Where the checkpoint of a step lies.
+/// Returns the path of a step's checkpoint.
 pub fn folder(run: &Path, step: u64) -> PathBuf {
     run.join(format!("checkpoint-{step}"))
 }
 
-/// Whether a path is that of a checkpoint rather than of a run, by its name.
+/// Returns whether a path is a checkpoint's rather than a run's, judging by its name.
 pub fn is_checkpoint(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("checkpoint-"))
 }
 
-/// Steps of the checkpoints in a run's folder, oldest first.
+/// Returns the steps of the checkpoints in a run's folder, oldest first.
 pub fn steps(run: &Path) -> io::Result<Vec<u64>> {
     let mut steps: Vec<u64> = fs::read_dir(run)?
         .filter_map(Result::ok)
@@ -37,8 +37,8 @@ pub fn steps(run: &Path) -> io::Result<Vec<u64>> {
     Ok(steps)
 }
 
-/// Writes the checkpoint of `step`: `fill` puts its files into a temporary folder beside the
-/// final place, which it then takes by renaming. Gives the final path.
+/// Writes the checkpoint of `step`: `fill` creates its files in a temporary folder next to the final place, which is then
+/// renamed. Returns the final path.
 pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, Error> {
     let path = folder(run, step);
     let fail = |detail: String| Error::Write { path: path.clone(), detail };
@@ -53,7 +53,7 @@ pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String
     Ok(path)
 }
 
-/// A folder that is to take another's name, with the rights that any new folder has.
+/// Creates a folder that will be renamed, with the permissions of any new folder.
 fn temporary_in(run: &Path) -> io::Result<tempfile::TempDir> {
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
@@ -61,7 +61,7 @@ fn temporary_in(run: &Path) -> io::Result<tempfile::TempDir> {
     builder.prefix(TEMPORARY).tempdir_in(run)
 }
 
-/// The newest whole checkpoint of a run, and what is wrong with newer ones that were passed over.
+/// Finds the newest intact checkpoint of a run. Also returns what is wrong with the newer ones that were skipped.
 pub fn newest(run: &Path) -> Result<(u64, PathBuf, Vec<Error>), Error> {
     let none = |detail: String| Error::None { run: run.to_owned(), detail };
     let steps = steps(run).map_err(|e| none(e.to_string()))?;
@@ -81,8 +81,8 @@ pub fn newest(run: &Path) -> Result<(u64, PathBuf, Vec<Error>), Error> {
     }))
 }
 
-/// Takes checkpoints beyond `step`, to which the run goes back, out of the way: damaged ones, and
-/// those of a future that the run does not have any more. Gives their steps and new names.
+/// Renames checkpoints after `step`, to which the run goes back: damaged ones, and those of steps that will be repeated. Returns
+/// their steps and new names.
 pub fn set_aside(run: &Path, step: u64) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut moved = Vec::new();
     for later in steps(run)?.into_iter().filter(|s| *s > step) {

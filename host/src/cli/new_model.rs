@@ -8,7 +8,7 @@ use anyhow::{anyhow, ensure};
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// Most bytes of a model's config.json.
+/// Maximum size of a model's config.json, in bytes.
 pub(super) const LARGEST_CONFIG: u64 = 4 << 20;
 
 /// Arguments of `new-model`.
@@ -16,7 +16,7 @@ pub(super) const LARGEST_CONFIG: u64 = 4 << 20;
 pub(super) struct Args {
     /// Folder to create
     folder: PathBuf,
-    /// config.json of a model of a family that `rlhost models` lists, for the sizes
+    /// config.json with the sizes, of a family that `rlhost models` lists
     #[arg(long)]
     config: PathBuf,
     /// Folder to copy the tokenizer from
@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads the configuration of the model to create: the text part's, where it is of one that also sees images.
+/// Reads the configuration of the model to create; of a multimodal model, that of the text part.
 fn config(args: &Args) -> anyhow::Result<Value> {
     let within = |e: String| anyhow!("{}: {e}", args.config.display());
     let text =

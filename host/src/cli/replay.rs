@@ -24,13 +24,13 @@ const SHOWN: usize = 5;
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// Reward plugin: a path, or the file name of an embedded plugin
+    /// Reward plugin: a path, or the file name of a built-in plugin
     #[arg(long, required_unless_present_any = ["reward_model", "environment"])]
     plugin: Option<String>,
     /// Reward model to score with instead: a folder, a run's folder, or a name on the hub
     #[arg(long, alias = "reward_model", conflicts_with_all = ["plugin", "set"])]
     reward_model: Option<String>,
-    /// Environment to play the recorded turns of episodes with instead: a path, or the file name of an embedded one
+    /// Environment to replay the recorded turns of episodes with instead: a path, or the file name of a built-in one
     #[arg(long, conflicts_with_all = ["plugin", "reward_model"])]
     environment: Option<String>,
     /// Setting of the plugin or environment, as in --set target=8; may be repeated
@@ -41,12 +41,12 @@ pub(super) struct Args {
     with: Option<String>,
     #[command(flatten)]
     granted: Granted,
-    /// Answer the plugin's requests from the run's record only, and ask no server
+    /// Answer the plugin's requests only from the run's record; contact no server
     #[arg(long)]
     replay_only: bool,
 }
 
-/// The parts of a line in completions.jsonl that rewards see.
+/// The parts of a line in completions.jsonl that rewards use.
 #[derive(Deserialize)]
 pub(super) struct Recorded {
     pub step: u64,
@@ -56,7 +56,7 @@ pub(super) struct Recorded {
     completion_ids: Vec<u32>,
     finished: bool,
     rewards: BTreeMap<String, Option<f32>>,
-    /// What it is besides, if it is an episode.
+    /// The rest of it, if it is an episode.
     #[serde(flatten)]
     pub spoken: Option<Spoken>,
 }
@@ -112,7 +112,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets the plugin send requests as the run lets the reward of its name, or as flags say. The run's answers are there already.
+/// Grants the plugin the requests of the run's reward of that name, or those given by flags. The run's answers are already there.
 fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyhow::Result<()> {
     let entry = config.plugin.iter().find(|entry| entry.name() == name);
     let asking = if args.replay_only { Asking::ReplayOnly } else { Asking::Freely };
@@ -129,7 +129,7 @@ fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyho
     Ok(())
 }
 
-/// The scores of recorded completions, and what gave them.
+/// The scores of recorded completions, and their source.
 pub(super) type Scores = (Vec<Option<f32>>, String);
 
 /// Scores completions with a plugin.
@@ -169,10 +169,10 @@ fn by_model(given: &str, config: &Config, recorded: &[Recorded], rows: &[Row]) -
     Ok((scores, model.name().to_owned()))
 }
 
-/// A row of the run's dataset; one that can't be used is empty.
+/// A row of the run's dataset; empty if it is unusable.
 #[derive(Clone, Default)]
 pub(super) struct Row {
-    /// Its prompt as a conversation, with what a template is told beside it; a text is a message of the user.
+    /// Its prompt as a conversation, with the template's variables; a text becomes a user message.
     pub asked: (Vec<Message>, Extras),
     /// Whether it is a conversation.
     is_chat: bool,

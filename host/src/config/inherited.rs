@@ -1,9 +1,9 @@
-//! What a run takes over from the configuration of the run that it continues from, where it has another algorithm.
+//! What a fork with another algorithm inherits from its parent's configuration.
 
 use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result, scalar};
 use toml::{Table, Value};
 
-/// Keys that an algorithm defines, decides where nothing is given, or that others refuse.
+/// Keys that belong to an algorithm: it defines them, sets their defaults, or is the only one to take them.
 const OF_ALGORITHM: [&str; 25] = [
     "loss",
     "learn_from",
@@ -33,7 +33,8 @@ const OF_ALGORITHM: [&str; 25] = [
 ];
 
 impl ConfigFile {
-    /// The configuration without the settings of its algorithm, if the command line or the `given` file names another one.
+    /// Returns the configuration without the settings of its algorithm, if the command line or the `given` file names another
+    /// one.
     ///
     /// # Errors
     /// If one of them can't be read.
@@ -55,14 +56,17 @@ impl ConfigFile {
         if left.is_empty() {
             return Ok(self);
         }
-        tracing::info!("{} of {was} stay behind; {now} has its own defaults for what is not set anew", left.join(", "));
+        tracing::info!(
+            "dropped the settings of {was}: {}; {now} uses its own defaults for keys that are not set",
+            left.join(", ")
+        );
         let text = toml::to_string(&table).map_err(|e| invalid(e.to_string()))?;
         Ok(Self { text, ..self })
     }
 }
 
 impl Overrides {
-    /// The last text that the command line gives for a key: by `--set`, or by its flag.
+    /// Returns the last value that the command line gives for a key, by `--set` or by its flag.
     fn last(&self, key: &str) -> Option<String> {
         let set = self.sets.iter().rev().find_map(|set| set.split_once('=').filter(|(name, _)| name.trim() == key));
         let set = set.map(|(_, text)| match scalar(text) {

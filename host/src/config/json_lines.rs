@@ -1,16 +1,16 @@
-//! Reads files of JSON lines that may be damaged, still growing, larger than memory, or somebody else's: lines and files are read up to
-//! a size, and what can't be read is counted.
+//! Reads files of JSON lines that may be damaged, still growing, larger than memory, or somebody else's. Lines and files are read
+//! up to a limit, and unreadable lines are counted.
 
 use super::files;
 use serde_json::{Map, Value};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// Longest line that is read, and the most that is read of a file.
+/// Maximum length of a line, and maximum part of a file that is read.
 const LONGEST_LINE: u64 = 1 << 20;
 const MOST: u64 = 4 << 30;
 
-/// What was not read of a file.
+/// What was not read from a file.
 #[derive(Debug, Default)]
 pub struct Unread {
     lines: u64,
@@ -18,7 +18,7 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// Says what was not read of the file of this name.
+    /// Describes what was not read from the file of this name.
     pub fn notes(&self, file: &str) -> Vec<String> {
         let lines = match self.lines {
             0 => None,
@@ -57,7 +57,7 @@ pub fn each(path: &Path, mut take: impl FnMut(Map<String, Value>)) -> io::Result
     }
 }
 
-/// Skips what is left of a line.
+/// Skips the rest of a line.
 fn skip_line(reader: &mut impl BufRead) -> io::Result<()> {
     loop {
         let buffer = reader.fill_buf()?;

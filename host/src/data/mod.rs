@@ -1,5 +1,4 @@
-//! Rows of a dataset, texts and tokens: reading, chat templates, tokenizers, and the order in
-//! which prompts come.
+//! Rows of a dataset, texts and tokens: reading, chat templates, tokenizers, and the order of prompts.
 
 mod calls;
 mod chat;
@@ -40,7 +39,7 @@ pub use wording::Wording;
 use crate::config::printable_path;
 use std::path::PathBuf;
 
-/// What is wrong with data, where, and what would be right.
+/// An error in the data: what is wrong, where, and what would be right.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file can't be read.
@@ -48,7 +47,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A dataset's row can't be used.

@@ -1,9 +1,9 @@
-//! Rows of unequal lengths into as few bins as can be.
+//! Packs rows of unequal lengths into as few bins as possible.
 
 use std::collections::BTreeSet;
 
-/// Bins of rows whose lengths together are at most `capacity`, by best-fit decreasing (TRL's `bfd`);
-/// a row that is longer has a bin to itself. Rows of a bin and bins keep the order of the rows.
+/// Returns bins of rows whose lengths add up to at most `capacity`, by best-fit decreasing (TRL's `bfd`); a longer row has its
+/// own bin. Rows within bins, and bins, keep the order of the rows.
 pub fn pack(lengths: &[usize], capacity: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&row| (std::cmp::Reverse(lengths[row]), row));
@@ -43,7 +43,7 @@ mod tests {
         assert!(pack(&[], 10).is_empty());
     }
 
-    /// What trl 1.16's `pack_dataset` makes of texts of these lengths, in sequences of 16 tokens.
+    /// The output of trl 1.16's `pack_dataset` for texts of these lengths, in sequences of 16 tokens.
     #[test]
     fn texts_are_packed_as_trl_packs_them() {
         let lengths = [

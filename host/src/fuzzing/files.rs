@@ -4,7 +4,7 @@ use super::{choice, parts, put, scratch};
 use crate::data::{Dataset, Refused, read_completions, read_labelled, read_preferences, read_prompts};
 use crate::{checkpoint, diagnosis, report, train};
 
-/// A dataset's file; its first byte says what it is read as, and its second what it is called.
+/// A dataset's file; its first byte selects its format, and its second its name.
 pub fn dataset(input: &[u8]) {
     let Some((learned, input)) = choice(input, 4) else { return };
     let Some((called, input)) = choice(input, 4) else { return };
@@ -22,7 +22,7 @@ pub fn dataset(input: &[u8]) {
     }
 }
 
-/// A checkpoint's manifest, or the state in it.
+/// A checkpoint's manifest, or its state.
 pub fn checkpoint(input: &[u8]) {
     let Some((which, input)) = choice(input, 2) else { return };
     if which == 0 {
@@ -39,7 +39,7 @@ pub fn checkpoint(input: &[u8]) {
     }
 }
 
-/// A run's folder, of which a report is made: metrics, events, completions, configuration.
+/// A run's folder, for the report: metrics, events, completions, configuration.
 pub fn report(input: &[u8]) {
     let mut parts = parts(input);
     for file in ["metrics.jsonl", "events.jsonl", "completions.jsonl", "config.toml"] {

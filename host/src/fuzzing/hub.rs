@@ -1,4 +1,4 @@
-//! What a hub answers, or something that takes its place.
+//! Answers of a hub, or of something impersonating it.
 
 use super::{choice, refused, scratch};
 use crate::hub::{Hub, Settings, Slowest};
@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Answers, the last of which comes again and again.
+/// Answers; the last one is repeated.
 type Answers = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// Requests that are answered; there are no more in what the hub is asked.
+/// Maximum number of requests that are answered; the hub's client makes no more.
 const REQUESTS: usize = 200;
 
-/// A server on a port of its own, and the hub that is said to be there.
+/// A server on its own port, used as the hub.
 struct Server {
     hub: Hub,
     answers: Answers,
@@ -58,7 +58,7 @@ fn answer(mut stream: TcpStream, answers: &Answers) -> std::io::Result<()> {
     stream.write_all(&answer)
 }
 
-/// The hub's answers to a model's or a dataset's name, with lines of `=====` between. A head that says no length has the body's.
+/// The hub's answers for a model's or a dataset's name, separated by lines of `=====`. A head without a length gets the body's.
 pub fn hub(input: &[u8]) {
     thread_local! {
         static SERVER: RefCell<Option<Server>> = const { RefCell::new(None) };
@@ -83,7 +83,7 @@ pub fn hub(input: &[u8]) {
     });
 }
 
-/// An answer as it goes over the wire.
+/// Returns an answer as sent over the network.
 fn http(text: &str) -> Vec<u8> {
     let (head, body) = text.split_once("\n\n").unwrap_or((text, ""));
     let mut head = head.replace('\n', "\r\n");

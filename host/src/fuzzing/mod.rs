@@ -1,8 +1,8 @@
-//! What fuzzers call, one function for each kind of input from outside, and the test that calls the same with the inputs that
-//! they found. It is compiled for these two alone; `tests/fuzz` has the targets, the seeds and the kept cases.
+//! The functions that fuzzers call, one for each kind of outside input, and the test that calls them with the inputs that fuzzers
+//! found. Compiled only for these two; `tests/fuzz` has the targets, the seeds and the saved cases.
 //!
-//! A target ends where the input was refused or taken. It panics where something is wrong: the input made the host panic, hang or
-//! take too much memory, or it was taken and is not what it must then be.
+//! A target returns whether the input is refused or accepted. It panics on a bug: if the input makes the host panic, hang or use
+//! too much memory, or if an accepted input violates an invariant.
 
 mod answers;
 mod files;
@@ -22,7 +22,7 @@ pub use model::{model, tokenizer};
 pub use plugin::{plugin_bytes, plugin_schema};
 pub use text::{config, template};
 
-/// A folder of this thread's, which is there until the thread ends.
+/// Returns a folder of this thread, which exists until the thread ends.
 fn scratch() -> PathBuf {
     thread_local! {
         static FOLDER: TempDir = TempDir::new().unwrap_or_else(|e| panic!("no temporary folder: {e}"));
@@ -30,7 +30,7 @@ fn scratch() -> PathBuf {
     FOLDER.with(|folder| folder.path().to_owned())
 }
 
-/// Puts a file into the folder of this thread.
+/// Writes a file into this thread's folder.
 fn put(name: &str, bytes: &[u8]) -> PathBuf {
     let path = scratch().join(name);
     let folder = path.parent().unwrap_or(&path);
@@ -39,21 +39,21 @@ fn put(name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// The parts of an input: zeros stand between them.
+/// Returns the parts of an input, which are separated by zeros.
 fn parts(input: &[u8]) -> impl Iterator<Item = &[u8]> {
     input.split(|byte| *byte == 0)
 }
 
-/// Which of several things to do, by an input's first byte (`0`, `1`, ...), and with what.
+/// Selects one of several actions by an input's first byte (`0`, `1`, ...); returns it with the rest.
 fn choice(input: &[u8], choices: u8) -> Option<(u8, &[u8])> {
     let (first, rest) = input.split_first()?;
     Some((first.wrapping_sub(b'0') % choices, rest))
 }
 
-/// Bytes that an error may have.
+/// Maximum length of an error, in bytes.
 const LONGEST_ERROR: usize = 16 << 10;
 
-/// Checks an error that repeats what came from outside: it is one line of ordinary length.
+/// Checks an error that quotes outside input: it must be one line of normal length.
 #[track_caller]
 fn refused(error: &impl std::fmt::Display) {
     let said = error.to_string();
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// All targets by their names. Each program of the fuzzer's holds one alone: it looks at all there is after every input.
+    /// All targets by name. Each fuzzing program contains only one, because the fuzzer inspects all code after every input.
     type Target = (&'static str, fn(&[u8]));
 
     const TARGETS: [Target; 11] = [
@@ -85,7 +85,7 @@ mod tests {
     ];
     use std::time::{Duration, Instant};
 
-    /// Generous for a loaded machine; what hangs takes longer.
+    /// Generous for a loaded machine; a hang takes longer.
     const LONGEST: Duration = Duration::from_secs(60);
 
     #[test]

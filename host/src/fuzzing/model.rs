@@ -4,13 +4,13 @@ use super::{choice, parts, put, scratch};
 use crate::data::Tokenizer;
 use crate::model::ModelFolder;
 
-/// A model of a few values: vocabulary 2, hidden size 2, one layer.
+/// A model with a few values: vocabulary 2, hidden size 2, one layer.
 const TINY: &str = r#"{"model_type": "llama", "hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1,
     "num_attention_heads": 1, "vocab_size": 2, "tie_word_embeddings": true, "max_position_embeddings": 8}"#;
 
 const ADAPTER: &str = r#"{"peft_type": "LORA", "base_model_name_or_path": "..", "r": 1, "lora_alpha": 2}"#;
 
-/// A safetensors file with the tiny model's weights, all of them zero.
+/// Returns a safetensors file with the tiny model's weights, all zero.
 fn weights() -> Vec<u8> {
     let layer = |part: &str| format!("model.layers.0.{part}.weight");
     let square = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"];
@@ -29,8 +29,8 @@ fn weights() -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &vec![0; end]].concat()
 }
 
-/// One file of a model's folder, the others being right: config.json, the weights, the index of shards, generation_config.json,
-/// an adapter's settings or its weights.
+/// One file of a model's folder, with the others valid: config.json, the weights, the index of shards, generation_config.json, an
+/// adapter's settings or its weights.
 pub fn model(input: &[u8]) {
     let Some((which, input)) = choice(input, 6) else { return };
     let folder = scratch().join("model");

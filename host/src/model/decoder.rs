@@ -39,7 +39,7 @@ pub(super) struct Kept {
     layers: Vec<Stored>,
     last: Tensor,
     how: How,
-    /// How evenly experts were used, if the pass looks at that.
+    /// How evenly experts were used, if the pass computes that.
     pub(super) balance: Option<Balance>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Kept {
 pub(super) struct How {
     /// Whether to keep only the layers' inputs for the backward pass, which computes the rest again.
     pub recompute: bool,
-    /// Whether to look at how evenly experts are used; then the last layer is computed for all positions.
+    /// Whether to compute how evenly experts are used; then the last layer is computed for all positions.
     pub balances: bool,
     pub dropout: Option<Dropout>,
     pub noise: Option<Noise>,

@@ -12,14 +12,14 @@ use crate::ops::panels::Panels;
 use crate::ops::{self, Forest, Precision};
 use candle_core::Tensor;
 
-/// A frozen decoder for one generation. On the CPU it copies weights in f32 when it is created. Others it shares with the decoder,
-/// and on a device some of them, which must not change before the generation ends.
+/// A frozen decoder for one generation. On the CPU, it copies f32 weights when it is created. It shares other weights with the
+/// decoder, and on a device some of them; these must not change before the generation ends.
 pub struct Decoding {
     decoder: Decoder,
     laid_out: LaidOut,
 }
 
-/// The weights of products.
+/// The laid-out weights of products.
 enum LaidOut {
     /// Of each layer, and the output matrix.
     Host { layers: Vec<Maps<Map>>, output: Panels },
@@ -27,7 +27,7 @@ enum LaidOut {
     Device(Vec<Joined>),
 }
 
-/// New tokens of `B` sequences, sequence by sequence: one of each that generates, all that it reads of one that was replied to.
+/// New tokens of `B` sequences, sequence by sequence: one for each that generates, the whole reply for each that reads one.
 pub struct Decode<'a> {
     /// Token ids, `[N]`.
     pub tokens: &'a [u32],
@@ -46,15 +46,15 @@ pub struct Decode<'a> {
 /// A linear layer for few rows.
 struct Few {
     panels: Panels,
-    /// The two matrices of an adapter that is not merged in; its scale is in the second.
+    /// The two matrices of an adapter that is not merged; its scale is in the second.
     adapter: Option<(Panels, Panels)>,
 }
 
 impl Few {
-    /// Lays out a linear layer. A weight in f32 is copied, with its adapter merged in, so that a token costs no more with one. Another
-    /// one stays as it is, beside its adapter.
+    /// Lays out a linear layer. An f32 weight is copied with its adapter merged in, so a token costs no more with one. Other
+    /// weights stay unchanged, with a separate adapter.
     ///
-    /// In bf16, what is copied is rounded.
+    /// In bf16, copies are rounded.
     fn new(l: &Linear, precision: Precision) -> ops::Result<Self> {
         let bias = l.bias.as_ref();
         let adapter = match &l.adapter {

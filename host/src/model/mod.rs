@@ -61,7 +61,7 @@ pub use work::{Generated, Passed};
 
 use std::path::PathBuf;
 
-/// Reasons why a model can't be used.
+/// Why a model can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file of the folder can't be read.
@@ -69,7 +69,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The folder has no such file.
@@ -78,7 +78,7 @@ pub enum Error {
         /// The file that was looked for.
         path: PathBuf,
     },
-    /// config.json does not describe a model that this program runs.
+    /// config.json does not describe a supported model.
     #[error("{}: {detail}", path.display())]
     Config {
         /// The configuration file.

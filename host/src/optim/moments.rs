@@ -1,4 +1,4 @@
-//! What an optimizer remembers of a parameter, and the update that it makes with it.
+//! An optimizer's state for a parameter, and the update that it computes from it.
 
 use super::Settings;
 use crate::config::{AdafactorArgs, AdjustLr, MuonArgs, Rule};
@@ -7,13 +7,13 @@ use crate::ops::optimizers::{self as rules, Common, Second};
 use crate::ops::{self};
 use candle_core::{DType, Tensor};
 
-/// The smallest root mean square that Adafactor scales a rate by.
+/// Minimum root mean square by which Adafactor scales a rate.
 const LEAST_SCALE: f64 = 1e-3;
 
 /// What Adafactor adds to squared gradients.
 const SQUARED_EPS: f64 = 1e-30;
 
-/// The memory of one parameter.
+/// The state of one parameter.
 pub(super) enum Moments {
     AdamW { m: Tensor, v: Tensor },
     Sgd(Option<Tensor>),
@@ -45,7 +45,7 @@ impl Moments {
         })
     }
 
-    /// Returns its tensors, with the ends of their names in a checkpoint.
+    /// Returns its tensors, with the suffixes of their names in a checkpoint.
     pub(super) fn named(&self) -> Vec<(&'static str, &Tensor)> {
         match self {
             Self::AdamW { m, v } => vec![("m", m), ("v", v)],
@@ -63,7 +63,7 @@ impl Moments {
         }
     }
 
-    /// Returns the same to be replaced.
+    /// Returns the same tensors, to be replaced.
     pub(super) fn named_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
         match self {
             Self::AdamW { m, v } => vec![("m", m), ("v", v)],

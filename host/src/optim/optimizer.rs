@@ -11,7 +11,7 @@ use std::collections::HashMap;
 /// Settings that are constant during a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The optimizer, with the settings that only it has.
+    /// The optimizer, with its own settings.
     pub rule: Rule,
     /// Decay of AdamW's and Lion's first moment.
     pub beta1: f64,
@@ -67,7 +67,7 @@ pub struct Ready {
     reach: Option<Reach>,
 }
 
-/// What was found before an update: as [`Update`], which it becomes.
+/// The result of preparing an update, like [`Update`], which it becomes.
 #[derive(Debug)]
 pub enum Prepared {
     /// It can be made.
@@ -139,8 +139,8 @@ impl Optimizer {
         })
     }
 
-    /// Finds out whether an update can be made, and changes nothing. `rate` is the learning rate of the parameter of each name.
-    /// Optimizers that update together prepare first, so that either all of them change something or none.
+    /// Determines whether an update can be made, without changing anything. `rate` returns the learning rate for a parameter's
+    /// name. Optimizers that update together prepare first, so that either all of them change something or none does.
     pub fn prepare(&self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64) -> ops::Result<Prepared> {
         let s = self.settings;
         if !parameters.iter().map(|p| &p.name).eq(self.moments.iter().map(|(name, _)| name)) {
@@ -308,10 +308,10 @@ mod tests {
         }
     }
 
-    /// What torch and the optimizers' authors give; `tests/fixtures/make_optimizers.py` wrote it.
+    /// Results of torch and of the optimizers' authors; written by `tests/fixtures/make_optimizers.py`.
     const REFERENCE: &str = include_str!("../../../tests/fixtures/optimizers.json");
 
-    /// A value of a parameter at the start, or of its gradient at a step: as in the fixture's script.
+    /// Returns a parameter's initial value, or its gradient at a step, as in the fixture's script.
     fn wave(parameter: usize, i: usize, step: usize) -> f32 {
         let (parameter, i, step) = (parameter as f64, i as f64, step as f64);
         ((0.7 * i + 1.3 * parameter + 0.31 * step * (1.0 + parameter)).sin() * 0.5 + 0.05) as f32

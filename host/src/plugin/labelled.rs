@@ -37,7 +37,7 @@ impl LabelledPlugin {
     pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
         let plugin = Plugin::load(engine, source, Role::Labelled, config, limits, seed)?;
         if plugin.info().hints.mismatched && !plugin.info().needs.ref_logp {
-            let detail = "it asks for mismatched completions but not for ref-logp, which they have a column of".to_owned();
+            let detail = "it asks for mismatched completions, which come with ref-logp, but not for ref-logp itself".to_owned();
             return Err(Error::Config { name: source.name().to_owned(), detail });
         }
         Ok(Self { plugin })

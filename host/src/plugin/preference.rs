@@ -72,7 +72,7 @@ impl PreferencePlugin {
         Ok(Self { plugin: Plugin::load(engine, source, role, config, limits, seed)?, online })
     }
 
-    /// Whether it makes its pairs itself.
+    /// Returns whether it creates its pairs itself.
     pub fn is_online(&self) -> bool {
         self.online
     }

@@ -206,7 +206,7 @@ impl Reader<'_> {
     /// in TRL.
     pub(super) fn valued_pairs(&self, given: Option<&Dataset>) -> Result<Read> {
         if self.longest_prompt.is_some() {
-            let detail = "a reward model reads whole texts; max_length leaves out those that are longer";
+            let detail = "a reward model reads whole texts; longer ones are skipped by max_length";
             return Err(Error::setting("max_prompt_length", detail));
         }
         let mut refused = Refused::new(self.strict);
@@ -217,7 +217,7 @@ impl Reader<'_> {
             let (without, all) = (pairs.len() - with, pairs.len());
             return Err(Error::setting(
                 "dataset",
-                format!("{without} of its {all} pairs have no \"margin\", and the others have"),
+                format!("{without} of its {all} pairs have no \"margin\"; either all pairs must have one or none"),
             ));
         }
         Ok((pairs, warning))
@@ -279,7 +279,7 @@ impl Reader<'_> {
             return Err(Error::setting("dataset", detail));
         };
         if self.longest_prompt.is_some() {
-            let detail = "fine-tuning has no limit for prompts alone; max_length is that of a prompt with its completion";
+            let detail = "fine-tuning has no limit for prompts alone; max_length limits a prompt with its completion";
             return Err(Error::setting("max_prompt_length", detail));
         }
         let mut refused = Refused::new(self.strict);
@@ -312,7 +312,7 @@ impl Reader<'_> {
         };
         let warning = one_sided.map(|kind| {
             format!(
-                "dataset: all of its {} completions are {kind}; the algorithm learns from the difference to others",
+                "dataset: all of its {} completions are {kind}; the algorithm needs both kinds to learn from their difference",
                 rows.len()
             )
         });
@@ -491,7 +491,7 @@ fn learned_of(
 fn assistant_turns(row: &CompletionRow, messages: &[Message], all: &[u32], tokenizer: &Tokenizer) -> data::Result<Vec<u8>> {
     let (tokens, said) = tokenizer.encode_spoken(messages, &row.extras)?;
     if tokens != all {
-        let detail = "the chat template or the tokenizer gives other tokens a second time";
+        let detail = "the chat template or the tokenizer gives different tokens the second time";
         return Err(row.place.wrong(format!("assistant_only_loss: {detail}")));
     }
     Ok(said)

@@ -98,7 +98,7 @@ pub enum Error {
     /// Too few groups of completions have rewards that differ.
     #[error(
         "filter_groups: in {} (max_num_gen_batches) only {found} of the {wanted} prompts that a step needs have completions \
-         whose rewards differ; use prompts that the model solves sometimes, or a reward with more grades",
+         whose rewards differ; use prompts that the model solves sometimes, or a finer-grained reward",
         counted(*generations)
     )]
     NoSpread {
@@ -119,8 +119,8 @@ pub enum Error {
     },
     /// The ranks no longer train the same model.
     #[error(
-        "after step {step} the weights of rank {rank} differ from those of rank 0: a processor, a library or the network \
-         computes or transmits something different"
+        "after step {step} the weights of rank {rank} differ from those of rank 0: a processor, a library or the network gives \
+         different results"
     )]
     WeightsDiffer {
         /// The step.

@@ -109,7 +109,7 @@ impl Origin {
         let is_live = |key: &str| key.split_once('.').is_some_and(|(table, _)| LIVE.contains(&table));
         match other.iter().find(|(key, _)| !is_live(key)) {
             Some((key, change)) => {
-                let advice = format!("it was {}: put that back, or accept the change with --allow-changed", change[0]);
+                let advice = format!("it was {}: restore it, or accept the change with --allow-changed", change[0]);
                 Err(refuse(format!("{}; {advice}", cant_change(key))))
             }
             None => Ok(()),
@@ -213,7 +213,7 @@ impl Beginning {
         }
         if !self.may_change() && !other.is_empty() {
             let keys = other.keys().cloned().collect::<Vec<_>>().join(", ");
-            let advice = "--allow-changed allows that, and another --output-dir starts a new run instead";
+            let advice = "accept that with --allow-changed, or start a new run with another --output-dir";
             return Err(Error::Changed(format!("changing {keys} would change the run's results; {advice}")));
         }
         if let Some(edited) = edited {

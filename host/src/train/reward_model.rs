@@ -110,7 +110,7 @@ impl RewardModel {
     /// If it values texts.
     pub(super) fn set_separator(&mut self, text: &str) -> Result<()> {
         if !self.judges_steps() {
-            let detail = "values whole texts; step_separator is for a model with a value at each token (ForTokenClassification)";
+            let detail = "scores whole texts; step_separator is for a model that scores each token (ForTokenClassification)";
             return Err(Error::RewardModel { name: self.name.clone(), detail: detail.to_owned() });
         }
         self.separator = Some(text.to_owned());
@@ -204,7 +204,7 @@ impl RewardModel {
                 (row.row, self.steps_of(&row).map_err(|e| row.place.failed(e)).and_then(fit))
             }
             Scored::Pair(pair) => {
-                let detail = "this model values the steps of completions; a pair is for a model that values texts";
+                let detail = "this model scores the steps of completions; pairs need a model that scores whole texts";
                 (pair.row, Err(pair.place.wrong(detail)))
             }
         });
@@ -390,7 +390,7 @@ fn common_beginning(texts: &[&Text]) -> usize {
 pub fn model_or_run(given: &str) -> Result<(PathBuf, String)> {
     let (folder, name) = named::model_of(given)?;
     if folder.is_file() {
-        let advice = if given.ends_with(".wasm") { "; a plugin is named with --plugin" } else { "" };
+        let advice = if given.ends_with(".wasm") { "; for a plugin, use --plugin" } else { "" };
         let detail = format!("{given} is a file, and a reward model is a folder with config.json{advice}");
         return Err(Error::setting("reward_model", detail));
     }

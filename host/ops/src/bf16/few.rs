@@ -1,4 +1,4 @@
-//! Products of few rows with a weight in bf16, which is read once, as it lies in memory: what limits them is the rate of that.
+//! Products of few rows with a bf16 weight, which is read once and in place: memory bandwidth limits them.
 
 use super::amx::{self, Tiles};
 use super::avx512;
@@ -41,8 +41,8 @@ impl Few {
         Self { kernel, lines, n, d_in }
     }
 
-    /// Calls `each` with the number of an output, that of a row and their product, for all rows and these `outputs` of `w: [out, in]`.
-    /// A weight in bf16 is read as it lies; of another one, some outputs at a time are rounded.
+    /// Calls `each` with the number of an output, that of a row and their product, for all rows and these `outputs` of `w: [out,
+    /// in]`. A bf16 weight is read in place; others are rounded, some outputs at a time.
     pub(crate) fn products(&self, w: &Stored<'_>, outputs: Range<usize>, mut each: impl FnMut(usize, usize, f32)) {
         let of_group = self.d_in / INNER * SIDE;
         // SAFETY: the processor has the kernel.

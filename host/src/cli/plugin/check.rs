@@ -1,4 +1,4 @@
-//! `rlhost plugin check`: tries a plugin as a run would use it.
+//! `rlhost plugin check`: tests a plugin the way a run uses it.
 
 use super::gradient::{self, Verdict};
 use super::{Given, bench, episodes, samples};
@@ -9,10 +9,10 @@ use crate::plugin::{
 };
 use anyhow::anyhow;
 
-/// Completions that a reward is tried on.
+/// Number of completions for testing a reward.
 const ROWS: usize = 40;
 
-/// Episodes that an environment is tried on.
+/// Number of episodes for testing an environment.
 const EPISODES: usize = 24;
 
 /// Prints the report and counts failures.

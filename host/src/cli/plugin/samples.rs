@@ -1,4 +1,4 @@
-//! Samples to try plugins on: completions of many shapes, and columns of random numbers.
+//! Samples for testing plugins: completions of many shapes, and columns of random numbers.
 
 use crate::data::{self, Prompt};
 use crate::plugin::{Column, RewardBatch, RewardColumn, Rollouts, Scale, Tokens};

@@ -1,4 +1,5 @@
-//! JSON lines, or one JSON array. Each row is cut out of the stream before it is parsed, so that none is larger than a row may be.
+//! JSON lines, or one JSON array. Each row is cut out of the stream before it is parsed, so that none exceeds the maximum size of
+//! a row.
 
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row, many_values};
 use super::{File, Row};
@@ -10,7 +11,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::io::{self, BufRead, Read};
 
-/// Empty lines are passed over.
+/// Reads JSON lines. Empty lines are skipped.
 pub(super) fn rows(file: &File, from: &mut dyn BufRead, budget: &mut Budget) -> Result<Vec<Row>> {
     let mut reader = Reader { file, from, budget, line: 1, column: 0, text: Vec::new() };
     match reader.next_visible()? {
@@ -23,14 +24,14 @@ struct Reader<'a> {
     file: &'a File,
     from: &'a mut dyn BufRead,
     budget: &'a mut Budget,
-    /// Where the stream stands, the line from 1; counted between rows only.
+    /// The current position, with the line from 1; counted only between rows.
     line: usize,
     column: usize,
-    /// The row at hand.
+    /// The current row.
     text: Vec<u8>,
 }
 
-/// Where an element of an array ends.
+/// Finds the end of an array element.
 #[derive(Default)]
 struct Scan {
     depth: usize,
@@ -39,7 +40,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// Whether a byte is the first one after the element.
+    /// Returns whether a byte is the first one after the element.
     fn ends(&mut self, byte: u8) -> bool {
         if self.text {
             match byte {
@@ -66,7 +67,7 @@ impl Reader<'_> {
         self.file.wrong(error.to_string())
     }
 
-    /// Passes white space over; the byte after it stays where it is.
+    /// Skips white space, but not the byte after it.
     fn next_visible(&mut self) -> Result<Option<u8>> {
         loop {
             let seen = match self.from.fill_buf() {
@@ -126,7 +127,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads one value, and what follows it: whether there is another.
+    /// Reads one value. Also returns whether another follows.
     fn element(&mut self, rows: &mut Vec<Row>) -> Result<bool> {
         self.next_visible()?;
         self.text.clear();
@@ -162,14 +163,14 @@ impl Reader<'_> {
     }
 }
 
-/// Why a text is no row.
+/// Returns why a text is not a row.
 enum Unfit {
     Json(serde_json::Error),
     NoObject,
 }
 
 impl Unfit {
-    /// serde_json counts lines too, and here there is but one.
+    /// serde_json counts lines too, but there is only one here.
     fn said(error: &serde_json::Error) -> String {
         error.to_string().rsplit_once(" at line ").map_or_else(|| error.to_string(), |(said, _)| said.to_owned())
     }
@@ -190,7 +191,7 @@ impl Unfit {
     }
 }
 
-/// The columns of a row, and about how much memory they take.
+/// Returns the columns of a row, and roughly how much memory they take.
 fn object(text: &str) -> std::result::Result<(Map<String, Value>, u64), Unfit> {
     match value(text).map_err(Unfit::Json)? {
         (Value::Object(columns), size) => Ok((columns, size.values * VALUE + size.text)),
@@ -198,13 +199,13 @@ fn object(text: &str) -> std::result::Result<(Map<String, Value>, u64), Unfit> {
     }
 }
 
-/// What a value takes: values, those within it included, and bytes of text.
+/// The size of a value: number of values, including nested ones, and bytes of text.
 pub(super) struct Size {
     pub(super) values: u64,
     pub(super) text: u64,
 }
 
-/// The value that a text is, and what it takes.
+/// Parses a value and measures its size.
 pub(super) fn value(text: &str) -> serde_json::Result<(Value, Size)> {
     let taken = Taken::default();
     let mut json = serde_json::Deserializer::from_str(text);
@@ -213,8 +214,8 @@ pub(super) fn value(text: &str) -> serde_json::Result<(Value, Size)> {
     Ok((value, Size { values: taken.values.get(), text: taken.text.get() }))
 }
 
-/// Builds a value as serde_json does, counting what it takes. A key that comes twice is refused, as pyarrow does, and with it
-/// `datasets`: of two prompts nobody can tell which was meant.
+/// Builds a value like serde_json, while measuring its size. Duplicate keys are refused, as in pyarrow and so `datasets`: of two
+/// prompts, nobody can tell which was meant.
 #[derive(Default)]
 struct Taken {
     values: Cell<u64>,

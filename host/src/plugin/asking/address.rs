@@ -1,4 +1,5 @@
-//! Where a request goes: its server against the granted ones, and the server's name against the addresses that it resolves to.
+//! Checks where a request goes: its server against the granted ones, and the server's name against the addresses that it resolves
+//! to.
 
 use crate::config::{Host, is_here, printable};
 use std::io;
@@ -8,7 +9,7 @@ use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
-/// Longest URL, in bytes.
+/// Maximum length of a URL, in bytes.
 const LONGEST: usize = 8 << 10;
 
 /// A URL whose server is known.
@@ -21,7 +22,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Reads a URL.
+    /// Parses a URL.
     pub(super) fn read(url: &str) -> Result<Self, String> {
         let wrong = |detail: &str| format!("{} {detail}", printable(url, 200));
         if url.len() > LONGEST {
@@ -35,7 +36,7 @@ impl Address {
         };
         let authority = uri.authority().ok_or_else(|| wrong("names no server"))?;
         if authority.as_str().contains('@') || authority.host().is_empty() {
-            return Err(wrong("has a user's name or no server; secrets go into headers"));
+            return Err(wrong("has a user name or no server; put secrets into headers"));
         }
         let port = match (authority.port_u16(), authority.as_str().len() > authority.host().len()) {
             (Some(port), _) => port,
@@ -46,7 +47,7 @@ impl Address {
         Ok(Self { url: url.to_owned(), https, name: authority.host().to_ascii_lowercase(), port })
     }
 
-    /// Returns whether one of these servers is it.
+    /// Returns whether its server is one of these.
     pub(super) fn is_one_of(&self, hosts: &[Host]) -> bool {
         hosts.iter().any(|host| host.allows(self.https, &self.name, self.port))
     }
@@ -56,7 +57,7 @@ impl Address {
         format!("{}://{}:{}", if self.https { "https" } else { "http" }, self.name, self.port)
     }
 
-    /// Returns the URL that a redirect from here leads to (RFC 3986, 5.2, except that dots in a path are the server's to read).
+    /// Returns the URL that a redirect from here leads to (RFC 3986, 5.2, except that the server resolves dots in a path).
     pub(super) fn joined(&self, location: &str) -> String {
         let path = self.url.split(['?', '#']).next().unwrap_or_default();
         if has_scheme(location) {
@@ -76,7 +77,7 @@ impl Address {
     }
 }
 
-/// Returns whether a reference begins with a scheme, and so is relative to nothing.
+/// Returns whether a reference begins with a scheme, and so is absolute.
 fn has_scheme(reference: &str) -> bool {
     let is_scheme = |text: &str| {
         text.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -86,7 +87,7 @@ fn has_scheme(reference: &str) -> bool {
     before.is_some_and(|(scheme, _)| is_scheme(scheme))
 }
 
-/// Resolves names, and refuses those that lead to this machine or its link without saying so.
+/// Resolves names, and refuses those that resolve to this machine or a link-local address without saying so.
 #[derive(Debug)]
 pub(super) struct Guarded(pub DefaultResolver);
 
@@ -104,12 +105,13 @@ impl Resolver for Guarded {
 fn leads_here(name: &str, address: &SocketAddr) -> String {
     let (name, address) = (printable(name, 200), address.ip());
     format!(
-        "the granted name {name} leads to {address}, which is this machine or its link; grant {address} itself if that is meant"
+        "the granted name {name} resolves to {address}, which is this machine or a link-local address; grant {address} itself if \
+         that is meant"
     )
 }
 
-/// Returns whether a granted name may stand for an address. This machine's own, link-local and multicast ones must be granted
-/// themselves, or as localhost.
+/// Returns whether a granted name may resolve to an address. This machine's own, link-local and multicast addresses must be
+/// granted themselves, or as localhost.
 fn may_lead(name: &str, address: &SocketAddr) -> bool {
     let literal = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     let ip = address.ip().to_canonical();

@@ -356,7 +356,7 @@ impl Playing {
         for text in reply.messages.iter().flat_map(texts) {
             if let Some(special) = rules.tokenizer.special_in(text) {
                 let shown = printable(special, LONGEST_SHOWN);
-                return Err(format!("replied with the tokenizer's special token {shown:?}, which is no text"));
+                return Err(format!("replied with the tokenizer's special token {shown:?}, which is not text"));
             }
         }
         self.reward(reply.reward)?;

@@ -70,8 +70,7 @@ fn known_mismatched<'a>(prompt: &'a Prompt, other: &Prompt) -> Result<&'a [f32]>
     match prompt.mismatched_ref_logp.get() {
         Some((row, column)) if *row == other.row => Ok(column),
         _ => {
-            let detail =
-                "a batch was not computed in advance as it is; let per_device_eval_batch_size be per_device_train_batch_size";
+            let detail = "this batch was not precomputed; set per_device_eval_batch_size to per_device_train_batch_size";
             Err(Error::setting("precompute_ref_log_probs", detail))
         }
     }

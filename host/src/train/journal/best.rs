@@ -18,7 +18,7 @@ pub(in crate::train) fn no_such_metric(settings: &Config, name: &str, names: &[&
     let names: Vec<String> = names.iter().map(|name| format!("{prefix}{name}")).collect();
     let meant = config::did_you_mean(name, names.iter().map(String::as_str));
     let of_evaluations = match settings.evaluates() && prefix.is_empty() {
-        true => ", and with eval_ before them those of evaluations",
+        true => ", and the same with the prefix eval_ for evaluations",
         false => "",
     };
     let detail = format!("no metric is named {name:?}; the metrics are {}{of_evaluations}{meant}", names.join(", "));

@@ -115,7 +115,7 @@ fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
         return Err(Error::TooFewPrompts { prompts: rows, generation: batch });
     }
     if config.dataloader_drop_last && rows < batch {
-        let detail = format!("leaves nothing: the dataset has {rows} rows, and a batch takes {batch}");
+        let detail = format!("leaves nothing: the dataset has {rows} rows, but a batch takes {batch}");
         return Err(Error::setting("dataloader_drop_last", detail));
     }
     // Labelled rows go in the dataset's order, as in TRL.

@@ -16,7 +16,7 @@ pub(super) fn settle(config: &mut Config, source: ModelFolder, place: &Place) ->
     let on_cpu = place.device().is_cpu();
     if let Some((key, ..)) = asked.filter(|_| !on_cpu || !config.use_peft) {
         let detail = if on_cpu {
-            "needs an adapter, since weights in few bits can't be trained; set use_peft"
+            "needs an adapter, since quantized weights can't be trained; set use_peft"
         } else {
             "has no kernel for a device yet; leave it out, or use --device cpu"
         };
@@ -30,7 +30,7 @@ pub(super) fn settle(config: &mut Config, source: ModelFolder, place: &Place) ->
             Dtype::F16 => ModelDtype::Float16,
         });
     } else if !on_cpu && config.dtype != ModelDtype::Auto {
-        tracing::info!("dtype says nothing of a device; bf16 says what it computes in");
+        tracing::info!("dtype has no effect on a device; use bf16");
     }
     if !on_cpu {
         return Ok(source);

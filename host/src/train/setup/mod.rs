@@ -131,11 +131,12 @@ fn check(config: &Config, plugins: &Loaded) -> Result<()> {
     } else if config.precompute_ref_log_probs && plugins.flow.generates() {
         ("precompute_ref_log_probs", "this algorithm generates its completions; they are not known before training")
     } else if config.precompute_ref_log_probs && mismatched && config.shuffle_dataset == Some(true) {
-        let detail = "this algorithm's baseline is made from the completions of each batch, which shuffle_dataset changes with every epoch";
+        let detail = "this algorithm's baseline comes from the completions of each batch, which shuffle_dataset changes with \
+                      every epoch";
         ("precompute_ref_log_probs", detail)
     } else if config.per_device_train_batch_size == 1 && mismatched {
         let detail =
-            "this algorithm puts each completion behind another row's prompt, so a process needs at least 2 rows at a time";
+            "this algorithm pairs each completion with another row's prompt, so a process needs at least 2 rows at a time";
         ("per_device_train_batch_size", detail)
     } else {
         return Ok(());

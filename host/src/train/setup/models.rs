@@ -40,8 +40,8 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
         }
     };
     if source.architecture().text_part {
-        let detail = "is set, and the model is the text part of one that also sees images, whose adapters peft names otherwise; make \
-                      a model of the text part with rlhost export --dtype f32, and adapt that";
+        let detail = "is set, but the model is the text part of a multimodal one, whose adapters have other names in peft; \
+                      export the text part with rlhost export --dtype f32, and train an adapter on that";
         return invalid("use_peft", detail.to_owned());
     }
     if source.lora().is_some() {
@@ -60,7 +60,10 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
     if config.sync_ref_model {
         let detail = match config.ref_model {
             None => "would change the reference model, which with an adapter is the base model",
-            Some(_) => "mixes the policy's weights into the reference model; with an adapter, the policy has few of its own",
+            Some(_) => {
+                "mixes the policy's weights into the reference model; with an adapter, the policy has few weights of its \
+                        own"
+            }
         };
         let detail = detail.to_owned();
         return invalid("sync_ref_model", detail);
@@ -96,7 +99,7 @@ pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &
 /// If the policy generates its texts, or the place can't add noise.
 pub(super) fn noise(config: &Config, flow: Flow, place: &Place) -> Result<f64> {
     let refused = if flow.generates() {
-        "is for texts of a dataset, and this algorithm generates its own, whose probabilities noise would change; leave it out"
+        "is for texts of a dataset; this algorithm generates its own, and noise would change their probabilities; leave it out"
     } else if !place.device().is_cpu() {
         "has no kernel for a device yet; leave it out, or use --device cpu"
     } else {
@@ -113,7 +116,7 @@ pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, place
     let share = config.label_smoothing_factor;
     let refused = if flow != Flow::Given || !smoothed {
         format!(
-            "is {share}, and {} does not learn given tokens as such targets with these settings; leave it out",
+            "is {share}, but with these settings {} has no cross-entropy loss on given tokens to smooth; leave it out",
             config.algorithm
         )
     } else if !place.device().is_cpu() {

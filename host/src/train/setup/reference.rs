@@ -32,7 +32,7 @@ pub(super) fn settle(
     if !plugins.about().needs.ref_logp {
         // A run that continues may have had another version of its algorithm.
         if beginning.origin().is_some() {
-            tracing::info!("{KEY} {given} is not read: {} has no reference model with these settings", config.algorithm);
+            tracing::info!("{KEY} {given} is ignored: {} has no reference model with these settings", config.algorithm);
             return Ok((config, None));
         }
         let detail = format!("{} has no reference model with these settings; leave it out", config.algorithm);
@@ -50,7 +50,7 @@ pub(super) fn settle(
         Err(_) => Some("has no tokenizer to compare with the policy's"),
     };
     let warning = warning.map(|what| {
-        let meaning = "it is given the policy's tokens, which must mean the same to it";
+        let meaning = "it reads the policy's tokens, so it needs the same tokenizer";
         format!("{KEY}: {} {what}; {meaning}", folder.path().display())
     });
     opened.reference = Some(folder);
@@ -93,7 +93,8 @@ pub(super) fn open(
     let (own, policys) = (sizes(reference.weights()), sizes(policy.weights()));
     // A policy may have more, such as a critic's head.
     if config.sync_ref_model && own.iter().any(|(name, shape)| policys.get(name) != Some(shape)) {
-        let detail = format!("mixes the policy into {}, a model of other sizes; leave it or {KEY} out", folder.path().display());
+        let detail =
+            format!("mixes the policy into {}, a model of different sizes; leave it or {KEY} out", folder.path().display());
         return Err(Error::setting("sync_ref_model", detail));
     }
     Ok(reference)

@@ -154,7 +154,7 @@ pub(super) fn check_sizes(key: &'static str, folder: &ModelFolder, opened: &Open
     let (own, policy) = (folder.architecture(), opened.source.architecture());
     if own.vocab_size < tokens {
         let own = own.vocab_size;
-        return unfit(format!("reads {own} tokens and the policy writes {tokens}; it must be a model of the same tokenizer"));
+        return unfit(format!("reads {own} tokens and the policy writes {tokens}; it must have the same tokenizer"));
     }
     if own.max_positions < policy.max_positions {
         let (own, policy) = (own.max_positions, policy.max_positions);
