@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// The generation number of evaluations: each draws the same random numbers, and none of training's.
+/// The generation number of evaluations: all evaluations use the same random numbers, and training uses others.
 const GENERATION: u64 = u64::MAX;
 
 /// The prompts and schedule of a run's evaluations.
@@ -23,7 +23,7 @@ pub(super) struct Evaluation {
     prompts: Vec<Arc<Prompt>>,
     /// Number of steps between evaluations; none if there are none in training.
     every: Option<u64>,
-    /// The last step, which is always followed by an evaluation.
+    /// The last step, after which there is always an evaluation.
     last: u64,
 }
 
@@ -144,7 +144,7 @@ impl Trainer {
         pack(&lengths, longest).chunks(size).map(rows).collect()
     }
 
-    /// Takes the figures of an evaluation into account.
+    /// Records the metrics of an evaluation.
     ///
     /// # Errors
     /// If the metric is not one of them.

@@ -33,7 +33,7 @@ use std::time::Instant;
 const REST: &str = "snapshot.json";
 /// Maximum size in bytes; a waiting token takes about a hundred with all its columns.
 const LARGEST_REST: u64 = 8 << 30;
-/// File of the reference model, if it is no longer the one that the run started with.
+/// File of the reference model, if it has changed since the start of the run.
 pub(super) const REFERENCE: &str = "reference.safetensors";
 /// Folder of a value model.
 pub(super) const VALUE_MODEL: &str = "value_model";
@@ -110,7 +110,7 @@ struct Counts {
 #[derive(Deserialize, Serialize)]
 struct Saved {
     generated_at: u64,
-    /// Their places among the prompts that are used.
+    /// Their positions among the prompts that are used.
     prompts: Vec<usize>,
     rollouts: Vec<Rollout>,
     texts: Vec<String>,
