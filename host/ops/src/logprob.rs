@@ -131,7 +131,7 @@ fn sums_of(lines: &[f32], line: usize) -> Vec<Sums> {
             *top = if z > *top { z } else { *top };
         }
     });
-    // Logits that are all -inf have no weight beside those of other lines.
+    // Logits that are all -inf have no weight compared with those of other lines.
     let shifts: Vec<f32> = tops.iter().map(|&top| if top == f32::NEG_INFINITY { 0.0 } else { top }).collect();
     let (mut sums, mut weighted) = (vec![0f32; line], vec![0f32; line]);
     wide!(for line in lines.chunks_exact(line) {

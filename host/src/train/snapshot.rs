@@ -283,7 +283,7 @@ impl Trainer {
         let (begun, step) = (Instant::now(), self.state.global_step);
         self.journal.settle(true)?;
         self.learner.check_weights()?;
-        // Only what the settings plan: a checkpoint that somebody asked for must not change which one is the best.
+        // Only scheduled checkpoints: one that the user requested must not change which one is the best.
         if self.saves_at(step) && !self.state.owes_evaluation {
             self.journal.compare_with_best(step);
         }

@@ -108,7 +108,7 @@ impl Collector {
         while taken.len() < count {
             match self.pending.pop_front() {
                 Some(micro_batch) => taken.push(micro_batch),
-                // Where prompts are passed over, a generation ends anywhere in an epoch.
+                // If prompts are skipped, a generation can end anywhere in an epoch.
                 None if !taken.is_empty() && self.data.is_at_end() && !self.settings.filter_groups => break,
                 None => figures.merge(self.refill(with)?),
             }

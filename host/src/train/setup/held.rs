@@ -22,7 +22,7 @@ pub(super) fn settle(config: &mut Config, source: ModelFolder, place: &Place) ->
         };
         return Err(config::Error::Invalid { place: key.to_owned(), detail: detail.to_owned() }.into());
     }
-    // On a device, too, so that a run may go on in another place.
+    // On a device too, so that a run may resume elsewhere.
     if config.use_peft && config.dtype == ModelDtype::Auto {
         config.dtype = source.stored_in()?.map_or(ModelDtype::Auto, |stored| match stored {
             Dtype::F32 => ModelDtype::Float32,

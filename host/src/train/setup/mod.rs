@@ -261,7 +261,7 @@ impl Run<'_> {
         opened: Opened,
         warnings: Vec<String>,
     ) -> Result<(Journal, ModelFolder, Turns)> {
-        // By one rank: it is also the one that then writes config.toml anew.
+        // By one rank: the one that then also rewrites config.toml.
         let changes = if self.world.is_first() { self.beginning.changes(&self.settings)? } else { Map::new() };
         let scraped = self.serve(&path)?;
         let go_on_from = match self.beginning {
