@@ -1,4 +1,4 @@
-//! Runs the decoder forward over a forest of segments, with the backward pass beside it. `layer.rs` defines a layer.
+//! Runs the decoder forward over a forest of segments, and backward. `layer.rs` defines a layer.
 //!
 //! There is no tape. A decoder is a fixed composition, so each layer keeps exactly what its gradient needs and frees it as soon
 //! as the gradient has passed.

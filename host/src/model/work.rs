@@ -57,7 +57,7 @@ fn attention_a_place(a: &Architecture) -> f64 {
     4.0 * a.query_width() as f64
 }
 
-/// Returns the bytes that a token reads of a linear map. An adapter is merged into a weight in f32 and stays beside others.
+/// Returns the bytes that a token reads of a linear map. An adapter is merged into an f32 weight and separate from others.
 fn read_bytes(l: &Linear) -> usize {
     let adapter = l.adapter.iter().filter(|_| !l.matrix().is_f32()).map(|Adapter { a, b, .. }| bytes(a) + bytes(b));
     bytes(&l.weight) + l.scales.iter().map(|scales| bytes(&scales.values)).sum::<usize>() + adapter.sum::<usize>()

@@ -98,7 +98,7 @@ impl Plugin {
         &self.loaded.limits
     }
 
-    /// Marks a plugin that was loaded beside the run as one that the run depends on.
+    /// Marks a plugin that was loaded in the background as one that the run depends on.
     pub fn enter_run(&self) {
         self.loaded.beside.store(false, Ordering::Relaxed);
     }
