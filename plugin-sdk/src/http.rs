@@ -1,4 +1,5 @@
-//! Requests to servers that the user granted the plugin by name, from a reward written with [`asking_reward!`](crate::asking_reward).
+//! Requests to servers that the user granted the plugin by name, from a reward written with
+//! [`asking_reward!`](crate::asking_reward).
 //!
 //! ```
 //! use rlhost_plugin_sdk::http::{Request, Response, fetch, testing};
@@ -25,8 +26,8 @@ use std::time::Duration;
 
 /// Sends requests in parallel. Returns one answer per request, in order, or why there is none.
 ///
-/// The host retries temporary failures within its limits. `{{NAME}}` in a header's value stands for the secret of that name, which
-/// the plugin never sees. Answers are recorded: from then on, the same request gets the same answer.
+/// The host retries temporary failures within its limits. `{{NAME}}` in a header's value stands for the secret of that name,
+/// which the plugin never sees. Answers are recorded: from then on, the same request gets the same answer.
 #[must_use]
 pub fn fetch(requests: &[Request]) -> Vec<Result<Response, String>> {
     #[cfg(target_arch = "wasm32")]

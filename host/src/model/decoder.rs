@@ -370,8 +370,8 @@ impl Decoder {
         Ok(dx)
     }
 
-    /// Takes the gradient of a layer's output and adds that of what the norm before the gated unit or the experts reads, `source`,
-    /// to `d_source`. Both gradients may be the same tensor.
+    /// Takes the gradient of a layer's output and adds that of what the norm before the gated unit or the experts reads,
+    /// `source`, to `d_source`. Both gradients may be the same tensor.
     fn fed_backward(
         &self,
         here: &Here<'_>,

@@ -111,8 +111,8 @@ impl Weights {
     }
 
     /// Counts the generation of completions, given each prompt's length and its completions' lengths, with at most this many
-    /// running at once. The first token of each comes from the prompt's pass. Of experts, a round reads as many as its tokens use if
-    /// they are used alike.
+    /// running at once. The first token of each comes from the prompt's pass. Of experts, a round reads as many as its tokens use
+    /// if they are used alike.
     pub fn generated(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize) -> Generated {
         let mut forest = Forest::new();
         let (mut places, mut read, mut tokens, mut longest) = (0.0, 0.0, 0, 0);
@@ -165,8 +165,8 @@ impl Weights {
         2.0 * a.kv_width() as f64 * self.layers.len() as f64 * size as f64
     }
 
-    /// Returns the bytes of the keys and values of a generation with at most this many sequences at once: of all prompts, and of the
-    /// longest sequences.
+    /// Returns the bytes of the keys and values of a generation with at most this many sequences at once: of all prompts, and of
+    /// the longest sequences.
     pub fn most_cached(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize) -> f64 {
         let mut lengths: Vec<usize> = prompts.iter().flat_map(|(_, lengths)| lengths.iter().copied()).collect();
         lengths.sort_unstable_by(|a, b| b.cmp(a));

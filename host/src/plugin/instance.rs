@@ -260,8 +260,8 @@ impl Plugin {
         answers.into_iter().collect()
     }
 
-    /// Makes this many calls of a stateless plugin, each with a time limit of its own and all until a deadline, on some instances in
-    /// parallel. Returns the first error, after which no further call begins.
+    /// Makes this many calls of a stateless plugin, each with a time limit of its own and all until a deadline, on some instances
+    /// in parallel. Returns the first error, after which no further call begins.
     pub(super) fn call_apart<R: Send>(
         &mut self,
         calls: usize,

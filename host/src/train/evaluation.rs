@@ -45,8 +45,8 @@ impl Evaluation {
 }
 
 impl Trainer {
-    /// Evaluates, logs the metrics, and keeps them for choosing the best checkpoint. If `stop` is set meanwhile, the evaluation is
-    /// abandoned, and a resumed run begins with it.
+    /// Evaluates, logs the metrics, and keeps them for choosing the best checkpoint. If `stop` is set meanwhile, the evaluation
+    /// is abandoned, and a resumed run begins with it.
     pub(super) fn evaluate(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<()> {
         let Some(prompts) = self.evaluation.as_ref().map(|e| e.prompts.clone()) else { return Ok(()) };
         let step = self.state.global_step;
@@ -95,8 +95,8 @@ impl Trainer {
         Ok(Some(named(all, loss, prompts.len(), begun.elapsed().as_secs_f64())))
     }
 
-    /// Computes the loss of all prompts, normalised over all of them, regardless of the micro-batches. Returns none if `stop` was set
-    /// while their completions were collected.
+    /// Computes the loss of all prompts, normalised over all of them, regardless of the micro-batches. Returns none if `stop` was
+    /// set while their completions were collected.
     fn losses(&mut self, prompts: &[Arc<Prompt>], stop: Option<&AtomicBool>) -> Result<Option<(f64, Figures)>> {
         let (at, mut figures) = (self.moment(), Figures::begin());
         let size = self.settings.eval_batch_size();

@@ -174,8 +174,8 @@ fn check_aux_loss(config: &Config, source: &ModelFolder) -> Result<()> {
     }
 }
 
-/// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the algorithm asks for
-/// it. With an adapter, both share the storage of everything that is not trained.
+/// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the
+/// algorithm asks for it. With an adapter, both share the storage of everything that is not trained.
 ///
 /// # Errors
 /// If the checkpoint holds a different adapter from `lora`, or one for another model.
