@@ -244,7 +244,8 @@ impl Call {
     }
 }
 
-/// Exports a type that implements [`Environment`](crate::environment::Environment). Name, version and description are the crate's.
+/// Exports a type that implements [`Environment`](crate::environment::Environment). Name, version and description are the
+/// crate's.
 ///
 /// ```
 /// use rlhost_plugin_sdk::environment::{Environment, Message, Opening, Reply, Start, Turn, testing::Play};

@@ -76,7 +76,7 @@ impl Attention {
         if self == Self::from(self.heads) {
             return Ok(self.heads);
         }
-        let detail = "sliding windows, other scales and bounded scores are only supported on the CPU".into();
+        let detail = "sliding windows, other scales and soft-capped scores are only supported on the CPU".into();
         Err(Error::Shape { op: "attention", detail })
     }
 

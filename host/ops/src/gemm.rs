@@ -125,8 +125,8 @@ pub(super) fn product(a: Mat<'_>, b: Mat<'_>, scale: f32, run: Run) -> Vec<f32> 
 
 /// Returns `x w^T + b` as new row-major values, `[x.rows, m]`, for a weight with `m` rows and as many columns as `x`.
 ///
-/// The gemm crate rearranges `w` one value at a time for this, however few rows `x` has. It reads `w` as it lies for `w x^T`, which
-/// sums in the same order; that result then has to be turned, which pays off for rows that are longer than many.
+/// For this, the gemm crate rearranges `w` one value at a time, however few rows `x` has. For `w x^T`, which sums in the same
+/// order, it reads `w` in place; that result must then be transposed, which pays off if rows are few compared with their length.
 pub(super) fn of_rows(x: Mat<'_>, w: &Stored<'_>, m: usize, bias: Option<&[f32]>, run: Run) -> Vec<f32> {
     let n = x.rows;
     if run.precision == Precision::F32 && n > 1 && 4 * n <= 3 * x.cols {

@@ -1,5 +1,6 @@
-//! Computes log-probabilities and entropies of given tokens directly from hidden states and the output matrix, in tiles of rows and
-//! vocabulary (`tiles.rs`), so that the complete `[M, V]` logits never exist. The backward pass recomputes each tile's logits.
+//! Computes log-probabilities and entropies of given tokens directly from hidden states and the output matrix, in tiles of rows
+//! and vocabulary (`tiles.rs`), so that the complete `[M, V]` logits never exist. The backward pass recomputes each tile's
+//! logits.
 
 use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
@@ -54,7 +55,8 @@ fn check_restriction(hidden: &Tensor, restriction: Option<&Restriction>) -> Resu
     Err(Error::Shape { op: "logprob", detail: "restricted vocabularies are only supported on the CPU".into() })
 }
 
-/// Computes statistics from `hidden: [M, D]`, `w: [V, D]` and target ids `[M]`, among the tokens that a `restriction` leaves each row.
+/// Computes statistics from `hidden: [M, D]`, `w: [V, D]` and target ids `[M]`, among the tokens that a `restriction` leaves each
+/// row.
 pub fn forward(
     hidden: &Tensor,
     w: &Tensor,
@@ -131,7 +133,7 @@ fn sums_of(lines: &[f32], line: usize) -> Vec<Sums> {
             *top = if z > *top { z } else { *top };
         }
     });
-    // Logits that are all -inf have no weight beside those of other lines.
+    // Logits that are all -inf have no weight compared with those of other lines.
     let shifts: Vec<f32> = tops.iter().map(|&top| if top == f32::NEG_INFINITY { 0.0 } else { top }).collect();
     let (mut sums, mut weighted) = (vec![0f32; line], vec![0f32; line]);
     wide!(for line in lines.chunks_exact(line) {
@@ -267,8 +269,8 @@ impl Rows {
         });
     }
 
-    /// Replaces some lines of logits by the loss's derivatives with respect to them, `d_logp (1[j = target] - p_j) - d_entropy p_j
-    /// (ln p_j + H)`, without the target's own term.
+    /// Replaces some lines of logits by the loss's derivatives with respect to them, `d_logp (1[j = target] - p_j) - d_entropy
+    /// p_j (ln p_j + H)`, without the target's own term.
     fn logit_gradients(&self, lines: &mut [f32]) {
         let (log_sum, d_logp) = (self.log_sum.as_chunks::<LANES>().0, self.d_logp.as_chunks::<LANES>().0);
         let entropy = self.entropy.as_chunks::<LANES>().0;

@@ -71,8 +71,8 @@ mod tests {
         assert!(one.iter().all(|x| x.abs() <= 1.0) && one == noise(1) && one != other);
         let n = one.len() as f64;
         let mean = |of: &dyn Fn(usize) -> f64| (0..one.len()).map(of).sum::<f64>() / n;
-        // Moments of the uniform distribution between -1 and 1: E x^k is 1 / (k + 1) for even k, 0 for odd k; within five standard
-        // deviations, of which the variance of x^k is 1 / (2 k + 1) - (E x^k)^2.
+        // Moments of the uniform distribution between -1 and 1: E x^k is 1 / (k + 1) for even k, 0 for odd k; within five
+        // standard deviations, of which the variance of x^k is 1 / (2 k + 1) - (E x^k)^2.
         for k in 1..=4 {
             let want = if k % 2 == 0 { 1.0 / f64::from(k + 1) } else { 0.0 };
             let deviation = ((1.0 / f64::from(2 * k + 1) - want * want) / n).sqrt();

@@ -242,8 +242,8 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. The first line is that of the
-/// `first` input.
+/// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. The first line is that of
+/// the `first` input.
 pub(super) fn sums(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_>, tile: &mut Tile) {
     lines.check();
     #[cfg(target_arch = "x86_64")]

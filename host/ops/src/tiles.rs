@@ -59,7 +59,7 @@ impl Scale {
     pub(super) fn on_device(self) -> Result<f32> {
         match self.cap {
             None => Ok(self.temperature * self.divisor),
-            Some(_) => Err(Error::Shape { op: "logprob", detail: "bounded logits are only supported on the CPU".into() }),
+            Some(_) => Err(Error::Shape { op: "logprob", detail: "soft-capped logits are only supported on the CPU".into() }),
         }
     }
 }

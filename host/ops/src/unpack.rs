@@ -106,8 +106,8 @@ mod avx2 {
         }
     }
 
-    /// Writes rows of bf16 into columns of `lines`. Two neighbours are moved as one number of 32 bits, and widened last: bf16 is the
-    /// upper half of an f32.
+    /// Writes rows of bf16 into columns of `lines`. Two neighbours are moved as one number of 32 bits, and widened last: bf16 is
+    /// the upper half of an f32.
     #[target_feature(enable = "avx2")]
     pub(super) fn lines_of_bf16(rows: [&[bf16]; SIDE], lines: &mut [[f32; WIDTH]], first: usize) {
         let count = lines.len();

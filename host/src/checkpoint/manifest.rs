@@ -46,7 +46,7 @@ impl Entry {
         Self::seen(path, |_| {})
     }
 
-    /// Same as above; `see` is called with all bytes in order.
+    /// Does the same; calls `see` with all bytes in order.
     fn seen(path: &Path, mut see: impl FnMut(&[u8])) -> io::Result<Self> {
         let (mut file, mut hash) = (files::open(path)?, Sha256::new());
         let mut buffer = vec![0; 1 << 16];

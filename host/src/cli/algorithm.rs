@@ -75,7 +75,7 @@ fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFil
     settings_of(&engine, &source, &asked.loss_limits).map_err(Failure::of)
 }
 
-/// Returns a valid number of threads; an invalid one is refused later with the configuration.
+/// Maximum number of threads used here; a higher one is refused later with the configuration.
 const MOST_THREADS: usize = 1024;
 
 /// Returns the checkpoint that the run starts from, without verifying it: only its algorithm matters here.

@@ -346,7 +346,7 @@ fn start_log(quiet: bool, verbose: u8) {
         .with_writer(move || {
             let mut to = std::io::stderr();
             if terminal {
-                // A progress bar may stand in this line; it is drawn again below.
+                // A progress bar may occupy this line; it is redrawn below.
                 let _ = to.write_all(b"\r\x1b[2K");
             }
             output::Log { to, colored }

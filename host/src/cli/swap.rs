@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .ok_or_else(|| Failure::mistake(anyhow!("{:?}: expected NAME=FILE, as in tldr_length_reward=better.wasm", args.swap)))?;
     let (bytes, kind) = match check(&args.run, name).map_err(Failure::of)? {
         Replaced::Plugin => (Source::open(file).map_err(Failure::of)?.bytes().to_vec(), "wasm"),
-        // What it holds is read by the run, which goes on meanwhile.
+        // The run, which continues meanwhile, reads its contents.
         Replaced::Model => (folder(file).map_err(Failure::of)?.into_bytes(), "model"),
     };
     let events = args.run.join("events.jsonl");

@@ -28,7 +28,7 @@ impl Config {
         all
     }
 
-    /// Returns the keys of evaluations that are set, in order of declaration.
+    /// Returns the keys of evaluations, each with whether it is set, in order of declaration.
     fn protocol(&self) -> [(&'static str, bool); 8] {
         [
             ("num_generations_eval", self.num_generations_eval.is_some()),

@@ -171,7 +171,8 @@ fn read_given_in(path: &Path, limit: u64, time: Duration) -> io::Result<String> 
     }
     let (sender, text) = channel();
     let path = path.to_owned();
-    // Opening one waits for somebody who writes, and a thread that waits can't be ended; it goes with the process, which is soon.
+    // Opening a pipe blocks until there is a writer, and a blocked thread can't be stopped; it ends with the process, which is
+    // soon.
     std::thread::Builder::new().name("pipe".into()).spawn(move || {
         let text = File::open(path).and_then(|pipe| all(pipe, limit)).and_then(utf8);
         let _ = sender.send(text);

@@ -19,7 +19,7 @@ impl From<&Path> for Dataset {
     }
 }
 
-/// Returns the path for errors.
+/// Its path, for errors.
 impl fmt::Display for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.files.as_slice() {

@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn the_fullest_bin_with_room_is_taken() {
-        // 7 and 3, 6 and 4; 5 fits beside neither.
+        // 7 and 3, 6 and 4; 5 fits with neither.
         assert_eq!(pack(&[3, 7, 4, 6, 5], 10), [vec![0, 1], vec![2, 3], vec![4]]);
         assert_eq!(pack(&[12, 1], 10), [vec![0], vec![1]]);
         assert!(pack(&[], 10).is_empty());

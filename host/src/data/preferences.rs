@@ -143,7 +143,7 @@ mod tests {
         assert!(
             matches!((&same.prompt, &same.chosen), (Prompt::Chat(p), Prompt::Chat(c)) if p.len() == 1 && c[0].content == "a")
         );
-        // One that goes on after the other ends.
+        // One is longer than the other.
         let longer =
             read(json!({"chosen": [message("q"), message("a"), message("b")], "rejected": [message("q"), message("a")]}));
         let longer = longer.unwrap();

@@ -31,7 +31,7 @@ const LENGTH: &str = "completions/mean_length";
 const CUT_OFF: &str = "completions/clipped_ratio";
 const EQUAL: &str = "frac_reward_zero_std";
 
-/// A learning rate this many times the usual one may be too high; one below this fraction of it may be too low.
+/// A learning rate may be too high from the first times the usual one, and too low up to the second times the usual one.
 const HIGH_RATE: f64 = 3.0;
 const LOW_RATE: f64 = 1.0 / 30.0;
 /// Share of completions cut off, of groups with equal rewards, and of ratios outside of the clipping range.

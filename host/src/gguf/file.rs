@@ -90,7 +90,7 @@ fn pad(to: &mut impl Write, written: u64) -> io::Result<()> {
     to.write_all(&[0; ALIGNMENT as usize][..missing as usize])
 }
 
-/// Returns everything before the tensors' values.
+/// Everything before the tensors' values.
 struct Head(Vec<u8>);
 
 impl Head {

@@ -32,7 +32,7 @@ const HARMLESS: &[&[&str]] = &[
     &["_attn_implementation_internal", "_experts_implementation_internal", "use_flash_attention", "use_flash_attention_2"],
     &["_use_flash_attention_2", "use_sdpa", "xla_device"],
     &["reorder_and_upcast_attn"],
-    // What other programs return beside the logits.
+    // Outputs of other programs besides the logits.
     &["output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate"],
     &["tie_last_hidden_states", "keys_to_ignore_at_inference", "_output_attentions", "output_logits", "output_past"],
     // What other programs train it with.

@@ -232,7 +232,8 @@ impl<P: Product> Layer<'_, P> {
         Ok(out)
     }
 
-    /// Returns what is added to the residual for a product's result, as new storage, and that result, if a norm's gradient needs it.
+    /// Returns what is added to the residual for a product's result, as new storage, and that result, if a norm's gradient needs
+    /// it.
     fn added(&self, product: Tensor, norm: Option<&Norm>) -> Result<(Tensor, Option<Tensor>)> {
         let a = self.architecture;
         let before = norm.is_some().then(|| product.clone());

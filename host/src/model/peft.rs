@@ -54,7 +54,7 @@ pub(super) fn read_config(folder: &Path) -> Result<(Lora, PathBuf)> {
     let path = folder.join(CONFIG);
     let text = super::json::read_text(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
     let (lora, base) = parse(&text).map_err(|detail| Error::Config { path, detail })?;
-    // By the working directory, as for peft, or else beside the adapter.
+    // Relative to the working directory, as in peft, or else to the adapter's folder.
     let beside = folder.join(&base);
     Ok((lora, if !Path::new(&base).exists() && beside.exists() { beside } else { base.into() }))
 }

@@ -42,8 +42,8 @@ pub enum RopeScaling {
         /// Number of positions in the original training.
         original: f64,
     },
-    /// `YaRN` (Peng et al. 2023, arXiv 2309.00071): frequencies are divided beyond some number of rotations, with a linear transition,
-    /// and queries and keys are scaled.
+    /// `YaRN` (Peng et al. 2023, arXiv 2309.00071): frequencies are divided beyond some number of rotations, with a linear
+    /// transition, and queries and keys are scaled.
     Yarn {
         /// Divisor of the frequencies.
         factor: f64,

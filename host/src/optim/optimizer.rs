@@ -214,8 +214,8 @@ impl Optimizer {
         Ok(Reach { parameters: ops::sum_of_squares(parameters.iter().map(|p| p.master))?.sqrt(), momentum })
     }
 
-    /// Bounds the magnitudes after an update with gradients of at most this length, at a rate at which AdamW changes a value by at
-    /// most `adamw` times that.
+    /// Bounds the magnitudes after an update with gradients of at most this length, at a rate at which AdamW changes a value by
+    /// at most `adamw` times that.
     fn after(&self, reach: Reach, parameters: &[Parameter<'_>], (lr, adamw): (f64, f64), gradient: f64) -> Reach {
         let Reach { parameters: p, momentum } = reach;
         let s = self.settings;
@@ -256,8 +256,8 @@ impl Reach {
 }
 
 /// Returns the largest change of a parameter per update of AdamW at learning rate 1. By the Cauchy-Schwarz inequality, a first
-/// moment is at most `(1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2))` times the root of the second, and the bias correction
-/// is at most `1 / (1 - beta1)`.
+/// moment is at most `(1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2))` times the root of the second, and the bias
+/// correction is at most `1 / (1 - beta1)`.
 fn longest_update(s: Settings) -> f64 {
     let spread = 1.0 - s.beta1 * s.beta1 / s.beta2;
     if spread > 0.0 { ((1.0 - s.beta2) * spread).sqrt().recip() } else { f64::INFINITY }

@@ -98,7 +98,7 @@ impl Plugin {
         &self.loaded.limits
     }
 
-    /// Marks a plugin that was loaded beside the run as one that the run depends on.
+    /// Marks a plugin that was loaded in the background as one that the run depends on.
     pub fn enter_run(&self) {
         self.loaded.beside.store(false, Ordering::Relaxed);
     }
@@ -260,8 +260,8 @@ impl Plugin {
         answers.into_iter().collect()
     }
 
-    /// Makes this many calls of a stateless plugin, each with a time limit of its own and all until a deadline, on some instances in
-    /// parallel. Returns the first error, after which no further call begins.
+    /// Makes this many calls of a stateless plugin, each with a time limit of its own and all until a deadline, on some instances
+    /// in parallel. Returns the first error, after which no further call begins.
     pub(super) fn call_apart<R: Send>(
         &mut self,
         calls: usize,

@@ -203,7 +203,7 @@ impl Loaded {
         self.engine.clock.after(self.limits.call_timeout().saturating_mul(count).saturating_add(self.time_of_servers()))
     }
 
-    /// Records the answers of a call, unless it was only a trial beside the run.
+    /// Records the answers of a call, unless it was only a background trial.
     pub(super) fn settle(&self, call: Call, running: &mut Running, succeeded: bool) -> Result<()> {
         let entries = running.store.data_mut().line.as_mut().map(Line::taken).unwrap_or_default();
         match &self.asker {

@@ -33,7 +33,7 @@ use std::time::Instant;
 const REST: &str = "snapshot.json";
 /// Maximum size in bytes; a waiting token takes about a hundred with all its columns.
 const LARGEST_REST: u64 = 8 << 30;
-/// File of the reference model, if it is no longer the one that the run started with.
+/// File of the reference model, if it has changed since the start of the run.
 pub(super) const REFERENCE: &str = "reference.safetensors";
 /// Folder of a value model.
 pub(super) const VALUE_MODEL: &str = "value_model";
@@ -110,7 +110,7 @@ struct Counts {
 #[derive(Deserialize, Serialize)]
 struct Saved {
     generated_at: u64,
-    /// Their places among the prompts that are used.
+    /// Their positions among the prompts that are used.
     prompts: Vec<usize>,
     rollouts: Vec<Rollout>,
     texts: Vec<String>,
@@ -283,7 +283,7 @@ impl Trainer {
         let (begun, step) = (Instant::now(), self.state.global_step);
         self.journal.settle(true)?;
         self.learner.check_weights()?;
-        // Only what the settings plan: a checkpoint that somebody asked for must not change which one is the best.
+        // Only scheduled checkpoints: one that the user requested must not change which one is the best.
         if self.saves_at(step) && !self.state.owes_evaluation {
             self.journal.compare_with_best(step);
         }

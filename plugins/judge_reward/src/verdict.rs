@@ -13,7 +13,8 @@ fn bracketed(text: &str) -> Option<&str> {
     before.rsplit_once("[[").map(|(_, inner)| inner.trim())
 }
 
-/// Returns the number in the last double brackets, or else the last number of a text. In a fraction, as in 7/10, the first counts.
+/// Returns the number in the last double brackets, or else the last number of a text. In a fraction, as in 7/10, the first
+/// counts.
 pub fn number(text: &str) -> Option<f64> {
     let text = after_thought(text);
     let text = bracketed(text).unwrap_or(text);

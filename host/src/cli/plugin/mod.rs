@@ -42,7 +42,7 @@ enum Action {
     Build {
         /// Core module to convert
         file: PathBuf,
-        /// File to write [default: NAME.component.wasm beside the module]
+        /// File to write [default: NAME.component.wasm in the module's folder]
         #[arg(long, short)]
         output: Option<PathBuf>,
     },

@@ -31,7 +31,7 @@ struct Reader<'a> {
     text: Vec<u8>,
 }
 
-/// Finds the end of an array element.
+/// A search for the end of an array element.
 #[derive(Default)]
 struct Scan {
     depth: usize,
@@ -163,7 +163,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns why a text is not a row.
+/// Why a text is not a row.
 enum Unfit {
     Json(serde_json::Error),
     NoObject,

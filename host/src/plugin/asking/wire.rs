@@ -21,7 +21,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// The longest pause between two attempts unless the server asks for more.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Headers of an answer that a plugin gets.
+/// Maximum number of an answer's headers that a plugin gets.
 pub(super) const MOST_HEADERS: usize = 64;
 
 /// Maximum size of those in bytes; the rest is dropped.

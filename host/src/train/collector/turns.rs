@@ -1,4 +1,4 @@
-//! Generates rollouts: of one turn, a prompt and its completion, or as [`episodes`](super::episodes) ask.
+//! Generates rollouts: with one turn, a prompt and its completion, or with several, as [`episodes`](super::episodes) requests.
 
 use super::episodes::Rules;
 use crate::config::Config;
@@ -31,7 +31,7 @@ impl Turns {
         Self { settings, tokenizer, ends, stops }
     }
 
-    /// Returns how tokens are drawn in training or in evaluations.
+    /// Returns how tokens are sampled in training or in evaluations.
     pub(super) fn sampling(&self, evaluating: bool) -> Sampling {
         let c = &self.settings;
         let mut sampling = Sampling {
@@ -95,7 +95,7 @@ impl Turns {
         Ok(generator.run(requests)?)
     }
 
-    /// Returns what episodes go by, for a model with this context.
+    /// Returns the rules of episodes, for a model with this context.
     pub(super) fn rules(&self, context: usize) -> Rules<'_> {
         let Config { seed, max_turns, max_episode_tokens, .. } = *self.settings;
         Rules { tokenizer: &self.tokenizer, seed, max_turns, most_tokens: max_episode_tokens.unwrap_or(usize::MAX), context }

@@ -1,4 +1,4 @@
-//! Decides the form in which a run holds weights that it does not train.
+//! Decides the precision in which a run holds frozen weights.
 
 use crate::config::{self, Config, ModelDtype};
 use crate::model::{Dtype, Held, ModelFolder, Place};
@@ -9,7 +9,7 @@ use crate::train::Result;
 /// record it.
 ///
 /// # Errors
-/// If the model is to be quantized without an adapter, or where that is not computed.
+/// If the model is to be quantized without an adapter, or on a place that does not support it.
 pub(super) fn settle(config: &mut Config, source: ModelFolder, place: &Place) -> Result<ModelFolder> {
     let asked = [("load_in_8bit", config.load_in_8bit, Scheme::Int8), ("load_in_4bit", config.load_in_4bit, Scheme::Nf4)];
     let asked = asked.into_iter().find(|(_, on, _)| *on);
@@ -22,7 +22,7 @@ pub(super) fn settle(config: &mut Config, source: ModelFolder, place: &Place) ->
         };
         return Err(config::Error::Invalid { place: key.to_owned(), detail: detail.to_owned() }.into());
     }
-    // On a device, too, so that a run may go on in another place.
+    // On a device too, so that a run may resume elsewhere.
     if config.use_peft && config.dtype == ModelDtype::Auto {
         config.dtype = source.stored_in()?.map_or(ModelDtype::Auto, |stored| match stored {
             Dtype::F32 => ModelDtype::Float32,

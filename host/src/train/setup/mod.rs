@@ -100,7 +100,7 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
     Ok((config, folder))
 }
 
-/// Refuses an environment where episodes can't be generated, or nothing could follow a turn.
+/// Refuses an environment if episodes can't be generated, or the chat template can't continue a turn.
 fn check_episodes(config: &Config, opened: &Opened, place: &Place) -> Result<()> {
     let Some(entry) = config.environment.first() else { return Ok(()) };
     if !place.device().is_cpu() {
@@ -112,7 +112,7 @@ fn check_episodes(config: &Config, opened: &Opened, place: &Place) -> Result<()>
     tried.map(drop).map_err(|e| Error::setting("environment", format!("{} can't be used: {e}", entry.name())))
 }
 
-/// Refuses rows that don't say which of several environments is theirs.
+/// Refuses rows that don't say which of several environments they belong to.
 fn check_rows<'a>(config: &Config, mut prompts: impl Iterator<Item = &'a Prompt>) -> Result<()> {
     let Some(prompt) = prompts.find(|prompt| prompt.acts_in(&config.environment).is_none()) else { return Ok(()) };
     let (names, row) = (config.environment.iter().map(PluginEntry::name).collect::<Vec<_>>().join(", "), prompt.row);
@@ -144,7 +144,7 @@ fn check(config: &Config, plugins: &Loaded) -> Result<()> {
     Err(Error::setting(key, detail))
 }
 
-/// Warns of completions that the model's context will cut short.
+/// Warns about completions that the model's context will cut off.
 fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> Option<String> {
     let longest = data.prompts().iter().map(|p| p.tokens.len()).max().unwrap_or(0);
     let (most, context) = (config.max_completion_length, opened.context());
@@ -242,7 +242,7 @@ struct Run<'a> {
     max_steps: u64,
     /// Where it computes.
     device: String,
-    /// The learning rate that it would have by default.
+    /// The default learning rate.
     usual_rate: f64,
 }
 
@@ -261,7 +261,7 @@ impl Run<'_> {
         opened: Opened,
         warnings: Vec<String>,
     ) -> Result<(Journal, ModelFolder, Turns)> {
-        // By one rank: it is also the one that then writes config.toml anew.
+        // By one rank: the one that then also rewrites config.toml.
         let changes = if self.world.is_first() { self.beginning.changes(&self.settings)? } else { Map::new() };
         let scraped = self.serve(&path)?;
         let go_on_from = match self.beginning {

@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 /// A model's files, opened.
 pub(super) struct Opened {
     pub source: ModelFolder,
-    /// A model that the run will store, but has not yet.
+    /// A model that the run will store, but has not stored yet.
     made: Option<Made>,
     pub lora: Option<Lora>,
-    /// The reference model's folder, if that is not `source`.
+    /// The reference model's folder, if not `source`.
     pub reference: Option<ModelFolder>,
     pub tokenizer: Tokenizer,
     wording: Wording,
@@ -81,7 +81,8 @@ fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> R
     Ok((ModelFolder::open(temporary.path())?, Some(Made::BuiltIn(temporary))))
 }
 
-/// Returns the configuration's wording. A run that goes on from a checkpoint keeps the template there.
+/// Returns the configuration's overrides of templates and end tokens. A run that continues from a checkpoint keeps the template
+/// there.
 fn wording(config: &mut Config, beginning: &Beginning) -> Result<Wording> {
     let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
     let now = now.map_err(|detail| Error::setting("strftime_now", detail))?;

@@ -76,10 +76,10 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
 /// TRL's default of `lora_dropout`.
 const DROPOUT: f64 = 0.05;
 
-/// Returns the probability with which training drops a value of an adapter's input, and sets it in `config`.
+/// Returns the dropout probability of an adapter's input in training, and sets it in `config`.
 ///
 /// # Errors
-/// If the place can't drop.
+/// If the place does not support dropout.
 pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &Place) -> Result<f64> {
     if !config.use_peft {
         return Ok(0.0);
@@ -96,7 +96,7 @@ pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &
 /// Returns `alpha` of the noise that training adds to embeddings; 0 for none.
 ///
 /// # Errors
-/// If the policy generates its texts, or the place can't add noise.
+/// If the policy generates its texts, or the place does not support noise.
 pub(super) fn noise(config: &Config, flow: Flow, place: &Place) -> Result<f64> {
     let refused = if flow.generates() {
         "is for texts of a dataset; this algorithm generates its own, and noise would change their probabilities; leave it out"
@@ -111,7 +111,7 @@ pub(super) fn noise(config: &Config, flow: Flow, place: &Place) -> Result<f64> {
     Err(Error::setting("neftune_noise_alpha", refused))
 }
 
-/// Refuses smoothed targets for an algorithm that does not take them, or where the place can't compute them.
+/// Refuses label smoothing for an algorithm that does not support it, or on a place that can't compute it.
 pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, place: &Place) -> Result<()> {
     let share = config.label_smoothing_factor;
     let refused = if flow != Flow::Given || !smoothed {
@@ -127,10 +127,10 @@ pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, place
     if share > 0.0 { Err(Error::setting("label_smoothing_factor", refused)) } else { Ok(()) }
 }
 
-/// Sets in `config` what generated completions are scored on, and what they are compared with later.
+/// Sets in `config` what generated completions are scored on, and what later updates compare them with.
 ///
 /// # Errors
-/// If the place can't do what was asked for.
+/// If the place can't do what was requested.
 pub(super) fn settle_scoring(config: &mut Config, flow: Flow, place: &Place) -> Result<()> {
     let on_device = !place.device().is_cpu();
     if on_device && config.score_sampling_support == Some(true) {
@@ -151,7 +151,7 @@ pub(super) fn settle_scoring(config: &mut Config, flow: Flow, place: &Place) -> 
     Ok(())
 }
 
-/// Returns the linear layers of a model that a new adapter has a part in.
+/// Returns the linear layers of a model that a new adapter applies to.
 ///
 /// # Errors
 /// If a name was given that the model does not have.
@@ -163,7 +163,7 @@ pub(super) fn targets(config: &Config, model: &ModelFolder) -> Result<Vec<String
     Ok(config.lora_targets(&model.architecture().modules()).map_err(refused)?)
 }
 
-/// Returns an error if there is to be an auxiliary loss of experts, and the model has none.
+/// Returns an error if an auxiliary loss of experts is requested for a model without experts.
 fn check_aux_loss(config: &Config, source: &ModelFolder) -> Result<()> {
     match config.router_aux_loss_coef.filter(|coefficient| *coefficient > 0.0) {
         Some(coefficient) if source.architecture().mixture.is_none() => {
@@ -174,8 +174,8 @@ fn check_aux_loss(config: &Config, source: &ModelFolder) -> Result<()> {
     }
 }
 
-/// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the algorithm asks for
-/// it. With an adapter, both share the storage of everything that is not trained.
+/// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the
+/// algorithm asks for it. With an adapter, both share the storage of everything that is not trained.
 ///
 /// # Errors
 /// If the checkpoint holds a different adapter from `lora`, or one for another model.
@@ -247,7 +247,7 @@ pub(super) fn policy_and_reference(
     Ok((policy(&kept, whole(&kept)?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
 }
 
-/// Returns whether both are full models, or adapters of the same settings.
+/// Returns whether both are full models, or adapters with the same settings.
 pub(super) fn same_settings(a: Option<Lora>, b: Option<Lora>) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => a.fits(&b),

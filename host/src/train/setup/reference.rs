@@ -1,4 +1,4 @@
-//! Opens a reference model that is not the one that the run starts with.
+//! Opens a reference model other than the run's initial model.
 
 use super::model::Opened;
 use super::plugins::Loaded;
@@ -16,11 +16,11 @@ use std::path::PathBuf;
 
 const KEY: &str = "ref_model";
 
-/// Opens the folder of the reference model that the configuration names, if it names one. Returns the configuration with a name that
-/// stays valid wherever the run resumes, and a warning if the model may read texts otherwise than the policy.
+/// Opens the folder of the reference model that the configuration names, if any. Returns the configuration with a name that stays
+/// valid wherever the run resumes, and a warning if the model may tokenize texts differently from the policy.
 ///
 /// # Errors
-/// If there is no such model, it reads fewer tokens or shorter texts than the policy, or the algorithm asks for none.
+/// If there is no such model, it reads fewer tokens or shorter texts than the policy, or the algorithm uses none.
 pub(super) fn settle(
     mut config: Config,
     plugins: &Loaded,
@@ -72,10 +72,10 @@ pub(super) fn moved(beginning: &Beginning, config: &Config) -> Result<Option<Pat
     Ok((written.ref_model == config.ref_model).then_some(file))
 }
 
-/// Reads the reference model in this folder as it is stored, or as it is in the checkpoint that the run starts from.
+/// Reads the reference model in this folder as stored, or from the checkpoint that the run starts from.
 ///
 /// # Errors
-/// If it can't be read, or is to follow a policy of other sizes.
+/// If it can't be read, or is to follow a policy of different sizes.
 pub(super) fn open(
     folder: &ModelFolder,
     config: &Config,
