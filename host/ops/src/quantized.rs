@@ -10,6 +10,8 @@ use super::simd;
 use super::stored::Stored;
 use super::{Error, Matrix, Result, matrix_dims};
 use candle_core::{Device, Tensor};
+#[cfg(target_arch = "x86_64")]
+use half::bf16;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
@@ -20,7 +22,7 @@ const BLOCK: usize = 64;
 const MOST: f32 = 127.0;
 
 /// The factor by which bitsandbytes multiplies products of codes and scales.
-const A_CODE: f32 = 1.0 / 127.0;
+pub(super) const A_CODE: f32 = 1.0 / 127.0;
 
 /// The 16 values of NF4, from bitsandbytes.
 const NF4: [f32; 16] = [
@@ -150,6 +152,14 @@ fn codes_of_4_bits(values: &[f32], scale: f32, codes: &mut [u8]) {
 fn widen_8_bits(codes: &[u8], scale: f32, out: &mut [MaybeUninit<f32>]) {
     super::simd::wide!(for (o, code) in out.iter_mut().zip(codes) {
         o.write(f32::from(code.cast_signed()) * scale * A_CODE);
+    });
+}
+
+/// Writes 8-bit codes as bf16, which holds them exactly, into the first values of `out`.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn as_bf16(codes: &[u8], out: &mut [bf16]) {
+    super::simd::wide!(for (o, code) in out.iter_mut().zip(codes) {
+        *o = bf16::from_bits((f32::from(code.cast_signed()).to_bits() >> 16) as u16);
     });
 }
 

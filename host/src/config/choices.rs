@@ -23,6 +23,19 @@ pub enum OldLogp {
     Recompute,
 }
 
+/// The precision of the weights that completions are generated with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RolloutDtype {
+    /// That of training.
+    Auto,
+    /// bf16.
+    #[serde(alias = "bf16")]
+    Bfloat16,
+    /// 8 bits with a scale for each output; the output matrix in bf16.
+    Int8,
+}
+
 /// Which completions are written to completions.jsonl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -26,7 +26,7 @@ mod yaml;
 
 pub use changes::{changes, same};
 pub use choices::{
-    LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, Strategy,
+    LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, RolloutDtype, Strategy,
 };
 pub use device::Device;
 pub use entries::{Compare, Limits, OnError, PluginEntry};

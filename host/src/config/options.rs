@@ -2,7 +2,7 @@
 
 use super::{
     Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OldLogp, OnSaveError, Optim, PackingStrategy, Period,
-    PluginEntry, ReduceDtype, ReportTo, Strategy,
+    PluginEntry, ReduceDtype, ReportTo, RolloutDtype, Strategy,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -131,8 +131,12 @@ pub struct Config {
     /// the whole vocabulary, as in TRL [default: true; false on an NVIDIA device, which has no kernel for it yet]
     pub score_sampling_support: Option<bool>,
     /// Log-probabilities that ratios are relative to: those of sampling (sampling), or those of a training forward pass right
-    /// after the generation (recompute) [default: sampling; recompute in bf16, where the two differ]
+    /// after the generation (recompute) [default: sampling; recompute in bf16 or with a rollout_dtype, where the two differ]
     pub old_logp: Option<OldLogp>,
+    /// Precision of the weights that completions are generated with: that of training (auto), bfloat16 or int8, which are read
+    /// faster. Log-probabilities are then recomputed for training; vllm_importance_sampling_correction corrects for what sampling
+    /// rounds. Evaluations use auto. For the CPU [default: auto]
+    pub rollout_dtype: RolloutDtype,
     /// String that ends a completion; may be repeated
     pub stop: Vec<String>,
     /// Maximum number of sequences generated at once [default: 256]
@@ -425,6 +429,7 @@ impl Default for Config {
             repetition_penalty: 1.0,
             score_sampling_support: None,
             old_logp: None,
+            rollout_dtype: RolloutDtype::Auto,
             stop: Vec::new(),
             max_num_seqs: 256,
             filter_groups: false,

@@ -41,7 +41,7 @@ mod work;
 pub use architecture::{Architecture, Factors, HeadNorms, NormKind, Projections};
 pub use cache::{Cache, Prefix};
 pub use decoder::Decoder;
-pub use decoding::{Decode, Decoding};
+pub use decoding::{Decode, Decoding, RolloutWeights};
 #[cfg(feature = "cuda")]
 pub use device_decoding::{DeviceDecoding, DevicePrefix, Room};
 pub use families::{Described, FAMILIES, Family};

@@ -133,7 +133,8 @@ impl Trainer {
         // Those that share storage are one tensor.
         let weights: HashMap<TensorId, usize> = all.flat_map(Weights::named).map(|(_, t)| (t.id(), bytes(t))).collect();
         let generates = self.collector.flow().generates();
-        let copies = generates.then(|| Ok::<_, Error>(self.learner.policy().frozen().decoding()?.copied_bytes())).transpose()?;
+        let copies =
+            generates.then(|| Ok::<_, Error>(self.collector.decoding(self.learner.policy())?.copied_bytes())).transpose()?;
         let mut work = Work::default();
         steps.iter().for_each(|step| work += step.work);
         Ok(Memory {

@@ -5,7 +5,7 @@ use super::turns::Turns;
 use crate::config::{OnError, PluginEntry, printable};
 use crate::data::{Extras, Message, Tokenizer};
 use crate::metrics::{Metric, Reduction};
-use crate::model::Policy;
+use crate::model::Decoding;
 use crate::ops::sampler::stream;
 use crate::plugin::{self, EnvironmentPlugin, Opening, Reply, Session, Turn};
 use crate::rollout::{Ended, Follow, Next, Request, Rollout, Sampling};
@@ -134,7 +134,7 @@ impl Turns {
     /// If an operation fails. A failed episode carries its own error.
     pub(super) fn play(
         &self,
-        policy: &Policy,
+        model: &Decoding,
         (environments, entries): (&[EnvironmentPlugin], &[PluginEntry]),
         (prompts, samples): (&[Arc<Prompt>], usize),
         sampling: Sampling,
@@ -143,7 +143,7 @@ impl Turns {
     ) -> Result<Played> {
         let places: Vec<usize> = prompts.iter().map(|prompt| prompt.acts_in(entries).unwrap_or(0)).collect();
         let shares = shares(environments, &places, samples);
-        let rules = self.rules(policy.architecture().max_positions);
+        let rules = self.rules(model.architecture().max_positions);
         let open = |(place, episodes): &(usize, Vec<u64>)| {
             rules.opened((*place, &environments[*place]), prompts, samples, generation, episodes)
         };
@@ -157,7 +157,7 @@ impl Turns {
         let seats = seats.into_iter().map(Mutex::new).collect();
         let table = Table { rules: &rules, samples, rows, seats, seat_of };
         let (places, requests): (Vec<usize>, Vec<Request>) = requests.into_iter().unzip();
-        let mut rollouts = self.generate(policy, &requests, (sampling, logp_temperature), generation, Some(&table))?;
+        let mut rollouts = self.generate(model, &requests, (sampling, logp_temperature), generation, Some(&table))?;
         for rollout in &mut rollouts {
             let row = places[rollout.prompt];
             let tokens = &requests[rollout.prompt].tokens;

@@ -106,12 +106,13 @@ impl Collector {
         let samples = if self.evaluating.is_some() { self.settings.eval_group() } else { self.settings.group() };
         let (temperature, policy) = (self.temperature(), with.learner.policy());
         let sampling = self.turns.sampling(self.evaluating.is_some());
+        let model = self.turns.decoding(policy, self.evaluating.is_some())?;
         let asked = (&prompts[own.clone()], samples);
         let environments = with.plugins.environments();
         let (mut rollouts, episodes) = if environments.0.is_empty() {
-            (self.turns.roll_out(policy, asked, sampling, generation, temperature)?, Vec::new())
+            (self.turns.roll_out(&model, asked, sampling, generation, temperature)?, Vec::new())
         } else {
-            let played = self.turns.play(policy, environments, asked, sampling, generation, temperature)?;
+            let played = self.turns.play(&model, environments, asked, sampling, generation, temperature)?;
             figures.add(from_plugin(played.metrics));
             (played.rollouts, played.episodes)
         };

@@ -28,7 +28,7 @@ use crate::config::Config;
 use crate::data::Cursor;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::model::Frozen;
+use crate::model::{Decoding, Frozen, Policy};
 use crate::plugin::RewardColumn;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -99,6 +99,11 @@ impl Collector {
     ) -> Self {
         let (pending, counters) = (VecDeque::new(), Counters::default());
         Self { world, settings, flow, data, turns, reference, context, pending, counters, evaluating: None }
+    }
+
+    /// Prepares a generation as one in training.
+    pub(super) fn decoding(&self, policy: &Policy) -> Result<Decoding> {
+        self.turns.decoding(policy, false)
     }
 
     /// Returns the next `count` micro-batches of all ranks together, or the rest of the epoch, as in transformers: no update

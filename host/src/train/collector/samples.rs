@@ -28,7 +28,7 @@ impl Collector {
         let wanted = one_turn && tracing::enabled!(tracing::Level::INFO);
         let Some(prompt) = self.data.prompts().first().filter(|_| wanted) else { return Ok(None) };
         let rollouts = self.turns.roll_out(
-            policy,
+            &self.turns.decoding(policy, true)?,
             (std::slice::from_ref(prompt), 1),
             self.turns.sampling(false),
             GENERATION,

@@ -1,9 +1,9 @@
 //! Generates rollouts: with one turn, a prompt and its completion, or with several, as [`episodes`](super::episodes) requests.
 
 use super::episodes::Rules;
-use crate::config::Config;
+use crate::config::{Config, RolloutDtype};
 use crate::data::{StopStrings, Tokenizer};
-use crate::model::Policy;
+use crate::model::{Decoding, Policy, RolloutWeights};
 use crate::rollout::{Follow, Generator, Request, Rollout, Sampling};
 use crate::train::Result;
 use crate::train::dataset::Prompt;
@@ -49,11 +49,21 @@ impl Turns {
         sampling
     }
 
+    /// Prepares a generation with the policy's current weights: in training as `rollout_dtype` has them, in evaluations as they are.
+    pub(super) fn decoding(&self, policy: &Policy, evaluating: bool) -> Result<Decoding> {
+        let weights = match self.settings.rollout_dtype {
+            RolloutDtype::Bfloat16 if !evaluating => RolloutWeights::Bf16,
+            RolloutDtype::Int8 if !evaluating => RolloutWeights::Int8,
+            _ => RolloutWeights::Model,
+        };
+        Ok(policy.frozen().decoding_with(weights)?)
+    }
+
     /// Generates this many samples per prompt. Random numbers depend on seed, `generation`, row and sample. Log-probabilities
     /// are of logits divided by `logp_temperature`.
     pub(super) fn roll_out(
         &self,
-        policy: &Policy,
+        model: &Decoding,
         (prompts, samples): (&[Arc<Prompt>], usize),
         sampling: Sampling,
         generation: u64,
@@ -61,24 +71,23 @@ impl Turns {
     ) -> Result<Vec<Rollout>> {
         let requests: Vec<Request> =
             prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, first: 0, samples }).collect();
-        self.generate(policy, &requests, (sampling, logp_temperature), generation, None)
+        self.generate(model, &requests, (sampling, logp_temperature), generation, None)
     }
 
     /// Generates the completions of requests.
     pub(super) fn generate(
         &self,
-        policy: &Policy,
+        model: &Decoding,
         requests: &[Request],
         (sampling, logp_temperature): (Sampling, f32),
         generation: u64,
         follow: Option<&dyn Follow>,
     ) -> Result<Vec<Rollout>> {
         let c = &self.settings;
-        let model = policy.frozen().decoding()?;
         let (strings, tokenizer) = (&self.stops, &self.tokenizer);
         let stops = |tokens: &[u32]| strings.end(tokens, tokenizer);
         let generator = Generator {
-            model: &model,
+            model,
             sampling,
             logp_temperature,
             keep_support: c.score_sampling_support == Some(true)

@@ -16,7 +16,7 @@ use super::flow::Flow;
 use super::packed::Packed;
 use super::plugins::Plugins;
 use super::{Error, Result};
-use crate::config::{Config, OldLogp};
+use crate::config::{Config, OldLogp, RolloutDtype};
 use crate::dist::World;
 use crate::metrics::Metric;
 use crate::model::{self, Architecture, ModelFolder, Passed, Policy, Weights};
@@ -149,8 +149,8 @@ impl Learner {
     /// Returns what the columns of each micro-batch are made from besides its own pass.
     fn asked(&self, micro_batches: &[MicroBatch], plugins: &Plugins, at: Moment) -> Result<Vec<Asked>> {
         let scale = scale(micro_batches, self.settings.max_completion_length);
-        let in_bf16 = self.policy.computes_in() == DType::BF16;
-        let differs = self.settings.old_logp == Some(OldLogp::Recompute) || self.settings.trains_later() || in_bf16;
+        let rounds = self.policy.computes_in() == DType::BF16 || self.settings.rollout_dtype != RolloutDtype::Auto;
+        let differs = self.settings.old_logp == Some(OldLogp::Recompute) || self.settings.trains_later() || rounds;
         let compares_sampling = differs || plugins.needs().sampling_logp;
         let asked = |micro_batch: &MicroBatch| {
             let mismatched = self.mismatched(micro_batch, at)?;

@@ -2,7 +2,7 @@
 
 use super::reference;
 use super::value_model::Values;
-use crate::config::{self, Config, OldLogp};
+use crate::config::{self, Config, OldLogp, RolloutDtype};
 use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy};
 use crate::plugin::Needs;
 use crate::train::flow::Flow;
@@ -133,18 +133,24 @@ pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, place
 /// If the place can't do what was requested.
 pub(super) fn settle_scoring(config: &mut Config, flow: Flow, place: &Place) -> Result<()> {
     let on_device = !place.device().is_cpu();
+    let rounds = config.rollout_dtype != RolloutDtype::Auto;
+    if rounds && (on_device || !flow.generates()) {
+        let detail = if on_device { "is for the CPU" } else { "is for algorithms that generate completions" };
+        return Err(Error::setting("rollout_dtype", format!("{detail}; leave it out")));
+    }
     if on_device && config.score_sampling_support == Some(true) {
         let detail = "is true, and there is no kernel for it yet on a device; set it to false, or use --device cpu".to_owned();
         return Err(config::Error::Invalid { place: "score_sampling_support".to_owned(), detail }.into());
     }
     if flow == Flow::Generated {
         config.score_sampling_support.get_or_insert(!on_device);
-        let old_logp = config.old_logp.get_or_insert(if place.is_bf16() { OldLogp::Recompute } else { OldLogp::Sampling });
+        let differs = place.is_bf16() || rounds;
+        let old_logp = config.old_logp.get_or_insert(if differs { OldLogp::Recompute } else { OldLogp::Sampling });
         // Chosen, or left from a start in f32.
-        if place.is_bf16() && *old_logp == OldLogp::Sampling {
+        if differs && *old_logp == OldLogp::Sampling {
             tracing::warn!(
-                "old_logp is \"sampling\": in bf16 the sampler's log-probabilities differ from training's by some thousandths; set it to \
-                 \"recompute\", the default there, if several updates learn from a generation"
+                "old_logp is \"sampling\", but sampling and training round differently here: their log-probabilities differ by some \
+                 thousandths or more; set it to \"recompute\", the default here, if several updates learn from a generation"
             );
         }
     }
