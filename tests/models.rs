@@ -300,7 +300,9 @@ fn little_address_space_is_enough_or_one_line() {
     };
     let outcomes: Vec<(u64, Outcome)> =
         (100..1500).step_by(100).map(|mebibytes| (mebibytes, generate(mebibytes << 10))).collect();
+    let decode = |pattern: &str, content: &str| json!({"type": "Sequence", "decoders": vec![replace(json!({"String": pattern}), content); 40]});
     // It takes some itself, and a library that is refused memory may end the process.
+        ("tokens that grow", "decoder", decode("a", "aaaaaaaaaa"), true),
     let least = outcomes.iter().position(|(_, outcome)| outcome.code == Some(0)).expect("that is enough");
     for (mebibytes, outcome) in &outcomes[least..] {
         if outcome.code != Some(0) {

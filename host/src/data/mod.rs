@@ -6,6 +6,7 @@ mod chat;
 mod completions;
 mod continuing;
 mod dataset;
+mod decoder;
 mod labelled;
 mod loader;
 mod marks;
