@@ -236,6 +236,31 @@ fn files_that_are_none_and_shards_elsewhere_are_refused() {
 }
 
 #[test]
+fn a_key_that_comes_twice_is_refused_in_every_file_and_at_every_level() {
+    let place = place();
+    let at = |name: &str| place.path("model").join(name);
+    let config = std::fs::read_to_string(at("config.json")).unwrap();
+    let nested = "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2.0, \"factor\": 4.0},";
+    let index = "{\"weight_map\": {\"a\": \"one.safetensors\", \"a\": \"model.safetensors\"}}";
+    let cases = [
+        ("config.json", config.replacen('{', nested, 1), "factor"),
+        ("model.safetensors.index.json", index.to_owned(), "a"),
+        ("tokenizer_config.json", "{\"eos_token\": {\"content\": \"a\", \"content\": \"b\"}}".to_owned(), "content"),
+        ("generation_config.json", "{\"x\": [{\"eos_token_id\": 1, \"eos_token_id\": 2}]}".to_owned(), "eos_token_id"),
+    ];
+    for (name, text, key) in cases {
+        let before = std::fs::read(at(name)).ok();
+        place.write(&format!("model/{name}"), text);
+        refused(&generate(&place), name, &[name, &format!("the key \"{key}\" twice in one object")]);
+        match before {
+            Some(before) => std::fs::write(at(name), before).unwrap(),
+            None => std::fs::remove_file(at(name)).unwrap(),
+        }
+    }
+    generate(&place).succeeded();
+}
+
+#[test]
 fn tokenizers_and_templates_that_panic_hang_or_grow_are_refused() {
     let place = place();
     let whole: Value = serde_json::from_slice(&std::fs::read(place.path("model/tokenizer.json")).unwrap()).unwrap();

@@ -11,6 +11,7 @@ mod foreign;
 mod grants;
 mod inherited;
 pub mod json_lines;
+pub mod json;
 mod keys;
 mod layers;
 mod limit;

@@ -2,8 +2,8 @@
 //! 4180's; what is no file of that form is read as Python's csv module reads it, and with it `datasets`.
 
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row, many_values};
-use super::{File, Place, Row, json, listed};
-use crate::config::printable_path;
+use super::{File, Place, Row, listed};
+use crate::config::{json, printable_path};
 use crate::data::{Message, Result};
 use csv_core::{ReadRecordResult, ReaderBuilder};
 use serde::Deserialize;
@@ -191,7 +191,7 @@ fn text(field: &[u8]) -> std::result::Result<&str, &'static str> {
 
 /// The conversation that a text is: a JSON list of messages and nothing else. An empty list may be an answer.
 fn messages(text: &str) -> Option<(Value, json::Size)> {
-    let (value, size) = text.trim_start().starts_with('[').then(|| json::value(text).ok())??;
+    let (value, size) = text.trim_start().starts_with('[').then(|| json::sized(text, VALUES).ok())??;
     let read = Vec::<Message>::deserialize(&value).ok()?;
     (!read.is_empty()).then_some((value, size))
 }
