@@ -18,7 +18,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("plugin", &["config"]),
     ("checkpoint", &["config"]),
     ("dist", &["config", "ops"]),
-    ("report", &["diagnosis"]),
+    ("report", &["config", "diagnosis"]),
     ("trackers", &["config"]),
     (
         "train",

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -181,11 +182,13 @@ impl Restored {
     pub(super) fn read(origin: &Origin, dataset: &str, changed: bool) -> Result<Self> {
         let checkpoint = origin.checkpoint.as_path();
         let unfit = |detail: String| Error::unusable(checkpoint, detail);
-        let text = files::read(&checkpoint.join(REST), LARGEST_REST).map_err(|e| match e.kind() {
+        let file = files::open(&checkpoint.join(REST)).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => unfit("holds only the model (save_only_model); it can't be resumed".into()),
             _ => unfit(format!("{REST}: {e}")),
         })?;
-        let rest: Rest = serde_json::from_slice(&text).map_err(|e| unfit(format!("{REST}: {e}")))?;
+        // As it is read: a file that is cut off at its limit, or holds nothing, takes no memory.
+        let text = BufReader::with_capacity(1 << 20, file.take(LARGEST_REST));
+        let rest: Rest = serde_json::from_reader(text).map_err(|e| unfit(format!("{REST}: {e}")))?;
         if let Some(fault) = rest.fault(origin.step) {
             return Err(unfit(format!("{REST}: {fault}")));
         }
