@@ -382,3 +382,16 @@ fn a_report_of_more_metrics_than_there_is_room_for_is_small_and_says_so() {
     assert!(page.contains("metrics and steps; its last"), "the steps that are left out");
     assert!(page.len() < 64 << 20, "{} bytes", page.len());
 }
+
+#[test]
+fn the_last_step_there_can_be_is_a_step() {
+    let place = Place::new();
+    place.train("run", &["--max-steps", "1"]).succeeded();
+    let mut lines = place.lines("run/completions.jsonl");
+    for line in &mut lines {
+        line["step"] = json!(u64::MAX);
+    }
+    place.write("run/completions.jsonl", lines.iter().map(|line| format!("{line}\n")).collect::<String>());
+    let replayed = place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]);
+    assert!(replayed.succeeded().stdout.contains("completions of 18446744073709551615 steps"), "{}", replayed.stdout);
+}

@@ -131,7 +131,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     if wanted.is_empty() {
         return Err(anyhow!("the run has no reward with that name"));
     }
-    let steps = recorded.last().map_or(0, |r| r.step) + 1;
+    let steps = recorded.last().map_or(0, |r| r.step).saturating_add(1);
     say!("{} completions of {steps} steps, scored by {by}", recorded.len());
     say!("{:<28} {:>10} {:>10} {:>10} {:>10} {:>8}", "compared with", "its mean", "new mean", "mean diff", "max diff", "ranks");
     for name in &wanted {
