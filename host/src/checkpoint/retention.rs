@@ -1,6 +1,6 @@
 //! Which checkpoints go when there are more than a run keeps: those that it wrote and finds as it wrote them.
 
-use super::folder::{TEMPORARY, folder, steps};
+use super::folder::{discard, folder, steps, temporary_in};
 use super::manifest::Manifest;
 use std::fs;
 use std::io;
@@ -60,11 +60,13 @@ fn difference(checkpoint: &Path) -> Option<String> {
 /// Removes a checkpoint. It loses its name first: one of which half is gone is never found. What can't be removed then is
 /// left under another name.
 fn remove(run: &Path, step: u64) -> io::Result<()> {
-    let temporary = tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(run)?;
-    fs::rename(folder(run, step), temporary.path().join(step.to_string()))?;
-    let place = temporary.path().to_owned();
-    if let Err(e) = temporary.close() {
-        tracing::warn!("{}: part of the removed checkpoint {step} is left: {e}", place.display());
+    let temporary = temporary_in(run)?;
+    if let Err(e) = fs::rename(folder(run, step), temporary.join(step.to_string())) {
+        let _ = discard(&temporary);
+        return Err(e);
+    }
+    if let Err(e) = discard(&temporary) {
+        tracing::warn!("{}: part of the removed checkpoint {step} is left: {e}", temporary.display());
     }
     Ok(())
 }
