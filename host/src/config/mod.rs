@@ -1,6 +1,7 @@
 //! Everything a run can be told: plain structures with TRL's names and defaults, their
 //! validation, and how files and flags become one of them. Knows neither tensors nor plugins.
 
+mod address;
 mod changes;
 mod choices;
 mod device;
@@ -25,6 +26,7 @@ mod validate;
 mod values;
 mod yaml;
 
+pub use address::Address;
 pub use changes::{changes, same};
 pub use choices::{
     LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, Strategy,

@@ -1,10 +1,10 @@
 //! One request: sent to a granted server, again after a failure that may pass, with the secrets put in on the way out and taken
 //! out of the answer.
 
-use super::address::{Address, Guarded};
+use super::address::Guarded;
 use super::room::{Room, Share, size_of_headers};
 use super::{Answer, Request, Response};
-use crate::config::{Host, HttpLimits, Secret, files, printable};
+use crate::config::{Address, Host, HttpLimits, Secret, files, printable};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
