@@ -24,7 +24,7 @@ const DOORS: &[(&str, &[&str])] = &[
         "train",
         &["config", "ops", "hub", "metrics", "diagnosis", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"],
     ),
-    ("fuzzing", &["config", "hub", "data", "diagnosis", "model", "plugin", "checkpoint", "report", "train"]),
+    ("fuzzing", &["cli", "config", "hub", "data", "diagnosis", "gguf", "model", "plugin", "checkpoint", "report", "train"]),
     (
         "cli",
         &[

@@ -23,6 +23,8 @@ mod train_tokenizer;
 mod turns;
 mod wording;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use calls::calls_in;
 pub use chat::{ChatTemplate, Extras, Message, RenderError};
 pub use completions::{CompletionRow, read_completions};
 pub use dataset::Dataset;

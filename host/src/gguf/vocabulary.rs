@@ -168,6 +168,13 @@ pub(super) fn metadata(folder: &Path, tokenizer: &Tokenizer, a: &Architecture, n
     Ok(all.into_iter().map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect())
 }
 
+/// Reads the tokenizer in a folder for a model; returns the number of keys that it comes to.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_tokenizer(folder: &Path, a: &Architecture) -> Result<usize> {
+    let tokenizer = Tokenizer::open(folder)?;
+    Ok(metadata(folder, &tokenizer, a, &mut Vec::new())?.len())
+}
+
 fn read(path: &Path) -> Result<File> {
     let unread = |source| crate::data::Error::Io { path: path.to_owned(), source };
     let text = files::read_text(path, LARGEST).map_err(unread)?;

@@ -209,12 +209,32 @@ impl Restored {
     }
 }
 
-/// Reads a checkpoint for a different dataset.
+/// Reads a checkpoint's state for a small model and a few prompts; `pairs` says whether the run learns from pairs.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn read(checkpoint: &Path) -> Result<()> {
+pub(crate) fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
     let step = checkpoint.file_name().and_then(|name| name.to_str()?.strip_prefix("checkpoint-")?.parse().ok());
     let origin = Origin { run: checkpoint.to_owned(), checkpoint: checkpoint.to_owned(), step: step.unwrap_or_default() };
-    Restored::read(&origin, "", true).map(drop)
+    let restored = Restored::read(&origin, "", true)?;
+    let sizes = json!({
+        "model_type": "llama", "hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1, "num_attention_heads": 1,
+        "vocab_size": 300, "max_position_embeddings": 64,
+    });
+    let unfit = |detail: String| Error::unusable(checkpoint, detail);
+    let architecture = Architecture::parse(&sizes.to_string()).map_err(unfit)?;
+    let prompt = |index| {
+        let (text, columns) = (String::new(), serde_json::Map::new());
+        let (ref_logp, mismatched_ref_logp) = Default::default();
+        let (chat, messages, answers, tokens) = (false, None, None, vec![1, 2, 3]);
+        Arc::new(Prompt { row: index, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
+    };
+    let prompts: Vec<Arc<Prompt>> = (0..4).map(prompt).collect();
+    let flow = if pairs { Flow::GeneratedPairs } else { Flow::Generated };
+    let position = restored.rest.position(&Fits { flow, prompts: &prompts, architecture: &architecture }).map_err(unfit)?;
+    // As the learner takes them.
+    for MicroBatch { experience, items } in &position.pending {
+        assert!(items.end <= experience.items(), "{items:?} of {}", experience.items());
+    }
+    Ok(())
 }
 
 fn memory_file(checkpoint: &Path, plugin: &str) -> PathBuf {
