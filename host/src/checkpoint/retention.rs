@@ -1,6 +1,6 @@
 //! Decides which checkpoints are removed when a run has more than it keeps: only ones that it wrote and that are unchanged.
 
-use super::folder::{TEMPORARY, folder, steps};
+use super::folder::{discard, folder, steps, temporary_in};
 use super::manifest::Manifest;
 use std::fs;
 use std::io;
@@ -60,11 +60,13 @@ fn difference(checkpoint: &Path) -> Option<String> {
 /// Removes a checkpoint. Renames it first, so that a half-removed one is never found. If some of it can't be removed, that part
 /// stays under the temporary name.
 fn remove(run: &Path, step: u64) -> io::Result<()> {
-    let temporary = tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(run)?;
-    fs::rename(folder(run, step), temporary.path().join(step.to_string()))?;
-    let place = temporary.path().to_owned();
-    if let Err(e) = temporary.close() {
-        tracing::warn!("{}: part of the removed checkpoint {step} is left: {e}", place.display());
+    let temporary = temporary_in(run)?;
+    if let Err(e) = fs::rename(folder(run, step), temporary.join(step.to_string())) {
+        let _ = discard(&temporary);
+        return Err(e);
+    }
+    if let Err(e) = discard(&temporary) {
+        tracing::warn!("{}: part of the removed checkpoint {step} is left: {e}", temporary.display());
     }
     Ok(())
 }

@@ -38,6 +38,9 @@ mod stopping;
 mod swap;
 mod train;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use replay::read_recorded;
+
 use crate::config::scalar;
 use crate::dist::{self, World};
 use algorithm::Known;

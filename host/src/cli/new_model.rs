@@ -1,7 +1,7 @@
 //! `rlhost new-model`: creates a model folder with random weights, for training from scratch.
 
 use super::Failure;
-use crate::config::files;
+use crate::config::{files, json};
 use crate::data::{Tokenizer, train_tokenizer};
 use crate::model::{Architecture, copy_companions, write_random};
 use anyhow::{anyhow, ensure};
@@ -44,7 +44,7 @@ fn config(args: &Args) -> anyhow::Result<Value> {
     let within = |e: String| anyhow!("{}: {e}", args.config.display());
     let text =
         files::read_text(&args.config, LARGEST_CONFIG).map_err(|e| anyhow!("can't read {}: {e}", args.config.display()))?;
-    let given: Value = serde_json::from_str(&text).map_err(|e| within(e.to_string()))?;
+    let given = json::value(&text).map_err(|e| within(e.to_string()))?;
     ensure!(given.is_object(), "{}: expected a JSON object with a model's sizes", args.config.display());
     let mut config = Architecture::config(given).map_err(within)?;
     if args.tokenizer.is_none() {

@@ -3,7 +3,8 @@
 use super::granted::Granted;
 use super::replayed_episodes::{self, Spoken};
 use super::{Failure, settings_given};
-use crate::config::{Config, Limits, Overrides, PluginEntry, files, read};
+use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
+use crate::config::{Config, Limits, Overrides, PluginEntry, read};
 use crate::data::{self, Extras, Message, Prompt};
 use crate::metrics::Comparison;
 use crate::model::Place;
@@ -11,13 +12,19 @@ use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, So
 use crate::train::{self, RewardModel, Said};
 use anyhow::anyhow;
 use serde::Deserialize;
+use serde::de::Error as _;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Completions shown at the end.
 const SHOWN: usize = 5;
+
+/// Memory that all completions may take, and that a value takes beside its text, roughly.
+const MOST_MEMORY: usize = 4 << 30;
+const VALUE: usize = 96;
 
 /// Arguments of `replay`.
 #[derive(clap::Args)]
@@ -61,17 +68,51 @@ pub(super) struct Recorded {
     pub spoken: Option<Spoken>,
 }
 
+impl Recorded {
+    /// Returns the memory that it takes, roughly, read from so many bytes.
+    fn memory(&self, bytes: usize) -> usize {
+        let values = self.spoken.as_ref().map_or(0, Spoken::values) + self.rewards.len();
+        2 * bytes + VALUE * (1 + values)
+    }
+}
+
+/// Reads a file of completions; a last line that is still being written is left out.
+fn recorded_in(file: &Path) -> anyhow::Result<Vec<Recorded>> {
+    let unread = |e: io::Error| anyhow!("can't read {}: {e}", file.display());
+    let mut lines = Reader::open(file, LONGEST_COMPLETION).map_err(unread)?.up_to(u64::MAX);
+    let (mut recorded, mut room) = (Vec::new(), MOST_MEMORY);
+    while let Some(line) = lines.line().map_err(unread)? {
+        let read = match line {
+            Line::Whole(text) => serde_json::from_slice(text).map(|line: Recorded| (line.memory(text.len()), line)),
+            Line::TooLong => Err(serde_json::Error::custom(format_args!("is longer than {} MiB", LONGEST_COMPLETION >> 20))),
+        };
+        let (memory, line) = read.map_err(|e: serde_json::Error| anyhow!("{}:{}: {e}", file.display(), lines.number()))?;
+        let too_many = || anyhow!("{}: has more completions than fit into {} GiB", file.display(), MOST_MEMORY >> 30);
+        room = room.checked_sub(memory).ok_or_else(too_many)?;
+        recorded.push(line);
+    }
+    Ok(recorded)
+}
+
+/// Reads a file of completions, and the conversations of its episodes; returns how many it has.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_recorded(file: &Path) -> anyhow::Result<usize> {
+    let recorded = recorded_in(file)?;
+    let spoken = recorded.iter().filter_map(|line| line.spoken.as_ref());
+    spoken.for_each(|spoken| drop(spoken.conversation(None)));
+    for generation in recorded.chunk_by(|a, b| a.step == b.step) {
+        batch(generation, &[]);
+    }
+    Ok(recorded.len())
+}
+
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     replay(args).map_err(Failure::of)
 }
 
 fn replay(args: &Args) -> anyhow::Result<()> {
     let file = args.run.join("completions.jsonl");
-    let text = files::open(&file).and_then(std::io::read_to_string).map_err(|e| anyhow!("can't read {}: {e}", file.display()))?;
-    let parse = |(i, line): (usize, &str)| {
-        serde_json::from_str::<Recorded>(line).map_err(|e| anyhow!("{}:{}: {e}", file.display(), i + 1))
-    };
-    let recorded = text.lines().enumerate().map(parse).collect::<anyhow::Result<Vec<_>>>()?;
+    let recorded = recorded_in(&file)?;
     if recorded.is_empty() {
         return Err(anyhow!("{}: no completions (was log_completions = none?)", file.display()));
     }
@@ -90,7 +131,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     if wanted.is_empty() {
         return Err(anyhow!("the run has no reward with that name"));
     }
-    let steps = recorded.last().map_or(0, |r| r.step) + 1;
+    let steps = recorded.last().map_or(0, |r| r.step).saturating_add(1);
     say!("{} completions of {steps} steps, scored by {by}", recorded.len());
     say!("{:<28} {:>10} {:>10} {:>10} {:>10} {:>8}", "compared with", "its mean", "new mean", "mean diff", "max diff", "ranks");
     for name in &wanted {

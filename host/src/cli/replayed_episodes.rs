@@ -45,7 +45,22 @@ impl Exchange {
     }
 }
 
+/// Returns how many values a value is, with those within it.
+fn count(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(count).sum(),
+        Value::Object(entries) => entries.values().map(count).sum(),
+        _ => 0,
+    }
+}
+
 impl Spoken {
+    /// Returns how many values it has.
+    pub(super) fn values(&self) -> usize {
+        let calls: usize = self.turns.iter().map(|turn| 1 + turn.calls.len()).sum();
+        [&self.messages, &self.turn_rewards, &self.tools].into_iter().map(count).sum::<usize>() + calls
+    }
+
     /// Returns the conversation and the template's variables, for a row with these columns.
     pub(super) fn conversation(&self, columns: Option<&Map<String, Value>>) -> anyhow::Result<(Vec<Message>, Extras)> {
         let mut extras = columns.map(Extras::of).transpose().map_err(|detail| anyhow!("{detail}"))?.unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Everything that can be configured: plain structs with TRL's names and defaults, their validation, and how files and flags are
 //! merged into one. Knows neither tensors nor plugins.
 
+mod address;
 mod changes;
 mod choices;
 mod device;
@@ -10,6 +11,7 @@ pub mod files;
 mod foreign;
 mod grants;
 mod inherited;
+pub mod json;
 pub mod json_lines;
 mod keys;
 mod layers;
@@ -24,6 +26,7 @@ mod validate;
 mod values;
 mod yaml;
 
+pub use address::Address;
 pub use changes::{changes, same};
 pub use choices::{
     LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, RolloutDtype, Strategy,

@@ -41,6 +41,12 @@ impl Calls {
     }
 }
 
+/// Returns the calls that a text has in each format.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn calls_in(text: &str) -> Vec<(String, String)> {
+    [Calls::Hermes, Calls::Mistral, Calls::Llama].into_iter().flat_map(|format| format.found(text)).collect()
+}
+
 impl Tokenizer {
     /// Returns the tool calls in a turn, each with its name and arguments. Malformed ones remain text.
     ///

@@ -78,7 +78,8 @@ impl Loader {
         let end = (self.cursor.taken + self.batch).min(self.rows);
         let mut batch = self.order[self.cursor.taken..end].to_vec();
         if self.mix {
-            let begun = self.cursor.epoch * self.rows as u64 + self.cursor.taken as u64;
+            // A number for each batch; a snapshot's epoch may be any.
+            let begun = self.cursor.epoch.wrapping_mul(self.rows as u64).wrapping_add(self.cursor.taken as u64);
             shuffle(&mut batch, !self.seed, begun);
         }
         self.cursor.taken = end;
@@ -141,6 +142,8 @@ mod tests {
             rows.sort_unstable();
             assert_eq!(rows, [[0, 1, 2, 3], [4, 5, 6, 7]][i % 2], "rows of a batch in another order");
             let mut resumed = mixed(9);
+            resumed.seek(Cursor { epoch: u64::MAX - 1, taken: 4 });
+            assert_eq!(resumed.next_batch().len(), 4);
             resumed.seek(Cursor { epoch: i as u64 / 2, taken: 4 * (i % 2) });
             assert_eq!(resumed.next_batch(), *batch);
         }

@@ -5,6 +5,7 @@ mod chat;
 mod completions;
 mod continuing;
 mod dataset;
+mod decoder;
 mod labelled;
 mod loader;
 mod marks;
@@ -21,6 +22,8 @@ mod train_tokenizer;
 mod turns;
 mod wording;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use calls::calls_in;
 pub use chat::{ChatTemplate, Extras, Message, RenderError};
 pub use completions::{CompletionRow, read_completions};
 pub use dataset::Dataset;

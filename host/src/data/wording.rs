@@ -1,7 +1,7 @@
 //! How conversations and ends of texts are written, if a run overrides the model's folder.
 
 use super::{Error, Result};
-use crate::config::files;
+use crate::config::{files, json};
 use jiff::civil::DateTime;
 use serde_json::{Map, Value};
 use std::io::ErrorKind;
@@ -67,7 +67,7 @@ impl Wording {
 pub(super) fn config_in(folder: &Path) -> Result<Value> {
     let path = folder.join(CONFIG);
     match read(&path, LARGEST_CONFIG)? {
-        Some(text) => serde_json::from_str(&text).map_err(|e| Error::Tokenizer { path, detail: e.to_string() }),
+        Some(text) => json::value(&text).map_err(|e| Error::Tokenizer { path, detail: e.to_string() }),
         None => Ok(Value::Null),
     }
 }
@@ -118,7 +118,7 @@ pub(super) fn changed_files(wording: &Wording, folder: &Path, ends: &[u32]) -> R
         }
         let fail = |detail: String| Error::Tokenizer { path: path.clone(), detail };
         let mut whole: Map<String, Value> =
-            text.map_or(Ok(Map::new()), |text| serde_json::from_str(&text)).map_err(|e| fail(e.to_string()))?;
+            text.map_or(Ok(Map::new()), |text| json::object(&text)).map_err(|e| fail(e.to_string()))?;
         whole.insert(key.into(), value);
         changed.push((name, serde_json::to_string_pretty(&whole).map_err(|e| fail(e.to_string()))? + "\n"));
     }

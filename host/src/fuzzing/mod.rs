@@ -5,10 +5,13 @@
 //! too much memory, or if an accepted input violates an invariant.
 
 mod answers;
+mod episode;
 mod files;
 mod hub;
+mod judge;
 mod model;
 mod plugin;
+mod server;
 mod text;
 
 use crate::config::is_hidden;
@@ -16,9 +19,11 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 pub use answers::plugin_answers;
-pub use files::{checkpoint, dataset, report};
+pub use episode::episode;
+pub use files::{checkpoint, completions, dataset, report};
 pub use hub::hub;
-pub use model::{model, tokenizer};
+pub use judge::judge;
+pub use model::{gguf_tokenizer, model, tokenizer};
 pub use plugin::{plugin_bytes, plugin_schema};
 pub use text::{config, template};
 
@@ -70,11 +75,15 @@ mod tests {
     /// All targets by name. Each fuzzing program contains only one, because the fuzzer inspects all code after every input.
     type Target = (&'static str, fn(&[u8]));
 
-    const TARGETS: [Target; 11] = [
+    const TARGETS: [Target; 15] = [
         ("checkpoint", checkpoint),
+        ("completions", completions),
         ("config", config),
         ("dataset", dataset),
+        ("episode", episode),
+        ("gguf_tokenizer", gguf_tokenizer),
         ("hub", hub),
+        ("judge", judge),
         ("model", model),
         ("plugin_answers", plugin_answers),
         ("plugin_bytes", plugin_bytes),

@@ -1,8 +1,9 @@
 //! A model's folder.
 
-use super::{choice, parts, put, scratch};
+use super::{choice, parts, put, refused, scratch};
 use crate::data::Tokenizer;
-use crate::model::ModelFolder;
+use crate::gguf;
+use crate::model::{Architecture, ModelFolder};
 
 /// A model with a few values: vocabulary 2, hidden size 2, one layer.
 const TINY: &str = r#"{"model_type": "llama", "hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1,
@@ -74,4 +75,15 @@ pub fn tokenizer(input: &[u8]) {
         let _ = tokenizer.decode(&ids);
     }
     let _ = tokenizer.decode(&[0, 1, 2, u32::MAX]);
+}
+
+/// A tokenizer.json as it becomes part of a GGUF file.
+pub fn gguf_tokenizer(input: &[u8]) {
+    put("gguf/tokenizer.json", input);
+    put("gguf/tokenizer_config.json", br#"{"eos_token": "<s>"}"#);
+    let config = TINY.replace("\"vocab_size\": 2", "\"vocab_size\": 300");
+    let architecture = Architecture::parse(&config).unwrap_or_else(|e| panic!("{e}"));
+    if let Err(error) = gguf::read_tokenizer(&scratch().join("gguf"), &architecture) {
+        refused(&error);
+    }
 }

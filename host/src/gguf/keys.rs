@@ -2,7 +2,7 @@
 
 use super::file::{Metadata, Value};
 use super::targets::Target;
-use crate::config::files;
+use crate::config::{files, json};
 use crate::model::{Architecture, Family, ModelFolder, NormKind, Rope, RopeScaling};
 use std::f32::consts::TAU;
 
@@ -32,7 +32,7 @@ impl Ropes {
             RopeScaling::Llama3 { .. } => Ok(Self { divisors: Some(divisors(rope)), ..plain }),
             RopeScaling::Long { factors, .. } => {
                 let text = files::read_text(&source.base().join("config.json"), LARGEST).map_err(|e| e.to_string())?;
-                let config: serde_json::Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
+                let config = json::value(&text).map_err(|e| e.to_string())?;
                 let long = ["rope_parameters", "rope_scaling"].iter().find_map(|key| config[key]["long_factor"].as_array());
                 let numbers = |all: &Vec<serde_json::Value>| all.iter().map(|x| x.as_f64().map(|x| x as f32)).collect();
                 let long: Vec<f32> = long.and_then(numbers).ok_or("longrope needs a long_factor, a list of numbers")?;

@@ -12,6 +12,9 @@ mod targets;
 mod tensors;
 mod vocabulary;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use vocabulary::read_tokenizer;
+
 use crate::data::{self, Tokenizer, Wording};
 use crate::model::{self, Held, ModelFolder};
 use file::Value;

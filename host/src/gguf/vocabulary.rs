@@ -5,7 +5,7 @@
 
 use super::file::{Metadata, Value};
 use super::{Error, Result};
-use crate::config::{files, printable};
+use crate::config::{files, json, printable};
 use crate::data::Tokenizer;
 use crate::model::Architecture;
 use serde::Deserialize;
@@ -168,11 +168,18 @@ pub(super) fn metadata(folder: &Path, tokenizer: &Tokenizer, a: &Architecture, n
     Ok(all.into_iter().map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect())
 }
 
+/// Reads the tokenizer in a folder for a model; returns the number of keys that it comes to.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_tokenizer(folder: &Path, a: &Architecture) -> Result<usize> {
+    let tokenizer = Tokenizer::open(folder)?;
+    Ok(metadata(folder, &tokenizer, a, &mut Vec::new())?.len())
+}
+
 fn read(path: &Path) -> Result<File> {
     let unread = |source| crate::data::Error::Io { path: path.to_owned(), source };
-    let bytes = files::read(path, LARGEST).map_err(unread)?;
+    let text = files::read_text(path, LARGEST).map_err(unread)?;
     let wrong = |detail: String| Error::Unknown { path: path.to_owned(), detail };
-    let whole: Json = serde_json::from_slice(&bytes).map_err(|e| wrong(e.to_string()))?;
+    let whole = json::value(&text).map_err(|e| wrong(e.to_string()))?;
     // The oldest files of BPE leave its name out.
     let kind = whole["model"]["type"].as_str().unwrap_or("BPE").to_owned();
     if kind != "BPE" {

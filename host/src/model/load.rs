@@ -1,5 +1,6 @@
 //! Reads a Hugging Face model folder.
 
+use super::companions::Companions;
 use super::shards::Shards;
 use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
 use super::{Architecture, Decoder, Dtype, Error, Family, Held, Lora, Result, peft, stored, text_part};
@@ -26,6 +27,8 @@ pub struct ModelFolder {
     /// The padding token with which its value models are saved, if not the folder's.
     pad: Option<u32>,
     held: Held,
+    /// What its copies get beside the weights, if that is read already.
+    companions: Option<Arc<Companions>>,
 }
 
 /// File of a critic's head.
@@ -56,13 +59,28 @@ impl ModelFolder {
         } else {
             (None, path.clone(), Architecture::read(&path)?)
         };
-        Ok(Self { path, base, architecture, lora, replaced: Arc::default(), pad: None, held: Held::default() })
+        let (replaced, held) = (Arc::default(), Held::default());
+        Ok(Self { path, base, architecture, lora, replaced, pad: None, held, companions: None })
     }
 
     /// Returns this folder's model with the adapter in another folder, whatever base model that names.
     pub fn with_adapter_in(&self, path: &Path) -> Result<Self> {
         let (lora, _) = peft::read_config(path)?;
-        Ok(Self { path: path.to_owned(), lora: Some(lora), ..self.clone() })
+        Ok(Self { path: path.to_owned(), lora: Some(lora), companions: None, ..self.clone() })
+    }
+
+    /// Returns the same folder with all read that its copies get beside the weights, so that they can be written once it has gone.
+    ///
+    /// # Errors
+    /// If a file is not a regular one, is too large, or can't be read.
+    pub fn keeping(self) -> Result<Self> {
+        let companions = Some(self.companions()?);
+        Ok(Self { companions, ..self })
+    }
+
+    /// Returns what its copies get beside the weights.
+    pub(super) fn companions(&self) -> Result<Arc<Companions>> {
+        self.companions.clone().map_or_else(|| Companions::of(self).map(Arc::new), Ok)
     }
 
     /// Returns the same folder; its copies get these files instead of its own: name and text.

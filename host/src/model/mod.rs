@@ -7,6 +7,7 @@
 mod architecture;
 pub mod builtin;
 mod cache;
+mod companions;
 mod critic;
 mod decoder;
 mod decoding;
@@ -40,6 +41,7 @@ mod work;
 
 pub use architecture::{Architecture, Factors, HeadNorms, NormKind, Projections};
 pub use cache::{Cache, Prefix};
+pub use companions::copy_companions;
 pub use decoder::Decoder;
 pub use decoding::{Decode, Decoding, RolloutWeights};
 #[cfg(feature = "cuda")]
@@ -54,7 +56,7 @@ pub use place::Place;
 pub use policy::{Pass, Policy, Selected};
 pub use random::write_random;
 pub use rope_scaling::{Rope, RopeScaling};
-pub use save::{Dtype, copy_companions, export, merge, save, write_tensors, write_weights};
+pub use save::{Dtype, export, merge, save, write_tensors, write_weights};
 pub use value_model::{NewHead, ValuePass};
 pub use weights::{Gradients, Linear, Norm, Weights, of_critic};
 pub use work::{Generated, Passed};

@@ -4,6 +4,7 @@
 //! Its folder is that of transformers' sequence classification model with one label: the head is `score.weight`, `[1, hidden]`,
 //! without a bias. An adapter's folder has the head next to the adapter, as `peft` saves it.
 
+use super::companions::Companions;
 use super::decoder::{Decoder, How, Kept};
 use super::json::Object;
 use super::random::{DEVIATION, normal};
@@ -190,7 +191,7 @@ impl ModelFolder {
 
 /// Writes a value model's weights and configuration into the existing folder `to`: what transformers, or `peft` for an adapter,
 /// opens for sequence classification. `source` is the folder it started from.
-pub(super) fn save_value_model(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
+pub(super) fn save_value_model(weights: &Weights, source: &ModelFolder, companions: &Companions, to: &Path) -> Result<()> {
     if let Some(lora) = weights.lora {
         let head = weights.value_head.as_ref().map(|head| (SCORE, &head.weight));
         return peft::write(weights, lora, source.base(), head, to);
@@ -198,7 +199,7 @@ pub(super) fn save_value_model(weights: &Weights, source: &ModelFolder, to: &Pat
     let in_file = |name: String| if of_critic(&name) { SCORE.to_owned() } else { name };
     let named = weights.in_files()?.into_iter().map(|(name, t)| (in_file(name), t));
     write_tensors(named.collect(), of_torch(), &to.join("model.safetensors"))?;
-    write_config(source, to, Dtype::F32, |config| classifies(config, source.pads_with()))
+    write_config(source, companions, to, Dtype::F32, |config| classifies(config, source.pads_with()))
 }
 
 /// Turns the configuration of a causal language model into that of a sequence classification model with one label.

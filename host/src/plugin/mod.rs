@@ -39,6 +39,8 @@ pub use asking::{Asker, Asking};
 pub use compiler::{CompileOrder, compile_apart};
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
+#[cfg(any(test, fuzzing))]
+pub(crate) use environment::check_answers;
 pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn, calls};
 pub use hints::Hints;
 pub use instance::{LARGEST_STATE, Memory, Plugin};

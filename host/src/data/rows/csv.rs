@@ -2,8 +2,8 @@
 //! RFC 4180; files that deviate from it are read like Python's csv module, and so `datasets`, reads them.
 
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row, many_values};
-use super::{File, Place, Row, json, listed};
-use crate::config::printable_path;
+use super::{File, Place, Row, listed};
+use crate::config::{json, printable_path};
 use crate::data::{Message, Result};
 use csv_core::{ReadRecordResult, ReaderBuilder};
 use serde::Deserialize;
@@ -191,7 +191,7 @@ fn text(field: &[u8]) -> std::result::Result<&str, &'static str> {
 
 /// Parses a text as a conversation: a JSON list of messages and nothing else. An empty list may be an answer.
 fn messages(text: &str) -> Option<(Value, json::Size)> {
-    let (value, size) = text.trim_start().starts_with('[').then(|| json::value(text).ok())??;
+    let (value, size) = text.trim_start().starts_with('[').then(|| json::sized(text, VALUES).ok())??;
     let read = Vec::<Message>::deserialize(&value).ok()?;
     (!read.is_empty()).then_some((value, size))
 }

@@ -1,14 +1,11 @@
 //! JSON lines, or one JSON array. Each row is cut out of the stream before it is parsed, so that none exceeds the maximum size of
 //! a row.
 
-use super::bounds::{Budget, ROW, VALUE, VALUES, long_row, many_values};
+use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
 use super::{File, Row};
+use crate::config::json;
 use crate::data::Result;
-use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::map::Entry;
 use serde_json::{Map, Value};
-use std::cell::Cell;
-use std::fmt;
 use std::io::{self, BufRead, Read};
 
 /// Reads JSON lines. Empty lines are skipped.
@@ -193,113 +190,8 @@ impl Unfit {
 
 /// Returns the columns of a row, and roughly how much memory they take.
 fn object(text: &str) -> std::result::Result<(Map<String, Value>, u64), Unfit> {
-    match value(text).map_err(Unfit::Json)? {
+    match json::sized(text, VALUES).map_err(Unfit::Json)? {
         (Value::Object(columns), size) => Ok((columns, size.values * VALUE + size.text)),
         _ => Err(Unfit::NoObject),
-    }
-}
-
-/// The size of a value: number of values, including nested ones, and bytes of text.
-pub(super) struct Size {
-    pub(super) values: u64,
-    pub(super) text: u64,
-}
-
-/// Parses a value and measures its size.
-pub(super) fn value(text: &str) -> serde_json::Result<(Value, Size)> {
-    let taken = Taken::default();
-    let mut json = serde_json::Deserializer::from_str(text);
-    let value = (&taken).deserialize(&mut json)?;
-    json.end()?;
-    Ok((value, Size { values: taken.values.get(), text: taken.text.get() }))
-}
-
-/// Builds a value like serde_json, while measuring its size. Duplicate keys are refused, as in pyarrow and so `datasets`: of two
-/// prompts, nobody can tell which was meant.
-#[derive(Default)]
-struct Taken {
-    values: Cell<u64>,
-    text: Cell<u64>,
-}
-
-impl Taken {
-    fn value<E: de::Error>(&self, text: usize) -> std::result::Result<(), E> {
-        self.text.set(self.text.get() + text as u64);
-        self.values.set(self.values.get() + 1);
-        if self.values.get() > VALUES {
-            return Err(E::custom(many_values()));
-        }
-        Ok(())
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for &Taken {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for &Taken {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E: de::Error>(self) -> std::result::Result<Value, E> {
-        self.value(0).map(|()| Value::Null)
-    }
-
-    fn visit_bool<E: de::Error>(self, value: bool) -> std::result::Result<Value, E> {
-        self.value(0).map(|()| value.into())
-    }
-
-    fn visit_i64<E: de::Error>(self, value: i64) -> std::result::Result<Value, E> {
-        self.value(0).map(|()| value.into())
-    }
-
-    fn visit_u64<E: de::Error>(self, value: u64) -> std::result::Result<Value, E> {
-        self.value(0).map(|()| value.into())
-    }
-
-    fn visit_f64<E: de::Error>(self, value: f64) -> std::result::Result<Value, E> {
-        self.value(0).map(|()| value.into())
-    }
-
-    fn visit_str<E: de::Error>(self, value: &str) -> std::result::Result<Value, E> {
-        self.value(value.len()).map(|()| value.into())
-    }
-
-    fn visit_string<E: de::Error>(self, value: String) -> std::result::Result<Value, E> {
-        self.value(value.len()).map(|()| value.into())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> std::result::Result<Value, A::Error> {
-        self.value(0)?;
-        let mut values = Vec::new();
-        while let Some(value) = list.next_element_seed(self)? {
-            values.push(value);
-        }
-        values.shrink_to_fit();
-        Ok(Value::Array(values))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> std::result::Result<Value, A::Error> {
-        self.value(0)?;
-        let mut values = Map::new();
-        while let Some(key) = entries.next_key::<String>()? {
-            self.text.set(self.text.get() + key.len() as u64);
-            match values.entry(key) {
-                Entry::Occupied(twice) => {
-                    return Err(de::Error::custom(format_args!("has the key {:?} twice in one object", twice.key())));
-                }
-                Entry::Vacant(place) => {
-                    place.insert(entries.next_value_seed(self)?);
-                }
-            }
-        }
-        Ok(Value::Object(values))
     }
 }

@@ -137,6 +137,17 @@ impl Asker {
         self.record().append(kept)
     }
 
+    /// Sends a request; returns the status of its answer, and the bytes of all.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn get(&self, url: &str) -> Result<(u16, usize), String> {
+        let (method, url) = ("GET".to_owned(), url.to_owned());
+        let request = Request { method, url, headers: Vec::new(), body: Vec::new(), timeout_ms: 0 };
+        let until = Instant::now() + self.grants.http.call_timeout();
+        let answers = self.answer(vec![request], 0, &mut Pending::default(), until)?;
+        let answer = answers.into_iter().next().unwrap_or_else(|| Err("no answer".to_owned()))?;
+        Ok((answer.status, room::size(&answer)))
+    }
+
     /// Answers a batch, in order, until the time is over.
     ///
     /// # Errors

@@ -1,10 +1,10 @@
 //! One request: sent to a granted server, retried after temporary failures, with secrets inserted into the request and removed
 //! from the answer.
 
-use super::address::{Address, Guarded};
+use super::address::Guarded;
 use super::room::{Room, Share, size_of_headers};
 use super::{Answer, Request, Response};
-use crate::config::{Host, HttpLimits, Secret, files, printable};
+use crate::config::{Address, Host, HttpLimits, Secret, files, printable};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;

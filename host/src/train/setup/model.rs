@@ -12,6 +12,9 @@ use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, named};
 use std::path::{Path, PathBuf};
 
+/// Bytes of a file of a model that a run keeps; the built-in one has 14 million.
+const LARGEST_KEPT: u64 = 256 << 20;
+
 /// A model's files, opened.
 pub(super) struct Opened {
     pub source: ModelFolder,
@@ -52,6 +55,7 @@ pub(super) fn open(
     let (model, name) = after_the_first(world, named_model)?.unzip();
     config.model = name;
     let (source, made) = open_model(model, beginning, folder.join(MADE_MODEL))?;
+    let source = source.keeping()?;
     let lora = settle_adapter(&mut config, &source)?;
     let source = held::settle(&mut config, source, place)?;
     let wording = wording(&mut config, beginning)?;
@@ -118,8 +122,8 @@ fn keep_model(from: &Path, to: &Path) -> Result<ModelFolder> {
     };
     files::own_folder(to).map_err(fail(to))?;
     for entry in std::fs::read_dir(from).map_err(fail(from))?.filter_map(std::result::Result::ok) {
-        let bytes = files::read(&entry.path(), u64::MAX).map_err(fail(&entry.path()))?;
+        let bytes = files::read(&entry.path(), LARGEST_KEPT).map_err(fail(&entry.path()))?;
         put(&to.join(entry.file_name()), &bytes)?;
     }
-    Ok(ModelFolder::open(to)?)
+    Ok(ModelFolder::open(to)?.keeping()?)
 }

@@ -109,7 +109,7 @@ pub(super) fn open(
     place: &Place,
     policy: &Policy,
 ) -> Result<Begun> {
-    let own = own.map(|own| *own);
+    let own = own.map(|own| own.keeping()).transpose()?;
     let start = own.as_ref().unwrap_or(&opened.source);
     let kept = beginning.origin().map(|origin| kept(origin, config)).transpose()?.flatten();
     let folder = match (&kept, opened.lora) {
